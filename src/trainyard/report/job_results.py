@@ -1,0 +1,222 @@
+"""Reads what a job's steps left in its outputs: metrics, settings, evaluation, confusion matrix, dataset.
+
+Any component may write any file, so a file of another format is passed over, and one that is broken becomes a note
+in the report: a report never fails for what a job wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from trainyard.report.quantities import counted
+
+Parsed = TypeVar("Parsed")
+
+Point = tuple[float, float]
+"""A step and a value; the value may be NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The logged steps of a training, by series; each series has the points where its value was logged."""
+
+    series: dict[str, tuple[Point, ...]]
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """What a training step ran with."""
+
+    step: str
+    settings: dict[str, Any]
+    world_size: int
+    micro_batch_size: int
+    accumulation_steps: int
+    global_batch_size: int
+    model_parameters: int | None
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class ClassFigures:
+    """How well one class was recognised; shares are None where the step had nothing to divide by."""
+
+    name: str
+    precision: float | None
+    recall: float | None
+    f1: float | None
+    support: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of evaluating a model on one split."""
+
+    split: str
+    samples: int
+    loss: float | None
+    accuracy: float | None
+    classes: tuple[ClassFigures, ...]
+
+
+@dataclass(frozen=True)
+class ConfusionMatrix:
+    """Counts of samples by true class (rows) and predicted class (columns)."""
+
+    classes: tuple[str, ...]
+    matrix: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What a prepare step wrote: samples by split, and the names of the classes where it has any."""
+
+    samples: dict[str, int]
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class JobResults:
+    """All that was found in one job's outputs, and notes on what could not be read."""
+
+    metrics: Metrics | None = None
+    settings: TrainingSettings | None = None
+    evaluation: Evaluation | None = None
+    confusion_matrix: ConfusionMatrix | None = None
+    dataset: Dataset | None = None
+    notes: tuple[str, ...] = field(default=())
+
+
+def read_job_results(output_folders: Mapping[str, Path]) -> JobResults:
+    """What the job with these outputs (port: folder) left in them."""
+    folders = [folder for folder in output_folders.values() if folder.is_dir()]
+    notes: list[str] = []
+    return JobResults(
+        metrics=_metrics(folders, notes),
+        settings=_document(folders, "settings.json", "trainyard.settings/1", _training_settings, notes),
+        evaluation=_document(folders, "evaluation.json", "trainyard.evaluation/1", _evaluation, notes),
+        confusion_matrix=_document(
+            folders, "confusion_matrix.json", "trainyard.confusion_matrix/1", _confusion_matrix, notes
+        ),
+        dataset=_document(folders, "manifest.json", "trainyard.dataset/1", _dataset, notes),
+        notes=tuple(notes),
+    )
+
+
+def _document(
+    folders: list[Path], name: str, known_format: str, parse: Callable[[dict[str, Any]], Parsed], notes: list[str]
+) -> Parsed | None:
+    """The first file of this name and format, parsed; None where there is none, with a note where it is damaged."""
+    for file in (folder / name for folder in folders):
+        if not file.is_file():
+            continue
+        try:
+            document = json.loads(file.read_bytes())
+        except (OSError, ValueError):
+            notes.append(f"{name} could not be read: it is not whole.")
+            continue
+        found = document.get("format") if isinstance(document, dict) else None
+        family = known_format.rpartition("/")[0]
+        if found != known_format:
+            if isinstance(found, str) and found.startswith(family + "/"):
+                notes.append(f"{name} is left out: its format is {found}, and this version reads {known_format}.")
+            continue
+        try:
+            return parse(document)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            notes.append(f"{name} is left out: it does not have the form of {known_format}.")
+    return None
+
+
+def _training_settings(document: dict[str, Any]) -> TrainingSettings:
+    return TrainingSettings(
+        step=str(document.get("step", "")),
+        settings=dict(document["settings"]),
+        world_size=int(document["world_size"]),
+        micro_batch_size=int(document["micro_batch_size"]),
+        accumulation_steps=int(document["accumulation_steps"]),
+        global_batch_size=int(document["global_batch_size"]),
+        model_parameters=document.get("model_parameters"),
+        versions={name: str(version) for name, version in dict(document.get("versions") or {}).items()},
+    )
+
+
+def _evaluation(document: dict[str, Any]) -> Evaluation:
+    return Evaluation(
+        split=str(document["split"]),
+        samples=int(document["samples"]),
+        loss=_number(document.get("loss")),
+        accuracy=_number(document.get("accuracy")),
+        classes=tuple(
+            ClassFigures(
+                name=str(row["name"]),
+                precision=_number(row.get("precision")),
+                recall=_number(row.get("recall")),
+                f1=_number(row.get("f1")),
+                support=int(row["support"]),
+            )
+            for row in document.get("classes") or ()
+        ),
+    )
+
+
+def _confusion_matrix(document: dict[str, Any]) -> ConfusionMatrix:
+    classes = tuple(str(name) for name in document["classes"])
+    matrix = tuple(tuple(int(cell) for cell in row) for row in document["matrix"])
+    if not classes or len(matrix) != len(classes) or any(len(row) != len(classes) for row in matrix):
+        raise ValueError("the matrix is not square in its classes")
+    return ConfusionMatrix(classes, matrix)
+
+
+def _dataset(document: dict[str, Any]) -> Dataset:
+    return Dataset(
+        samples={name: int(split["samples"]) for name, split in document["splits"].items()},
+        classes=tuple(str(name) for name in document.get("classes") or ()),
+    )
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value)
+
+
+def _metrics(folders: list[Path], notes: list[str]) -> Metrics | None:
+    """Every finished line of metrics.jsonl that has a step; the later of two with one step, as after a restart."""
+    rows: dict[float, dict[str, Any]] = {}
+    broken = 0
+    for file in (folder / "metrics.jsonl" for folder in folders):
+        if not file.is_file():
+            continue
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        for line_number, line in enumerate(lines, start=1):
+            row = _logged_step(line)
+            if row is not None:
+                rows[row["step"]] = row
+            elif line.strip() and line_number < len(lines):
+                broken += 1
+    if broken:
+        notes.append(f"{counted(broken, 'line')} of metrics.jsonl could not be read and left no point in the curves.")
+    if not rows:
+        return None
+    series: dict[str, list[Point]] = {}
+    for step in sorted(rows):
+        for name, value in rows[step].items():
+            number = _number(value)
+            if number is not None:
+                series.setdefault(name, []).append((step, number))
+    return Metrics({name: tuple(points) for name, points in series.items()})
+
+
+def _logged_step(line: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+        step = _number(row["step"])
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError):
+        return None
+    return row if step is not None and math.isfinite(step) else None

@@ -1,0 +1,52 @@
+"""What is wrong, and where: the one form in which every part of Trainyard says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+Severity = Literal["error", "warning", "info"]
+
+
+@dataclass(frozen=True, order=True)
+class Span:
+    """A stretch of a file. Lines and columns count from 1; the end is exclusive in its column."""
+
+    file: Path
+    line: int = 1
+    column: int = 1
+    end_line: int = 1
+    end_column: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True)
+class Related:
+    """Another place that explains a diagnostic: where a name is declared, which template line wrote it."""
+
+    span: Span
+    message: str
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One finding: where, which rule, what is wrong in one line, and (hint) what to do about it."""
+
+    span: Span
+    rule: str
+    message: str
+    severity: Severity = "error"
+    hint: str = ""
+    related: tuple[Related, ...] = field(default=())
+
+
+class SpecError(ValueError):
+    """Something a user wrote that cannot be worked with; carries the diagnostics that say what and where."""
+
+    def __init__(self, diagnostics: Diagnostic | Sequence[Diagnostic]) -> None:
+        self.diagnostics = (diagnostics,) if isinstance(diagnostics, Diagnostic) else tuple(diagnostics)
+        super().__init__("\n".join(f"{d.span}: {d.message}" for d in self.diagnostics))

@@ -1,0 +1,164 @@
+"""The typed model of a pipeline: what lint checks, plan prices, run executes and the report draws.
+
+Every value that a person wrote is a `Value`: its plain Python form together with the span it was written at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from trainyard.spec.diagnostic import Span
+
+PARAMETER_TYPES = ("string", "integer", "number", "boolean")
+PORT_TYPES = ("uri_file", "uri_folder", "mltable", "mlflow_model", "custom_model", "triton_model")
+
+DistributionType = Literal["pytorch", "mpi", "tensorflow", "ray"]
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value as Python has it (str, int, float, bool, None, list, dict), where it stands, and as it was typed."""
+
+    data: Any
+    span: Span
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Port:
+    """A declared input or output, of a component or of a pipeline.
+
+    `default` is None where there is none; `path` and `mode` belong to ports that carry data; `value` is what a
+    pipeline's own input is set to. `key_span` is where the name stands, `span` what stands beneath it.
+    """
+
+    name: str
+    type: str
+    key_span: Span
+    span: Span
+    default: Value | None = None
+    optional: bool = False
+    minimum: Value | None = None
+    maximum: Value | None = None
+    choices: tuple[Value, ...] | None = None
+    description: str = ""
+    mode: str | None = None
+    path: Value | None = None
+
+    @property
+    def is_parameter(self) -> bool:
+        """Whether this carries a literal rather than files."""
+        return self.type in PARAMETER_TYPES
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The software a job runs in: a reference (`azureml:…`), or an image or build context with an optional conda file."""
+
+    span: Span
+    reference: str | None = None
+    image: str | None = None
+    build_path: Path | None = None
+    dockerfile: str | None = None
+    conda_file: Path | None = None
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """How a job's processes find each other. Counts may be bindings, and are then the binding's text."""
+
+    type: DistributionType
+    span: Span
+    process_count_per_instance: Value | None = None
+    worker_count: Value | None = None
+    parameter_server_count: Value | None = None
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a job takes: nodes (`instance_count`), the machine's size, shared memory."""
+
+    span: Span
+    instance_count: Value | None = None
+    instance_type: Value | None = None
+    shm_size: Value | None = None
+
+
+@dataclass(frozen=True)
+class Component:
+    """A command component: a reusable step with typed ports.
+
+    `code` is the folder of the snapshot, absolute, or None. `file` is where the component is written; for a job
+    with an inline command that is the pipeline's own file. `environment_variables` come from inline jobs and from
+    nodes (Azure ML drops a component's own).
+    """
+
+    name: str
+    file: Path
+    span: Span
+    command: Value
+    inputs: dict[str, Port]
+    outputs: dict[str, Port]
+    code: Path | None = None
+    environment: Environment | None = None
+    distribution: Distribution | None = None
+    resources: Resources | None = None
+    is_deterministic: bool = True
+    display_name: str = ""
+    version: str = ""
+    additional_includes: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class Job:
+    """A node of a pipeline: one use of a component, with what its ports are bound to.
+
+    `inputs` hold literals, or texts with bindings; a data input may be a mapping with `path`. `distribution` and
+    `resources` are the node's own where it has them, for they replace the component's whole object; use
+    `effective_distribution` and `effective_resources`.
+    """
+
+    name: str
+    key_span: Span
+    span: Span
+    component: Component
+    inputs: dict[str, Value] = field(default_factory=dict)
+    outputs: dict[str, Value] = field(default_factory=dict)
+    input_key_spans: dict[str, Span] = field(default_factory=dict)
+    output_key_spans: dict[str, Span] = field(default_factory=dict)
+    distribution: Distribution | None = None
+    resources: Resources | None = None
+    environment_variables: dict[str, Value] = field(default_factory=dict)
+    compute: Value | None = None
+    display_name: str = ""
+
+    @property
+    def effective_distribution(self) -> Distribution | None:
+        """The node's distribution where it has one, else the component's."""
+        return self.distribution if self.distribution is not None else self.component.distribution
+
+    @property
+    def effective_resources(self) -> Resources | None:
+        """The node's resources where it has them, else the component's."""
+        return self.resources if self.resources is not None else self.component.resources
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A pipeline job: typed inputs and outputs, jobs bound to each other, and defaults."""
+
+    name: str
+    file: Path
+    span: Span
+    inputs: dict[str, Port]
+    outputs: dict[str, Port]
+    jobs: dict[str, Job]
+    display_name: str = ""
+    experiment_name: str = ""
+    description: str = ""
+    default_compute: Value | None = None
+    default_datastore: Value | None = None
+    force_rerun: bool = False
+    continue_on_step_failure: bool = False

@@ -1,0 +1,14 @@
+"""The settings of every step: dataclasses only, so that the author's side can read them without the job's packages."""
+
+from trainyard.steps.configs.evaluate import Evaluate
+from trainyard.steps.configs.prepare_images import PrepareImages
+from trainyard.steps.configs.train_ddp import TrainDDP
+
+STEP_CONFIGS: dict[str, type] = {
+    "prepare_images": PrepareImages,
+    "train_ddp": TrainDDP,
+    "evaluate": Evaluate,
+}
+"""Each step's module name under `trainyard.steps`, with the dataclass of its settings."""
+
+__all__ = ["STEP_CONFIGS", "Evaluate", "PrepareImages", "TrainDDP"]

@@ -1,0 +1,137 @@
+"""From a step's dataclass to its fields: the one description behind flags, component ports and the docs table.
+
+A step's settings are a frozen dataclass whose fields are declared with `parameter`, `input_folder` and
+`output_folder`, each documented by the string beneath it. `step_fields` reads that description; `steps.flags`
+makes an argument parser of it, the author's side makes `inputs:`, `outputs:` and `command:` of it. Only the
+standard library is imported here, so that rendering a component never imports torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+import types
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Kind = Literal["parameter", "input", "output"]
+
+_AZURE_TYPE_OF = {str: "string", int: "integer", float: "number", bool: "boolean"}
+
+
+@dataclass(frozen=True)
+class StepField:
+    """One setting of a step, in Azure ML's terms.
+
+    `type` is Azure ML's: string, integer, number, boolean for parameters; uri_folder for ports. `required` means
+    that there is no default and it must be given; `optional` that it may be absent altogether (None in the step),
+    which Azure ML writes as `optional: true` and `$[[ … ]]` in the command.
+    """
+
+    name: str
+    kind: Kind
+    type: str
+    description: str
+    default: str | int | float | bool | None = None
+    required: bool = False
+    optional: bool = False
+    minimum: int | float | None = None
+    maximum: int | float | None = None
+    choices: tuple[str, ...] | None = None
+    mode: str | None = None
+
+    @property
+    def flag(self) -> str:
+        """The command-line flag: `learning_rate` becomes `--learning-rate`."""
+        return "--" + self.name.replace("_", "-")
+
+
+def parameter(
+    default: Any = dataclasses.MISSING,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] | None = None,
+) -> Any:
+    """Declare a literal setting. Without a default it is required; with None it is optional."""
+    metadata = {"kind": "parameter", "minimum": minimum, "maximum": maximum, "choices": choices}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def input_folder(*, optional: bool = False) -> Any:
+    """Declare a folder that the step reads."""
+    default = None if optional else dataclasses.MISSING
+    return dataclasses.field(default=default, metadata={"kind": "input"})  # type: ignore[call-overload]
+
+
+def output_folder(*, mode: str = "rw_mount") -> Any:
+    """Declare a folder that the step writes; `rw_mount` makes its files durable as they are written."""
+    return dataclasses.field(metadata={"kind": "output", "mode": mode})
+
+
+def step_fields(config_class: type) -> tuple[StepField, ...]:
+    """Describe every field of a step's dataclass, in the order of declaration.
+
+    Raises `AssertionError` when a field has no documentation or a type that Azure ML has no word for: a mistake
+    of whoever writes a step, found by its first test.
+    """
+    hints = typing.get_type_hints(config_class)
+    documentation = _documentation_beneath_fields(config_class)
+    return tuple(
+        _describe(field, hints[field.name], documentation.get(field.name, ""))
+        for field in dataclasses.fields(config_class)
+    )
+
+
+def _describe(field: dataclasses.Field[Any], hint: Any, description: str) -> StepField:
+    assert description, f"{field.name} has no documentation beneath it"
+    optional = False
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        members = [member for member in typing.get_args(hint) if member is not type(None)]
+        assert len(members) == 1, f"{field.name}: a field is of one type, or of one type or None"
+        hint, optional = members[0], True
+    kind: Kind = field.metadata["kind"]
+    if kind == "parameter":
+        azure_type = _AZURE_TYPE_OF[hint]
+    else:
+        assert hint is Path, f"{field.name}: a folder is a Path"
+        azure_type = "uri_folder"
+    has_default = field.default is not dataclasses.MISSING and field.default is not None
+    return StepField(
+        name=field.name,
+        kind=kind,
+        type=azure_type,
+        description=description,
+        default=typing.cast("str | int | float | bool", field.default) if has_default else None,
+        required=not has_default and not optional,
+        optional=optional,
+        minimum=field.metadata.get("minimum"),
+        maximum=field.metadata.get("maximum"),
+        choices=field.metadata.get("choices"),
+        mode=field.metadata.get("mode"),
+    )
+
+
+def _documentation_beneath_fields(config_class: type) -> dict[str, str]:
+    """The string that stands beneath each field, folded into one line; base classes first."""
+    documentation: dict[str, str] = {}
+    for cls in reversed(config_class.__mro__):
+        if not dataclasses.is_dataclass(cls):
+            continue
+        tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+        class_definition = tree.body[0]
+        assert isinstance(class_definition, ast.ClassDef)
+        for statement, following in zip(class_definition.body, class_definition.body[1:]):
+            if (
+                isinstance(statement, ast.AnnAssign)
+                and isinstance(statement.target, ast.Name)
+                and isinstance(following, ast.Expr)
+                and isinstance(following.value, ast.Constant)
+                and isinstance(following.value.value, str)
+            ):
+                documentation[statement.target.id] = " ".join(following.value.value.split())
+    return documentation
