@@ -12,3 +12,10 @@ def schema_file(name: str) -> Path:
     packaged = _PACKAGE / "_schemas"
     folder = packaged if packaged.is_dir() else _PACKAGE.parent.parent / "schemas"
     return folder / f"{name}.schema.json"
+
+
+def schema_names() -> list[str]:
+    """The names that `schema_file` knows."""
+    return sorted(
+        file.name.removesuffix(".schema.json") for file in schema_file("profile").parent.glob("*.schema.json")
+    )

@@ -1,0 +1,1 @@
+"""The machines of Azure that trainings run on, as data with sources and dates."""

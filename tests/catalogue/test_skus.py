@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import csv
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from trainyard.catalogue import skus
+from trainyard.catalogue.skus import UnknownSku, all_skus, closest_by_name, closest_current, find_sku
+
+
+def test_a_machine_with_everything_that_is_known_of_it() -> None:
+    sku = find_sku("Standard_ND96asr_v4")
+    assert (sku.gpu_count, sku.gpu_model, sku.gpu_memory_gb_each, sku.rdma, sku.bf16) == (
+        8,
+        "NVIDIA A100 SXM4 40GB",
+        40,
+        True,
+        True,
+    )
+    assert (sku.vcpus, sku.ram_gib, sku.infiniband_gbit_per_second_per_gpu) == (96, 900, 200)
+    assert sku.nccl_settings["NCCL_IB_PCI_RELAXED_ORDERING"] == "1"
+    assert (sku.on_demand_usd_per_hour, sku.on_demand_region, sku.on_demand_date) == (27.197, "eastus", "2026-06-18")
+    assert sku.source
+    assert sku.price_source
+
+
+@pytest.mark.parametrize("name", ["ND96asr_v4", "standard_nd96asr_v4", " STANDARD_ND96ASR_V4 "])
+def test_case_and_prefix_do_not_matter(name: str) -> None:
+    assert find_sku(name).name == "Standard_ND96asr_v4"
+
+
+def test_every_row_is_read_and_every_fact_has_a_source() -> None:
+    with (Path(skus.__file__).parent / "skus.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [sku.name for sku in all_skus()] == [row["sku"] for row in rows]
+    for sku in all_skus():
+        assert sku.source
+        assert (sku.on_demand_usd_per_hour is None) == (sku.on_demand_date is None)
+        assert (sku.spot_usd_per_hour is None) == (sku.spot_date is None)
+        assert (sku.gpu_count > 0) == (sku.gpu_model is not None)
+
+
+def test_every_column_of_the_data_is_read() -> None:
+    with (Path(skus.__file__).parent / "skus.csv").open(encoding="utf-8", newline="") as file:
+        columns = set(next(csv.reader(file)))
+    from dataclasses import fields
+
+    assert {field.metadata["column"] for field in fields(skus.Sku)} == columns
+
+
+def test_gpus_and_memory_multiply_out() -> None:
+    for sku in all_skus():
+        if sku.gpu_count and sku.gpu_fraction == 1:
+            assert sku.gpu_memory_gb_each is not None
+            assert sku.gpu_memory_gb_total == sku.gpu_count * sku.gpu_memory_gb_each, sku.name
+
+
+def test_a_part_of_a_gpu_is_a_fraction() -> None:
+    assert find_sku("NV6ads_A10_v5").gpu_fraction == Fraction(1, 6)
+
+
+def test_the_newest_price_counts() -> None:
+    assert find_sku("NC96ads_A100_v4").newest_on_demand_price == (19.108, "eastus", "2026-11-09")
+    assert find_sku("NC64as_T4_v3").newest_on_demand_price == (4.352, "eastus", "2026-06-18")
+    assert find_sku("NC24").newest_on_demand_price is None
+
+
+@pytest.mark.parametrize(
+    ("retired", "successor"),
+    [
+        ("Standard_NC24", "Standard_NC64as_T4_v3"),
+        ("Standard_NC24rs_v3", "Standard_NC64as_T4_v3"),
+        ("Standard_NC6", "Standard_NC4as_T4_v3"),
+        ("Standard_NC12s_v3", "Standard_NC48ads_A100_v4"),
+        ("Standard_ND24rs", "Standard_NC96ads_A100_v4"),
+        ("Standard_HC44rs", "Standard_HB120rs_v3"),
+    ],
+)
+def test_a_retired_size_has_a_successor_of_its_kind(retired: str, successor: str) -> None:
+    sku = find_sku(retired)
+    assert not sku.is_current
+    assert closest_current(sku)[0].name == successor
+    assert all(other.is_current for other in closest_current(sku))
+
+
+def test_retired_sizes_say_so() -> None:
+    sku = find_sku("NC24")
+    assert (sku.is_retired, sku.retirement_date) == (True, "2023-08-31")
+    assert not find_sku("HC44rs").is_retired, "only announced"
+
+
+@pytest.mark.parametrize(
+    ("mistyped", "meant"),
+    [
+        ("Standard_ND96asr", "Standard_ND96asr_v4"),
+        ("ND96isr_H100", "Standard_ND96isr_H100_v5"),
+        ("NC64as_T4", "Standard_NC64as_T4_v3"),
+        ("NC24s", "Standard_NC64as_T4_v3"),
+    ],
+)
+def test_a_mistyped_name_is_answered_with_current_sizes(mistyped: str, meant: str) -> None:
+    with pytest.raises(UnknownSku, match=f"'{mistyped}' is no VM size that Trainyard knows. Closest: {meant}"):
+        find_sku(mistyped)
+    assert all(sku.is_current for sku in closest_by_name(mistyped))
+
+
+def test_a_name_like_no_other_is_not_guessed_at() -> None:
+    with pytest.raises(UnknownSku) as caught:
+        find_sku("bogus")
+    assert "Closest" not in str(caught.value)
+    assert "`trainyard skus` lists all" in str(caught.value)
+
+
+def test_the_family_is_the_letters_before_the_first_digit() -> None:
+    assert [find_sku(name).family for name in ("NC6", "ND96asr_v4", "HB120rs_v3", "DS3_v2")] == ["NC", "ND", "HB", "DS"]
