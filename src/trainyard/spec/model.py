@@ -55,7 +55,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Environment:
-    """The software a job runs in: a reference (`azureml:…`), or an image or build context with an optional conda file."""
+    """The software a job runs in: a reference (`azureml:…`), or an image or build context and perhaps a conda file."""
 
     span: Span
     reference: str | None = None
@@ -126,8 +126,6 @@ class Job:
     component: Component
     inputs: dict[str, Value] = field(default_factory=dict)
     outputs: dict[str, Value] = field(default_factory=dict)
-    input_key_spans: dict[str, Span] = field(default_factory=dict)
-    output_key_spans: dict[str, Span] = field(default_factory=dict)
     distribution: Distribution | None = None
     resources: Resources | None = None
     environment_variables: dict[str, Value] = field(default_factory=dict)
@@ -159,6 +157,5 @@ class Pipeline:
     experiment_name: str = ""
     description: str = ""
     default_compute: Value | None = None
-    default_datastore: Value | None = None
     force_rerun: bool = False
     continue_on_step_failure: bool = False

@@ -1,0 +1,218 @@
+"""From files and folders to diagnostics: which files are Azure ML's, and every check over each of them once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trainyard.errors import UsageError
+from trainyard.lint.rules import RULES
+from trainyard.lint.schema_checks import check_schema
+from trainyard.spec import rule_ids
+from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.spec.documents import Document, require_mapping
+from trainyard.spec.environments import environment_of
+from trainyard.spec.findings import DocumentStore, Findings
+from trainyard.spec.kinds import Kind, kind_of
+from trainyard.spec.pipelines import ComponentShelf, read_command_job, read_pipeline, read_pipeline_component
+from trainyard.spec.reading import Reading
+from trainyard.suggestions import closest
+
+STANDARD_FOLDERS = ("components", "pipelines", "environments", "compute", "profiles")
+_YAML_SUFFIXES = frozenset({".yaml", ".yml"})
+# Kept by tools, not by people; `.github` and the like go with the names that begin with a dot.
+_SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "venv"})
+
+
+class UnreadablePath(UsageError):
+    """A path to lint that is not there, or holds no YAML: the linter was used wrongly."""
+
+
+@dataclass(frozen=True)
+class LintResult:
+    """What was found, in the order of files and lines, and in how many Azure ML files."""
+
+    diagnostics: tuple[Diagnostic, ...]
+    files_checked: int
+
+
+def lint(paths: Sequence[Path]) -> LintResult:
+    """Check files, and all Azure ML files in folders; without paths, the project's standard folders here.
+
+    A pipeline takes the components and environments it names along; each file is checked once. Raises
+    UnreadablePath for a path that is not there, is no YAML file or holds none.
+    """
+    session = _Session()
+    for file, is_explicit in _files(paths or _standard_folders()):
+        session.check_file(file, is_explicit=is_explicit)
+    return LintResult(session.result(), session.files_checked)
+
+
+def _standard_folders() -> list[Path]:
+    here = Path.cwd()
+    existing = [here / name for name in STANDARD_FOLDERS if (here / name).is_dir()]
+    # One that is empty is passed over, as nobody named it; when all are, the first says so.
+    found = [folder for folder in existing if any(_yaml_files(folder))] or existing[:1]
+    if not found:
+        raise UnreadablePath(
+            f"there is none of the folders {', '.join(STANDARD_FOLDERS)} in {here}: name the files or folders to check"
+        )
+    return found
+
+
+def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
+    """Files to check, with whether they were named themselves; folders in order of their names."""
+    for path in paths:
+        absolute = Path(os.path.abspath(path))
+        if absolute.is_dir():
+            files = list(_yaml_files(absolute))
+            if not files:
+                raise UnreadablePath(f"no YAML files in {path}")
+            for file in files:
+                yield file, False
+        elif absolute.exists():
+            if not _is_yaml(absolute.name):
+                raise UnreadablePath(f"{path} is no YAML file: its name ends in neither .yaml nor .yml")
+            yield absolute, True
+        else:
+            raise UnreadablePath(_missing(path, absolute))
+
+
+def _missing(path: Path, absolute: Path) -> str:
+    siblings = os.listdir(absolute.parent) if absolute.parent.is_dir() else []
+    match = closest(absolute.name, siblings)
+    return f"there is no file or folder '{path}'" + (f"; did you mean '{path.parent / match}'?" if match else "")
+
+
+def _is_yaml(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in _YAML_SUFFIXES
+
+
+def _yaml_files(folder: Path) -> Iterator[Path]:
+    """All YAML files beneath a folder. Links to folders are not followed, so that loops do no harm."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(n for n in folders if not n.startswith(".") and n not in _SKIPPED_FOLDERS)
+        for name in sorted(names):
+            if _is_yaml(name):
+                yield Path(parent, name)
+
+
+class _Session:
+    """One call of lint: what is read is kept, what is found is gathered, nothing is told twice."""
+
+    def __init__(self) -> None:
+        self._store = DocumentStore()
+        self._shelf = ComponentShelf()
+        self._found: dict[tuple[Path, int, int], list[Diagnostic]] = {}
+        self._said_as_typo: set[tuple[Path, int, int]] = set()
+        self._checked: set[Path] = set()
+        self.files_checked = 0
+
+    def result(self) -> tuple[Diagnostic, ...]:
+        """All that was found, by file, line and column."""
+        return tuple(diagnostic for place in sorted(self._found) for diagnostic in self._found[place])
+
+    def check_file(self, file: Path, *, is_explicit: bool) -> None:
+        if file in self._checked:
+            return
+        self._checked.add(file)
+        try:
+            document = self._store.read(file)
+        except SpecError as error:
+            self.files_checked += 1
+            self._add(error.diagnostics)
+            return
+        kind = kind_of(document)
+        if kind is None:
+            if is_explicit:
+                self._add_unknown_kind(document)
+            return
+        self.files_checked += 1
+        self._check_document(document, kind)
+
+    def _check_document(self, document: Document, kind: Kind) -> None:
+        self._add(document.problems)
+        self._add(self._schema_findings(document, kind))
+        known = len(self._store.files)
+        findings = Findings()
+        reading = Reading(document, self._store, findings)
+        if kind == "pipeline":
+            read_pipeline(document.root, reading, self._shelf)
+        elif kind == "pipeline_component":
+            read_pipeline_component(document.root, reading, self._shelf)
+        elif kind == "component":
+            self._shelf.read(document.file, reading)
+        elif kind == "command_job":
+            read_command_job(document.root, reading)
+        elif kind == "environment":
+            environment_of(document.root, reading)
+        # Files that this one names come first, so that their schemas speak before the reader does.
+        for file in self._store.files[known:]:
+            self.check_file(file, is_explicit=False)
+        self._add(d for d in findings.diagnostics if not self._said_by_schema(d))
+
+    def _schema_findings(self, document: Document, kind: Kind) -> Iterator[Diagnostic]:
+        is_partial = kind == "profile" and document.root.get("extends") is not None
+        found = list(check_schema(document, kind))
+        unknown = {diagnostic.span for diagnostic in found if diagnostic.rule == rule_ids.UNKNOWN_KEY}
+        for diagnostic in found:
+            if diagnostic.rule != rule_ids.MISSING_KEY:
+                yield diagnostic
+            elif any(other.span in unknown for other in diagnostic.related):
+                # One mistake: the key is there under a mistyped name, which is reported where it is written.
+                self._said_as_typo.add(_place(diagnostic))
+            elif not is_partial:
+                # What a profile does not say, the one it extends does.
+                yield diagnostic
+
+    def _said_by_schema(self, diagnostic: Diagnostic) -> bool:
+        """Whether the schema has spoken of the shape of what stands at a place, and the reader does so again."""
+        place = _place(diagnostic)
+        if diagnostic.rule == rule_ids.MISSING_KEY and place in self._said_as_typo:
+            return True
+        known = self._found.get(place, [])
+        return diagnostic.rule in _SHAPE_RULES and any(other.rule in _SHAPE_RULES for other in known)
+
+    def _add_unknown_kind(self, document: Document) -> None:
+        self._add(document.problems)
+        try:
+            require_mapping(document)
+        except SpecError as error:
+            self._add(error.diagnostics)
+            return
+        message = "this is no kind of Azure ML file that is known here; nothing in it was checked"
+        hint = "A `$schema:` or `type:` says what a file is."
+        self._add([Diagnostic(document.root.span, rule_ids.UNKNOWN_KIND, message, "info", hint)])
+
+    def _add(self, diagnostics: Iterable[Diagnostic]) -> None:
+        for diagnostic in diagnostics:
+            severity = RULES[diagnostic.rule].severity
+            if severity is None:
+                continue
+            at_place = self._found.setdefault(_place(diagnostic), [])
+            if any(_same_matter(diagnostic, known) for known in at_place):
+                continue
+            at_place.append(replace(diagnostic, severity=severity) if diagnostic.severity == "error" else diagnostic)
+
+
+# A schema and the reader of the model both mind these; the one that speaks first at a place is enough.
+_SHAPE_RULES = frozenset(
+    {
+        rule_ids.MISSING_KEY,
+        rule_ids.WRONG_TYPE,
+        rule_ids.NOT_A_CHOICE,
+        rule_ids.BAD_TEXT,
+        rule_ids.OUT_OF_BOUNDS,
+        rule_ids.BAD_REFERENCE,
+    }
+)
+
+
+def _place(diagnostic: Diagnostic) -> tuple[Path, int, int]:
+    return diagnostic.span.file, diagnostic.span.line, diagnostic.span.column
+
+
+def _same_matter(new: Diagnostic, known: Diagnostic) -> bool:
+    return (new.rule, new.message) == (known.rule, known.message)

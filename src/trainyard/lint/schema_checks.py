@@ -1,0 +1,298 @@
+"""JSON Schemas as a rule: the validator's errors turned into diagnostics that name the key, the value and the mend."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from trainyard.resources import schema_file
+from trainyard.spec import rule_ids
+from trainyard.spec.diagnostic import Diagnostic, Related, Span
+from trainyard.spec.documents import Document, Node, describe, shorten
+from trainyard.spec.kinds import Kind
+from trainyard.suggestions import close_match, closest, did_you_mean
+
+if TYPE_CHECKING:
+    import jsonschema_rs
+
+# The schema's own annotations: what a value should be in words, and the rule when the keyword's own does not fit.
+_EXPECTED, _RULE = "x-expected", "x-rule"
+
+_SCHEMA_OF_KIND: dict[Kind, str] = {
+    "pipeline": "pipeline",
+    "component": "component",
+    "pipeline_component": "component",
+    "command_job": "command_job",
+    "environment": "environment",
+    "compute": "compute",
+    "profile": "profile",
+}
+_NOT_FINITE = re.compile(r"\.(?:nan|inf)\b|[0-9]e[+-]?[0-9]{3}", re.IGNORECASE)
+_SHARED = "common.schema.json"
+
+# What Azure ML's client does with a key it does not know, by where it stands.
+_FATE_AT_ROOT: dict[Kind, str] = {
+    "component": "Azure ML ignores it, and what it was to set keeps its default",
+    "pipeline_component": "Azure ML ignores it, and what it was to set keeps its default",
+    "profile": "no template reads it",
+}
+_FATE_IN_JOB = "Azure ML sends it along and ignores it"
+_FATE_ELSEWHERE = "Azure ML's client refuses the file"
+
+
+@cache
+def bundled_schema(name: str) -> dict[str, Any]:
+    """A schema with what it shares with others put into its own `$defs`, so that it stands alone."""
+    text = schema_file(name).read_text(encoding="utf-8")
+    if _SHARED not in text:
+        return dict(json.loads(text))
+    schema = json.loads(text.replace(f'"{_SHARED}#', '"#'))
+    schema["$defs"] = {**_shared_definitions(), **schema.get("$defs", {})}
+    return dict(schema)
+
+
+@cache
+def _shared_definitions() -> dict[str, Any]:
+    return dict(json.loads(schema_file("common").read_text(encoding="utf-8"))["$defs"])
+
+
+@cache
+def _validator(name: str) -> jsonschema_rs.Validator:
+    import jsonschema_rs
+
+    return jsonschema_rs.validator_for(bundled_schema(name))
+
+
+def check_schema(document: Document, kind: Kind) -> Iterator[Diagnostic]:
+    """What a document breaks of the schema of its kind, each at the key or value that breaks it."""
+    name = _SCHEMA_OF_KIND[kind]
+    for error in _validator(name).iter_errors(_as_json(document)):
+        yield from _translate(error, document, kind, bundled_schema(name))
+
+
+def _as_json(document: Document) -> Any:
+    """A document's data as JSON can have it: infinities and NaN, which are numbers to Azure ML, become 0."""
+    return _finite(document.data) if _NOT_FINITE.search(document.text) else document.data
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_finite(value) for value in data]
+    return 0.0 if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def _translate(error: Any, document: Document, kind: Kind, schema: dict[str, Any]) -> Iterator[Diagnostic]:
+    path: list[str | int] = list(error.instance_path)
+    keyword: str = error.kind.name
+    holder = _holder(schema, error.schema_path)
+    if keyword in ("additionalProperties", "unevaluatedProperties"):
+        for key in error.kind.value:
+            yield _unknown_key(key, path, holder, document, kind)
+    elif keyword == "required":
+        yield _missing_key(error.kind.value, path, holder, document)
+    elif keyword == "propertyNames":
+        yield from _bad_names(path, holder, document)
+    else:
+        yield _wrong_value(keyword, error.kind.value, path, holder, document)
+
+
+def _holder(schema: dict[str, Any], schema_path: list[str | int]) -> dict[str, Any]:
+    """The schema object that the failed keyword stands in."""
+    found: Any = schema
+    for step in schema_path[:-1]:
+        found = found[step]
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def _unknown_key(
+    key: str, path: list[str | int], holder: Mapping[str, Any], document: Document, kind: Kind
+) -> Diagnostic:
+    known = list(holder.get("properties", {}))
+    if not path:
+        where, fate = "here", _FATE_AT_ROOT.get(kind, _FATE_ELSEWHERE)
+    elif len(path) == 2 and path[0] == "jobs":
+        inline = document.node_at(path).get("component") is None
+        where, fate = f"in the job '{path[-1]}'", _FATE_ELSEWHERE if inline else _FATE_IN_JOB
+    else:
+        where = f"in '{path[-1]}'" if isinstance(path[-1], str) else "here"
+        silent = kind == "component" and path[0] in ("distribution", "resources")
+        fate = _FATE_AT_ROOT["component"] if silent else _FATE_ELSEWHERE
+    if kind == "profile":
+        fate = _FATE_AT_ROOT["profile"]
+    message = f"unknown key '{shorten(key)}' {where}; {fate}"
+    return Diagnostic(
+        document.key_span([*path, key]), rule_ids.UNKNOWN_KEY, message, hint=did_you_mean(key, _writable(known))
+    )
+
+
+# What Azure ML writes into files that it gives out; nobody means these when they mistype a key.
+_READ_ONLY = frozenset(
+    {
+        "id",
+        "creation_context",
+        "latest_version",
+        "auto_delete_setting",
+        "intellectual_property",
+        "status",
+        "log_files",
+        "parameters",
+        "provisioning_errors",
+        "created_on",
+        "provisioning_state",
+        "$schema",
+    }
+)
+
+
+def _writable(keys: list[str]) -> list[str]:
+    return [key for key in keys if key not in _READ_ONLY]
+
+
+def _missing_key(key: str, path: list[str | int], holder: Mapping[str, Any], document: Document) -> Diagnostic:
+    node = document.node_at(path)
+    where = f"'{path[-1]}' has no '{key}'" if path else f"there is no '{key}'"
+    return Diagnostic(
+        _head_span(path, document),
+        rule_ids.MISSING_KEY,
+        where,
+        hint=_example(key, holder),
+        related=_typos_for([key], node, holder),
+    )
+
+
+def _typos_for(missing: list[str], node: Node, holder: Mapping[str, Any]) -> tuple[Related, ...]:
+    """The unknown keys of a mapping whose hint will be that a missing one is meant."""
+    known = _writable(list(holder.get("properties", {})))
+    return tuple(
+        Related(entry.key.span, f"'{shorten(name)}' may be meant for it")
+        for name, entry in node.entries.items()
+        if name not in known and closest(name, known) in missing
+    )
+
+
+def _head_span(path: list[str | int], document: Document) -> Span:
+    """Where a mapping is named; for the document as a whole, its first key."""
+    if path:
+        return document.key_span(path)
+    first = next(iter(document.root.entries.values()), None)
+    return first.key.span if first is not None else document.root.span
+
+
+def _example(key: str, holder: Mapping[str, Any]) -> str:
+    options = _choices(holder.get("properties", {}).get(key, {}))
+    return (
+        f"Write `{key}: {options[0]}`, or one of {', '.join(map(str, options[1:]))}."
+        if len(options) > 1
+        else (f"Write `{key}: …`.")
+    )
+
+
+def _bad_names(path: list[str | int], rule: Mapping[str, Any], document: Document) -> Iterator[Diagnostic]:
+    """All names of a mapping that break the form of names; the validator tells of the first alone."""
+    form = re.compile(rule["pattern"])
+    for name, entry in document.node_at(path).entries.items():
+        if form.search(name) is None:
+            message = f"'{shorten(name)}' is no name for this: {rule[_EXPECTED]}"
+            hint = f"Did you mean '{_as_name(name)}'?"
+            yield Diagnostic(entry.key.span, rule_ids.BAD_TEXT, message, hint=hint)
+
+
+def _as_name(name: str) -> str:
+    return "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name).lower()
+
+
+_RULE_OF_KEYWORD = {
+    "type": rule_ids.WRONG_TYPE,
+    "enum": rule_ids.NOT_A_CHOICE,
+    "const": rule_ids.NOT_A_CHOICE,
+    "pattern": rule_ids.BAD_TEXT,
+    "minimum": rule_ids.OUT_OF_BOUNDS,
+    "maximum": rule_ids.OUT_OF_BOUNDS,
+    "exclusiveMinimum": rule_ids.OUT_OF_BOUNDS,
+    "exclusiveMaximum": rule_ids.OUT_OF_BOUNDS,
+    "minItems": rule_ids.MISSING_KEY,
+    "minProperties": rule_ids.MISSING_KEY,
+    "minLength": rule_ids.MISSING_KEY,
+    "anyOf": rule_ids.WRONG_TYPE,
+    "oneOf": rule_ids.WRONG_TYPE,
+}
+_TYPE_WORDS = {
+    "string": "a text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "object": "keys with values",
+    "array": "a list",
+    "null": "nothing",
+}
+_BOUND_WORDS = {
+    "minimum": "{limit} or more",
+    "maximum": "{limit} or less",
+    "exclusiveMinimum": "more than {limit}",
+    "exclusiveMaximum": "less than {limit}",
+}
+
+
+def _wrong_value(
+    keyword: str, detail: Any, path: list[str | int], holder: Mapping[str, Any], document: Document
+) -> Diagnostic:
+    node = document.node_at(path)
+    name = _name_of(path)
+    rule = _RULE_OF_KEYWORD.get(keyword, rule_ids.WRONG_TYPE)
+    span, hint = node.span, ""
+    related: tuple[Related, ...] = ()
+    expected = holder.get(_EXPECTED, "")
+    options = _choices(holder)
+    if keyword in ("enum", "anyOf", "const") and options and not isinstance(options[0], bool):
+        rule = rule_ids.NOT_A_CHOICE
+        hint = close_match(node.text or str(node.data), [str(option) for option in options])
+        message = f"{name} is {describe(node.data)}, which is none of {', '.join(map(str, options))}"
+    elif keyword == "anyOf" and _only_requires(holder["anyOf"]):
+        rule, span = rule_ids.MISSING_KEY, _head_span(path, document)
+        message = f"{expected}, and {'this' if not path else name} has neither"
+        wanted = [branch["required"][0] for branch in holder["anyOf"]]
+        hint = next((h for key in node.entries if (h := close_match(key, wanted))), "")
+        related = _typos_for(wanted, node, holder)
+    elif keyword in _BOUND_WORDS:
+        message = f"{name} is {node.text or node.data}; it is {_BOUND_WORDS[keyword].format(limit=detail)}"
+    elif keyword == "type":
+        expected = expected or " or ".join(_TYPE_WORDS[word] for word in detail)
+        message = f"{name} is {expected}, not {describe(node.data)}"
+        if node.data is None and path:
+            rule, span, message = rule_ids.MISSING_KEY, document.key_span(path), f"{name} has nothing beneath it"
+        elif isinstance(node.data, (bool, int, float)) and "string" in detail:
+            hint = f'Quote it: "{node.text}".'
+    elif keyword in ("minItems", "minProperties", "minLength"):
+        span, message = _head_span(path, document), f"{name} is empty"
+    elif expected:
+        message = f"{name} is {expected}, not {describe(node.data)}"
+        if rule == rule_ids.WRONG_TYPE and node.data is None and path:
+            rule, span, message = rule_ids.MISSING_KEY, document.key_span(path), f"{name} has nothing beneath it"
+    else:
+        message = f"{name} cannot be {describe(node.data)}"
+    return Diagnostic(span, holder.get(_RULE, rule), message, hint=hint, related=related)
+
+
+def _name_of(path: list[str | int]) -> str:
+    if not path:
+        return "the file"
+    last = path[-1]
+    if isinstance(last, int):
+        return f"item {last + 1} of '{path[-2]}'" if len(path) > 1 else f"item {last + 1}"
+    return f"'{shorten(last)}'"
+
+
+def _choices(schema: Mapping[str, Any]) -> list[Any]:
+    """The values of an `enum`, its own or in the first branch of an `anyOf` (others take the same in any case)."""
+    branches = [schema, *schema.get("anyOf", [])[:1]]
+    return next((list(branch["enum"]) for branch in branches if "enum" in branch), [])
+
+
+def _only_requires(branches: list[dict[str, Any]]) -> bool:
+    return all(branch.keys() == {"required"} for branch in branches)

@@ -1,0 +1,289 @@
+"""Whether bindings name what is there: `${{inputs.x}}` in a command, `${{parent.…}}` in a job of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from trainyard.spec import rule_ids
+from trainyard.spec.diagnostic import Related, Span
+from trainyard.spec.documents import Node, shorten
+from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding
+from trainyard.spec.literals import check_literal
+from trainyard.spec.model import Component, Port, Value
+from trainyard.spec.ports import check_input_path
+from trainyard.spec.reading import Reading
+from trainyard.suggestions import close_match, did_you_mean
+
+# What Azure ML itself fills into output paths and names, without a scope.
+MACROS = frozenset({"name", "default_datastore", "output_name"})
+_SCOPES_OF_COMMANDS = ("inputs", "outputs", "search_space")
+# What stands beneath these keys of a job has a scope of its own, or is checked apart.
+_KEYS_WITH_OWN_SCOPE = frozenset({"component", "trial", "command", "inputs", "outputs", "type", "jobs"})
+
+
+@dataclass
+class UsedJob:
+    """A job as its pipeline's YAML has it. Ports are None where they cannot be seen: kept in a workspace, or unread."""
+
+    name: str
+    key_span: Span
+    node: Node
+    component: Component | None = None
+    declared_inputs: Mapping[str, Port] | None = None
+    declared_outputs: Mapping[str, Port] | None = None
+    has_own_command: bool = False
+    inputs: dict[str, Value] = field(default_factory=dict)
+    outputs: dict[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What `${{parent.…}}` can name: the pipeline's ports and its jobs."""
+
+    inputs: Mapping[str, Port]
+    outputs: Mapping[str, Port]
+    jobs: Mapping[str, UsedJob]
+
+
+def check_command(command: Node, inputs: Mapping[str, Port], outputs: Mapping[str, Port], reading: Reading) -> None:
+    """Note bindings of a command that name no declared input or output."""
+    for binding in _bindings(command, reading):
+        scope, name = binding.path[0], ".".join(binding.path[1:])
+        if scope not in _SCOPES_OF_COMMANDS:
+            _report_command_scope(command, binding, inputs, outputs, reading)
+        elif not name:
+            message = f"'{binding.text}' names no {scope.removesuffix('s')}"
+            hint = f"Write ${{{{{scope}.NAME}}}}."
+            _report(command, binding, 0, rule_ids.UNKNOWN_COMMAND_PORT, message, hint, reading)
+        elif scope != "search_space":
+            declared = inputs if scope == "inputs" else outputs
+            if name not in declared:
+                word = scope.removesuffix("s")
+                message = f"the command uses the {word} '{shorten(name)}', which is not declared"
+                others = outputs if scope == "inputs" else inputs
+                hint = did_you_mean(name, declared, f"There are no {scope}; declare it beneath `{scope}:`.")
+                if name in others:
+                    hint = f"Did you mean '${{{{{'outputs' if scope == 'inputs' else 'inputs'}.{name}}}}}'?"
+                _report(command, binding, 1, rule_ids.UNKNOWN_COMMAND_PORT, message, hint, reading)
+
+
+def check_job(job: UsedJob, scope: Scope, reading: Reading) -> None:
+    """Note what is wrong with how a job is bound: names, literals, what is missing and what is too much."""
+    _check_inputs(job, scope, reading)
+    _check_outputs(job, scope, reading)
+    for key, entry in job.node.entries.items():
+        if key not in _KEYS_WITH_OWN_SCOPE:
+            for node in texts_in(entry.value):
+                check_parent_bindings(node, scope, reading)
+
+
+def check_parent_bindings(node: Node, scope: Scope, reading: Reading) -> None:
+    """Note bindings of a text in a pipeline's job that name nothing."""
+    for binding in _bindings(node, reading):
+        _check_parent_binding(node, binding, scope, reading)
+
+
+def texts_in(node: Node) -> Iterator[Node]:
+    """All strings in a value that may hold a binding."""
+    if node.is_text:
+        if "${{" in node.text or "$[[" in node.text:
+            yield node
+    elif node.is_mapping:
+        for entry in node.entries.values():
+            yield from texts_in(entry.value)
+    else:
+        for item in node.items:
+            yield from texts_in(item)
+
+
+def _check_inputs(job: UsedJob, scope: Scope, reading: Reading) -> None:
+    findings = reading.findings
+    inputs = job.node.get("inputs")
+    entries = inputs.entries if inputs is not None else {}
+    declared = job.declared_inputs
+    for name, entry in entries.items():
+        for node in texts_in(entry.value):
+            check_parent_bindings(node, scope, reading)
+        check_input_path(entry.value, reading)
+        if declared is None or job.has_own_command:
+            continue
+        port = declared.get(name)
+        if port is not None:
+            check_literal(job.inputs.get(name, entry.value.value), port, findings)
+            _check_bound_literal(job, entry.value, port, scope, reading)
+            continue
+        message = f"job '{job.name}' sets the input '{shorten(name)}', which its component does not have"
+        hint = did_you_mean(name, declared, "The component has no inputs.")
+        message += "; Azure ML drops it"
+        findings.add(entry.key.span, rule_ids.UNKNOWN_INPUT, message, hint=hint)
+    if declared is None or job.has_own_command:
+        return
+    for name, port in declared.items():
+        given = entries.get(name)
+        if port.default is None and not port.optional and (given is None or given.value.data is None):
+            # An input set under a mistyped name is reported once, where it is written.
+            if given is None and any(close_match(other, [name]) for other in _unknown(entries, declared)):
+                continue
+            message = f"job '{job.name}' does not set the required input '{name}'"
+            related = (Related(port.key_span, f"'{name}' is declared here, without a default"),)
+            hint = f"Write `{name}: …` beneath the job's `inputs:`."
+            span = given.key.span if given is not None else job.key_span
+            findings.add(span, rule_ids.MISSING_INPUT, message, hint=hint, related=related)
+
+
+def _check_bound_literal(job: UsedJob, node: Node, port: Port, scope: Scope, reading: Reading) -> None:
+    """Note a literal of the pipeline's inputs that does not suit the parameter it is bound to.
+
+    An input that declares a type is checked against that, where it is declared.
+    """
+    binding = only_binding(node.text) if node.is_text else None
+    if binding is None or binding.path[:2] != ("parent", "inputs"):
+        return
+    source = scope.inputs.get(".".join(binding.path[2:]))
+    if source is None or source.default is None or source.default.span != source.span:
+        return
+    span = reading.document.span_within(node, binding.start, binding.end)
+    bound_at = [Related(span, f"it is bound to '{port.name}' of the job '{job.name}' here")]
+    check_literal(source.default, port, reading.findings, bound_at=bound_at)
+
+
+def _unknown(entries: Iterable[str], declared: Mapping[str, Port]) -> list[str]:
+    return [name for name in entries if name not in declared]
+
+
+def _check_outputs(job: UsedJob, scope: Scope, reading: Reading) -> None:
+    outputs = job.node.get("outputs")
+    for name, entry in (outputs.entries if outputs is not None else {}).items():
+        for node in texts_in(entry.value):
+            for binding in _bindings(node, reading):
+                _check_output_binding(node, binding, scope, reading)
+        if job.declared_outputs is not None and name not in job.declared_outputs:
+            message = f"job '{job.name}' binds the output '{shorten(name)}', which its component does not have"
+            hint = did_you_mean(name, job.declared_outputs, "The component has no outputs.")
+            reading.findings.add(entry.key.span, rule_ids.UNKNOWN_OUTPUT, message, hint=hint)
+
+
+def _check_output_binding(node: Node, binding: Binding, scope: Scope, reading: Reading) -> None:
+    path = binding.path
+    if len(path) == 1 and path[0] in MACROS:
+        return
+    if path[:2] == ("parent", "outputs") and len(path) > 2:
+        name = ".".join(path[2:])
+        if name not in scope.outputs:
+            message = f"the pipeline has no output '{shorten(name)}'"
+            hint = did_you_mean(name, scope.outputs, "The pipeline declares no outputs.")
+            _report(node, binding, 2, rule_ids.UNKNOWN_PIPELINE_PORT, message, hint, reading)
+        return
+    if path[:2] == ("parent", "inputs"):
+        # A path may be put together from the pipeline's inputs.
+        _check_parent_binding(node, binding, scope, reading)
+        return
+    message = f"a job's output is bound to an output of the pipeline, and '{binding.text}' is none"
+    hint = _hint_for_scope(path, "outputs", scope.outputs)
+    _report(node, binding, 0, rule_ids.UNKNOWN_SCOPE, message, hint, reading)
+
+
+def _check_parent_binding(node: Node, binding: Binding, scope: Scope, reading: Reading) -> None:
+    path = binding.path
+    if len(path) == 1 and path[0] in MACROS:
+        return
+    if path[0] != "parent":
+        message = f"'{binding.text}' has no meaning here: a job's inputs are bound through 'parent'"
+        hint = _hint_for_scope(path, "inputs", scope.inputs)
+        _report(node, binding, 0, rule_ids.UNKNOWN_SCOPE, message, hint, reading)
+    elif len(path) > 2 and path[1] == "inputs":
+        name = ".".join(path[2:])
+        if name not in scope.inputs:
+            message = f"the pipeline has no input '{shorten(name)}'"
+            hint = did_you_mean(name, scope.inputs, "The pipeline declares no inputs.")
+            _report(node, binding, 2, rule_ids.UNKNOWN_PIPELINE_PORT, message, hint, reading)
+    elif len(path) > 2 and path[1] == "jobs":
+        _check_job_binding(node, binding, scope, reading)
+    else:
+        message = f"'{binding.text}' names no input of the pipeline and no output of a job"
+        hint = "Write ${{parent.inputs.NAME}} or ${{parent.jobs.JOB.outputs.NAME}}."
+        second = path[1] if len(path) > 1 else ""
+        if second not in ("", "inputs", "jobs"):
+            hint = f"{did_you_mean(second, ['inputs', 'jobs'])} {hint}"
+        _report(node, binding, min(1, len(path) - 1), rule_ids.UNKNOWN_SCOPE, message, hint, reading)
+
+
+def _check_job_binding(node: Node, binding: Binding, scope: Scope, reading: Reading) -> None:
+    path = binding.path
+    job = scope.jobs.get(path[2])
+    if job is None:
+        message = f"the pipeline has no job '{shorten(path[2])}'"
+        hint = did_you_mean(path[2], scope.jobs)
+        _report(node, binding, 2, rule_ids.UNKNOWN_JOB, message, hint, reading)
+        return
+    if len(path) < 5 or path[3] not in ("inputs", "outputs"):
+        message = f"'{binding.text}' names no output of the job '{job.name}'"
+        hint = f"Write ${{{{parent.jobs.{job.name}.outputs.NAME}}}}."
+        if len(path) > 3 and path[3] not in ("inputs", "outputs"):
+            hint = f"{did_you_mean(path[3], ['outputs', 'inputs'])} {hint}"
+        _report(node, binding, min(3, len(path) - 1), rule_ids.UNKNOWN_SCOPE, message, hint, reading)
+        return
+    kind, name = path[3], ".".join(path[4:])
+    declared = job.declared_outputs if kind == "outputs" else job.declared_inputs
+    if declared is not None and name not in declared:
+        message = f"the job '{job.name}' has no {kind.removesuffix('s')} '{shorten(name)}'"
+        hint = did_you_mean(name, declared, f"It has no {kind}.")
+        related = (Related(job.key_span, f"the job '{job.name}' is here"),)
+        _report(node, binding, 4, rule_ids.UNKNOWN_JOB_PORT, message, hint, reading, related)
+
+
+def _hint_for_scope(path: tuple[str, ...], port_kind: str, ports: Mapping[str, Port]) -> str:
+    name = ".".join(path[1:])
+    if path[0] in ("inputs", "outputs", "jobs") and name:
+        return f"Did you mean '${{{{parent.{path[0]}.{name}}}}}'?"
+    if path[0] != "parent" and close_match(path[0], ["parent"]):
+        return "Did you mean 'parent'?"
+    example = next(iter(ports), "NAME")
+    return f"Write ${{{{parent.{port_kind}.{example}}}}}."
+
+
+def _report_command_scope(
+    command: Node, binding: Binding, inputs: Mapping[str, Port], outputs: Mapping[str, Port], reading: Reading
+) -> None:
+    path = binding.path
+    message = f"'{binding.text}' has no meaning in a command: it knows its inputs and outputs only"
+    hint = did_you_mean(path[0], _SCOPES_OF_COMMANDS[:2])
+    name = path[-1]
+    for scope, ports in (("inputs", inputs), ("outputs", outputs)):
+        if name in ports and path[0] in ("parent", name):
+            hint = f"Did you mean '${{{{{scope}.{name}}}}}'?"
+    if path[0] == "parent" and not hint.startswith("Did"):
+        hint = "Declare an input, use ${{inputs.NAME}} here, and bind it in the pipeline."
+    _report(command, binding, 0, rule_ids.UNKNOWN_SCOPE, message, hint, reading)
+
+
+def _report(
+    node: Node,
+    binding: Binding,
+    part: int,
+    rule: str,
+    message: str,
+    hint: str,
+    reading: Reading,
+    related: Iterable[Related] = (),
+) -> None:
+    """Note a finding at the `part`-th name of a binding, with all behind it where names may have dots."""
+    start, end = binding.part_offsets(part, to_end=rule in _RULES_OF_DOTTED_NAMES)
+    span = reading.document.span_within(node, start, end)
+    reading.findings.add(span, rule, message, hint=hint, related=related)
+
+
+# Ports may have dots in their names, so these underline all that is left of the path.
+_RULES_OF_DOTTED_NAMES = frozenset(
+    {rule_ids.UNKNOWN_PIPELINE_PORT, rule_ids.UNKNOWN_JOB_PORT, rule_ids.UNKNOWN_COMMAND_PORT}
+)
+
+
+def _bindings(node: Node, reading: Reading) -> list[Binding]:
+    """The bindings of a text; broken ones are noted."""
+    try:
+        return bindings_in(node.text)
+    except ExpressionError:
+        reading.findings.check_expressions(reading.document, node)
+        return []

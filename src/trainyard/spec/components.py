@@ -1,0 +1,164 @@
+"""A command component: from its YAML to the model, with what its command says checked against its ports."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainyard.spec import rule_ids
+from trainyard.spec.bindings import check_command
+from trainyard.spec.diagnostic import Span, SpecError
+from trainyard.spec.documents import Node, describe
+from trainyard.spec.environments import read_environment
+from trainyard.spec.model import Component, Distribution, Port, Resources, Value
+from trainyard.spec.ports import check_output_names, component_ports
+from trainyard.spec.reading import Reading, is_remote
+
+DISTRIBUTION_TYPES = ("pytorch", "mpi", "tensorflow", "ray")
+
+
+def read_component(node: Node, reading: Reading, *, name: str = "", head: Span | None = None) -> Component:
+    """A command component, in a file of its own or written in place. What is wrong goes to the findings.
+
+    `name` is what it is called when it does not say; `head` where it is named when that is not in itself.
+    """
+    inputs = component_ports(node.get("inputs"), "an input", reading)
+    outputs = component_ports(node.get("outputs"), "an output", reading)
+    variables = node.get("environment_variables")
+    if variables is not None:
+        message = "Azure ML drops 'environment_variables' of a component"
+        hint = "Set them on the jobs that use it."
+        span = node.key_span("environment_variables")
+        reading.findings.add(span, rule_ids.IGNORED_KEY, message, hint=hint)
+    return read_command(node, inputs, outputs, reading, name=name, head=head)
+
+
+def read_command(
+    node: Node,
+    inputs: dict[str, Port],
+    outputs: dict[str, Port],
+    reading: Reading,
+    *,
+    name: str = "",
+    head: Span | None = None,
+) -> Component:
+    """What a component and a job with its own command have in common: all but how ports are declared."""
+    findings = reading.findings
+    check_output_names(outputs, reading)
+    command = _command(node, reading, head or node.span)
+    component = Component(
+        name=findings.text(node, "name") or name,
+        file=reading.file,
+        span=node.span,
+        command=command,
+        inputs=inputs,
+        outputs=outputs,
+        code=_code(node, reading),
+        environment=read_environment(node.get("environment"), reading),
+        distribution=read_distribution(node, reading),
+        resources=read_resources(node, reading),
+        is_deterministic=findings.boolean(node, "is_deterministic", default=True),
+        display_name=findings.text(node, "display_name"),
+        version=findings.text(node, "version"),
+        additional_includes=tuple(_additional_includes(node, reading)),
+    )
+    command_node = node.get("command")
+    if command_node is not None and command_node.is_text:
+        check_command(command_node, inputs, outputs, reading)
+    return component
+
+
+def read_distribution(node: Node, reading: Reading) -> Distribution | None:
+    """The `distribution:` beneath a component or job, its type in lower case as Azure ML takes it."""
+    findings = reading.findings
+    mapping = findings.expect_mapping(node.get("distribution"), "'distribution'")
+    if mapping is None:
+        return None
+    type_value = findings.scalar(mapping, "type")
+    if type_value is None or type_value.data is None:
+        hint = f"Write `type: pytorch`, or one of {', '.join(DISTRIBUTION_TYPES[1:])}."
+        findings.add(node.key_span("distribution"), rule_ids.MISSING_KEY, "'distribution' has no 'type'", hint=hint)
+        return None
+    lowered = Value(type_value.text.lower(), type_value.span, type_value.text)
+    if not findings.choice(lowered, "type", DISTRIBUTION_TYPES):
+        return None
+    return Distribution(
+        type=lowered.data,
+        span=mapping.span,
+        process_count_per_instance=findings.whole_number(mapping, "process_count_per_instance", least=1),
+        worker_count=findings.whole_number(mapping, "worker_count", least=1),
+        parameter_server_count=findings.whole_number(mapping, "parameter_server_count", least=0),
+    )
+
+
+def read_resources(node: Node, reading: Reading) -> Resources | None:
+    """The `resources:` beneath a component or job."""
+    findings = reading.findings
+    mapping = findings.expect_mapping(node.get("resources"), "'resources'")
+    if mapping is None:
+        return None
+    return Resources(
+        span=mapping.span,
+        instance_count=findings.whole_number(mapping, "instance_count", least=1),
+        instance_type=findings.scalar(mapping, "instance_type"),
+        shm_size=findings.scalar(mapping, "shm_size"),
+    )
+
+
+def _command(node: Node, reading: Reading, head: Span) -> Value:
+    command = node.get("command")
+    if command is not None and command.is_text and command.text.strip():
+        return command.value
+    if command is not None and command.data is not None and not command.is_text:
+        message = f"'command' is a text, not {describe(command.data)}"
+        reading.findings.add(command.span, rule_ids.WRONG_TYPE, message)
+    else:
+        message = "there is no 'command' to run"
+        hint = "Write `command: python -m …`."
+        span = node.key_span("command") if command is not None else head
+        reading.findings.add(span, rule_ids.MISSING_KEY, message, hint=hint)
+    return Value("", node.span)
+
+
+def _code(node: Node, reading: Reading) -> Path | None:
+    """The snapshot's folder. `azureml:` and `git+` references cannot be seen from here."""
+    code = node.get("code")
+    if code is None or code.data is None:
+        return None
+    if not code.is_text:
+        message = f"'code' is the name of a folder, not {describe(code.data)}"
+        reading.findings.add(code.span, rule_ids.WRONG_TYPE, message)
+        return None
+    if is_remote(code.text) or code.text.startswith("git+") or "${{" in code.text:
+        message = f"the code '{code.text}' is kept elsewhere and cannot be seen from here"
+        reading.findings.add(code.span, rule_ids.NOT_SEEN_OFFLINE, message, hint="Name a local folder.")
+        return None
+    found = reading.existing(code, rule_ids.CODE_NOT_FOUND, "the code")
+    return Path(os.path.abspath(found)) if found is not None else None
+
+
+def _additional_includes(node: Node, reading: Reading) -> Iterator[Path]:
+    includes = node.get("additional_includes")
+    if includes is None or includes.data is None:
+        return
+    if not isinstance(includes.data, list):
+        message = f"'additional_includes' is a list of paths, not {describe(includes.data)}"
+        reading.findings.add(includes.span, rule_ids.WRONG_TYPE, message)
+        return
+    for item in includes.items:
+        if item.is_text:
+            found = reading.existing(item, rule_ids.CODE_NOT_FOUND, "an additional include")
+            if found is not None:
+                yield found
+
+
+def read_component_file(file: Path, reading: Reading) -> tuple[Node, Reading] | None:
+    """The root of a component's file, and a reading of it; None, and noted, when it cannot be read."""
+    try:
+        document = reading.store.read_mapping(file)
+    except SpecError as error:
+        reading.findings.diagnostics.extend(error.diagnostics)
+        return None
+    reading.findings.diagnostics.extend(document.problems)
+    return document.root, reading.of(document)

@@ -1,0 +1,496 @@
+"""One YAML file, read once: its values as Python has them, and where each key and value stands.
+
+Positions come from the YAML parser itself; scalars are resolved as PyYAML does (YAML 1.1), because that is what
+Azure ML's client reads with. Nothing here knows what the keys mean.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from trainyard.spec import rule_ids
+from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
+from trainyard.spec.model import Value
+
+Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+LARGEST_FILE_BYTES = 2 * 1024 * 1024
+DEEPEST_NESTING = 100
+# Aliases share what they name, but every reader walks the tree they stand for.
+MOST_VALUES = 200_000
+
+_LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
+# Cheap signs that nesting might be deep; only then are the parser's events counted (libyaml's composer recurses in C).
+_MANY_NESTED_ON_ONE_LINE = re.compile(rf"(?:[-?:][ \t]+){{{DEEPEST_NESTING}}}")
+_DEEP_INDENT = re.compile(rf"^ {{{DEEPEST_NESTING}}}", re.MULTILINE)
+
+_STRING = "tag:yaml.org,2002:str"
+_MERGE = "tag:yaml.org,2002:merge"
+_SCALAR_CONSTRUCTORS = {
+    "tag:yaml.org,2002:int": "construct_yaml_int",
+    "tag:yaml.org,2002:float": "construct_yaml_float",
+    "tag:yaml.org,2002:bool": "construct_yaml_bool",
+    "tag:yaml.org,2002:null": "construct_yaml_null",
+}
+# Read as text: what a date is, is the reader's affair, and JSON has none.
+_TEXT_TAGS = frozenset({_STRING, "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value", _MERGE})
+_COLLECTION_TAGS = frozenset({"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
+
+_HINT_BY_PROBLEM = (
+    ("mapping values are not allowed", "Quote a value that holds ': ', and check this line's indentation."),
+    ("could not find expected ':'", "A key is followed by ': '; check this line and the one above."),
+    ("did not find expected key", "Check the indentation of this line and the quotes of the lines above."),
+    ("did not find expected ',' or", "A '[' or '{' above is not closed, or a comma is missing."),
+    ("expected ',' or", "A '[' or '{' above is not closed, or a comma is missing."),
+    ("did not find expected node content", "A '[' or '{' above is not closed, or a comma is too many."),
+    ("did not find expected '-' indicator", "The items of a list begin in the same column, each with '- '."),
+    ("tab character that violates indentation", "Indent with spaces."),
+    ("undefined alias", "A value that begins with '*' is quoted, or the anchor (&name) is written above it."),
+    ("unexpected end of stream", "A quote that is opened is not closed."),
+)
+
+
+class Entry(NamedTuple):
+    """A key of a mapping and what stands beneath it."""
+
+    key: Node
+    value: Node
+
+
+class Node:
+    """A value of a document, with its place.
+
+    `data` is its plain Python form; `text` a scalar's text without quotes; `entries` a mapping's entries by key (the
+    last of duplicates, as PyYAML has it); `items` a list's items.
+    """
+
+    __slots__ = ("_end", "_start", "data", "entries", "file", "items", "text")
+
+    def __init__(self, file: Path, start: Any, end: Any, data: Any, text: str = "") -> None:
+        self.file = file
+        self._start = start
+        self._end = end
+        self.data = data
+        self.text = text
+        self.entries: dict[str, Entry] = {}
+        self.items: list[Node] = []
+
+    @property
+    def span(self) -> Span:
+        """Where this stands; a block's end is where the next thing begins."""
+        start, end = self._start, self._end
+        return Span(self.file, start.line + 1, start.column + 1, end.line + 1, end.column + 1)
+
+    @property
+    def offsets(self) -> tuple[int, int]:
+        """Where this begins and ends in the document's text, in characters."""
+        return self._start.index, self._end.index
+
+    @property
+    def is_mapping(self) -> bool:
+        """Whether this holds keys and values."""
+        return isinstance(self.data, dict)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether this is a string."""
+        return isinstance(self.data, str)
+
+    @property
+    def value(self) -> Value:
+        """This as the model holds it."""
+        return Value(self.data, self.span, self.text)
+
+    def get(self, key: str) -> Node | None:
+        """What stands beneath a key of this mapping, or None."""
+        entry = self.entries.get(key)
+        return entry.value if entry is not None else None
+
+    def key_span(self, key: str) -> Span:
+        """Where a key of this mapping stands."""
+        return self.entries[key].key.span
+
+
+@dataclass
+class Document:
+    """A YAML file as it was read. `problems` are what it can be read in spite of: duplicate keys, unknown tags."""
+
+    file: Path
+    text: str
+    root: Node
+    problems: list[Diagnostic] = field(default_factory=list)
+
+    @property
+    def data(self) -> Any:
+        """The whole document as plain Python."""
+        return self.root.data
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The document's lines, without their ends."""
+        return source_lines(self.text)
+
+    def node_at(self, path: Sequence[str | int]) -> Node:
+        """The value at a path of keys and indices. Raises KeyError or IndexError where there is none."""
+        node = self.root
+        for step in path:
+            node = node.items[step] if isinstance(step, int) else node.entries[step].value
+        return node
+
+    def value_span(self, path: Sequence[str | int]) -> Span:
+        """Where the value at a path stands."""
+        return self.node_at(path).span
+
+    def key_span(self, path: Sequence[str | int]) -> Span:
+        """Where the key that a path ends with stands; for a list's item and for the root, the value's place."""
+        if not path or isinstance(path[-1], int):
+            return self.value_span(path)
+        return self.node_at(path[:-1]).key_span(path[-1])
+
+    def span_within(self, node: Node, start: int, end: int) -> Span:
+        """Where a part of a string stands, by its offsets in the string's value.
+
+        Exact in plain, quoted and block strings; where escapes have changed the part's spelling, the whole string.
+        """
+        begin, finish = node.offsets
+        # A folded string has blanks where its source has line ends.
+        part = re.compile(r"\s+".join(re.escape(word) for word in re.split(r"\s+", node.text[start:end])))
+        earlier = sum(1 for match in part.finditer(node.text) if match.start() < start)
+        found = next(islice(part.finditer(self.text, begin, finish), earlier, None), None)
+        if found is None:
+            return node.span
+        return Span(self.file, *self._position(found.start()), *self._position(found.end()))
+
+    def _position(self, offset: int) -> tuple[int, int]:
+        line, line_start = 1, 0
+        for line_break in _LINE_BREAK.finditer(self.text, 0, offset):
+            line, line_start = line + 1, line_break.end()
+        return line, offset - line_start + 1
+
+
+def source_lines(text: str) -> list[str]:
+    """Split a text where YAML does."""
+    return _LINE_BREAK.split(text)
+
+
+def read_document(file: Path) -> Document:
+    """Read a YAML file. Raises SpecError when it cannot be read at all; what can be lived with is in `problems`."""
+    return parse_document(file, _read_text(file))
+
+
+def parse_document(file: Path, text: str) -> Document:
+    """Read a text as the YAML file `file`. Raises SpecError as `read_document` does."""
+    if _may_nest_deeply(text):
+        _refuse_deep_nesting(file, text)
+    problems: list[Diagnostic] = []
+    try:
+        composed = _compose(file, text, problems)
+    except yaml.YAMLError as error:
+        raise SpecError(_syntax_problem(file, text, error)) from None
+    if composed is None:
+        hint = "Write YAML into it, or remove it."
+        raise SpecError(Diagnostic(Span(file), rule_ids.NOT_ONE_DOCUMENT, "there is no value in this", hint=hint))
+    if "*" in text and "&" in text:
+        _refuse_alias_bombs(file, composed)
+    return Document(file, text, _Converter(file, problems).convert(composed), problems)
+
+
+def require_mapping(document: Document) -> None:
+    """Raise SpecError when a document is not keys with values beneath them."""
+    if not document.root.is_mapping:
+        message = f"the file holds {describe(document.data)}, not keys with values"
+        hint = "An Azure ML file begins with keys such as `type:` and `inputs:`."
+        raise SpecError(Diagnostic(document.root.span, rule_ids.NOT_A_MAPPING, message, hint=hint))
+
+
+def describe(data: Any) -> str:
+    """A value's kind in words that a message can use: `a list`, `the text 'x'`, `nothing`."""
+    if data is None:
+        return "nothing"
+    if isinstance(data, dict):
+        return "a mapping"
+    if isinstance(data, list):
+        return "a list"
+    if isinstance(data, bool):
+        return f"the boolean {str(data).lower()}"
+    if isinstance(data, (int, float)):
+        return f"the number {data}"
+    return f"the text {shorten(data)!r}"
+
+
+def shorten(text: str, most: int = 60) -> str:
+    """A text cut to what fits into a message."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _read_text(file: Path) -> str:
+    try:
+        content = _read_bytes(file)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise SpecError(Diagnostic(Span(file), rule_ids.UNREADABLE_FILE, f"cannot be read: {reason}")) from None
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode("utf-8-sig", errors="replace")
+        span = _point(file, before)
+        message = f"the file is not UTF-8: byte 0x{content[error.start]:02x} stands for no character"
+        hint = "Save it as UTF-8."
+        raise SpecError(Diagnostic(span, rule_ids.WRONG_ENCODING, message, hint=hint)) from None
+    if "\0" in text:
+        span = _point(file, text[: text.index("\0")])
+        raise SpecError(Diagnostic(span, rule_ids.WRONG_ENCODING, "the file is binary, or UTF-16: it holds a NUL byte"))
+    return text
+
+
+def _read_bytes(file: Path) -> bytes:
+    if "\0" in str(file):
+        raise SpecError(Diagnostic(Span(file), rule_ids.UNREADABLE_FILE, "no file's name holds a NUL"))
+    size_bytes = file.stat().st_size
+    if size_bytes > LARGEST_FILE_BYTES:
+        message = f"the file has {size_bytes:,} bytes; YAML for Azure ML has {LARGEST_FILE_BYTES:,} at most"
+        raise SpecError(Diagnostic(Span(file), rule_ids.TOO_LARGE, message))
+    if not file.is_file():
+        raise SpecError(Diagnostic(Span(file), rule_ids.UNREADABLE_FILE, "this is not a file"))
+    return file.read_bytes()
+
+
+def _point(file: Path, before: str) -> Span:
+    """The place just behind a text that a file begins with."""
+    lines = source_lines(before)
+    line, column = len(lines), len(lines[-1]) + 1
+    return Span(file, line, column, line, column + 1)
+
+
+def _compose(file: Path, text: str, problems: list[Diagnostic]) -> yaml.Node | None:
+    loader = Loader(text)
+    try:
+        if not loader.check_node():
+            return None
+        first: yaml.Node = loader.get_node()
+        if loader.check_node():
+            span = _span_at(file, loader.get_node().start_mark)
+            message = "a second document begins here; Azure ML reads files of one document"
+            hint = "Put it into a file of its own, or remove the line '---'."
+            problems.append(Diagnostic(span, rule_ids.NOT_ONE_DOCUMENT, message, hint=hint))
+        return first
+    finally:
+        loader.dispose()
+
+
+def _may_nest_deeply(text: str) -> bool:
+    return (
+        text.count("[") + text.count("{") > DEEPEST_NESTING
+        or _DEEP_INDENT.search(text) is not None
+        or _MANY_NESTED_ON_ONE_LINE.search(text) is not None
+    )
+
+
+def _refuse_deep_nesting(file: Path, text: str) -> None:
+    depth = 0
+    try:
+        for event in yaml.parse(text, Loader=Loader):
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+                if depth > DEEPEST_NESTING:
+                    span = _span_at(file, event.start_mark)
+                    message = f"values are nested more than {DEEPEST_NESTING} deep here"
+                    raise SpecError(Diagnostic(span, rule_ids.TOO_LARGE, message))
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+    except yaml.YAMLError as error:
+        raise SpecError(_syntax_problem(file, text, error)) from None
+
+
+def _children(node: yaml.Node) -> Iterator[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield key
+            yield value
+    elif isinstance(node, yaml.SequenceNode):
+        yield from node.value
+
+
+def _refuse_alias_bombs(file: Path, root: yaml.Node) -> None:
+    """Refuse aliases that hold themselves, or that stand for more values than a person writes."""
+    sizes: dict[int, int] = {}
+    being_counted: set[int] = set()
+
+    def count(node: yaml.Node) -> int:
+        known = sizes.get(id(node))
+        if known is not None:
+            return known
+        if id(node) in being_counted:
+            span = _span_at(file, node.start_mark)
+            raise SpecError(Diagnostic(span, rule_ids.TOO_LARGE, "this value holds itself through an alias"))
+        being_counted.add(id(node))
+        size = 1 + sum(count(child) for child in _children(node))
+        being_counted.discard(id(node))
+        if size > MOST_VALUES:
+            message = f"aliases make this value stand for {size:,} values; {MOST_VALUES:,} is the most that is read"
+            raise SpecError(Diagnostic(_span_at(file, node.start_mark), rule_ids.TOO_LARGE, message))
+        sizes[id(node)] = size
+        return size
+
+    count(root)
+
+
+def _span_at(file: Path, mark: Any) -> Span:
+    """The one character that a parser's mark stands before."""
+    return Span(file, mark.line + 1, mark.column + 1, mark.line + 1, mark.column + 2)
+
+
+def _syntax_problem(file: Path, text: str, error: yaml.YAMLError) -> Diagnostic:
+    if isinstance(error, yaml.reader.ReaderError):
+        # libyaml counts this position in bytes of UTF-8.
+        before = text.encode()[: error.position].decode(errors="ignore")
+        message = "a control character stands here; YAML allows none"
+        return Diagnostic(_point(file, before), rule_ids.YAML_SYNTAX, message)
+    assert isinstance(error, yaml.MarkedYAMLError), error
+    mark, context_mark = error.problem_mark or error.context_mark, error.context_mark
+    problem = error.problem or error.context or "not YAML"
+    assert mark is not None, error
+    character = text[mark.index : mark.index + 1]
+    hint = next((hint for part, hint in _HINT_BY_PROBLEM if part in problem), "")
+    if "cannot start any token" in problem:
+        if character == "\t":
+            problem, hint = "a tab stands where YAML wants spaces", "Indent with spaces."
+        else:
+            problem, hint = f"a value cannot begin with {character!r}", "Quote the value."
+    related = []
+    if context_mark is not None and error.context and context_mark.index != mark.index:
+        span = Span(
+            file, context_mark.line + 1, context_mark.column + 1, context_mark.line + 1, context_mark.column + 2
+        )
+        related.append(Related(span, error.context))
+    span = Span(file, mark.line + 1, mark.column + 1, mark.line + 1, mark.column + 2)
+    return Diagnostic(span, rule_ids.YAML_SYNTAX, f"not YAML: {problem}", hint=hint, related=tuple(related))
+
+
+# What can be bound to in Azure ML's files; `{{values.image}}` is another program's.
+_BINDING_PATH = re.compile(r"(?:parent|inputs|outputs)(?:\.[\w-]+)+", re.ASCII)
+
+
+def _binding_without_sign(node: yaml.MappingNode) -> str | None:
+    """The binding that `{{parent.inputs.x}}` was to be; None for any other mapping."""
+    inner = node.value[0][0] if len(node.value) == 1 and _has_empty_value(node) else None
+    if not isinstance(inner, yaml.MappingNode) or len(inner.value) != 1 or not _has_empty_value(inner):
+        return None
+    name = inner.value[0][0]
+    if not isinstance(name, yaml.ScalarNode) or _BINDING_PATH.fullmatch(name.value) is None:
+        return None
+    return f"${{{{{name.value}}}}}"
+
+
+def _has_empty_value(node: yaml.MappingNode) -> bool:
+    value = node.value[0][1]
+    return isinstance(value, yaml.ScalarNode) and not value.value
+
+
+class _Converter:
+    """From PyYAML's nodes to ours. Aliases stay shared, so this is linear in what is written."""
+
+    def __init__(self, file: Path, problems: list[Diagnostic]) -> None:
+        self._file = file
+        self._problems = problems
+        self._converted: dict[int, Node] = {}
+        self._constructor = yaml.constructor.SafeConstructor()
+
+    def convert(self, node: yaml.Node) -> Node:
+        known = self._converted.get(id(node))
+        if known is not None:
+            return known
+        if isinstance(node, yaml.ScalarNode):
+            made = self._scalar(node)
+        elif isinstance(node, yaml.MappingNode):
+            made = self._mapping(node)
+        else:
+            assert isinstance(node, yaml.SequenceNode), node
+            made = self._sequence(node)
+        self._converted[id(node)] = made
+        return made
+
+    def _scalar(self, node: yaml.ScalarNode) -> Node:
+        text: str = node.value
+        tag = node.tag
+        if tag == _STRING:
+            return Node(self._file, node.start_mark, node.end_mark, text, text)
+        data: Any = text
+        construct = _SCALAR_CONSTRUCTORS.get(tag)
+        if construct is not None:
+            try:
+                data = getattr(self._constructor, construct)(node)
+            except (ValueError, KeyError, IndexError):
+                # `!!int twelve`, or an integer of more digits than Python converts.
+                self._report_tag(node, f"{shorten(text)!r} cannot be read as {tag.rpartition(':')[2]}")
+        elif tag not in _TEXT_TAGS:
+            self._report_tag(node, f"Azure ML's client does not understand the tag {_short_tag(tag)}")
+        return Node(self._file, node.start_mark, node.end_mark, data, text)
+
+    def _sequence(self, node: yaml.SequenceNode) -> Node:
+        self._check_collection_tag(node)
+        made = Node(self._file, node.start_mark, node.end_mark, None)
+        made.items = [self.convert(item) for item in node.value]
+        made.data = [item.data for item in made.items]
+        return made
+
+    def _mapping(self, node: yaml.MappingNode) -> Node:
+        meant = _binding_without_sign(node)
+        if meant is not None:
+            made = Node(self._file, node.start_mark, node.end_mark, meant, meant)
+            message = f"'{meant[1:]}' is a mapping to YAML: a binding begins with '$'"
+            self._problems.append(Diagnostic(made.span, rule_ids.KEY_NOT_TEXT, message, hint=f"Write {meant}"))
+            return made
+        self._check_collection_tag(node)
+        made = Node(self._file, node.start_mark, node.end_mark, None)
+        entries: dict[str, Entry] = {}
+        merged: list[Node] = []
+        for key_node, value_node in node.value:
+            if key_node.tag == _MERGE:
+                merged.append(self.convert(value_node))
+                continue
+            if not isinstance(key_node, yaml.ScalarNode):
+                span = _span_at(self._file, key_node.start_mark)
+                hint = "Quote a value that begins with '{' or '['."
+                message = "a key is a text, not a list or mapping"
+                self._problems.append(Diagnostic(span, rule_ids.KEY_NOT_TEXT, message, hint=hint))
+                continue
+            key, value = self.convert(key_node), self.convert(value_node)
+            if key.text in entries:
+                self._report_duplicate(entries[key.text].key, key)
+            entries[key.text] = Entry(key, value)
+        for source in merged:
+            for mapping in source.items or [source]:
+                for name, entry in mapping.entries.items():
+                    entries.setdefault(name, entry)
+        made.entries = entries
+        made.data = {name: entry.value.data for name, entry in entries.items()}
+        return made
+
+    def _report_duplicate(self, first: Node, second: Node) -> None:
+        message = f"the key '{shorten(second.text)}' is written twice; the last one wins, the first is lost"
+        related = (Related(first.span, "first written here"),)
+        hint = "Remove one of them, or rename it."
+        self._problems.append(Diagnostic(second.span, rule_ids.DUPLICATE_KEY, message, hint=hint, related=related))
+
+    def _check_collection_tag(self, node: yaml.Node) -> None:
+        if node.tag not in _COLLECTION_TAGS:
+            self._report_tag(node, f"Azure ML's client does not understand the tag {_short_tag(node.tag)}")
+
+    def _report_tag(self, node: yaml.Node, message: str) -> None:
+        hint = "Remove the tag, or quote the value."
+        self._problems.append(
+            Diagnostic(_span_at(self._file, node.start_mark), rule_ids.UNKNOWN_TAG, message, hint=hint)
+        )
+
+
+def _short_tag(tag: str) -> str:
+    return tag.replace("tag:yaml.org,2002:", "!!")

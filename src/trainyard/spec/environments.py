@@ -1,0 +1,90 @@
+"""The software a job runs in, as its YAML says it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trainyard.spec import rule_ids
+from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.documents import Node, describe
+from trainyard.spec.model import Environment
+from trainyard.spec.reading import Reading, is_remote
+
+
+def read_environment(node: Node | None, reading: Reading) -> Environment | None:
+    """An `environment:`: an `azureml:` reference, `file:./env.yaml`, or keys of its own."""
+    if node is None or node.data is None:
+        return None
+    if node.is_mapping:
+        return environment_of(node, reading)
+    if not node.is_text:
+        message = f"an environment is a text or keys of its own, not {describe(node.data)}"
+        reading.findings.add(node.span, rule_ids.WRONG_TYPE, message)
+        return None
+    if is_remote(node.text) or "${{" in node.text:
+        return Environment(node.span, reference=node.text)
+    if node.text.startswith("file:"):
+        return _from_file(node, reading)
+    message = f"'{node.text}' names no environment that Azure ML would find"
+    hint = f"A file is 'file:{node.text}'; a registered one 'azureml:NAME:VERSION'."
+    reading.findings.add(node.span, rule_ids.BAD_REFERENCE, message, hint=hint)
+    return None
+
+
+def environment_of(node: Node, reading: Reading) -> Environment | None:
+    """The keys of an environment: `image` or `build`, and `conda_file`, with the files they name looked up."""
+    findings = reading.findings
+    build = findings.expect_mapping(node.get("build"), "'build'")
+    image = findings.text(node, "image") or None
+    build_path: Path | None = None
+    dockerfile: str | None = None
+    if build is not None:
+        path_node = build.get("path")
+        if path_node is not None and path_node.is_text and "://" not in path_node.text:
+            build_path = reading.existing(
+                path_node, rule_ids.ENVIRONMENT_FILE_NOT_FOUND, "the build context", folder=True
+            )
+        dockerfile_node = build.get("dockerfile_path")
+        dockerfile = findings.text(build, "dockerfile_path") or "Dockerfile"
+        if build_path is not None and not (build_path / dockerfile).is_file():
+            span = dockerfile_node.span if dockerfile_node is not None else build.key_span("path")
+            message = f"the build context '{build_path.name}' holds no '{dockerfile}'"
+            findings.add(span, rule_ids.ENVIRONMENT_FILE_NOT_FOUND, message)
+    if image is None and build is None and node.get("image") is None and node.get("build") is None:
+        message = "an environment has an 'image' or a 'build', and this has neither"
+        findings.add(node.span, rule_ids.MISSING_KEY, message, hint="Write `image: …`.")
+    elif image is not None and build is not None:
+        message = "an environment has an 'image' or a 'build', not both"
+        findings.add(node.key_span("build"), rule_ids.IGNORED_KEY, message, hint="Remove one of them.")
+    return Environment(
+        node.span,
+        image=image,
+        build_path=build_path,
+        dockerfile=dockerfile,
+        conda_file=_conda_file(node, reading),
+    )
+
+
+def _conda_file(node: Node, reading: Reading) -> Path | None:
+    """The file of `conda_file:`; packages written in place have none."""
+    conda = node.get("conda_file")
+    if conda is None or conda.data is None or conda.is_mapping:
+        return None
+    if not conda.is_text:
+        message = f"'conda_file' is a file's name or conda's own keys, not {describe(conda.data)}"
+        reading.findings.add(conda.span, rule_ids.WRONG_TYPE, message)
+        return None
+    return reading.existing(conda, rule_ids.ENVIRONMENT_FILE_NOT_FOUND, "the conda file", folder=False)
+
+
+def _from_file(node: Node, reading: Reading) -> Environment | None:
+    file = reading.existing(node, rule_ids.ENVIRONMENT_FILE_NOT_FOUND, "the environment", folder=False)
+    if file is None:
+        return None
+    try:
+        document = reading.store.read_mapping(file)
+    except SpecError as error:
+        reading.findings.diagnostics.extend(error.diagnostics)
+        return None
+    reading.findings.diagnostics.extend(document.problems)
+    return environment_of(document.root, reading.of(document))

@@ -1,0 +1,148 @@
+"""The little language inside Azure ML's texts: `${{binding}}`, and `$[[ part that may be left out ]]`.
+
+One grammar for commands, node inputs and output paths:
+
+    text      = (literal | binding | optional)*
+    binding   = "${{" name ("." name)* "}}"          blanks inside the braces are free
+    optional  = "$[[" (literal | binding)* "]]"
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Literal:
+    """Text that stands for itself."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Binding:
+    """`${{a.b.c}}`: `path` is ("a", "b", "c"), `text` as written, from offset `start` to `end` (exclusive)."""
+
+    path: tuple[str, ...]
+    text: str
+    start: int
+    end: int
+
+    def part_offsets(self, index: int, *, to_end: bool = False) -> tuple[int, int]:
+        """Where the path's `index`-th name stands in the whole text; `to_end` takes all names behind it along."""
+        inner = self.text[3:-2]
+        leading_blanks = len(inner) - len(inner.lstrip())
+        start = self.start + 3 + leading_blanks + sum(len(name) + 1 for name in self.path[:index])
+        return start, start + len(".".join(self.path[index:]) if to_end else self.path[index])
+
+
+@dataclass(frozen=True)
+class OptionalPart:
+    """`$[[ … ]]`: left out of the command when an optional input within it is not given."""
+
+    segments: tuple[Literal | Binding, ...]
+    start: int
+    end: int
+
+
+Segment = Literal | Binding | OptionalPart
+
+
+class ExpressionError(ValueError):
+    """A text that breaks the grammar, from offset `start` to `end` (exclusive)."""
+
+    def __init__(self, message: str, start: int, end: int) -> None:
+        super().__init__(message)
+        self.start = start
+        self.end = end
+
+
+_OPENING = re.compile(r"\$\{\{|\$\[\[")
+_OPENING_OR_END = re.compile(r"\$\{\{|\$\[\[|\]\]")
+_NAME = re.compile(r"[\w-]+", re.ASCII)
+
+
+def parse_expressions(text: str) -> tuple[Segment, ...]:
+    """Split a text into its segments, in order; written out again they are the text.
+
+    Raises ExpressionError, with offsets, for what is opened and not closed, for optional parts within optional
+    parts, and for bindings that are not names joined by dots.
+    """
+    segments: list[Segment] = []
+    position = 0
+    while (opening := _OPENING.search(text, position)) is not None:
+        _append_literal(segments, text[position : opening.start()])
+        segment = _binding(text, opening.start()) if opening[0] == "${{" else _optional_part(text, opening.start())
+        segments.append(segment)
+        position = segment.end
+    _append_literal(segments, text[position:])
+    return tuple(segments)
+
+
+def bindings_in(text: str) -> list[Binding]:
+    """All bindings of a text, those in optional parts too. Raises ExpressionError as `parse_expressions` does."""
+    if "${{" not in text and "$[[" not in text:
+        return []
+    found: list[Binding] = []
+    for segment in parse_expressions(text):
+        members: Iterable[Segment] = segment.segments if isinstance(segment, OptionalPart) else (segment,)
+        found.extend(member for member in members if isinstance(member, Binding))
+    return found
+
+
+def only_binding(text: str) -> Binding | None:
+    """The binding that a text consists of, blanks around it aside; None when there is more, or none, or an error."""
+    try:
+        segments = [s for s in parse_expressions(text) if not (isinstance(s, Literal) and not s.text.strip())]
+    except ExpressionError:
+        return None
+    only = segments[0] if len(segments) == 1 else None
+    return only if isinstance(only, Binding) else None
+
+
+def written(segments: Iterable[Segment]) -> str:
+    """The text that segments came from."""
+    return "".join(
+        f"$[[{written(segment.segments)}]]" if isinstance(segment, OptionalPart) else segment.text
+        for segment in segments
+    )
+
+
+def _append_literal(segments: list[Segment], text: str) -> None:
+    if text:
+        segments.append(Literal(text))
+
+
+def _binding(text: str, start: int) -> Binding:
+    closing = text.find("}}", start)
+    if closing < 0:
+        raise ExpressionError("'${{' is not closed by '}}'", start, start + 3)
+    inner = text[start + 3 : closing]
+    if "${{" in inner:
+        raise ExpressionError("'${{' is not closed by '}}' before the next one begins", start, start + 3)
+    end = closing + 2
+    path = tuple(inner.strip().split("."))
+    if path == ("",):
+        raise ExpressionError("'${{}}' names nothing", start, end)
+    if not all(_NAME.fullmatch(name) for name in path):
+        message = f"'{text[start:end]}' is not names joined by dots"
+        raise ExpressionError(message, start, end)
+    return Binding(path, text[start:end], start, end)
+
+
+def _optional_part(text: str, start: int) -> OptionalPart:
+    segments: list[Literal | Binding] = []
+    position = start + 3
+    while (mark := _OPENING_OR_END.search(text, position)) is not None:
+        if mark.start() > position:
+            segments.append(Literal(text[position : mark.start()]))
+        if mark[0] == "]]":
+            return OptionalPart(tuple(segments), start, mark.end())
+        if mark[0] == "$[[":
+            raise ExpressionError("'$[[' within '$[[': optional parts do not nest", mark.start(), mark.end())
+        binding = _binding(text, mark.start())
+        segments.append(binding)
+        position = binding.end
+    raise ExpressionError("'$[[' is not closed by ']]'", start, start + 3)

@@ -1,0 +1,141 @@
+"""Where a reader of YAML puts what it finds wrong, and the typed look at a key that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from trainyard.spec import rule_ids
+from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
+from trainyard.spec.documents import Document, Node, describe, read_document, require_mapping
+from trainyard.spec.expressions import ExpressionError, bindings_in
+from trainyard.spec.model import Value
+from trainyard.suggestions import close_match
+
+# What the client's boolean fields take besides YAML's own.
+_TRUE_WORDS = frozenset({"true", "t", "yes", "y", "on", "1"})
+_FALSE_WORDS = frozenset({"false", "f", "no", "n", "off", "0"})
+
+
+class DocumentStore:
+    """Files read once each, for everything that refers to them."""
+
+    def __init__(self) -> None:
+        self._documents: dict[Path, Document | SpecError] = {}
+        self.files: list[Path] = []
+        """The files that were read, or tried, in that order."""
+
+    def read(self, file: Path) -> Document:
+        """The document of a file. Raises SpecError, the same each time, when it cannot be read or is no mapping."""
+        known = self._documents.get(file)
+        if known is None:
+            try:
+                known = read_document(file)
+            except SpecError as error:
+                known = error
+            self._documents[file] = known
+            self.files.append(file)
+        if isinstance(known, SpecError):
+            raise known
+        return known
+
+    def read_mapping(self, file: Path) -> Document:
+        """The document of a file that is to hold keys and values. Raises SpecError when it does not."""
+        document = self.read(file)
+        require_mapping(document)
+        return document
+
+
+class Findings:
+    """What one reading found wrong, in the order it was found."""
+
+    def __init__(self) -> None:
+        self.diagnostics: list[Diagnostic] = []
+
+    def add(self, span: Span, rule: str, message: str, hint: str = "", related: Iterable[Related] = ()) -> None:
+        """Note an error. What severity a linter gives the rule is the linter's affair."""
+        self.diagnostics.append(Diagnostic(span, rule, message, hint=hint, related=tuple(related)))
+
+    def expect_mapping(self, node: Node | None, what: str) -> Node | None:
+        """The node when it is a mapping; None, noted as an error unless it is absent or empty, when it is not."""
+        if node is None or node.data is None:
+            return None
+        if node.is_mapping:
+            return node
+        self.add(node.span, rule_ids.WRONG_TYPE, f"{what} is keys with values, not {describe(node.data)}")
+        return None
+
+    def text(self, mapping: Node, key: str) -> str:
+        """The text beneath a key, numbers as they were typed; empty when absent or not a scalar."""
+        value = self.scalar(mapping, key)
+        return value.text if value is not None and value.data is not None else ""
+
+    def scalar(self, mapping: Node, key: str) -> Value | None:
+        """The scalar beneath a key; None when absent, and when a list or mapping stands there (noted)."""
+        node = mapping.get(key)
+        if node is None:
+            return None
+        if isinstance(node.data, (dict, list)):
+            self.add(node.span, rule_ids.WRONG_TYPE, f"'{key}' is one value, not {describe(node.data)}")
+            return None
+        return node.value
+
+    def boolean(self, mapping: Node, key: str, default: bool) -> bool:
+        """The boolean beneath a key, or the default; anything else but a binding is noted."""
+        value = self.scalar(mapping, key)
+        if value is None or value.data is None:
+            return default
+        if isinstance(value.data, bool):
+            return value.data
+        lowered = value.text.lower()
+        if lowered in _TRUE_WORDS or lowered in _FALSE_WORDS:
+            return lowered in _TRUE_WORDS
+        if "${{" not in value.text:
+            self.add(value.span, rule_ids.WRONG_TYPE, f"'{key}' is true or false, not {describe(value.data)}")
+        return default
+
+    def whole_number(self, mapping: Node, key: str, least: int) -> Value | None:
+        """The whole number beneath a key as a Value of int, a binding as a Value of str; anything else is noted."""
+        value = self.scalar(mapping, key)
+        if value is None or value.data is None:
+            return None
+        data = value.data
+        if isinstance(data, str) and "${{" in data:
+            return value
+        if isinstance(data, str) and data.strip().isdecimal():
+            data = int(data)
+        if isinstance(data, bool) or not isinstance(data, int):
+            message = f"'{key}' is a whole number, not {describe(value.data)}"
+            self.add(value.span, rule_ids.WRONG_TYPE, message)
+            return None
+        if data < least:
+            self.add(value.span, rule_ids.OUT_OF_BOUNDS, f"'{key}' is {data}; {least} is the least there can be")
+            return None
+        return Value(data, value.span, value.text)
+
+    def choice(self, value: Value, key: str, choices: Iterable[str]) -> bool:
+        """Whether a value is one of the choices; noted when not."""
+        known = list(choices)
+        if value.data in known:
+            return True
+        message = f"'{key}' is {describe(value.data)}, which is none of {', '.join(known)}"
+        self.add(value.span, rule_ids.NOT_A_CHOICE, message, hint=close_match(value.text, known))
+        return False
+
+    def check_expressions(self, document: Document, node: Node) -> None:
+        """Note a string whose `${{…}}` or `$[[…]]` are broken."""
+        if not node.is_text:
+            return
+        try:
+            bindings_in(node.data)
+        except ExpressionError as error:
+            span = document.span_within(node, error.start, error.end)
+            hint = "A binding is ${{parent.inputs.NAME}} or alike; a part that may be left out is $[[ … ]]."
+            self.add(span, rule_ids.MALFORMED_EXPRESSION, str(error), hint=hint)
+
+    def errors(self) -> list[Diagnostic]:
+        """What was found, without repetitions of the same rule at the same place."""
+        seen: dict[tuple[Span, str], Diagnostic] = {}
+        for diagnostic in self.diagnostics:
+            seen.setdefault((diagnostic.span, diagnostic.rule), diagnostic)
+        return list(seen.values())

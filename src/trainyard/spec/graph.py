@@ -1,0 +1,105 @@
+"""Which job waits for which: read from the bindings of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainyard.spec import rule_ids
+from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.spec.expressions import Binding, ExpressionError, bindings_in
+from trainyard.spec.model import Job, Pipeline, Value
+
+
+def dependencies(pipeline: Pipeline) -> dict[str, frozenset[str]]:
+    """For each job, the jobs whose outputs (or inputs) it is bound to. Names that are no jobs are left out."""
+    return {
+        name: frozenset(job_bound_to(binding) for binding in _bindings_of(job)) & frozenset(pipeline.jobs)
+        for name, job in pipeline.jobs.items()
+    }
+
+
+def topological_order(pipeline: Pipeline) -> list[str]:
+    """The jobs, each behind those it waits for; otherwise as written.
+
+    Raises SpecError, naming the whole cycle, when jobs wait for each other.
+    """
+    waits_for = dependencies(pipeline)
+    cycle = find_cycle(waits_for)
+    if cycle is not None:
+        raise SpecError(cycle_diagnostic(cycle, pipeline.jobs[cycle[0]]))
+    order: list[str] = []
+    remaining = dict(waits_for)
+    while remaining:
+        ready = next(name for name, needed in remaining.items() if not needed & remaining.keys())
+        order.append(ready)
+        del remaining[ready]
+    return order
+
+
+def job_bound_to(binding: Binding) -> str:
+    """The job that `${{parent.jobs.NAME.…}}` names, or an empty text."""
+    path = binding.path
+    return path[2] if path[:2] == ("parent", "jobs") and len(path) > 2 else ""
+
+
+def bindings_of_value(data: Any) -> Iterator[Binding]:
+    """All bindings in a value, however nested. Broken ones, which loading reports, count for none."""
+    if isinstance(data, str):
+        try:
+            yield from bindings_in(data)
+        except ExpressionError:
+            return
+    elif isinstance(data, dict):
+        for member in data.values():
+            yield from bindings_of_value(member)
+    elif isinstance(data, list):
+        for member in data:
+            yield from bindings_of_value(member)
+
+
+def find_cycle(waits_for: Mapping[str, frozenset[str]]) -> list[str] | None:
+    """Jobs that wait for each other, in order and with the first again at the end; None when there are none."""
+    finished: set[str] = set()
+    for start in waits_for:
+        path: list[str] = []
+        stack: list[Iterator[str]] = [iter([start])]
+        while stack:
+            name = next(stack[-1], None)
+            if name is None:
+                stack.pop()
+                if path:
+                    finished.add(path.pop())
+            elif name in path:
+                return [*path[path.index(name) :], name]
+            elif name not in finished:
+                path.append(name)
+                stack.append(iter(sorted(waits_for[name])))
+    return None
+
+
+def cycle_diagnostic(cycle: list[str], first: Job) -> Diagnostic:
+    """What is said of a cycle, at the job it begins with."""
+    return Diagnostic(first.key_span, rule_ids.CYCLE, cycle_message(cycle), hint=CYCLE_HINT)
+
+
+CYCLE_HINT = "Bind one of them to something else."
+
+
+def cycle_message(cycle: list[str]) -> str:
+    """The whole path of a cycle in words."""
+    if len(cycle) == 2:
+        return f"the job '{cycle[0]}' waits for itself"
+    return f"the jobs wait for each other: {' → '.join(cycle)}"
+
+
+def _bindings_of(job: Job) -> Iterator[Binding]:
+    for value in (*job.inputs.values(), *job.environment_variables.values(), *_counts(job)):
+        yield from bindings_of_value(value.data)
+
+
+def _counts(job: Job) -> Iterator[Value]:
+    if job.resources is not None and job.resources.instance_count is not None:
+        yield job.resources.instance_count
+    if job.distribution is not None and job.distribution.process_count_per_instance is not None:
+        yield job.distribution.process_count_per_instance

@@ -1,0 +1,85 @@
+"""From a file to the model: the two functions that everybody else calls."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from trainyard.spec import rule_ids
+from trainyard.spec.components import read_component
+from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.spec.documents import Document
+from trainyard.spec.findings import DocumentStore, Findings
+from trainyard.spec.kinds import Kind, kind_of
+from trainyard.spec.model import Component, Pipeline
+from trainyard.spec.pipelines import ComponentShelf, read_pipeline
+from trainyard.spec.reading import Reading
+
+_KIND_IN_WORDS = {
+    "pipeline": "a pipeline",
+    "component": "a component",
+    "pipeline_component": "a pipeline component",
+    "command_job": "a command job",
+    "environment": "an environment",
+    "compute": "a compute target",
+    "profile": "a profile",
+}
+
+# Without a `$schema`, what declares ports and what sets them look alike.
+_READABLE_AS: dict[Kind, tuple[Kind, ...]] = {
+    "pipeline": ("pipeline", "pipeline_component"),
+    "component": ("component", "command_job"),
+}
+
+
+def load_pipeline(file: Path) -> Pipeline:
+    """Read a pipeline job and every component it names, and check how they are bound to each other.
+
+    Paths in the model, and in what is raised, are absolute. Raises SpecError with all that is wrong: YAML,
+    bindings, types of literals, files that are not there, cycles, and what can only be had from Azure ML
+    (components and code kept there, jobs that are not commands).
+    """
+    reading = _open(file, "pipeline")
+    pipeline = read_pipeline(reading.document.root, reading, ComponentShelf())
+    _raise_findings(reading)
+    return pipeline
+
+
+def load_component(file: Path) -> Component:
+    """Read a command component. Raises SpecError with all that is wrong."""
+    reading = _open(file, "component")
+    component = read_component(reading.document.root, reading)
+    _raise_findings(reading)
+    return component
+
+
+def _open(file: Path, wanted: Kind) -> Reading:
+    store, findings = DocumentStore(), Findings()
+    document = store.read_mapping(Path(os.path.abspath(file)))
+    findings.diagnostics.extend(document.problems)
+    kind = kind_of(document)
+    if kind is not None and kind not in _READABLE_AS[wanted]:
+        findings.diagnostics.append(_wrong_kind(document, kind, wanted))
+        raise SpecError(findings.diagnostics)
+    return Reading(document, store, findings)
+
+
+def _wrong_kind(document: Document, found: Kind, wanted: Kind) -> Diagnostic:
+    root = document.root
+    type_node = root.get("type")
+    message = f"this is {_KIND_IN_WORDS[found]}, not {_KIND_IN_WORDS[wanted]}"
+    hint = ""
+    if wanted == "pipeline" and found in ("component", "command_job"):
+        hint = "Name a file of `type: pipeline`, with a job that uses this."
+    return Diagnostic(type_node.span if type_node is not None else root.span, rule_ids.UNKNOWN_KIND, message, hint=hint)
+
+
+# A string that YAML misread is worth a word from the linter; what is sent is clear enough to run. Data that is not
+# there may still be given from outside (`run --set inputs.X=PATH`); whoever needs it says that it is missing.
+_TOLERATED = frozenset({rule_ids.YAML_TRAP, rule_ids.DATA_NOT_FOUND})
+
+
+def _raise_findings(reading: Reading) -> None:
+    errors = reading.findings.errors()
+    if any(error.rule not in _TOLERATED for error in errors):
+        raise SpecError(errors)

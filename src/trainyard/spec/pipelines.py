@@ -1,0 +1,412 @@
+"""A pipeline job: from its YAML, and that of the components it names, to the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trainyard.spec import rule_ids
+from trainyard.spec.bindings import Scope, UsedJob, check_job, texts_in
+from trainyard.spec.components import (
+    read_command,
+    read_component,
+    read_component_file,
+    read_distribution,
+    read_resources,
+)
+from trainyard.spec.diagnostic import Related, Span
+from trainyard.spec.documents import Node, shorten
+from trainyard.spec.expressions import only_binding
+from trainyard.spec.findings import Findings
+from trainyard.spec.graph import CYCLE_HINT, bindings_of_value, cycle_message, find_cycle, job_bound_to
+from trainyard.spec.model import Component, Job, Pipeline, Port, Value
+from trainyard.spec.ports import (
+    DEFAULT_PORT_TYPE,
+    check_input_path,
+    component_ports,
+    job_outputs,
+    literal_type,
+    pipeline_inputs,
+)
+from trainyard.spec.reading import Reading, is_remote, reference_text
+from trainyard.suggestions import close_match, did_you_mean
+
+JOB_TYPES = (
+    "command",
+    "pipeline",
+    "parallel",
+    "sweep",
+    "spark",
+    "automl",
+    "import",
+    "data_transfer",
+    "do_while",
+    "if_else",
+    "parallel_for",
+)
+# A component's own, when the job names one.
+_IGNORED_BESIDE_COMPONENT = ("command", "code", "environment")
+
+
+@dataclass(frozen=True)
+class ReadComponent:
+    """A component as far as it could be read: its ports, and the whole when it is a command component."""
+
+    inputs: Mapping[str, Port]
+    outputs: Mapping[str, Port]
+    component: Component | None = None
+
+
+class ComponentShelf:
+    """Components read once each, for all jobs and pipelines that name them."""
+
+    def __init__(self) -> None:
+        self._by_file: dict[Path, ReadComponent | None] = {}
+
+    def read(self, file: Path, reading: Reading) -> ReadComponent | None:
+        """The component in a file; None when it cannot be read. What is wrong is noted at the first reading."""
+        if file not in self._by_file:
+            found = read_component_file(file, reading)
+            self._by_file[file] = read_any_component(*found) if found is not None else None
+        return self._by_file[file]
+
+
+def read_any_component(node: Node, reading: Reading, *, name: str = "", head: Span | None = None) -> ReadComponent:
+    """A component of any type: all of a command component, the ports of others. `name`, `head`: as `read_component`."""
+    kind = reading.findings.text(node, "type").lower() or "command"
+    if kind == "command":
+        component = read_component(node, reading, name=name, head=head)
+        return ReadComponent(component.inputs, component.outputs, component)
+    return ReadComponent(
+        component_ports(node.get("inputs"), "an input", reading),
+        component_ports(node.get("outputs"), "an output", reading),
+    )
+
+
+def read_pipeline(node: Node, reading: Reading, shelf: ComponentShelf) -> Pipeline:
+    """The pipeline of a file. What is wrong goes to the findings; jobs that cannot be seen are left out."""
+    findings = reading.findings
+    _check_type(node, findings)
+    inputs = pipeline_inputs(node.get("inputs"), reading)
+    inputs_node = node.get("inputs")
+    for entry in inputs_node.entries.values() if inputs_node is not None else ():
+        check_input_path(entry.value, reading)
+    outputs = job_outputs(node.get("outputs"), reading)
+    body, body_reading = node, reading
+    if node.get("component") is not None:
+        found = _root_component(node, reading)
+        if found is not None:
+            body, body_reading = found
+            inputs = _with_values(component_ports(body.get("inputs"), "an input", body_reading), inputs, node, reading)
+            outputs = {**component_ports(body.get("outputs"), "an output", body_reading), **outputs}
+    has_jobs_to_read = body is not node or node.get("component") is None
+    jobs = read_jobs(body, inputs, outputs, body_reading, shelf) if has_jobs_to_read else {}
+    settings = findings.expect_mapping(node.get("settings"), "'settings'")
+    default_compute = findings.scalar(settings, "default_compute") if settings is not None else None
+    return Pipeline(
+        name=findings.text(node, "name") or reading.file.stem,
+        file=reading.file,
+        span=node.span,
+        inputs=inputs,
+        outputs=outputs,
+        jobs=jobs,
+        display_name=findings.text(node, "display_name"),
+        experiment_name=findings.text(node, "experiment_name"),
+        description=findings.text(node, "description"),
+        default_compute=default_compute or findings.scalar(node, "compute"),
+        force_rerun=settings is not None and findings.boolean(settings, "force_rerun", default=False),
+        continue_on_step_failure=settings is not None
+        and findings.boolean(settings, "continue_on_step_failure", default=False),
+    )
+
+
+def read_pipeline_component(node: Node, reading: Reading, shelf: ComponentShelf) -> dict[str, Job]:
+    """The jobs of a pipeline component, checked as those of a pipeline are."""
+    inputs = component_ports(node.get("inputs"), "an input", reading)
+    outputs = component_ports(node.get("outputs"), "an output", reading)
+    return read_jobs(node, inputs, outputs, reading, shelf)
+
+
+def read_command_job(node: Node, reading: Reading) -> Component:
+    """A command job that stands alone, as the component it amounts to, its inputs' values being their defaults."""
+    inputs_node = node.get("inputs")
+    inputs = pipeline_inputs(inputs_node, reading)
+    for entry in inputs_node.entries.values() if inputs_node is not None else ():
+        check_input_path(entry.value, reading)
+    outputs = job_outputs(node.get("outputs"), reading)
+    return read_command(node, inputs, outputs, reading, name=reading.file.stem)
+
+
+def read_jobs(
+    body: Node, inputs: Mapping[str, Port], outputs: Mapping[str, Port], reading: Reading, shelf: ComponentShelf
+) -> dict[str, Job]:
+    """The jobs beneath `jobs:`, checked against each other; those that run locally, as the model has them."""
+    findings = reading.findings
+    written = body.get("jobs")
+    jobs_node = findings.expect_mapping(written, "'jobs'")
+    if jobs_node is None or not jobs_node.entries:
+        if written is None or not written.data:
+            span = body.key_span("jobs") if written is not None else body.span
+            findings.add(span, rule_ids.MISSING_KEY, "a pipeline has jobs, and this has none", "Write `jobs:`.")
+        return {}
+    used: dict[str, UsedJob] = {}
+    for name, entry in jobs_node.entries.items():
+        job = _use(name, entry.key, entry.value, reading, shelf)
+        if job is not None:
+            used[name] = job
+    scope = Scope(inputs, outputs, used)
+    for job in used.values():
+        _settle_own_ports(job, scope, reading)
+    for job in used.values():
+        check_job(job, scope, reading)
+    _check_cycles(used, reading)
+    return {name: _model_of(job, job.component, reading) for name, job in used.items() if job.component is not None}
+
+
+def _check_type(node: Node, findings: Findings) -> None:
+    """Note a pipeline that does not say it is one: Azure ML's client reads a job without a type as a command job."""
+    written = node.get("type")
+    if (written is None or written.data is None) and node.entries.keys() & {"jobs", "component"}:
+        span = written.span if written is not None else next(iter(node.entries.values())).key.span
+        message = "there is no 'type': Azure ML takes this for a command job and refuses it"
+        findings.add(span, rule_ids.MISSING_KEY, message, hint="Add `type: pipeline`.")
+
+
+def _root_component(node: Node, reading: Reading) -> tuple[Node, Reading] | None:
+    """What a pipeline with a root `component:` consists of: the root of the component's file, or the inline mapping."""
+    component = node.get("component")
+    assert component is not None
+    if component.is_mapping:
+        return component, reading
+    reference = reference_text(component, "'component'", reading)
+    if not reference or _note_remote(component, reference, "component", reading):
+        return None
+    file = reading.existing(component, rule_ids.COMPONENT_NOT_FOUND, "the component", folder=False)
+    return read_component_file(file, reading) if file is not None else None
+
+
+def _with_values(declared: dict[str, Port], given: dict[str, Port], node: Node, reading: Reading) -> dict[str, Port]:
+    """The inputs of a pipeline component, set to what the pipeline job gives them."""
+    for name, port in given.items():
+        if name not in declared:
+            message = f"the pipeline sets the input '{shorten(name)}', which its component does not have"
+            hint = did_you_mean(name, declared, "The component has no inputs.")
+            reading.findings.add(port.key_span, rule_ids.UNKNOWN_INPUT, message, hint=hint)
+    settled = {}
+    for name, port in declared.items():
+        value = given.get(name)
+        if value is None:
+            if port.default is None and not port.optional:
+                message = f"the pipeline does not set its component's required input '{name}'"
+                related = (Related(port.key_span, f"'{name}' is declared here, without a default"),)
+                span = node.key_span("component")
+                reading.findings.add(span, rule_ids.MISSING_INPUT, message, related=related)
+            settled[name] = port
+        else:
+            settled[name] = replace(port, default=value.default or port.default, path=value.path or port.path)
+    return settled
+
+
+def _use(name: str, key: Node, node: Node, reading: Reading, shelf: ComponentShelf) -> UsedJob | None:
+    findings = reading.findings
+    mapping = findings.expect_mapping(node, f"the job '{shorten(name)}'")
+    if mapping is None:
+        if node.data is None:
+            message = f"the job '{shorten(name)}' has nothing beneath it"
+            findings.add(key.span, rule_ids.MISSING_KEY, message, hint="Write `component: …` beneath it.")
+        return None
+    used = UsedJob(name, key.span, mapping)
+    kind = findings.scalar(mapping, "type")
+    kind_text = kind.text.lower() if kind is not None and kind.data is not None else "command"
+    if kind is not None and kind_text not in JOB_TYPES:
+        findings.choice(Value(kind_text, kind.span, kind.text), "type", JOB_TYPES)
+        return used
+    _read_bound_ports(used, reading)
+    if kind_text != "command":
+        message = f"the job '{name}' is of type {kind_text}, which is not run locally"
+        findings.add(key.span, rule_ids.NOT_RUN_LOCALLY, message, hint="A local run takes jobs of type command.")
+        _see_ports_of_other_kinds(used, kind_text, reading, shelf)
+        return used
+    component = mapping.get("component")
+    if component is not None:
+        _use_component(used, component, reading, shelf)
+    elif mapping.get("command") is not None:
+        _use_own_command(used, reading)
+    else:
+        message = f"the job '{name}' has neither a 'component' nor a 'command'"
+        typo = next((k for k in mapping.entries if close_match(k, ["component", "command"])), None)
+        hint = did_you_mean(typo, ["component", "command"]) if typo else "Write `component: FILE` beneath it."
+        findings.add(key.span, rule_ids.MISSING_KEY, message, hint=hint)
+    return used
+
+
+def _read_bound_ports(used: UsedJob, reading: Reading) -> None:
+    for kind, values in (("inputs", used.inputs), ("outputs", used.outputs)):
+        ports = reading.findings.expect_mapping(used.node.get(kind), f"'{kind}'")
+        for name, entry in (ports.entries if ports is not None else {}).items():
+            if isinstance(entry.value.data, list):
+                message = f"'{name}' is one value, or keys such as path and mode, not a list"
+                reading.findings.add(entry.value.span, rule_ids.WRONG_TYPE, message)
+            elif kind == "outputs" or entry.value.data is not None:
+                values[name] = _given(entry.value)
+
+
+def _given(node: Node) -> Value:
+    """What an input is set to: `{value: 3}` is 3; a mapping with a path stays one."""
+    literal = node.get("value") if node.is_mapping else None
+    return literal.value if literal is not None else node.value
+
+
+def _see_ports_of_other_kinds(used: UsedJob, kind: str, reading: Reading, shelf: ComponentShelf) -> None:
+    """Note the ports of a job that does not run locally, where it names a component's file."""
+    reference = used.node.get("trial" if kind == "sweep" else "component")
+    if reference is None or not reference.is_text or is_remote(reference.text):
+        return
+    file = reading.existing(reference, rule_ids.COMPONENT_NOT_FOUND, "the component", folder=False)
+    found = shelf.read(file, reading) if file is not None and not _is_flow(file) else None
+    if found is not None and kind != "sweep":
+        used.declared_inputs, used.declared_outputs = found.inputs, found.outputs
+
+
+def _is_flow(file: Path) -> bool:
+    """Whether a file is a prompt flow, whose ports Azure ML makes up itself."""
+    return file.name.startswith("flow.") or file.name.startswith("flow_")
+
+
+def _use_component(used: UsedJob, component: Node, reading: Reading, shelf: ComponentShelf) -> None:
+    for key in _IGNORED_BESIDE_COMPONENT:
+        if used.node.get(key) is not None:
+            message = f"'{key}' beside 'component' is ignored: the component's own is used"
+            hint = f"Remove '{key}', or change it in the component."
+            reading.findings.add(used.node.key_span(key), rule_ids.IGNORED_KEY, message, hint=hint)
+    found: ReadComponent | None
+    if component.is_mapping:
+        found = read_any_component(component, reading, name=used.name, head=used.node.key_span("component"))
+    else:
+        reference = reference_text(component, "'component'", reading)
+        if not reference:
+            if component.data is None:
+                span = used.node.key_span("component")
+                reading.findings.add(span, rule_ids.MISSING_KEY, "'component' has nothing beneath it")
+            return
+        if _note_remote(component, reference, "component", reading):
+            return
+        file = reading.existing(component, rule_ids.COMPONENT_NOT_FOUND, "the component", folder=False)
+        if file is None or _is_flow(file):
+            return
+        if file == reading.file:
+            message = "the component is this file itself"
+            reading.findings.add(component.span, rule_ids.BAD_REFERENCE, message)
+            return
+        found = shelf.read(file, reading)
+    if found is None:
+        return
+    used.declared_inputs, used.declared_outputs = found.inputs, found.outputs
+    used.component = found.component
+    if found.component is None:
+        message = f"the component of the job '{used.name}' is no command component"
+        hint = "Give the job the component's type, or name a component of type command."
+        reading.findings.add(component.span, rule_ids.BAD_REFERENCE, message, hint=hint)
+
+
+def _note_remote(node: Node, reference: str, what: str, reading: Reading) -> bool:
+    if not is_remote(reference):
+        return False
+    message = f"the {what} '{shorten(reference)}' is kept in Azure ML and cannot be seen from here"
+    hint = "Name a local file to run or check it here."
+    reading.findings.add(node.span, rule_ids.NOT_SEEN_OFFLINE, message, hint=hint)
+    return True
+
+
+def _use_own_command(used: UsedJob, reading: Reading) -> None:
+    """A job with its own command: a component made up of the job itself. Types of bound ports are settled later."""
+    inputs_node = used.node.get("inputs")
+    is_mapping = inputs_node is not None and inputs_node.is_mapping
+    inputs = pipeline_inputs(inputs_node if is_mapping else None, reading)
+    outputs_node = used.node.get("outputs")
+    outputs = job_outputs(outputs_node if outputs_node is not None and outputs_node.is_mapping else None, reading)
+    bare = {name: replace(port, default=None, path=None) for name, port in inputs.items()}
+    used.component = read_command(used.node, bare, outputs, reading, name=used.name)
+    used.declared_inputs, used.declared_outputs = used.component.inputs, outputs
+    used.has_own_command = True
+
+
+def _settle_own_ports(job: UsedJob, scope: Scope, reading: Reading) -> None:
+    """Give the ports of a job's own command the types of what they are bound to."""
+    if not job.has_own_command or job.component is None:
+        return
+    inputs, outputs = job.component.inputs, job.component.outputs
+    for name, port in inputs.items():
+        value = job.inputs.get(name)
+        if value is not None and isinstance(value.data, str) and "${{" in value.data:
+            inputs[name] = replace(port, type=_type_of_bound(value.data, scope))
+    for name, port in outputs.items():
+        value = job.outputs.get(name)
+        binding = only_binding(value.data) if value is not None and isinstance(value.data, str) else None
+        if binding is not None and binding.path[:2] == ("parent", "outputs"):
+            target = scope.outputs.get(".".join(binding.path[2:]))
+            outputs[name] = replace(port, type=target.type if target is not None else DEFAULT_PORT_TYPE)
+
+
+def _type_of_bound(text: str, scope: Scope) -> str:
+    """The type of what a whole text is bound to; a text with more than one binding in it is a string."""
+    binding = only_binding(text)
+    if binding is None:
+        return literal_type(text)
+    path = binding.path
+    if path[:2] == ("parent", "inputs"):
+        source = scope.inputs.get(".".join(path[2:]))
+        return source.type if source is not None else "string"
+    job = scope.jobs.get(job_bound_to(binding))
+    if job is None or len(path) < 5:
+        return "string"
+    ports = job.declared_outputs if path[3] == "outputs" else job.declared_inputs
+    port = (ports or {}).get(".".join(path[4:]))
+    return port.type if port is not None else DEFAULT_PORT_TYPE
+
+
+def _check_cycles(used: Mapping[str, UsedJob], reading: Reading) -> None:
+    waits_for = {
+        name: frozenset(job_bound_to(binding) for binding in bindings_of_value(_bound_data(job))) & used.keys()
+        for name, job in used.items()
+    }
+    cycle = find_cycle(waits_for)
+    if cycle is None:
+        return
+    job = used[cycle[0]]
+    for node in texts_in(job.node):
+        for binding in bindings_of_value(node.text):
+            if job_bound_to(binding) == cycle[1]:
+                span = reading.document.span_within(node, binding.start, binding.end)
+                related = [Related(used[name].key_span, f"the job '{name}' is here") for name in cycle[1:-1]]
+                reading.findings.add(span, rule_ids.CYCLE, cycle_message(cycle), CYCLE_HINT, related)
+                return
+
+
+def _bound_data(job: UsedJob) -> list[object]:
+    keys = ("inputs", "environment_variables", "resources", "distribution")
+    nodes = [job.node.get(key) for key in keys]
+    return [node.data for node in nodes if node is not None]
+
+
+def _model_of(used: UsedJob, component: Component, reading: Reading) -> Job:
+    node, findings = used.node, reading.findings
+    own = used.has_own_command
+    variables = findings.expect_mapping(node.get("environment_variables"), "'environment_variables'")
+    return Job(
+        name=used.name,
+        key_span=used.key_span,
+        span=node.span,
+        component=component,
+        inputs=used.inputs,
+        outputs=used.outputs,
+        # A job's own command has its distribution and resources in the component made up of it.
+        distribution=None if own else read_distribution(node, reading),
+        resources=None if own else read_resources(node, reading),
+        environment_variables={
+            name: entry.value.value for name, entry in (variables.entries if variables is not None else {}).items()
+        },
+        compute=findings.scalar(node, "compute"),
+        display_name=findings.text(node, "display_name"),
+    )

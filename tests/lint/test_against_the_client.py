@@ -1,0 +1,149 @@
+"""What azure-ai-ml takes and sends is no error to lint, unless it does silent damage; what it refuses, lint finds."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from pathlib import Path
+
+import pytest
+
+from trainyard.lint.linter import lint
+
+COMPONENT = """\
+name: step
+command: echo ${{inputs.a}}
+environment: azureml:e:1
+inputs: {a: {type: integer, default: 1}}
+outputs: {o: {type: uri_folder}}
+"""
+PIPELINE = """\
+type: pipeline
+settings: {default_compute: azureml:c}
+inputs: {x: 1}
+jobs:
+  a:
+"""
+NODE = "    component: ./component.yaml\n"
+OWN_COMMAND = "    command: echo hi\n    environment: azureml:e:1\n"
+
+TAKEN_COMPONENTS = [
+    "type: Command\n",
+    "version: 1\n",
+    "is_deterministic: 'yes'\n",
+    "resources: {instance_count: '2'}\n",
+    "distribution: {type: PyTorch, process_count_per_instance: 2}\n",
+    "distribution: {type: mpi}\n",
+    "distribution: {type: tensorflow, worker_count: 2, parameter_server_count: 0}\n",
+    "code: azureml:foo:1\n",
+    "tags: {a: b}\nproperties: {a: 1}\n",
+    "queue_settings: {job_tier: Spot, priority: HIGH}\n",
+]
+TAKEN_JOBS = [
+    NODE,
+    NODE + "    type: Command\n    display_name: x\n    description: d\n    tags: {a: b}\n    comment: c\n",
+    NODE + "    outputs: {o: null}\n",
+    NODE + "    inputs: {a: {value: 3}}\n",
+    NODE + "    inputs: {a: '${{parent.inputs.x}}'}\n",
+    NODE + "    inputs: {a: {path: '${{parent.inputs.x}}', mode: download}}\n",
+    NODE + "    environment_variables: {A: 1, B: '${{parent.inputs.x}}'}\n",
+    NODE + "    limits: {timeout: 3}\n    identity: {type: managed}\n    queue_settings: {job_tier: spot}\n",
+    NODE + "    services: {s: {type: ssh, ssh_public_keys: x}}\n",
+    NODE + "    distribution: {type: pytorch, process_count_per_instance: '${{parent.inputs.x}}'}\n",
+    NODE + "    resources: {instance_count: '${{parent.inputs.x}}', shm_size: 64g}\n",
+    OWN_COMMAND,
+    OWN_COMMAND + "    inputs: {a: 3, b: true, c: x, d: {type: uri_folder, path: 'azureml:d:1'}}\n",
+    OWN_COMMAND + "    outputs: {a: null, b: {type: uri_folder, mode: upload}}\n",
+    OWN_COMMAND + "    compute: '${{parent.inputs.x}}'\n",
+]
+REFUSED_COMPONENTS = [
+    "outputs:\n",
+    "description:\n",
+    "tags: {a: 1}\n",
+    "display_name: 3\n",
+    "resources: {instance_count: many}\n",
+    "distribution: {type: torch}\n",
+    "additional_includes: ../x\n",
+    "code: ./none\n",
+]
+REFUSED_JOBS = [
+    NODE + "    inputs:\n",
+    NODE + "    inputs: {a: [1]}\n",
+    NODE + "    compute: 3\n",
+    NODE + "    outputs: {o: {type: uri_folder, mode: ro_mount}}\n",
+    NODE + "    distribution: {type: pytorch, foo: 1}\n",
+    NODE + "    resources: {instance_count: 2, foo: 1}\n",
+    OWN_COMMAND + "    foo: 1\n",
+    OWN_COMMAND + "    is_deterministic: false\n",
+    OWN_COMMAND + "    code: ./none\n",
+    NODE + "foo: 1\n",
+    NODE + "limits: {timeout: 3}\n",
+    NODE + "description: 3\n",
+    NODE + "  B-c:\n    component: ./component.yaml\n",
+]
+
+
+def client_takes(file: Path, kind: str) -> bool:
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import azure.ai.ml as azure_ml
+
+            loaded = azure_ml.load_component(file) if kind == "component" else azure_ml.load_job(file)
+            return bool(loaded._validate(raise_error=False).passed)
+    except Exception:
+        # The client has many classes of errors, and raises plain TypeErrors too.
+        return False
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def has_errors(file: Path) -> bool:
+    return any(d.severity == "error" for d in lint([file]).diagnostics)
+
+
+def write(folder: Path, kind: str, text: str) -> Path:
+    (folder / "component.yaml").write_text("type: command\n" + COMPONENT)
+    file = folder / ("tried.yaml" if kind == "component" else "pipeline.yaml")
+    if kind == "component":
+        keys = {line.split(":")[0] for line in text.splitlines() if not line.startswith(" ")}
+        kept = "".join(f"{line}\n" for line in COMPONENT.splitlines() if line.split(":")[0] not in keys)
+        file.write_text(("" if "type" in keys else "type: command\n") + kept + text)
+    else:
+        file.write_text(PIPELINE + text)
+    return file
+
+
+@pytest.mark.parametrize("type_line", ["", "type:\n"], ids=["absent", "empty"])
+def test_a_pipeline_without_a_type_is_refused_by_both(tmp_path: Path, type_line: str) -> None:
+    file = write(tmp_path, "job", NODE)
+    assert client_takes(file, "job")
+    file.write_text(file.read_text().replace("type: pipeline\n", type_line))
+    assert not client_takes(file, "job")
+    assert [d.severity for d in lint([file]).diagnostics] == ["error"]
+
+
+def test_a_component_without_a_type_is_a_command_to_both(tmp_path: Path) -> None:
+    file = tmp_path / "component.yaml"
+    file.write_text(COMPONENT)
+    assert client_takes(file, "component")
+    assert not has_errors(file)
+
+
+CASES = [("component", text) for text in TAKEN_COMPONENTS] + [("job", text) for text in TAKEN_JOBS]
+REFUSED = [("component", text) for text in REFUSED_COMPONENTS] + [("job", text) for text in REFUSED_JOBS]
+
+
+@pytest.mark.parametrize(("kind", "text"), CASES)
+def test_what_the_client_takes_is_no_error(tmp_path: Path, kind: str, text: str) -> None:
+    file = write(tmp_path, kind, text)
+    assert client_takes(file, kind)
+    assert not has_errors(file), lint([file]).diagnostics
+
+
+@pytest.mark.parametrize(("kind", "text"), REFUSED)
+def test_what_the_client_refuses_is_found(tmp_path: Path, kind: str, text: str) -> None:
+    file = write(tmp_path, kind, text)
+    assert not client_takes(file, kind)
+    assert has_errors(file)

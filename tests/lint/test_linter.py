@@ -1,0 +1,318 @@
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from trainyard.lint.linter import UnreadablePath, lint
+from trainyard.lint.reporters import as_json, as_text
+from trainyard.lint.rules import RULES
+from trainyard.spec import rule_ids
+from trainyard.spec.diagnostic import Diagnostic, Related, Span
+
+COMPONENT = "type: command\nname: c\nversion: '1'\ncommand: run\nenvironment: azureml:e:1\n"
+
+
+def rules_of(path: Path) -> list[str]:
+    return [d.rule for d in lint([path]).diagnostics]
+
+
+def put(folder: Path, name: str, text: str) -> Path:
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_every_rule_that_spec_knows_is_in_the_table() -> None:
+    ids = {value for name, value in vars(rule_ids).items() if name.isupper()}
+    assert ids == set(RULES)
+    assert all(rule.meaning.endswith(".") for rule in RULES.values())
+    assert len({rule.name for rule in RULES.values()}) == len(RULES)
+
+
+def test_a_pipeline_takes_its_components_along(project: Path) -> None:
+    train = project / "components" / "train.yaml"
+    train.write_text(train.read_text().replace("is_deterministic", "is_determinstic"))
+    result = lint([project / "pipelines" / "digits.yaml"])
+    assert [(d.rule, d.span.file) for d in result.diagnostics] == [(rule_ids.UNKNOWN_KEY, train)]
+    assert result.files_checked == 4
+
+
+def test_a_file_named_twice_is_checked_once(project: Path) -> None:
+    train = project / "components" / "train.yaml"
+    train.write_text(train.read_text().replace("code: ../src", "code: ../scr"))
+    assert len(lint([train, project, project / "components"]).diagnostics) == 1
+
+
+def test_without_paths_the_standard_folders_are_checked(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    (project / "compute").mkdir(exist_ok=True)
+    assert lint([]).files_checked == 5
+    monkeypatch.chdir(project / "src")
+    with pytest.raises(UnreadablePath, match="there is none of the folders components"):
+        lint([])
+
+
+def test_a_path_that_is_not_there_is_wrong_use(project: Path) -> None:
+    with pytest.raises(UnreadablePath, match=r"no file or folder '.*pipelins'; did you mean '.*pipelines'"):
+        lint([project / "pipelins"])
+    with pytest.raises(UnreadablePath, match="no file or folder"):
+        lint([project / "nowhere" / "at_all"])
+
+
+def test_a_path_without_yaml_is_wrong_use(tmp_path: Path) -> None:
+    readme = put(tmp_path, "src/README.md", "# Read me")
+    with pytest.raises(UnreadablePath, match=r"no YAML files in .*src"):
+        lint([tmp_path / "src"])
+    with pytest.raises(UnreadablePath, match=r"README\.md is no YAML file"):
+        lint([readme])
+
+
+def test_a_pipeline_says_that_it_is_one(tmp_path: Path) -> None:
+    (found,) = lint([put(tmp_path, "p.yaml", "name: p\njobs:\n  a: {component: 'azureml:c:1'}\n")]).diagnostics
+    assert (found.rule, found.span.line, found.hint) == (rule_ids.MISSING_KEY, 1, "Add `type: pipeline`.")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "rule", "hint"),
+    [
+        ("type: pipeline\njob:\n  a: {component: ./c.yaml}\n", 2, rule_ids.UNKNOWN_KEY, "Did you mean 'jobs'?"),
+        ("type: pipeline\ninputs:\n  epochs: [16]\njobs:\n  a:\n    component: ./c.yaml\n"
+         "    inputs: {epochs: '${{parent.inputs.epochs}}'}\n", 3, rule_ids.WRONG_TYPE, ""),
+        ("type: pipeline\ninputs:\n  epochs: 16\njobs:\n  a:\n    component: ./c.yaml\n"
+         "    inputs: {epochs: {{parent.inputs.epochs}}}\n", 7, rule_ids.KEY_NOT_TEXT,
+         "Write ${{parent.inputs.epochs}}"),
+        ("type: pipeline\ninputs:\n  epochs: 16\njobs:\n  a:\n    component: ./c.yaml\n"
+         "    inputs: {epochs: '{{parent.inputs.epochs}}'}\n", 7, rule_ids.WRONG_LITERAL,
+         "Write ${{parent.inputs.epochs}}"),
+    ],
+)  # fmt: skip
+def test_one_mistake_is_one_finding(tmp_path: Path, text: str, line: int, rule: str, hint: str) -> None:
+    put(tmp_path, "c.yaml", COMPONENT + "inputs: {epochs: {type: integer, default: 1}}\n")
+    (found,) = lint([put(tmp_path, "p.yaml", text)]).diagnostics
+    assert (found.rule, found.span.line, found.hint) == (rule, line, hint)
+
+
+PORTS = """\
+inputs:
+  epochs: {type: integer}
+  rate: {type: number}
+  format: {type: string, enum: [png, jpg]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("literals", "rules"),
+    [
+        ("  n: sixteen\n  rate: 0.1\n  format: png\n", [rule_ids.WRONG_LITERAL]),
+        ("  n: 16\n  rate: 0.1\n  format: jpeg\n", [rule_ids.LITERAL_NOT_A_CHOICE]),
+        ("  n: 16\n  rate: 1\n  format: png\n", []),
+    ],
+)
+def test_a_pipelines_literal_suits_what_it_is_bound_to(tmp_path: Path, literals: str, rules: list[str]) -> None:
+    put(tmp_path, "c.yaml", COMPONENT + PORTS)
+    job = "jobs:\n  a:\n    component: ./c.yaml\n    inputs:\n      epochs: ${{parent.inputs.n}}\n"
+    bound = "      rate: ${{parent.inputs.rate}}\n      format: ${{parent.inputs.format}}\n"
+    found = lint([put(tmp_path, "p.yaml", f"type: pipeline\ninputs:\n{literals}{job}{bound}")]).diagnostics
+    assert [d.rule for d in found] == rules
+    for diagnostic in found:
+        assert diagnostic.span.line in (3, 5)
+        binding, declaration = diagnostic.related
+        assert (binding.span.file.name, binding.span.line) == ("p.yaml", 10 if diagnostic.span.line == 3 else 12)
+        assert declaration.span.file.name == "c.yaml"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name: CI\non: [push]\njobs:\n  test:\n    runs-on: ubuntu-latest\n    steps: [{run: make}]\n",
+        "name: env\nchannels: [conda-forge]\ndependencies: [python=3.10, {pip: [torch]}]\n",
+        "services:\n  web:\n    image: nginx\n",
+        "- hosts: all\n",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n---\napiVersion: v1\nkind: Pod\n",
+        "trigger: [main]\njobs:\n- job: a\n  steps: []\n",
+        "Resources:\n  x: !Ref y\n",
+        "repos:\n- repo: local\n  hooks: []\n",
+        "type: object\nproperties: {}\n",
+        "just text",
+    ],
+)
+def test_files_of_other_kinds_are_passed_over(tmp_path: Path, text: str) -> None:
+    file = put(tmp_path, "a.yaml", text)
+    result = lint([tmp_path])
+    assert result.diagnostics == ()
+    assert result.files_checked == 0
+    assert lint([file]).diagnostics
+
+
+def test_hidden_folders_and_links_to_folders_are_not_followed(tmp_path: Path) -> None:
+    put(tmp_path, ".github/workflows/ci.yaml", "a: [")
+    put(tmp_path, "node_modules/x.yml", "a: [")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    put(tmp_path, "c.yaml", COMPONENT)
+    assert lint([tmp_path]).diagnostics == ()
+
+
+def test_what_cannot_be_read_is_a_diagnostic_each(tmp_path: Path) -> None:
+    (tmp_path / "dangling.yaml").symlink_to(tmp_path / "none.yaml")
+    (tmp_path / "binary.yml").write_bytes(bytes(range(256)))
+    put(tmp_path, "deep.yaml", "[" * 10_000)
+    with open(tmp_path / "large.yaml", "wb") as large:
+        large.truncate(100 * 1024 * 1024)
+    os.mkfifo(tmp_path / "pipe.yaml")
+    start = time.perf_counter()
+    assert sorted(rules_of(tmp_path)) == ["AML001", "AML001", "AML003", "AML004", "AML004"]
+    assert time.perf_counter() - start < 2
+
+
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [
+        ("$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json\ncommand: run ${{inputs.a}}\n"
+         "environment: azureml:e:1\ninputs: {a: 3}\ncompute: azureml:c\nlimits: {timeout: 60}\n", []),
+        ("type: command\ncommand: run ${{inputs.b}}\nenvironment: azureml:e:1\ninputs: {a: 3}\ncompute: azureml:c\n",
+         ["AML206"]),
+        ("type: command\ncommand: run\ncompute: azureml:c\nenviroment: azureml:e:1\n", ["AML101"]),
+        ("type: pipeline\nname: p\nversion: 1\ninputs: {a: {type: integer}}\njobs:\n  x:\n    component: azureml:c:1\n"
+         "    inputs: {b: '${{parent.inputs.a}}'}\n", []),
+        ("type: pipeline\nname: p\nversion: 1\njobs:\n  x:\n    component: azureml:c:1\n"
+         "    inputs: {b: '${{parent.inputs.a}}'}\n",
+         ["AML203"]),
+        ("type: parallel\nname: p\nversion: 1\ninputs: {a: {type: uri_folder}}\ntask: {type: function}\nmore: 1\n", []),
+        ("name: e\nimage: x\nversion: 3\n", []),
+        ("name: ci\ntype: computeinstance\nsize: Standard_DS3_v2\nidle_time_before_shutdown_minutes: 30\n", []),
+        ("name: k8s\ntype: kubernetes\nresource_id: x\nnamespace: n\n", []),
+        ("type: pipeline\njobs:\n  s:\n    type: sweep\n    trial: azureml:c:1\n    search_space: {}\n"
+         "  t:\n    component: azureml:c:1\n    inputs: {m: '${{parent.jobs.s.outputs.model}}'}\n", []),
+        ("type: pipeline\njobs:\n  s:\n    type: spark\n    component: ./none.yaml\n", ["AML401"]),
+        ("type: pipeline\ninputs: {n: 2}\njobs:\n  s:\n    component: azureml:c:1\n"
+         "    resources: {instance_count: '${{parent.inputs.n}}'}\n", []),
+        ("type: pipeline\ncomponent: azureml:p:1\ninputs: {a: 3}\n", []),
+        ("type: pipeline\njobs:\n  a:\n    component: azureml:c:1\n"
+         "    inputs: {d: {type: URI_FOLDER, path: 'azureml:d:1'}}\n", []),
+        ("type: pipeline\n", ["AML102"]),
+        ("type: pipeline\njobs:\n", ["AML102"]),
+        ("type: pipeline\njobs: {}\n", ["AML102"]),
+        ("type: pipeline\njob: {a: {component: azureml:x:1}}\n", ["AML101"]),
+        ("type: pipeline\nsettings: {force_rerun: perhaps}\njobs: {a: {component: azureml:x:1}}\n", ["AML103"]),
+        ("type: pipeline\njobs:\n  a:\n    component:\n      type: command\n      environment: azureml:e:1\n",
+         ["AML102"]),
+    ],
+)  # fmt: skip
+def test_each_kind_is_checked_as_what_it_is(tmp_path: Path, text: str, rules: list[str]) -> None:
+    assert rules_of(put(tmp_path, "file.yaml", text)) == rules
+
+
+def test_a_component_of_a_nested_pipeline_has_ports_that_count(tmp_path: Path) -> None:
+    put(tmp_path, "c.yaml", COMPONENT + "outputs: {o: {type: uri_folder}}\n")
+    put(
+        tmp_path,
+        "nested.yaml",
+        "type: pipeline\nname: n\nversion: 1\noutputs: {result: {type: uri_folder}}\n"
+        "jobs: {x: {component: ./c.yaml, outputs: {o: '${{parent.outputs.result}}'}}}\n",
+    )
+    pipeline = put(
+        tmp_path,
+        "p.yaml",
+        "type: pipeline\njobs:\n  a:\n    type: pipeline\n    component: ./nested.yaml\n"
+        "  b:\n    command: run ${{inputs.d}}\n    environment: azureml:e:1\n"
+        "    inputs: {d: '${{parent.jobs.a.outputs.resul}}'}\n",
+    )
+    (found,) = lint([pipeline]).diagnostics
+    assert (found.rule, found.hint) == (rule_ids.UNKNOWN_JOB_PORT, "Did you mean 'result'?")
+
+
+def test_profiles_are_checked_against_their_schema(tmp_path: Path) -> None:
+    put(tmp_path, "profiles/mine.yaml", "extends: t4\nnodes: two\nclustr: gpu\n")
+    found = {(d.rule, d.span.line) for d in lint([tmp_path]).diagnostics}
+    assert found == {(rule_ids.WRONG_TYPE, 2), (rule_ids.UNKNOWN_KEY, 3)}
+
+
+def test_numbers_that_json_has_not_are_no_trouble(tmp_path: Path) -> None:
+    text = (
+        COMPONENT
+        + "inputs: {a: {type: number, default: .nan, max: .inf}, b: {type: integer, default: "
+        + "9" * 60
+        + "}}\n"
+    )
+    assert rules_of(put(tmp_path, "c.yaml", text)) == []
+
+
+def test_text_shows_the_line_the_culprit_and_the_mend(project: Path) -> None:
+    train = project / "components" / "train.yaml"
+    train.write_text(train.read_text().replace("${{inputs.epochs}}", "${{inputs.epoch}}"))
+    text = as_text(lint([train]).diagnostics, colour=False, relative_to=project)
+    assert text == (
+        "components/train.yaml:44:22: error[AML206] the command uses the input 'epoch', which is not declared\n"
+        "44 |   --epochs ${{inputs.epoch}}\n"
+        "   |                      ^^^^^\n"
+        "  hint: Did you mean 'epochs'?"
+    )
+
+
+def test_related_places_follow(project: Path) -> None:
+    pipeline = project / "pipelines" / "digits.yaml"
+    pipeline.write_text(pipeline.read_text().replace("precision: fp32", "precision: fp8"))
+    text = as_text(lint([pipeline]).diagnostics, colour=False, relative_to=project)
+    assert text.endswith("\n  components/train.yaml:19:3: 'precision' is declared here")
+
+
+def test_colour_only_when_asked(project: Path) -> None:
+    found = [Diagnostic(Span(project / "src" / "train.py", 1, 1, 1, 6), "AML001", "message", "warning", "hint")]
+    assert "\x1b[33m" in as_text(found, colour=True, relative_to=project)
+    assert "\x1b" not in as_text(found, colour=False, relative_to=project)
+
+
+def test_a_long_line_is_cut_around_the_culprit(tmp_path: Path) -> None:
+    file = put(tmp_path, "a.yaml", "x" * 500 + "\n")
+    found = [Diagnostic(Span(file, 1, 401, 1, 404), "AML001", "message")]
+    _, source, caret = as_text(found, colour=False, relative_to=tmp_path).split("\n")
+    assert len(source) < 180
+    assert caret.count("^") == 3
+
+
+def test_places_without_a_line_are_named_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\x00")
+    for file in (tmp_path / "none", tmp_path / "binary", put(tmp_path, "short", "a\n")):
+        found = [Diagnostic(Span(file, 9, 1, 9, 2), "AML001", "message")]
+        assert as_text(found, colour=False, relative_to=tmp_path) == f"{file.name}:9:1: error[AML001] message"
+
+
+def test_a_span_of_several_lines_is_underlined_to_the_end_of_its_first(tmp_path: Path) -> None:
+    file = put(tmp_path, "a.yaml", "\tab: c  \n  d\n")
+    found = [Diagnostic(Span(file, 1, 2, 2, 3), "AML001", "message")]
+    assert as_text(found, colour=False, relative_to=tmp_path).split("\n")[1:] == ["1 | \tab: c", "  | \t^^^^^"]
+
+
+def test_json_has_what_the_format_says(tmp_path: Path) -> None:
+    here, there = Span(tmp_path / "a.yaml", 1, 2, 3, 4), Span(tmp_path / "b.yaml", 5, 6, 5, 7)
+    found = [Diagnostic(here, "AML101", "message", hint="hint", related=(Related(there, "declared here"),))]
+    assert json.loads(as_json(found, relative_to=tmp_path)) == [
+        {
+            "file": "a.yaml", "line": 1, "column": 2, "end_line": 3, "end_column": 4,
+            "rule": "AML101", "severity": "error", "message": "message", "hint": "hint",
+            "related": [{"file": "b.yaml", "line": 5, "column": 6, "message": "declared here"}],
+        }
+    ]  # fmt: skip
+
+
+def test_files_far_away_have_their_full_name(tmp_path: Path) -> None:
+    found = [Diagnostic(Span(Path("/elsewhere/a.yaml")), "AML001", "message")]
+    assert as_text(found, colour=False, relative_to=tmp_path / "a" / "b").startswith("/elsewhere/a.yaml:1:1:")
+
+
+def test_five_hundred_files_take_well_under_a_second(tmp_path: Path) -> None:
+    for index in range(500):
+        put(
+            tmp_path,
+            f"{index}.yaml",
+            COMPONENT + f"description: Number {index}.\noutputs: {{o: {{type: uri_folder}}}}\n",
+        )
+    lint([put(tmp_path, "warm_up/c.yaml", COMPONENT)])
+    start = time.process_time()
+    assert lint([tmp_path]).files_checked == 501
+    assert time.process_time() - start < 1

@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainyard.spec import rule_ids
+from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.spec.graph import dependencies, topological_order
+from trainyard.spec.loading import load_component, load_pipeline
+
+COMPONENT = """\
+type: command
+name: step
+inputs:
+  data: {type: uri_folder, optional: true}
+  rate: {type: number, default: 0.1, min: 0, max: 1}
+outputs:
+  out: {type: uri_folder}
+environment: azureml:env:1
+command: run ${{inputs.rate}} ${{outputs.out}} $[[ ${{inputs.data}} ]]
+"""
+
+
+def errors_of(file: Path) -> tuple[Diagnostic, ...]:
+    with pytest.raises(SpecError) as caught:
+        load_pipeline(file)
+    return caught.value.diagnostics
+
+
+def test_a_pipeline_is_read_whole(project: Path) -> None:
+    pipeline = load_pipeline(project / "pipelines" / "digits.yaml")
+    assert pipeline.name == "digits"
+    assert pipeline.display_name == "Digits"
+    assert pipeline.default_compute is not None
+    assert pipeline.default_compute.data == "azureml:gpu-cluster"
+    assert {name: (port.type, port.default and port.default.data) for name, port in pipeline.inputs.items()} == {
+        "epochs": ("integer", 3),
+        "learning_rate": ("number", 0.01),
+        "raw": ("uri_folder", None),
+    }
+    assert pipeline.outputs["model"].type == "custom_model"
+    assert list(pipeline.jobs) == ["prepare", "train", "evaluate"]
+
+
+def test_a_job_replaces_its_components_distribution_and_resources(project: Path) -> None:
+    train = load_pipeline(project / "pipelines" / "digits.yaml").jobs["train"]
+    assert train.effective_distribution is not None
+    assert train.effective_distribution.type == "pytorch"
+    assert train.effective_distribution.process_count_per_instance is not None
+    assert train.effective_distribution.process_count_per_instance.data == 8
+    assert train.component.distribution is not None
+    assert train.component.distribution.type == "pytorch"
+    assert train.effective_resources is not None
+    assert train.effective_resources.instance_count is not None
+    assert train.effective_resources.instance_count.data == 1
+    assert train.environment_variables["NCCL_DEBUG"].data == "WARN"
+
+
+def test_files_are_found_from_the_file_that_names_them(project: Path) -> None:
+    jobs = load_pipeline(project / "pipelines" / "digits.yaml").jobs
+    assert jobs["train"].component.code == project / "src"
+    assert jobs["train"].component.environment is not None
+    assert jobs["train"].component.environment.conda_file == project / "environments" / "conda.yaml"
+    assert jobs["evaluate"].component.environment is not None
+    assert jobs["evaluate"].component.environment.build_path == project / "environments" / "docker"
+
+
+def test_a_job_with_its_own_command_has_ports_of_what_it_is_bound_to(project: Path) -> None:
+    component = load_pipeline(project / "pipelines" / "digits.yaml").jobs["evaluate"].component
+    assert component.name == "evaluate"
+    assert {name: port.type for name, port in component.inputs.items()} == {
+        "model": "custom_model",
+        "data": "uri_folder",
+        "threshold": "number",
+    }
+    assert component.outputs["evaluation"].type == "uri_folder"
+
+
+def test_a_component_is_read_whole(project: Path) -> None:
+    component = load_component(project / "components" / "prepare.yaml")
+    assert component.inputs["source"].optional
+    fraction = component.inputs["validation_fraction"]
+    assert (fraction.minimum and fraction.minimum.data, fraction.maximum and fraction.maximum.data) == (0.0, 0.5)
+    assert [choice.data for choice in component.inputs["dataset"].choices or ()] == ["digits", "idx", "folders"]
+    assert component.outputs["prepared"].mode == "rw_mount"
+    assert component.is_deterministic
+    assert component.command.text.startswith("python prepare.py --dataset")
+
+
+def test_jobs_come_behind_those_they_wait_for(project: Path) -> None:
+    pipeline = load_pipeline(project / "pipelines" / "digits.yaml")
+    assert dependencies(pipeline) == {
+        "prepare": frozenset(),
+        "train": frozenset({"prepare"}),
+        "evaluate": frozenset({"train", "prepare"}),
+    }
+    assert topological_order(pipeline) == ["prepare", "train", "evaluate"]
+
+
+def test_a_pipeline_without_a_type_is_refused(write: Callable[[str, str], Path]) -> None:
+    write("c.yaml", COMPONENT)
+    (error,) = errors_of(write("p.yaml", "jobs:\n  a:\n    component: ./c.yaml\n"))
+    assert (error.rule, error.span.line, error.hint) == (rule_ids.MISSING_KEY, 1, "Add `type: pipeline`.")
+
+
+def test_an_inline_component_and_literals_as_value(write: Callable[[str, str], Path]) -> None:
+    indented = "".join(f"      {line}\n" for line in COMPONENT.splitlines())
+    file = write(
+        "p.yaml", f"type: pipeline\njobs:\n  a:\n    component:\n{indented}    inputs: {{rate: {{value: 0.5}}}}\n"
+    )
+    job = load_pipeline(file).jobs["a"]
+    assert job.inputs["rate"].data == 0.5
+    assert job.component.name == "step"
+
+
+def test_a_pipeline_whose_jobs_are_in_a_component(write: Callable[[str, str], Path]) -> None:
+    write("parts/step.yaml", COMPONENT)
+    write(
+        "parts/whole.yaml",
+        "type: pipeline\nname: whole\nversion: '1'\n"
+        "inputs:\n  rate: {type: number}\n  data: {type: uri_folder, optional: true}\n"
+        "jobs:\n  a:\n    component: ./step.yaml\n    inputs: {rate: '${{parent.inputs.rate}}'}\n",
+    )
+    pipeline = load_pipeline(write("p.yaml", "type: pipeline\ncomponent: parts/whole.yaml\ninputs: {rate: 0.3}\n"))
+    assert pipeline.inputs["rate"].default is not None
+    assert pipeline.inputs["rate"].default.data == 0.3
+    assert list(pipeline.jobs) == ["a"]
+    (missing, unknown) = sorted(
+        errors_of(write("q.yaml", "type: pipeline\ncomponent: parts/whole.yaml\ninputs: {rat: 0.3}\n")),
+        key=lambda d: d.rule,
+    )
+    assert (missing.rule, unknown.rule) == (rule_ids.MISSING_INPUT, rule_ids.UNKNOWN_INPUT)
+    assert unknown.hint == "Did you mean 'rate'?"
+
+
+def test_all_mistakes_are_told_at_once(write: Callable[[str, str], Path]) -> None:
+    write("c.yaml", COMPONENT)
+    file = write(
+        "p.yaml",
+        """\
+type: pipeline
+inputs:
+  lr: 0.1
+jobs:
+  a:
+    component: ./c.yaml
+    inputs:
+      rate: ${{parent.inputs.rate}}
+      data: ${{parent.jobs.b.outputs.out}}
+  b:
+    component: c.yaml
+    inputs:
+      rate: 7
+      date: ${{parent.jobs.a.outputs.out}}
+""",
+    )
+    found = {(d.rule, d.span.line, d.span.column) for d in errors_of(file)}
+    assert found == {
+        (rule_ids.UNKNOWN_PIPELINE_PORT, 8, 30),
+        (rule_ids.LITERAL_OUT_OF_RANGE, 13, 13),
+        (rule_ids.UNKNOWN_INPUT, 14, 7),
+        (rule_ids.CYCLE, 9, 13),
+    }
+
+
+@pytest.mark.parametrize(
+    ("job", "rule"),
+    [
+        ("component: azureml:step:1", rule_ids.NOT_SEEN_OFFLINE),
+        ("component: azureml://registries/r/components/step/versions/1", rule_ids.NOT_SEEN_OFFLINE),
+        ("type: sweep\n    trial: ./c.yaml", rule_ids.NOT_RUN_LOCALLY),
+        ("type: pipeline\n    component: ./nested.yaml", rule_ids.NOT_RUN_LOCALLY),
+        ("command: run\n    environment: azureml:e:1\n    code: azureml:code:1", rule_ids.NOT_SEEN_OFFLINE),
+        ("command: run\n    environment: azureml:e:1\n    code: git+https://host/repo", rule_ids.NOT_SEEN_OFFLINE),
+        ("component: ./none.yaml", rule_ids.COMPONENT_NOT_FOUND),
+        ("component: ./p.yaml", rule_ids.BAD_REFERENCE),
+        ("component: ./nested.yaml", rule_ids.BAD_REFERENCE),
+        ("component: [a]", rule_ids.WRONG_TYPE),
+        ("component:", rule_ids.MISSING_KEY),
+        ("component: ./broken.yaml", rule_ids.YAML_SYNTAX),
+        ("component: ./list.yaml", rule_ids.NOT_A_MAPPING),
+        ("environment: azureml:e:1", rule_ids.MISSING_KEY),
+        ("component: ./c.yaml\n    inputs: [a]", rule_ids.WRONG_TYPE),
+        ("component: ./c.yaml\n    inputs: {rate: [1]}", rule_ids.WRONG_LITERAL),
+        ("component: ./c.yaml\n    compute: [a]", rule_ids.WRONG_TYPE),
+        ("component: ./c.yaml\n    distribution: {process_count_per_instance: 2}", rule_ids.MISSING_KEY),
+        ("component: ./c.yaml\n    distribution: pytorch", rule_ids.WRONG_TYPE),
+        ("component: ./c.yaml\n    resources: {instance_count: true}", rule_ids.WRONG_TYPE),
+        ("component: ./c.yaml\n    resources: {instance_count: -1}", rule_ids.OUT_OF_BOUNDS),
+        ("command: [run]\n    environment: azureml:e:1", rule_ids.WRONG_TYPE),
+        ("command: run\n    environment: 3", rule_ids.WRONG_TYPE),
+        ("command: run\n    environment: file:broken.yaml", rule_ids.YAML_SYNTAX),
+        ("command: run\n    environment: {image: a, build: {path: .}}", rule_ids.IGNORED_KEY),
+        ("command: run\n    environment: {build: {path: .}}", rule_ids.ENVIRONMENT_FILE_NOT_FOUND),
+        ("command: run\n    environment: {image: a, conda_file: 3}", rule_ids.WRONG_TYPE),
+        ("command: run\n    code: [a]", rule_ids.WRONG_TYPE),
+        ("command: run\n    outputs: {o: 3}", rule_ids.WRONG_TYPE),
+        ("command: run\n    inputs: {i: {type: uri_folder, path: 3}}", rule_ids.WRONG_TYPE),
+        ("command: run ${{inputs}}", rule_ids.UNKNOWN_COMMAND_PORT),
+        ("command: run ${{parent.inputs.x}}", rule_ids.UNKNOWN_SCOPE),
+        ("component: ./c.yaml\n    inputs: {rate: '${{parent}}'}", rule_ids.UNKNOWN_SCOPE),
+        ("component: ./c.yaml\n    inputs: {rate: '${{parnt.inputs.x}}'}", rule_ids.UNKNOWN_SCOPE),
+        ("component: ./c.yaml\n    inputs: {rate: '${{parent.jobs.a}}'}", rule_ids.UNKNOWN_SCOPE),
+        ("component: ./c.yaml\n    outputs: {out: '${{parent.jobs.a.outputs.out}}'}", rule_ids.UNKNOWN_SCOPE),
+        ("component: ./c.yaml\n    outputs: {out: {path: '${{parent.inputs.x}}'}}", rule_ids.UNKNOWN_PIPELINE_PORT),
+        ("3", rule_ids.WRONG_TYPE),
+    ],
+)  # fmt: skip
+def test_one_mistake_in_a_job(write: Callable[[str, str], Path], job: str, rule: str) -> None:
+    write("c.yaml", COMPONENT)
+    write("broken.yaml", "a: [")
+    write("list.yaml", "- 1")
+    write("nested.yaml", "type: pipeline\nname: n\njobs: {x: {component: ./c.yaml}}\n")
+    file = write("p.yaml", f"type: pipeline\njobs:\n  a:\n    {job}\n")
+    assert rule in {d.rule for d in errors_of(file)}
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("type: pipeline\n", rule_ids.MISSING_KEY),
+        ("type: pipeline\njobs:\n", rule_ids.MISSING_KEY),
+        ("type: pipeline\njobs: [a]\n", rule_ids.WRONG_TYPE),
+        ("type: pipeline\njobs: {a: }\n", rule_ids.MISSING_KEY),
+        ("type: pipeline\ncomponent: azureml:x:1\n", rule_ids.NOT_SEEN_OFFLINE),
+        ("type: pipeline\ninputs: {a: [1]}\njobs: {a: {component: ./c.yaml}}\n", rule_ids.WRONG_TYPE),
+        ("type: pipeline\ninputs: {a: {type: integr}}\njobs: {a: {component: ./c.yaml}}\n", rule_ids.NOT_A_CHOICE),
+        ("type: pipeline\nsettings: {force_rerun: perhaps}\njobs: {a: {component: ./c.yaml}}\n", rule_ids.WRONG_TYPE),
+        ("type: command\ncommand: run\nenvironment: azureml:e:1\ncompute: azureml:c\n", rule_ids.UNKNOWN_KIND),
+        ("- a\n", rule_ids.NOT_A_MAPPING),
+    ],
+)  # fmt: skip
+def test_one_mistake_in_a_pipeline(write: Callable[[str, str], Path], text: str, rule: str) -> None:
+    write("c.yaml", COMPONENT)
+    assert rule in {d.rule for d in errors_of(write("p.yaml", text))}
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("inputs: [a]\n", rule_ids.WRONG_TYPE),
+        ("inputs: {a: 3}\n", rule_ids.WRONG_TYPE),
+        ("inputs: {a: }\n", rule_ids.MISSING_KEY),
+        ("inputs: {a: {type: string, enum: b}}\n", rule_ids.WRONG_TYPE),
+        ("inputs: {a: {type: boolean, default: maybe}}\n", rule_ids.WRONG_LITERAL),
+        ("inputs: {a: {type: integer, default: '1,000'}}\n", rule_ids.WRONG_LITERAL),
+        ("inputs: {a: {type: integer, default: [1]}}\n", rule_ids.WRONG_LITERAL),
+        ("additional_includes: ../x\n", rule_ids.WRONG_TYPE),
+        ("additional_includes: [../none]\n", rule_ids.CODE_NOT_FOUND),
+        ("is_deterministic: perhaps\n", rule_ids.WRONG_TYPE),
+    ],
+)
+def test_one_mistake_in_a_component(write: Callable[[str, str], Path], text: str, rule: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_component(write("c.yaml", f"type: command\nname: c\ncommand: run\nenvironment: azureml:e:1\n{text}"))
+    assert rule in {d.rule for d in caught.value.diagnostics}
+
+
+def test_what_the_client_takes_is_taken(write: Callable[[str, str], Path]) -> None:
+    write("extra.txt", "x")
+    component = load_component(
+        write(
+            "c.yaml",
+            "name: c\ncommand: run ${{inputs.a.b}}\nenvironment: {image: x, conda_file: {dependencies: []}}\n"
+            "is_deterministic: 'no'\nadditional_includes: [./extra.txt]\ncode: .\n"
+            "inputs: {a.b: {type: path}, n: {type: number, default: '3e-4'}, f: {type: boolean, default: 'True'}}\n"
+            "resources: {instance_count: '2', docker_args: --ipc=host}\ndistribution: {type: MPI}\n",
+        )
+    )
+    assert not component.is_deterministic
+    assert component.inputs["a.b"].type == "uri_folder"
+    assert component.resources is not None
+    assert component.resources.instance_count is not None
+    assert component.resources.instance_count.data == 2
+    assert component.distribution is not None
+    assert component.distribution.process_count_per_instance is None
+    assert len(component.additional_includes) == 1
+
+
+def test_a_cycle_is_shown_whole(write: Callable[[str, str], Path]) -> None:
+    write("c.yaml", COMPONENT)
+    jobs = "".join(
+        f"  {name}:\n    component: ./c.yaml\n    inputs: {{data: '${{{{parent.jobs.{other}.outputs.out}}}}'}}\n"
+        for name, other in (("a", "b"), ("b", "c"), ("c", "a"))
+    )
+    (cycle,) = errors_of(write("p.yaml", f"type: pipeline\njobs:\n{jobs}"))
+    assert "a → b → c → a" in cycle.message
+    assert [related.span.line for related in cycle.related] == [6, 9]
+
+
+def test_the_order_of_a_cycle_is_refused(write: Callable[[str, str], Path], project: Path) -> None:
+    from dataclasses import replace
+
+    from trainyard.spec.model import Value
+
+    pipeline = load_pipeline(project / "pipelines" / "digits.yaml")
+    prepare = pipeline.jobs["prepare"]
+    looped = replace(
+        prepare, inputs={"source": Value({"path": ["${{parent.jobs.train.outputs.model}}"]}, prepare.span)}
+    )
+    pipeline.jobs["prepare"] = looped
+    with pytest.raises(SpecError, match="prepare → train → prepare"):
+        topological_order(pipeline)
+
+
+def test_data_that_is_not_there_yet_does_not_stop_a_load(write: Callable[[str, str], Path]) -> None:
+    write("c.yaml", COMPONENT)
+    file = write(
+        "p.yaml", "type: pipeline\njobs:\n  a:\n    component: ./c.yaml\n    inputs: {data: {path: ./none}, rate: 1}\n"
+    )
+    path = load_pipeline(file).jobs["a"].inputs["data"].data["path"]
+    assert str(path).endswith("none")
