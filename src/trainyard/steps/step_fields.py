@@ -65,7 +65,7 @@ def parameter(
 def input_folder(*, optional: bool = False) -> Any:
     """Declare a folder that the step reads."""
     default = None if optional else dataclasses.MISSING
-    return dataclasses.field(default=default, metadata={"kind": "input"})  # type: ignore[call-overload]
+    return dataclasses.field(default=default, metadata={"kind": "input"})
 
 
 def output_folder(*, mode: str = "rw_mount") -> Any:
@@ -125,7 +125,7 @@ def _documentation_beneath_fields(config_class: type) -> dict[str, str]:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
         class_definition = tree.body[0]
         assert isinstance(class_definition, ast.ClassDef)
-        for statement, following in zip(class_definition.body, class_definition.body[1:]):
+        for statement, following in zip(class_definition.body, class_definition.body[1:], strict=False):
             if (
                 isinstance(statement, ast.AnnAssign)
                 and isinstance(statement.target, ast.Name)

@@ -12,13 +12,13 @@ from trainyard.steps.step_fields import input_folder, output_folder, parameter
 class Evaluate:
     """Evaluate a trained model on one split, every sample exactly once whatever the number of ranks."""
 
-    data: Path = input_folder()
+    data: Path = input_folder()  # noqa: RUF009
     """The dataset that a prepare step wrote."""
 
-    model: Path = input_folder()
+    model: Path = input_folder()  # noqa: RUF009
     """The folder of the trained model."""
 
-    evaluation: Path = output_folder()
+    evaluation: Path = output_folder()  # noqa: RUF009
     """Where evaluation.json, confusion_matrix.json and confusion_matrix.png are written."""
 
     task: str = parameter("image_classification")

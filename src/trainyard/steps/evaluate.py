@@ -1,0 +1,29 @@
+"""Evaluate a trained model on one split.
+
+    python -m trainyard.steps.evaluate --data data/digits --model out/model --evaluation out/evaluation
+
+One process, or as many as the environment says; the figures are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainyard.steps.configs.evaluate import Evaluate
+from trainyard.steps.entrypoint import end_process, run_step
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the step; gives its exit code."""
+    return run_step(Evaluate, "trainyard.steps.evaluate", evaluate, arguments)
+
+
+def evaluate(settings: Evaluate) -> int:
+    """Evaluate and write the results; StepError when the accuracy is below the minimum."""
+    from trainyard.steps.evaluating.run import run_evaluation
+
+    return run_evaluation(settings)
+
+
+if __name__ == "__main__":
+    end_process(main())

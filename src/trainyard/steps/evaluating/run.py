@@ -1,0 +1,107 @@
+"""From a model's folder to evaluation.json and the confusion matrix."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainyard.steps.configs.evaluate import Evaluate
+from trainyard.steps.dataset.manifest import Manifest, read_manifest
+from trainyard.steps.dataset.reader import SplitReader
+from trainyard.steps.errors import StepError
+from trainyard.steps.evaluating.figures import Counts, class_figures
+from trainyard.steps.json_files import write_json
+from trainyard.steps.training.determinism import ask_for_determinism
+from trainyard.steps.training.evaluation import evaluate_split
+from trainyard.steps.training.mlflow_log import MlflowLog
+from trainyard.steps.training.outputs import require_writable
+from trainyard.steps.training.precision import Precision
+from trainyard.steps.training.tasks import find_task
+from trainyard.steps.training.tasks.base import TaskSettings
+from trainyard.steps.training.versions import banner
+from trainyard.steps.training.world import World, join_world, lost_connections_explained, read_rank_variables
+
+_MOST_CLASSES_IN_PICTURE = 1000
+
+
+def run_evaluation(settings: Evaluate) -> int:
+    """Evaluate over all ranks; rank 0 writes. StepError when accuracy is below the minimum, on every rank."""
+    manifest = read_manifest(settings.data)
+    split = SplitReader(settings.data, manifest, settings.split)
+    task = find_task(settings.task)(manifest, TaskSettings())
+    model = task.load_model(settings.model)
+    rank = read_rank_variables(os.environ).rank
+    require_writable([settings.evaluation], rank)
+    with lost_connections_explained(rank), join_world(settings.process_group_timeout_seconds) as world:
+        world.say(banner(world.device, world.size))
+        ask_for_determinism()
+        precision = Precision(settings.precision, world.device)
+        sums = evaluate_split(task, model.to(world.device), split, world, precision, settings.micro_batch_size)
+        figures = task.summarise(sums)
+        if world.is_main:
+            _write_results(settings, manifest, figures, sums)
+        _say_figures(world, settings, figures, split.samples)
+    _hold_to_minimum(settings, figures)
+    return 0
+
+
+def _write_results(
+    settings: Evaluate, manifest: Manifest, figures: Mapping[str, float], sums: Mapping[str, torch.Tensor]
+) -> None:
+    mlflow = MlflowLog()
+    mlflow.metrics({f"{settings.split}_{name}": value for name, value in figures.items()}, step=0)
+    folder = settings.evaluation
+    document: dict[str, Any] = {
+        "format": "trainyard.evaluation/1",
+        "task": settings.task,
+        "split": settings.split,
+        "samples": int(sums["samples"]),
+        **figures,
+    }
+    if "confusion" in sums:
+        matrix: Counts = np.rint(sums["confusion"].cpu().numpy()).astype(np.int64)
+        document["classes"] = class_figures(matrix, manifest.classes)
+        _write_confusion(settings, manifest, matrix, figures)
+        mlflow.artifact(folder / "confusion_matrix.json")
+    write_json(folder / "evaluation.json", document)
+    mlflow.artifact(folder / "evaluation.json")
+    mlflow.close()
+
+
+def _write_confusion(settings: Evaluate, manifest: Manifest, matrix: Counts, figures: Mapping[str, float]) -> None:
+    document = {
+        "format": "trainyard.confusion_matrix/1",
+        "classes": list(manifest.classes),
+        "matrix": matrix.tolist(),
+    }
+    write_json(settings.evaluation / "confusion_matrix.json", document)
+    if len(manifest.classes) > _MOST_CLASSES_IN_PICTURE:
+        print(f"no picture of a confusion matrix of {len(manifest.classes)} classes", flush=True)
+        return
+    try:
+        from trainyard.steps.evaluating.confusion_picture import draw_confusion_matrix
+
+        title = f"{settings.split}: {figures['accuracy']:.2%} of {int(matrix.sum())} correct"
+        draw_confusion_matrix(matrix, manifest.classes, title, settings.evaluation / "confusion_matrix.png")
+    except ImportError as failure:
+        raise StepError(f"the picture of the confusion matrix needs matplotlib: {failure}") from None
+
+
+def _say_figures(world: World, settings: Evaluate, figures: Mapping[str, float], samples: int) -> None:
+    text = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+    world.say(f"{settings.split}: {text} on {samples} samples; {settings.evaluation}")
+
+
+def _hold_to_minimum(settings: Evaluate, figures: Mapping[str, float]) -> None:
+    accuracy = figures.get("accuracy")
+    if settings.minimum_accuracy > 0 and accuracy is None:
+        raise StepError(f"--minimum-accuracy: the task {settings.task} has no accuracy")
+    if accuracy is not None and accuracy < settings.minimum_accuracy:
+        raise StepError(
+            f"accuracy {accuracy:.4f} on {settings.split} is below --minimum-accuracy {settings.minimum_accuracy:g}; "
+            f"the results are in {settings.evaluation}"
+        )

@@ -1,0 +1,71 @@
+"""Turn labelled images into a dataset.
+
+python -m trainyard.steps.prepare_images --prepared data/digits
+python -m trainyard.steps.prepare_images --format idx --source downloads/mnist --prepared data/mnist
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from trainyard.steps.configs.prepare_images import PrepareImages
+from trainyard.steps.entrypoint import run_step
+
+if TYPE_CHECKING:
+    from trainyard.steps.dataset.writer import DatasetWriter
+    from trainyard.steps.image_sources.source import ImagePart
+    from trainyard.steps.image_sources.splits import SampleIds
+
+_PROGRAM = "trainyard.steps.prepare_images"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the step; gives its exit code."""
+    return run_step(PrepareImages, _PROGRAM, prepare, arguments)
+
+
+def prepare(settings: PrepareImages) -> int:
+    """Read the images, split them, write the dataset."""
+    from trainyard.steps.dataset.manifest import ArrayType
+    from trainyard.steps.dataset.writer import DatasetWriter
+    from trainyard.steps.image_sources import open_source
+    from trainyard.steps.image_sources.splits import split_parts
+
+    source = open_source(settings)
+    splits = split_parts(source, settings.validation_fraction, settings.test_fraction, settings.seed)
+    arrays = {"images": ArrayType("uint8", source.image_shape), "labels": ArrayType("int64", ())}
+    with DatasetWriter(settings.prepared, arrays, settings.shard_samples) as dataset:
+        for name, (part, sample_ids) in splits.items():
+            _write_split(dataset, name, part, sample_ids)
+        manifest = dataset.finish("labelled_images", source.classes, _provenance(settings))
+    channels, height, width = source.image_shape
+    counts = ", ".join(f"{split.samples} {name}" for name, split in manifest.splits.items())
+    print(f"{counts} images of {channels}x{height}x{width} in {len(source.classes)} classes: {settings.prepared}")
+    return 0
+
+
+def _write_split(dataset: DatasetWriter, name: str, part: ImagePart, sample_ids: SampleIds) -> None:
+    from trainyard.steps.progress_lines import ProgressLines
+
+    progress = ProgressLines("wrote", len(sample_ids), f"{name} images")
+    with dataset.split(name) as split:
+        for labels, images in part.read(sample_ids):
+            split.add({"images": images, "labels": labels})
+            progress.advance(len(labels))
+
+
+def _provenance(settings: PrepareImages) -> Mapping[str, object]:
+    """What made the dataset: enough to make it again, and no path of this machine."""
+    return {
+        "format": settings.format,
+        "seed": settings.seed,
+        "validation_fraction": settings.validation_fraction,
+        "test_fraction": settings.test_fraction,
+        "image_size": settings.image_size,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

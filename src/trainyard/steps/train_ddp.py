@@ -1,0 +1,49 @@
+"""Train a model with DistributedDataParallel.
+
+    python -m trainyard.steps.train_ddp --data data/digits --model out/model --checkpoints out/checkpoints \\
+        --metrics out/metrics
+
+One process, or as many as the environment says (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), as Azure ML
+sets it for a job with `distribution: type: pytorch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trainyard.steps.configs.train_ddp import TrainDDP
+from trainyard.steps.entrypoint import end_process, run_step
+
+if TYPE_CHECKING:
+    import torch
+
+    from trainyard.steps.training.engines.base import Engine
+    from trainyard.steps.training.precision import Precision
+    from trainyard.steps.training.world import World
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the step; gives its exit code."""
+    return run_step(TrainDDP, "trainyard.steps.train_ddp", train_ddp, arguments)
+
+
+def train_ddp(settings: TrainDDP) -> int:
+    """Train with the DDP engine."""
+    from trainyard.steps.training.engines.ddp import DDPEngine
+    from trainyard.steps.training.run import run_training
+
+    def new_engine(model: torch.nn.Module, world: World, precision: Precision) -> Engine:
+        return DDPEngine(
+            model,
+            world,
+            precision,
+            weight_decay=settings.weight_decay,
+            gradient_clip_norm=settings.gradient_clip_norm,
+        )
+
+    return run_training(settings, "train_ddp", new_engine)
+
+
+if __name__ == "__main__":
+    end_process(main())

@@ -1,0 +1,1 @@
+"""The ways in which ranks share one model: one file each, all behind `base.Engine`."""

@@ -1,0 +1,59 @@
+"""metrics.jsonl: one line per logged step, cut back to the checkpoint when a training resumes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+METRICS_FILE = "metrics.jsonl"
+
+
+class MetricsFile:
+    """Appends to metrics.jsonl; each line is on disk (or on its way) when `write` returns. Rank 0 has one."""
+
+    def __init__(self, folder: Path, steps_done: int) -> None:
+        file = folder / METRICS_FILE
+        kept = _lines_up_to(file, steps_done)
+        self._has_complained = False
+        self._stream = file.open("w", encoding="utf-8")
+        self._stream.writelines(kept)
+        self._stream.flush()
+
+    def write(self, metrics: Mapping[str, float | int]) -> None:
+        """Write one line. What is not finite becomes null, which JSON has a word for."""
+        sound = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        try:
+            self._stream.write(json.dumps(sound) + "\n")
+            self._stream.flush()
+        except OSError as failure:
+            self._complain(failure)
+
+    def close(self) -> None:
+        """Close the file."""
+        try:
+            self._stream.close()
+        except OSError as failure:
+            self._complain(failure)
+
+    def _complain(self, failure: OSError) -> None:
+        """Once: a training is worth more than its log."""
+        if not self._has_complained:
+            print(f"{self._stream.name} cannot be written, and the training goes on: {failure}", flush=True)
+        self._has_complained = True
+
+
+def _lines_up_to(file: Path, steps_done: int) -> list[str]:
+    """The lines of steps that the resumed training will not take again; a half-written last line is dropped."""
+    if steps_done == 0 or not file.is_file():
+        return []
+    kept = []
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            step = json.loads(line)["step"]
+        except (json.JSONDecodeError, KeyError, TypeError):
+            continue
+        if step <= steps_done:
+            kept.append(line + "\n")
+    return kept

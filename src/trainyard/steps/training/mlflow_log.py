@@ -1,0 +1,110 @@
+"""MLflow, from rank 0 and in a thread: a slow or broken tracking server neither delays nor ends a training.
+
+Logs only where MLFLOW_TRACKING_URI says where to: Azure ML sets it in every job, and so does `trainyard run`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_CLOSE_SECONDS = 30.0
+_BATCH_ENTRIES = 200
+"""Azure ML takes 250 rows in a batch at most."""
+_PARAMETER_CHARACTERS = 500
+"""The longest value that every MLflow store takes."""
+
+
+class MlflowLog:
+    """Queues parameters and metrics for one MLflow run. Nothing here raises."""
+
+    def __init__(self) -> None:
+        self._queue: queue.Queue[tuple[str, Any] | None] = queue.Queue()
+        self._thread: threading.Thread | None = None
+        if os.environ.get("MLFLOW_TRACKING_URI"):
+            self._thread = threading.Thread(target=self._run, name="mlflow", daemon=True)
+            self._thread.start()
+
+    def parameters(self, values: Mapping[str, object]) -> None:
+        """Log settings."""
+        self._queue.put(("parameters", dict(values)))
+
+    def metrics(self, values: Mapping[str, float | int], step: int) -> None:
+        """Log the finite ones of some figures at a step."""
+        finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
+        self._queue.put(("metrics", (finite, step, int(time.time() * 1000))))
+
+    def artifact(self, file: Path) -> None:
+        """Log a file."""
+        self._queue.put(("artifact", file))
+
+    def close(self, *, failed: bool = False) -> None:
+        """Wait until everything is logged, but not for long."""
+        if self._thread is None:
+            return
+        self._queue.put(("finish", "FAILED" if failed else "FINISHED"))
+        self._queue.put(None)
+        self._thread.join(_CLOSE_SECONDS)
+        if self._thread.is_alive():
+            print(f"MLflow: gave up on the tracking server after {_CLOSE_SECONDS:.0f} seconds", flush=True)
+
+    def _run(self) -> None:
+        try:
+            run = _MlflowRun()
+            while (entry := self._queue.get()) is not None:
+                kind, value = entry
+                getattr(run, kind)(value)
+        except Exception as failure:  # whatever goes wrong at a tracking server, the training goes on
+            first_line = next(iter(str(failure).splitlines()), "")
+            print(f"MLflow: no more logging: {type(failure).__name__}: {first_line}", flush=True)
+
+
+class _MlflowRun:
+    """The run that the environment names, or a new one."""
+
+    def __init__(self) -> None:
+        uri = os.environ["MLFLOW_TRACKING_URI"]
+        if uri.startswith("file:") or "://" not in uri:
+            # MLflow 3 asks for consent to its store of plain files, the one store that mlflow-skinny has all of.
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
+        import mlflow.entities
+        from mlflow.tracking import MlflowClient
+
+        self._entities = mlflow.entities
+        self._client = MlflowClient()
+        self._id = os.environ.get("MLFLOW_RUN_ID") or ""
+        self._is_own = not self._id
+        if self._is_own:
+            self._id = self._client.create_run(self._experiment_id()).info.run_id
+
+    def parameters(self, values: Mapping[str, object]) -> None:
+        entries = [self._entities.Param(name, str(value)[:_PARAMETER_CHARACTERS]) for name, value in values.items()]
+        self._client.log_batch(self._id, params=entries)
+
+    def metrics(self, value: tuple[Mapping[str, float], int, int]) -> None:
+        figures, step, timestamp = value
+        entries = [self._entities.Metric(name, figure, timestamp, step) for name, figure in figures.items()]
+        for start in range(0, len(entries), _BATCH_ENTRIES):
+            self._client.log_batch(self._id, metrics=entries[start : start + _BATCH_ENTRIES])
+
+    def artifact(self, file: Path) -> None:
+        self._client.log_artifact(self._id, str(file))
+
+    def finish(self, status: str) -> None:
+        """Only a run of one's own is ended: the one of an Azure ML job ends with the job."""
+        if self._is_own:
+            self._client.set_terminated(self._id, status)
+
+    def _experiment_id(self) -> str:
+        if identifier := os.environ.get("MLFLOW_EXPERIMENT_ID"):
+            return identifier
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "Default")
+        experiment = self._client.get_experiment_by_name(name)
+        return str(experiment.experiment_id if experiment else self._client.create_experiment(name))

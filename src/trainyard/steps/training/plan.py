@@ -1,0 +1,106 @@
+"""Which positions of the sample order each step and each rank takes: numbers only, decided before training starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainyard.steps.training.batch_arithmetic import BatchArithmetic
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step: positions start…stop-1 of its epoch's order. Steps and epochs count from 1."""
+
+    number: int
+    epoch: int
+    start: int
+    stop: int
+    samples_consumed: int
+    ends_epoch: bool
+    is_last: bool
+
+    @property
+    def samples(self) -> int:
+        """Samples of this step over all ranks; fewer than a global batch only at an epoch's end."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class MicroBatchRange:
+    """Positions that one rank takes at once. A stand-in keeps a rank without samples in step, and counts nothing."""
+
+    start: int
+    stop: int
+    is_stand_in: bool
+    is_last: bool
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """Every epoch visits each sample exactly once; its last batch is as small as what is left."""
+
+    samples: int
+    batch: BatchArithmetic
+    epochs: int
+    max_steps: int | None = None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps in an epoch."""
+        return math.ceil(self.samples / self.batch.global_batch_size)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps in the whole training."""
+        steps = self.epochs * self.steps_per_epoch
+        return steps if self.max_steps is None else min(steps, self.max_steps)
+
+    def steps_after(self, steps_done: int) -> Iterator[Step]:
+        """The steps that are still to do."""
+        for number in range(steps_done + 1, self.total_steps + 1):
+            yield self.step(number)
+
+    def step(self, number: int) -> Step:
+        """Step `number`, counted from 1."""
+        epoch, step_of_epoch = divmod(number - 1, self.steps_per_epoch)
+        start = step_of_epoch * self.batch.global_batch_size
+        stop = min(start + self.batch.global_batch_size, self.samples)
+        return Step(
+            number=number,
+            epoch=epoch + 1,
+            start=start,
+            stop=stop,
+            samples_consumed=epoch * self.samples + stop,
+            ends_epoch=stop == self.samples,
+            is_last=number == self.total_steps,
+        )
+
+    def micro_batches(self, step: Step, rank: int) -> list[MicroBatchRange]:
+        """One rank's part of a step, in as many pieces as every other rank's.
+
+        Equal numbers of pieces matter to engines that communicate in each forward pass. In a small last batch some
+        ranks may have nothing: they take the step's first sample as a stand-in, with weight zero.
+        """
+        largest_share = math.ceil(step.samples / self.batch.world_size)
+        pieces = math.ceil(largest_share / self.batch.micro_batch_size)
+        start, stop = even_part(step.samples, rank, self.batch.world_size)
+        ranges = []
+        for piece in range(pieces):
+            piece_start, piece_stop = even_part(stop - start, piece, pieces)
+            is_empty = piece_start == piece_stop
+            ranges.append(
+                MicroBatchRange(
+                    start=step.start if is_empty else step.start + start + piece_start,
+                    stop=step.start + 1 if is_empty else step.start + start + piece_stop,
+                    is_stand_in=is_empty,
+                    is_last=piece == pieces - 1,
+                )
+            )
+        return ranges
+
+
+def even_part(total: int, part: int, parts: int) -> tuple[int, int]:
+    """The bounds of part `part` when `total` things are cut into `parts` parts whose sizes differ by one at most."""
+    return part * total // parts, (part + 1) * total // parts

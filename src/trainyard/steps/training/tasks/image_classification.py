@@ -1,0 +1,88 @@
+"""Which class an image is of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch.nn import functional
+
+from trainyard.steps.dataset.manifest import Manifest
+from trainyard.steps.errors import StepError
+from trainyard.steps.json_files import write_json
+from trainyard.steps.training.batches import Tensors
+from trainyard.steps.training.models import ImageModelNeeds, load_image_classifier, new_image_classifier
+from trainyard.steps.training.tasks.base import Task, TaskSettings
+
+_HALF_RANGE = 127.5
+"""Pixels 0…255 become -1…1: the same for every dataset, so that a model carries no statistics of its own."""
+
+
+class ImageClassification(Task):
+    """Cross-entropy over the dataset's classes; accuracy and a confusion matrix as measures."""
+
+    def __init__(self, manifest: Manifest, settings: TaskSettings) -> None:
+        super().__init__(manifest, settings)
+        if manifest.content != "labelled_images":
+            raise StepError(
+                f"the task image_classification needs labelled images; this dataset holds {manifest.content}"
+            )
+        channels, height, width = manifest.arrays["images"].shape
+        self._needs = ImageModelNeeds(channels, height, width, manifest.classes)
+
+    def new_model(self) -> torch.nn.Module:
+        """A model of the settings' type with the dataset's image size, channels and classes."""
+        return new_image_classifier(self.settings.model_type, self.settings.model_overrides, self._needs)
+
+    def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        """The sum of the samples' cross-entropies, with label smoothing where it is set."""
+        smoothing = self.settings.label_smoothing
+        return functional.cross_entropy(
+            self._logits(model, batch), batch["labels"], reduction="sum", label_smoothing=smoothing
+        )
+
+    def measure(self, model: torch.nn.Module, batch: Tensors) -> dict[str, torch.Tensor]:
+        """Sums for loss (without smoothing) and accuracy, and the counts of each (true, predicted) pair of classes."""
+        logits, labels = self._logits(model, batch), batch["labels"]
+        predicted = logits.argmax(dim=1)
+        classes = len(self.manifest.classes)
+        pairs = torch.bincount(labels * classes + predicted, minlength=classes * classes)
+        return {
+            "loss_sum": functional.cross_entropy(logits, labels, reduction="none").double().sum(),
+            "accuracy_sum": (predicted == labels).double().sum(),
+            "samples": torch.tensor(len(labels), dtype=torch.float64, device=labels.device),
+            "confusion": pairs.double().reshape(classes, classes),
+        }
+
+    def save_model(self, model: torch.nn.Module, folder: Path) -> None:
+        """As transformers' `from_pretrained` and its image processors read it."""
+        try:
+            model.save_pretrained(folder)  # type: ignore[operator]
+        except SafetensorError as failure:
+            raise StepError(f"the model cannot be written to {folder}: {failure}") from None
+        write_json(folder / "preprocessor_config.json", _preprocessing(self._needs))
+
+    def load_model(self, folder: Path) -> torch.nn.Module:
+        """A model that a training step saved. StepError when it does not fit the dataset."""
+        return load_image_classifier(folder, self._needs)
+
+    def _logits(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        pixels = batch["images"].float() / _HALF_RANGE - 1
+        logits: torch.Tensor = model(pixel_values=pixels).logits
+        return logits.float()
+
+
+def _preprocessing(needs: ImageModelNeeds) -> Mapping[str, object]:
+    """The same scaling as here, in the words of transformers' image processors."""
+    return {
+        "image_processor_type": "ViTImageProcessor",
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": [0.5] * needs.channels,
+        "image_std": [0.5] * needs.channels,
+        "do_resize": True,
+        "size": {"height": needs.height, "width": needs.width},
+    }

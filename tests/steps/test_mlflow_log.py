@@ -1,0 +1,78 @@
+"""MLflow: into a real store of files; and a store that does not work ends nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rank_processes import training_arguments
+
+from trainyard.steps import train_ddp
+from trainyard.steps.training.metrics import MetricsFile
+from trainyard.steps.training.mlflow_log import MlflowLog
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "spine")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    return tmp_path / "mlruns"
+
+
+def test_a_training_is_in_the_store(digits: Path, tmp_path: Path, store: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
+    arguments = training_arguments(digits, tmp_path, "tiny_task:TinyTask", "--log-every-steps", 7)
+    assert train_ddp.main([str(argument) for argument in arguments]) == 0
+    client = MlflowClient()
+    experiment = client.get_experiment_by_name("spine")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["global_batch_size"] == "64"
+    history = client.get_metric_history(run.info.run_id, "loss")
+    lines = [json.loads(line) for line in (tmp_path / "metrics" / "metrics.jsonl").read_text().splitlines()]
+    assert [(entry.step, entry.value) for entry in history] == [(line["step"], line["loss"]) for line in lines]
+
+
+def test_a_run_that_exists_is_used_and_not_ended(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient()
+    run = client.create_run(client.create_experiment("given"))
+    monkeypatch.setenv("MLFLOW_RUN_ID", run.info.run_id)
+    log = MlflowLog()
+    log.metrics({"accuracy": 0.5, "loss": float("nan")}, step=3)
+    log.close()
+    logged = client.get_run(run.info.run_id)
+    assert logged.data.metrics == {"accuracy": 0.5}
+    assert logged.info.status == "RUNNING"
+
+
+def test_a_store_that_does_not_work_ends_nothing(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "file" / "mlruns").as_uri())
+    assert train_ddp.main([str(argument) for argument in training_arguments(digits, tmp_path)]) == 0
+    assert "MLflow: no more logging: " in capsys.readouterr().out
+
+
+def test_without_a_store_nothing_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = MlflowLog()
+    log.metrics({"loss": 1.0}, step=1)
+    log.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_under_the_metrics_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    metrics = MetricsFile(tmp_path, steps_done=0)
+    for step in (1, 2):
+        metrics.write({"step": step})
+    metrics.close()
+    assert capsys.readouterr().out.count("metrics.jsonl cannot be written, and the training goes on") == 1

@@ -1,0 +1,220 @@
+"""Several real processes over gloo: the same bits, exact figures, one stop for all, and what is said when they fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from rank_processes import clean_environment, free_port, rank_variables, run_ranks, start_ranks, training_arguments
+from safetensors.torch import load_file
+
+from trainyard.steps import evaluate
+from trainyard.steps.training.checkpoint import checkpoint_folders
+
+pytestmark = pytest.mark.slow
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    return load_file(out / "model" / "model.safetensors")
+
+
+def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def train(data: Path, out: Path, world_size: int, *more: object, delayed_rank: int | None = None) -> list[str]:
+    """Train to the end with so many ranks."""
+    arguments = training_arguments(data, out, *more)
+    exit_codes, outputs = run_ranks("train_ddp", arguments, world_size, delayed_rank=delayed_rank)
+    assert exit_codes == [0] * world_size, outputs
+    return outputs
+
+
+def losses(out: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (out / "metrics" / "metrics.jsonl").read_text().splitlines()]
+
+
+def wait_for_checkpoint(out: Path) -> None:
+    """Until a training has committed something."""
+    end = time.monotonic() + 60
+    while not any((folder / "commit.json").exists() for folder in checkpoint_folders(out / "checkpoints")):
+        assert time.monotonic() < end, "no checkpoint came"
+        time.sleep(0.02)
+
+
+def test_bits_do_not_depend_on_which_rank_starts_first(digits: Path, tmp_path: Path) -> None:
+    flags = ("image_classification", "--max-steps", 12, *TINY_CONVNEXT)
+    for delayed in (0, 1):
+        outputs = train(digits, tmp_path / f"{delayed}", 2, *flags, delayed_rank=delayed)
+        assert outputs[1] == "", "only rank 0 speaks"
+    assert same(weights(tmp_path / "0"), weights(tmp_path / "1"))
+    figures = []
+    for delayed in (0, 1):
+        arguments = ["--data", digits, "--model", tmp_path / f"{delayed}" / "model", "--evaluation", tmp_path / "e"]
+        assert run_ranks("evaluate", arguments, 2)[0] == [0, 0]
+        figures.append((tmp_path / "e" / "evaluation.json").read_text())
+    assert figures[0] == figures[1]
+
+
+TINY_CONVNEXT = ("--model-overrides", '{"hidden_sizes": [8, 16], "depths": [1, 1]}')
+
+
+def test_one_two_and_three_ranks_learn_the_same(digits: Path, tmp_path: Path) -> None:
+    """An epoch's last batch has 1293 mod 48 = 45 samples: uneven for two ranks."""
+    shapes = {1: 48, 2: 12, 3: 4}
+    for world_size, micro in shapes.items():
+        arguments = ("--global-batch-size", 48, "--micro-batch-size", micro, "--log-every-steps", 1)
+        train(digits, tmp_path / f"{world_size}", world_size, "tiny_task:WithoutDropout", *arguments)
+    alone = losses(tmp_path / "1")
+    assert len(alone) == 27
+    assert losses(tmp_path / "2") == pytest.approx(alone, rel=1e-4)
+    assert losses(tmp_path / "3") == pytest.approx(alone, rel=1e-4)
+
+
+def test_a_last_batch_smaller_than_the_world(digits: Path, tmp_path: Path) -> None:
+    """1293 mod 68 = 1: one rank has the last sample, the other a stand-in that counts nothing."""
+    for world_size in (1, 2):
+        arguments = ("--global-batch-size", 68, "--micro-batch-size", 34, "--log-every-steps", 1)
+        train(digits, tmp_path / f"{world_size}", world_size, "tiny_task:WithoutDropout", *arguments)
+    assert losses(tmp_path / "2") == pytest.approx(losses(tmp_path / "1"), rel=1e-4)
+
+
+def test_sigterm_to_one_rank_stops_all_and_resuming_gives_the_same_bits(digits: Path, tmp_path: Path) -> None:
+    task = ("tiny_task:Slow", "--epochs", 2, "--checkpoint-every-steps", 5)
+    train(digits, tmp_path / "whole", 2, *task)
+
+    ranks = start_ranks("train_ddp", training_arguments(digits, tmp_path / "cut", *task), 2)
+    wait_for_checkpoint(tmp_path / "cut")
+    ranks.signal(1, signal.SIGTERM)
+    assert ranks.wait() == [75, 75]
+    assert "because of SIGTERM; its checkpoint is committed" in ranks.outputs[0]
+
+    assert "continuing from" in train(digits, tmp_path / "cut", 2, *task)[0]
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
+
+
+def test_a_killed_rank_ends_the_others_and_resuming_gives_the_same_bits(digits: Path, tmp_path: Path) -> None:
+    """Three ranks: the order in which their gradients are added matters, other than with two."""
+    batches = ("--global-batch-size", 63, "--micro-batch-size", 21, "--checkpoint-every-steps", 5)
+    flags = ("tiny_task:Slow", *batches)
+    train(digits, tmp_path / "whole", 3, *flags)
+
+    ranks = start_ranks("train_ddp", training_arguments(digits, tmp_path / "cut", *flags), 3)
+    wait_for_checkpoint(tmp_path / "cut")
+    ranks.signal(1, signal.SIGKILL)
+    assert ranks.wait() == [1, -signal.SIGKILL, 1]
+    for rank in (0, 2):
+        assert f"error: rank {rank} lost its connection to another rank" in ranks.outputs[rank]
+        assert "Traceback" not in ranks.outputs[rank]
+
+    assert "continuing from" in train(digits, tmp_path / "cut", 3, *flags)[0]
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
+
+
+def test_another_world_size_goes_on_with_the_same_samples(digits: Path, tmp_path: Path) -> None:
+    task = ("tiny_task:WithoutDropout", "--log-every-steps", 1, "--micro-batch-size", 16)
+    train(digits, tmp_path / "whole", 2, *task)
+    train(digits, tmp_path / "moved", 2, *task, "--checkpoint-every-steps", 8, "--keep-checkpoints", 3)
+    for step in (16, 21):
+        (tmp_path / "moved" / "checkpoints" / f"step-{step:08d}" / "commit.json").unlink()
+    assert "step 8, 512 samples consumed" in train(digits, tmp_path / "moved", 1, *task)[0]
+    assert losses(tmp_path / "moved") == pytest.approx(losses(tmp_path / "whole"), rel=1e-4)
+
+
+def test_a_loss_that_is_not_finite_on_one_rank_skips_the_step_on_all(digits: Path, tmp_path: Path) -> None:
+    arguments = training_arguments(digits, tmp_path, "tiny_task:NotFinite", "--log-every-steps", 1)
+    exit_codes, outputs = run_ranks("train_ddp", arguments, 2, environment={"NOT_FINITE_STEPS": "2-3"})
+    assert exit_codes == [0, 0], outputs
+    lines = [json.loads(line) for line in (tmp_path / "metrics" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["skipped_steps"] for line in lines[:5]] == [0, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_evaluation_counts_every_sample_once(digits: Path, trained: Path, tmp_path: Path, world_size: int) -> None:
+    """359 test samples are uneven for two and for three ranks, and for batches of 50."""
+    arguments = ["--data", digits, "--model", trained, "--evaluation", tmp_path, "--micro-batch-size", 50]
+    exit_codes, outputs = run_ranks("evaluate", arguments, world_size)
+    assert exit_codes == [0] * world_size, outputs
+    matrix = torch.tensor(json.loads((tmp_path / "confusion_matrix.json").read_text())["matrix"])
+    assert matrix.sum() == 359
+    found = json.loads((tmp_path / "evaluation.json").read_text())
+    assert found["accuracy"] == matrix.diagonal().sum().item() / 359
+
+    alone = ["--data", digits, "--model", trained, "--evaluation", tmp_path / "alone"]
+    assert evaluate.main([str(argument) for argument in alone]) == 0
+    expected = json.loads((tmp_path / "alone" / "evaluation.json").read_text())
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-6)
+    assert found["classes"] == expected["classes"]
+
+
+@pytest.fixture(scope="module")
+def trained(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of transformers, trained for a few steps by two ranks."""
+    out = tmp_path_factory.mktemp("trained")
+    train(digits, out, 2, "image_classification", "--max-steps", 10, *TINY_CONVNEXT)
+    return out / "model"
+
+
+def test_a_port_in_use_is_named(digits: Path, tmp_path: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        result = one_rank(digits, tmp_path, rank=0, world_size=2, port=port)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == (
+        f"trainyard.steps.train_ddp: error: rank 0 cannot listen on 127.0.0.1:{port} (MASTER_ADDR:MASTER_PORT): the "
+        "port is in use by another process"
+    )
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_master_or_ranks_that_never_come_are_named(digits: Path, tmp_path: Path, rank: int) -> None:
+    port = free_port()
+    result = one_rank(digits, tmp_path, rank=rank, world_size=2, port=port, timeout_seconds=3)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].startswith(
+        f"trainyard.steps.train_ddp: error: rank {rank} of 2 met no one at 127.0.0.1:{port} "
+        "(MASTER_ADDR:MASTER_PORT) within 3 seconds (--process-group-timeout-seconds): "
+    )
+    assert "Traceback" not in result.stderr
+
+
+def one_rank(
+    data: Path, out: Path, *, rank: int, world_size: int, port: int, timeout_seconds: int = 20
+) -> subprocess.CompletedProcess[str]:
+    """Start a single rank of a world."""
+    flags = training_arguments(data, out, "tiny_task:TinyTask", "--process-group-timeout-seconds", timeout_seconds)
+    return subprocess.run(
+        [sys.executable, "-m", "trainyard.steps.train_ddp", *[str(flag) for flag in flags]],
+        env={**clean_environment(), **rank_variables(rank, world_size, port)},
+        capture_output=True,
+        text=True,
+        timeout=80,
+    )
+
+
+def test_a_full_disk_ends_a_training_with_one_line(digits: Path, tmp_path: Path) -> None:
+    flags = " ".join(str(flag) for flag in training_arguments(digits, tmp_path))
+    result = subprocess.run(
+        ["bash", "-c", f"ulimit -f 8; exec {sys.executable} -m trainyard.steps.train_ddp {flags}"],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=80,
+    )
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"trainyard.steps.train_ddp: error: {tmp_path}/checkpoints/step-00000021/")
+    assert "File too large" in line
+    assert not (tmp_path / "checkpoints" / "step-00000021" / "commit.json").exists()
+    assert os.listdir(tmp_path / "model") == []

@@ -1,0 +1,75 @@
+"""A user's own task for the tests: a linear classifier, which starts in a moment and needs no transformers."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from trainyard.steps.training.batches import Tensors
+from trainyard.steps.training.tasks.base import Task
+
+
+class TinyTask(Task):
+    """A linear classifier with dropout, so that the random state of every rank matters."""
+
+    dropout = 0.1
+
+    def new_model(self) -> torch.nn.Module:
+        pixels = int(np.prod(self.manifest.arrays["images"].shape))
+        return torch.nn.Sequential(
+            torch.nn.Flatten(),
+            torch.nn.Linear(pixels, 24),
+            torch.nn.Tanh(),
+            torch.nn.Dropout(self.dropout),
+            torch.nn.Linear(24, len(self.manifest.classes)),
+        )
+
+    def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        return functional.cross_entropy(self._logits(model, batch), batch["labels"], reduction="sum")
+
+    def measure(self, model: torch.nn.Module, batch: Tensors) -> dict[str, torch.Tensor]:
+        logits, labels = self._logits(model, batch), batch["labels"]
+        return {
+            "loss_sum": functional.cross_entropy(logits, labels, reduction="none").double().sum(),
+            "accuracy_sum": (logits.argmax(1) == labels).double().sum(),
+            "samples": torch.tensor(float(len(labels))),
+        }
+
+    def _logits(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        logits: torch.Tensor = model(batch["images"].float() / 255)
+        return logits
+
+
+class WithoutDropout(TinyTask):
+    """The same without randomness, to compare numbers of ranks."""
+
+    dropout = 0.0
+
+
+class Slow(TinyTask):
+    """Steps of 20 ms, so that a test can interrupt a training in its middle. Draws from every generator."""
+
+    def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        time.sleep(0.02)
+        return super().loss(model, batch) * (1 + 0.1 * random.random()) * (1 + 0.1 * float(np.random.rand()))
+
+
+class NotFinite(TinyTask):
+    """From the step on that the environment says, losses of rank 1 (or of the only rank) are not a number."""
+
+    calls = 0
+
+    def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        self.calls += 1
+        first, last = (int(number) for number in os.environ["NOT_FINITE_STEPS"].split("-"))
+        is_bad_rank = int(os.environ.get("RANK", "0")) == int(os.environ.get("WORLD_SIZE", "1")) - 1
+        factor = float("nan") if is_bad_rank and first <= self.calls <= last else 1.0
+        return super().loss(model, batch) * factor
+
+
+NOT_A_TASK = 3
