@@ -1,0 +1,1 @@
+"""Profiles × templates → files: rendering, writing with care, drift, and which line came from where."""

@@ -1,0 +1,85 @@
+"""Have the files on disk drifted from what their profile and templates render now? And what would change?"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.author.header import was_edited
+from trainyard.author.project import Project
+from trainyard.author.rendered_files import FileOnDisk, files_on_disk
+from trainyard.author.rendering import RenderedFile, Rendering, render
+from trainyard.author.settings import as_arguments
+
+
+@dataclass(frozen=True)
+class Drift:
+    """One file that is not as it would be rendered now; `diff` is unified, from disk to rendered."""
+
+    path: Path
+    reason: str
+    diff: str
+
+
+def find_drift(
+    project: Project,
+    profile_name: str | None = None,
+    settings: Mapping[str, object] | None = None,
+    out: Path | None = None,
+) -> list[Drift]:
+    """Every rendered file that differs from what renders now, is missing, or is no longer made; nothing is written.
+
+    Without a profile's name, the files' own headers say what they were rendered for.
+    """
+    return drift_from(project, render(project, profile_name, settings, out))
+
+
+def drift_from(project: Project, rendering: Rendering) -> list[Drift]:
+    """How the disk differs from a rendering; sorted by path."""
+    on_disk = {found.path: found for found in files_on_disk(project, rendering.root)}
+    return sorted(_drifts(project, rendering, on_disk), key=lambda drift: drift.path)
+
+
+def difference(project: Project, rendering: Rendering) -> str:
+    """What writing a rendering would change, as one unified diff; empty when nothing would."""
+    return "".join(drift.diff for drift in drift_from(project, rendering))
+
+
+def _drifts(project: Project, rendering: Rendering, on_disk: Mapping[Path, FileOnDisk]) -> Iterator[Drift]:
+    for path, file in rendering.files.items():
+        found = on_disk.get(path)
+        if found is None:
+            exists = path.exists()
+            old = _text_of(path) if exists else ""
+            reason = "was not rendered by Trainyard" if exists else "is missing"
+            yield Drift(path, reason, _diff(project, path, old, file.text))
+        elif found.text != file.text:
+            yield Drift(path, _reason(found, file, rendering), _diff(project, path, found.text, file.text))
+    for path, found in on_disk.items():
+        if path not in rendering.files:
+            reason = f"profile {rendering.profile.name} makes no such file"
+            yield Drift(path, reason, _diff(project, path, found.text, ""))
+
+
+def _reason(found: FileOnDisk, file: RenderedFile, rendering: Rendering) -> str:
+    """Why a file differs: what the digests in its header tell apart."""
+    header = found.header
+    if was_edited(found.text, header):
+        return f"was edited by hand; edit templates/{header.template} or profiles/{header.profile}.yaml instead"
+    if (header.profile, dict(header.settings)) != (rendering.profile.name, dict(rendering.profile.settings)):
+        return f"was rendered for profile {header.profile}{as_arguments(header.settings)}"
+    if header.profile_digest != rendering.profile.digest:
+        return f"profile {header.profile} has changed since"
+    return f"templates/{file.template} or the step's settings have changed since"
+
+
+def _diff(project: Project, path: Path, old: str, new: str) -> str:
+    name = project.shown(path)
+    lines = difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{name}", f"b/{name}")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

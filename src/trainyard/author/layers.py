@@ -1,0 +1,162 @@
+"""A profile, what it extends and `--set`, laid over each other; each value still knows where it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainyard.author import rule_ids
+from trainyard.author.project import Project
+from trainyard.author.settings import COMMAND_LINE, as_argument
+from trainyard.author.written import written
+from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
+from trainyard.spec.documents import Document, Node, describe, read_document, require_mapping
+from trainyard.suggestions import did_you_mean
+
+KeyPath = tuple[str, ...]
+
+
+@dataclass
+class Layers:
+    """The keys of a profile after laying everything over each other.
+
+    `files` and their `texts` are in the order of reading, the profile itself first. A path that `--set` gave has no
+    spans, but its text in `set_texts`.
+    """
+
+    files: tuple[Path, ...]
+    texts: tuple[str, ...]
+    data: dict[str, Any] = field(default_factory=dict)
+    value_spans: dict[KeyPath, Span] = field(default_factory=dict)
+    key_spans: dict[KeyPath, Span] = field(default_factory=dict)
+    set_texts: dict[KeyPath, str] = field(default_factory=dict)
+
+    def origin(self, path: KeyPath) -> Span | None:
+        """Where the value at a path was written; None for one from `--set`, and for none at all."""
+        return self.value_spans.get(path)
+
+    @property
+    def written_data(self) -> dict[str, Any]:
+        """The data, whose values know where they were written."""
+        marked = self._marked((), self.data)
+        assert isinstance(marked, dict)
+        return marked
+
+    def _marked(self, path: KeyPath, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: self._marked((*path, key), each) for key, each in value.items()}
+        return written(value, self.origin(path))
+
+    def problem(self, path: KeyPath, rule: str, message: str, hint: str = "", *, at_key: bool = False) -> Diagnostic:
+        """A finding about the value (or the key) at a path: at its line, or naming the `--set` that gave it."""
+        setting = self._setting_about(path)
+        if setting is not None:
+            return Diagnostic(Span(COMMAND_LINE), rule, f"--set {setting}: {message}", hint=hint)
+        spans = self.key_spans if at_key else self.value_spans
+        return Diagnostic(spans.get(path, Span(self.files[0])), rule, message, hint=hint)
+
+    def _setting_about(self, path: KeyPath) -> str | None:
+        """The `--set` that gave what stands at a path, or that made the path."""
+        for given, text in self.set_texts.items():
+            if path and (given[: len(path)] == path or path[: len(given)] == given) and path not in self.value_spans:
+                return text
+        return None
+
+    def lay_over(self, node: Node, path: KeyPath = ()) -> None:
+        """Take the keys of a mapping: nested mappings are joined, everything else is replaced."""
+        into = self._mapping_at(path)
+        for key, entry in node.entries.items():
+            here = (*path, key)
+            if entry.value.is_mapping and isinstance(into.get(key), dict):
+                self._note(here, entry.key.span, entry.value.span)
+                self.lay_over(entry.value, here)
+            else:
+                self._forget(here)
+                into[key] = {} if entry.value.is_mapping else entry.value.data
+                self._note(here, entry.key.span, entry.value.span)
+                if entry.value.is_mapping:
+                    self.lay_over(entry.value, here)
+
+    def lay_setting_over(self, dotted_key: str, value: object) -> None:
+        """Take one `--set`: `nodes` or `pipelines.ddp.epochs` with its value."""
+        path = tuple(dotted_key.split("."))
+        into = self.data
+        for depth, key in enumerate(path[:-1]):
+            if not isinstance(into.get(key), dict):
+                self._forget(path[: depth + 1])
+                into[key] = {}
+            into = into[key]
+        self._forget(path)
+        into[path[-1]] = value
+        self.set_texts[path] = as_argument(dotted_key, value)
+
+    def _mapping_at(self, path: KeyPath) -> dict[str, Any]:
+        mapping = self.data
+        for key in path:
+            mapping = mapping[key]
+        return mapping
+
+    def _note(self, path: KeyPath, key_span: Span, value_span: Span) -> None:
+        self.key_spans[path] = key_span
+        self.value_spans[path] = value_span
+
+    def _forget(self, path: KeyPath) -> None:
+        for spans in (self.key_spans, self.value_spans):
+            for known in [known for known in spans if known[: len(path)] == path]:
+                del spans[known]
+
+
+def read_layers(project: Project, name: str, settings: Mapping[str, object]) -> Layers:
+    """Read a profile and what it extends. Raises SpecError for unreadable files, unknown names and cycles."""
+    documents = _chain(project, name)
+    layers = Layers(tuple(each.file for each in documents), tuple(each.text for each in documents))
+    for document in reversed(documents):
+        layers.lay_over(document.root)
+    layers.data.pop("extends", None)
+    for dotted_key, value in settings.items():
+        layers.lay_setting_over(dotted_key, value)
+    return layers
+
+
+def _chain(project: Project, name: str) -> list[Document]:
+    """The documents of a profile and of what it extends, nearest first."""
+    documents: list[Document] = []
+    names = [name]
+    while True:
+        document = read_document(project.profiles / f"{names[-1]}.yaml")
+        require_mapping(document)
+        if document.problems:
+            raise SpecError(document.problems)
+        documents.append(document)
+        extended = document.root.get("extends")
+        if extended is None:
+            return documents
+        _check_extended(project, extended, names, documents)
+        names.append(extended.data)
+
+
+def _check_extended(project: Project, extended: Node, names: list[str], documents: list[Document]) -> None:
+    known = sorted(file.stem for file in project.profiles.glob("*.yaml"))
+    if not extended.is_text:
+        message = f"'extends' is the name of one profile, not {describe(extended.data)}"
+        raise SpecError(Diagnostic(extended.span, rule_ids.PROFILE_VALUE, message))
+    if extended.data not in known:
+        message = f"there is no profile '{extended.text}' to extend"
+        raise SpecError(
+            Diagnostic(extended.span, rule_ids.UNKNOWN_PROFILE, message, hint=did_you_mean(extended.text, known))
+        )
+    if extended.data in names:
+        circle = " extends ".join([*names[names.index(extended.data) :], extended.data])
+        related = [Related(document.value_span(("extends",)), "extends this") for document in documents[:-1]]
+        message = f"profiles extend each other in a circle: {circle}"
+        raise SpecError(
+            Diagnostic(
+                extended.span,
+                rule_ids.PROFILE_CYCLE,
+                message,
+                hint="Remove one of these `extends`.",
+                related=tuple(related),
+            )
+        )

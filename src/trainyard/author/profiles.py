@@ -1,0 +1,205 @@
+"""Profiles: what differs from cluster to cluster, read with its places, checked, and joined with the catalogue."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.author import rule_ids
+from trainyard.author.header import digest
+from trainyard.author.layers import KeyPath, Layers, read_layers
+from trainyard.author.profile_schema import check_against_schema
+from trainyard.author.project import Project
+from trainyard.author.settings import COMMAND_LINE, as_argument
+from trainyard.author.written import origin_of, written
+from trainyard.catalogue.skus import Sku, UnknownSku, closest_current, find_sku
+from trainyard.errors import UsageError, unknown_name
+from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.steps.configs import STEP_CONFIGS
+from trainyard.suggestions import did_you_mean
+
+# What an Azure image for machine learning sets for its GPUs' libraries, and what only the host has: NCCL's topology
+# and graph files lie on the VM, where containers do not see them, and NCCL ends a job whose file is missing.
+_HOST_FILES = frozenset({"NCCL_TOPO_FILE", "NCCL_GRAPH_FILE"})
+# Source: Azure's azhpc-images and azurehpc-health-checks. eth0 carries the bootstrap; InfiniBand is found by itself.
+_EVERY_GPU = {"NCCL_SOCKET_IFNAME": "eth0"}
+_EVERY_NVIDIA_GPU = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+_REFERENCE = re.compile(r"^azureml:")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One profile with what it extends and `--set` laid over it; values know the line they come from.
+
+    `files` are the profile's own file and those it extends, nearest first. `sku` is None where there is no cluster.
+    `environments` are by step, with a `default`. `digest` is of the files' texts and the settings.
+    """
+
+    name: str
+    files: tuple[Path, ...]
+    settings: Mapping[str, object]
+    digest: str
+    description: str
+    cluster: str
+    nodes: int
+    processes_per_node: int
+    spot: bool
+    tier: str
+    precision: str
+    shm_size: str
+    environments: Mapping[str, str]
+    pipelines: Mapping[str, Mapping[str, Any]]
+    sku: Sku | None = None
+    sku_name: str | None = None
+
+    @property
+    def world_size(self) -> int:
+        """Processes of one training, over all nodes."""
+        return self.nodes * self.processes_per_node
+
+    @property
+    def environment_variables(self) -> dict[str, str]:
+        """What the GPUs' communication library needs to know on these machines; empty without GPUs."""
+        if self.sku is None or not self.sku.gpu_count:
+            return {}
+        own = {name: value for name, value in self.sku.nccl_settings.items() if name not in _HOST_FILES}
+        return {**_EVERY_GPU, **(_EVERY_NVIDIA_GPU if self.sku.gpu_vendor == "NVIDIA" else {}), **own}
+
+    def environment_of(self, step: str) -> str:
+        """What a step's component says as its environment, as the profile has it."""
+        return self.environments.get(step, self.environments["default"])
+
+
+def profile_names(project: Project) -> list[str]:
+    """The names that `load_profile` knows, sorted."""
+    return sorted(file.stem for file in project.profiles.glob("*.yaml"))
+
+
+def environment_names(project: Project) -> list[str]:
+    """The environments that the project renders itself, by the name a profile may say."""
+    return sorted(file.name.removesuffix(".yaml.j2") for file in (project.templates / "environments").glob("*.yaml.j2"))
+
+
+def load_profile(project: Project, name: str, settings: Mapping[str, object] | None = None) -> Profile:
+    """Read a profile, what it extends, and lay `settings` (dotted keys, as in `--set`) over it.
+
+    Raises `UsageError` for a name that is no profile and for wrong settings, and SpecError with every mistake that the
+    files hold.
+    """
+    known = profile_names(project)
+    if name not in known:
+        raise unknown_name("profile", name, known)
+    given = dict(settings or {})
+    if "extends" in given:
+        setting = as_argument("extends", given["extends"])
+        raise UsageError(f"--set {setting}: name the profile itself, as in: trainyard render {name}")
+    layers = read_layers(project, name, given)
+    _raise_if_any(check_against_schema(layers))
+    _raise_if_any([*_machine_problems(layers), *_environment_problems(layers, environment_names(project))])
+    return _assemble(name, layers, given)
+
+
+def _raise_if_any(problems: Sequence[Diagnostic]) -> None:
+    """Say what is wrong with `--set` as wrong use, what is wrong with files at their lines."""
+    asked_wrongly = [problem for problem in problems if problem.span.file == COMMAND_LINE]
+    if asked_wrongly:
+        sentences = (f"{problem.message.removesuffix('.')}. {problem.hint}".strip() for problem in asked_wrongly)
+        raise UsageError("\n".join(sentences))
+    if problems:
+        raise SpecError(problems)
+
+
+def _machine_problems(layers: Layers) -> list[Diagnostic]:
+    """What the catalogue says against a profile: no such size, a retired one, bf16 without hardware for it."""
+    data = layers.data
+    processes = data.get("processes_per_node")
+    if "sku" not in data:
+        if processes is None:
+            message = "a profile names its machines (sku) or how many processes it takes (processes_per_node)"
+            return [layers.problem((), rule_ids.PROFILE_KEY, message, "For GPUs: `trainyard skus` lists the sizes.")]
+        return []
+    try:
+        sku = find_sku(data["sku"])
+    except UnknownSku as error:
+        return [layers.problem(("sku",), rule_ids.UNUSABLE_SKU, str(error))]
+    if sku.is_retired:
+        message = f"{sku.name} was retired on {sku.retirement_date}: no cluster of this size can be had"
+        hint = f"Closest: {', '.join(each.name for each in closest_current(sku))}."
+        return [layers.problem(("sku",), rule_ids.UNUSABLE_SKU, message, hint)]
+    if sku.gpu_count and processes is not None:
+        message = f"{sku.name} has {sku.gpu_count} GPUs, and each gets one process: processes_per_node says that again"
+        return [layers.problem(("processes_per_node",), rule_ids.PROFILE_KEY, message, "Remove processes_per_node.")]
+    if not sku.gpu_count and processes is None:
+        message = f"{sku.name} has no GPUs that would say how many processes to start"
+        return [layers.problem(("sku",), rule_ids.PROFILE_KEY, message, "Add processes_per_node.")]
+    if sku.gpu_count and data["precision"] == "bf16" and not sku.bf16:
+        message = f"bf16 needs hardware for it, which the {sku.gpu_model} of {sku.name} does not have"
+        return [layers.problem(("precision",), rule_ids.PROFILE_VALUE, message, "Use fp16 or fp32.")]
+    return []
+
+
+def _environment_problems(layers: Layers, own: Sequence[str]) -> list[Diagnostic]:
+    """Environments that are neither a reference nor one that the project renders, or that are for no step."""
+    environment = layers.data["environment"]
+    if isinstance(environment, str):
+        stated: dict[KeyPath, str] = {("environment",): environment}
+    else:
+        stated = {("environment", step): value for step, value in environment.items()}
+    steps = ["default", *STEP_CONFIGS]
+    unknown_steps = [
+        layers.problem(
+            path, rule_ids.PROFILE_KEY, f"'{path[-1]}' is no step", did_you_mean(path[-1], steps), at_key=True
+        )
+        for path in stated
+        if path[-1] not in ("environment", *steps)
+    ]
+    return unknown_steps + [
+        layers.problem(
+            path,
+            rule_ids.UNKNOWN_ENVIRONMENT,
+            f"'{value}' is neither a reference (azureml:…) nor an environment of templates/environments/",
+            did_you_mean(value, own),
+        )
+        for path, value in stated.items()
+        if not is_environment_reference(value) and value not in own
+    ]
+
+
+def is_environment_reference(text: str) -> bool:
+    """Whether an environment is named as Azure ML knows it, rather than by a template of the project."""
+    return _REFERENCE.match(text) is not None
+
+
+def _assemble(name: str, layers: Layers, settings: Mapping[str, object]) -> Profile:
+    data = layers.written_data
+    sku = find_sku(data["sku"]) if "sku" in data else None
+    environment = data["environment"]
+    spot = data.get("spot", False)
+    processes_per_node: int
+    if sku is not None and sku.gpu_count:
+        processes_per_node = written(sku.gpu_count, layers.origin(("sku",)))
+    else:
+        processes_per_node = data["processes_per_node"]
+    return Profile(
+        name=name,
+        files=layers.files,
+        settings=settings,
+        digest=digest("\0".join([*layers.texts, json.dumps(dict(settings), sort_keys=True)])),
+        description=data["description"],
+        cluster=data["cluster"],
+        nodes=data["nodes"],
+        processes_per_node=processes_per_node,
+        spot=spot,
+        tier=written("low_priority" if spot else "dedicated", layers.origin(("spot",))),
+        precision=data["precision"],
+        shm_size=data["shm_size"],
+        environments={"default": environment} if isinstance(environment, str) else environment,
+        pipelines=data.get("pipelines", {}),
+        sku=sku,
+        sku_name=written(sku.name, origin_of(data["sku"])) if sku is not None else None,
+    )

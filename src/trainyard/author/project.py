@@ -1,0 +1,51 @@
+"""Where a project lies: the folder with `templates/` and `profiles/`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.errors import UsageError
+
+_MARKS = ("templates", "profiles")
+
+
+class NoProject(UsageError):
+    """Nothing here, nor in any folder above, is a Trainyard project."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """A folder with templates and profiles; `root` is absolute."""
+
+    root: Path
+
+    @property
+    def templates(self) -> Path:
+        """The folder of the Jinja templates."""
+        return self.root / "templates"
+
+    @property
+    def profiles(self) -> Path:
+        """The folder of the profiles."""
+        return self.root / "profiles"
+
+    @property
+    def replaced(self) -> Path:
+        """Where the old text of hand-edited files is kept when rendering replaces them."""
+        return self.root / ".trainyard" / "replaced"
+
+    def shown(self, path: Path) -> str:
+        """A path as messages name it: from the root where it lies below it."""
+        return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
+
+
+def find_project(start: Path) -> Project:
+    """The project that a folder belongs to: itself, or the nearest folder above. Raises `NoProject`."""
+    resolved = start.resolve()
+    for folder in (resolved, *resolved.parents):
+        if all((folder / mark).is_dir() for mark in _MARKS):
+            return Project(folder)
+    raise NoProject(
+        f"{start} lies in no Trainyard project: neither it nor a folder above it has both templates/ and profiles/."
+    )

@@ -1,0 +1,70 @@
+"""The files on disk that Trainyard rendered, and which profile they were rendered for."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.author import rule_ids
+from trainyard.author.header import Header, UnknownHeaderFormat, may_hold_header, read_header
+from trainyard.author.project import Project
+from trainyard.errors import UsageError
+from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
+
+
+@dataclass(frozen=True)
+class FileOnDisk:
+    """A file that Trainyard rendered, as it now is."""
+
+    path: Path
+    text: str
+    header: Header
+
+
+def files_on_disk(project: Project, root: Path) -> list[FileOnDisk]:
+    """Every rendered file below a root, in the folders that the project's templates have; sorted by path."""
+    return [found for path in _candidates(project, root) if (found := read_rendered(path)) is not None]
+
+
+def read_rendered(path: Path) -> FileOnDisk | None:
+    """A file with its header, or None when Trainyard did not render it (or there is none, or it is no text).
+
+    Raises SpecError when another version of Trainyard wrote a header that this one cannot read.
+    """
+    if not path.is_file() or not may_hold_header(path):
+        return None
+    try:
+        text = path.read_text(encoding="utf-8")
+        header = read_header(text)
+    except UnicodeDecodeError:
+        return None
+    except UnknownHeaderFormat as error:
+        hint = "Render it with the version that wrote it, or move the file away."
+        raise SpecError(Diagnostic(Span(path), rule_ids.NOT_OURS, str(error), hint=hint)) from None
+    return FileOnDisk(path, text, header) if header is not None else None
+
+
+def rendered_for(
+    project: Project, root: Path, profile_name: str | None, settings: Mapping[str, object] | None
+) -> tuple[str, dict[str, object]]:
+    """The profile and settings to render: those named, or those that most files on disk were rendered for.
+
+    Settings that are given with no profile are laid over those on disk. Raises `UsageError` where neither says one.
+    """
+    if profile_name is not None:
+        return profile_name, dict(settings or {})
+    found = files_on_disk(project, root)
+    if not found:
+        raise UsageError(f"nothing is rendered in {root} yet, so a profile must be named: trainyard render t4")
+    sources = Counter((file.header.profile, json.dumps(file.header.settings)) for file in found)
+    (name, settings_on_disk), _ = sources.most_common(1)[0]
+    return name, {**json.loads(settings_on_disk), **(settings or {})}
+
+
+def _candidates(project: Project, root: Path) -> Iterator[Path]:
+    folders = sorted(path.name for path in project.templates.iterdir() if path.is_dir())
+    for folder in folders:
+        yield from sorted(path for path in (root / folder).rglob("*") if path.is_file())

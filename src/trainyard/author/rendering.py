@@ -1,0 +1,167 @@
+"""Profiles × templates → the text of every file, in memory: nothing here writes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.author import rule_ids
+from trainyard.author.header import LINES, Header, digest
+from trainyard.author.profiles import Profile, is_environment_reference, load_profile
+from trainyard.author.project import Project
+from trainyard.author.rendered_files import rendered_for
+from trainyard.author.source_maps import SourceMap, map_sources
+from trainyard.author.step_descriptions import step_descriptions
+from trainyard.author.template_errors import explaining_errors
+from trainyard.author.templates import SUFFIX, TemplateSet, names_of_rendered, template_names
+from trainyard.author.written import origin_of, written
+from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+@dataclass(frozen=True)
+class RenderedFile:
+    """One rendered file: where it belongs (absolute), its text with the header, and the template it comes from."""
+
+    path: Path
+    text: str
+    template: str
+    _map: Callable[[], SourceMap] = field(repr=False, compare=False)
+
+    @cached_property
+    def source_map(self) -> SourceMap:
+        """For each line, the template's line and the profile's lines behind it; made when first asked for."""
+        return self._map()
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """Everything one profile makes. `root` is the folder that the paths lie below."""
+
+    project: Project
+    profile: Profile
+    root: Path
+    files: Mapping[Path, RenderedFile]
+
+
+def render(
+    project: Project,
+    profile_name: str | None = None,
+    settings: Mapping[str, object] | None = None,
+    out: Path | None = None,
+) -> Rendering:
+    """Render every template for a profile; `settings` (dotted keys) are laid over it.
+
+    Without a profile's name it is the one that the files on disk were rendered for, with their settings. The files
+    belong below `out`, or into the project itself; what they refer to (code, data) is found from either.
+    Raises SpecError for mistakes in profile and templates, `UsageError` for an unknown profile or wrong settings.
+    """
+    root = (out or project.root).resolve()
+    name, all_settings = rendered_for(project, root, profile_name, settings)
+    profile = load_profile(project, name, all_settings)
+    templates = TemplateSet(project)
+    files: dict[Path, RenderedFile] = {}
+    for template in names_of_rendered(template_names(project)):
+        content = _render_one(templates, project, profile, root, template)
+        # A template that says nothing for a profile makes no file: a cluster's, where there is no cluster.
+        if content.strip():
+            rendered = _with_header(templates, project, profile, root, template, content)
+            files[rendered.path] = rendered
+    for rendered in files.values():
+        _check_yaml(rendered, project)
+    return Rendering(project, profile, root, files)
+
+
+def _render_one(environment: Environment, project: Project, profile: Profile, root: Path, template: str) -> str:
+    context = context_of(project, profile, root, template)
+    with explaining_errors(project, template, context):
+        return environment.get_template(template).render(context)
+
+
+def _with_header(
+    templates: TemplateSet, project: Project, profile: Profile, root: Path, template: str, content: str
+) -> RenderedFile:
+    header = Header(
+        template=template,
+        profile=profile.name,
+        settings=profile.settings,
+        template_digest=templates.digest_of(template),
+        profile_digest=profile.digest,
+        content_digest=digest(content),
+    )
+
+    def make_map() -> SourceMap:
+        return map_sources(
+            project, content, lambda marking: _render_one(marking, project, profile, root, template), LINES
+        )
+
+    return RenderedFile(root / template.removesuffix(SUFFIX), header.text() + content, template, make_map)
+
+
+def context_of(project: Project, profile: Profile, root: Path, template: str) -> dict[str, Any]:
+    """What a template may name: `profile`, `steps`, and how to get from its file to something of the project."""
+    folder = (root / template).parent
+
+    def path_to(path: str) -> str:
+        """From the rendered file to a path that the project's root holds."""
+        return Path(os.path.relpath(project.root / path, folder)).as_posix()
+
+    def environment_for(step: str) -> str:
+        """What a component says as its environment: a reference, or the file of one that is rendered too."""
+        named = profile.environment_of(step)
+        if is_environment_reference(named):
+            return named
+        file = Path(os.path.relpath(root / "environments" / f"{named}.yaml", folder)).as_posix()
+        return _as_written(named, f"file:{file}")
+
+    def data_path(path: str) -> str:
+        """An address in Azure ML as it is; a folder of the project from the rendered file."""
+        is_address = is_environment_reference(path) or "://" in path
+        return path if is_address else _as_written(path, path_to(path))
+
+    return {
+        "profile": profile,
+        "steps": step_descriptions(),
+        "path_to": path_to,
+        "environment_for": environment_for,
+        "data_path": data_path,
+    }
+
+
+def _as_written(original: str, text: str) -> str:
+    changed: str = written(text, origin_of(original))
+    return changed
+
+
+def _check_yaml(rendered: RenderedFile, project: Project) -> None:
+    """Hold a rendered YAML file to being YAML, before anything is written. Raises SpecError at the template's line."""
+    if rendered.path.suffix not in (".yaml", ".yml"):
+        return
+    from trainyard.spec.documents import parse_document
+
+    try:
+        problems = parse_document(rendered.path, rendered.text).problems
+    except SpecError as error:
+        problems = list(error.diagnostics)
+    if problems:
+        raise SpecError([_at_template(problem, rendered, project) for problem in problems])
+
+
+def _at_template(problem: Diagnostic, rendered: RenderedFile, project: Project) -> Diagnostic:
+    template = project.templates / rendered.template
+    source = rendered.source_map.source_of(problem.span.line)
+    lines = rendered.text.split("\n")
+    line = lines[problem.span.line - 1] if problem.span.line <= len(lines) else ""
+    return Diagnostic(
+        span=source.template if source is not None and source.template is not None else Span(template),
+        rule=rule_ids.RENDERED_NOT_YAML,
+        message=f"what this renders is no usable YAML: {problem.message}",
+        hint=f"Rendered line {problem.span.line}: {line.rstrip()}",
+        related=tuple(Related(span, "the profile's value") for span in (source.profile if source is not None else ())),
+    )

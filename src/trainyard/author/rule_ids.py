@@ -1,0 +1,20 @@
+"""The stable names of what can be wrong with profiles and templates; `trainyard.spec.rule_ids` has those of YAML."""
+
+from __future__ import annotations
+
+UNKNOWN_PROFILE = "TY101"
+PROFILE_CYCLE = "TY102"
+PROFILE_KEY = "TY103"
+PROFILE_VALUE = "TY104"
+UNUSABLE_SKU = "TY105"
+UNKNOWN_ENVIRONMENT = "TY106"
+
+TEMPLATE_SYNTAX = "TY201"
+UNDEFINED_NAME = "TY202"
+UNSAFE_TEMPLATE = "TY203"
+TEMPLATE_FAILED = "TY204"
+UNREADABLE_TEMPLATE = "TY205"
+RENDERED_NOT_YAML = "TY206"
+
+NOT_OURS = "TY301"
+CANNOT_WRITE = "TY302"

@@ -1,0 +1,107 @@
+"""What `--set KEY=VALUE` gives: read from the command line, and written for it again."""
+
+from __future__ import annotations
+
+import shlex
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainyard.author.yaml_text import yaml_scalar
+from trainyard.errors import UsageError
+from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.documents import parse_document
+
+# The place of findings about what `--set` gave.
+COMMAND_LINE = Path("--set")
+
+# Control characters, halves of characters (bytes that are not UTF-8), separators of lines and of paragraphs.
+_NOT_ON_ONE_LINE = frozenset({"Cc", "Cs", "Zl", "Zp"})
+
+
+def read_settings(texts: Iterable[str]) -> dict[str, object]:
+    """Settings by their dotted keys, from texts of the form KEY=VALUE; of a key given twice, the last.
+
+    Values are read as the profiles' own YAML is: `nodes=4` is a number, a date is text, and nothing behind the `=` is
+    null. Raises `UsageError` for a text that is no KEY=VALUE, a value that is no YAML, and one of more than one line.
+    """
+    settings: dict[str, object] = {}
+    for text in texts:
+        key, equals, value_text = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {_shown(text)}: KEY=VALUE is wanted, such as nodes=4.")
+        if not key.strip():
+            raise UsageError(f"--set {_shown(text)}: there is no key before the '='; KEY=VALUE is wanted.")
+        settings[key] = _read_value(key, value_text)
+    return settings
+
+
+def as_arguments(settings: Mapping[str, object]) -> str:
+    """Settings as they are typed behind a command, each with a blank before it; empty when there are none."""
+    return "".join(f" --set {as_argument(key, value)}" for key, value in settings.items())
+
+
+def as_argument(key: str, value: object) -> str:
+    """KEY=VALUE as a shell takes it and `read_settings` reads it again."""
+    return shlex.quote(f"{key}={_value_text(value)}")
+
+
+def _read_value(key: str, text: str) -> object:
+    _refuse_what_is_not_one_line(key, [key, text])
+    if not text.strip():
+        return None
+    try:
+        document = parse_document(COMMAND_LINE, text)
+    except SpecError as error:
+        problems = error.diagnostics
+    else:
+        _refuse_what_is_not_one_line(key, _texts_in(document.data))
+        if not document.problems:
+            return document.data
+        problems = tuple(document.problems)
+    quoted = shlex.quote(f"{key}={yaml_scalar(text)}")
+    raise UsageError(f"--set {key}={text}: {problems[0].message}. If it is meant as text, quote it: --set {quoted}")
+
+
+def _refuse_what_is_not_one_line(key: str, texts: Iterable[str]) -> None:
+    """Values stand in the headers of rendered files and in messages: on one line, and printable."""
+    found = next((c for text in texts for c in text if unicodedata.category(c) in _NOT_ON_ONE_LINE), None)
+    if found is not None:
+        raise UsageError(f"--set {_shown(key)}: the value holds {found!a}; one line of printable text is wanted.")
+
+
+def _shown(text: str) -> str:
+    return text if text.isprintable() else ascii(text)
+
+
+def _texts_in(data: Any) -> Iterator[str]:
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, dict):
+        for key, value in data.items():
+            yield key
+            yield from _texts_in(value)
+    elif isinstance(data, list):
+        for value in data:
+            yield from _texts_in(value)
+
+
+def _value_text(value: object) -> str:
+    """A value as YAML on one line; a text without quotes where it reads the same without."""
+    return value if isinstance(value, str) and _reads_as_itself(value) else _flow(value)
+
+
+def _reads_as_itself(text: str) -> bool:
+    try:
+        return bool(parse_document(COMMAND_LINE, text).data == text)
+    except SpecError:
+        return False
+
+
+def _flow(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{yaml_scalar(key)}: {_flow(each)}' for key, each in value.items())}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_flow, value))}]"
+    return yaml_scalar(value)

@@ -1,0 +1,129 @@
+"""The project's Jinja templates: a sandbox in which undefined names are errors, and which file includes which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from jinja2 import StrictUndefined, TemplateNotFound
+from jinja2.exceptions import SecurityError
+from jinja2.filters import FILTERS as JINJA_FILTERS
+from jinja2.loaders import BaseLoader
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.tests import TESTS as JINJA_TESTS
+from jinja2.utils import missing
+
+from trainyard.author.header import digest
+from trainyard.author.project import Project
+from trainyard.author.written import origin_of, written
+from trainyard.author.yaml_text import wrap, yaml_list, yaml_scalar
+
+SUFFIX = ".j2"
+
+
+class UndefinedName(Exception):
+    """A template used a name that nothing defines. `owner` is what an attribute was looked for in, or None."""
+
+    def __init__(self, name: str, owner: object | None) -> None:
+        super().__init__(name)
+        self.name = name
+        self.owner = owner
+
+
+class _Undefined(StrictUndefined):
+    """Raises `UndefinedName`, which keeps what Jinja's own message loses: the name and where it was looked for."""
+
+    __slots__ = ()
+
+    def _fail_with_undefined_error(self, *_: Any, **__: Any) -> Any:
+        if issubclass(self._undefined_exception, SecurityError):
+            raise self._undefined_exception(self._undefined_hint)
+        name = "" if self._undefined_name is None else str(self._undefined_name)
+        raise UndefinedName(name, None if self._undefined_obj is missing else self._undefined_obj)
+
+    __iter__ = __str__ = __len__ = __bool__ = __eq__ = __ne__ = __contains__ = _fail_with_undefined_error
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = (
+        _fail_with_undefined_error
+    )
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pos__ = __neg__ = _fail_with_undefined_error
+    __call__ = __getitem__ = __lt__ = __le__ = __gt__ = __ge__ = _fail_with_undefined_error
+    __int__ = __float__ = __complex__ = __pow__ = __rpow__ = __hash__ = _fail_with_undefined_error
+
+    def __getattr__(self, name: str) -> Any:
+        if name[:2] == "__":
+            raise AttributeError(name)
+        return self._fail_with_undefined_error()
+
+
+class _ProjectLoader(BaseLoader):
+    """Reads templates and keeps their texts, for digests and for messages."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.texts: dict[str, str] = {}
+
+    def get_source(self, environment: Any, template: str) -> tuple[str, str, None]:
+        path = self.folder / template
+        if not path.is_file() or not path.resolve().is_relative_to(self.folder.resolve()):
+            raise TemplateNotFound(template)
+        self.texts[template] = path.read_text(encoding="utf-8")
+        return self.texts[template], str(path), None
+
+
+class TemplateSet(ImmutableSandboxedEnvironment):
+    """All templates of a project. `uses` says which template names which other ones."""
+
+    def __init__(self, project: Project, **options: Any) -> None:
+        self.project_loader = _ProjectLoader(project.templates)
+        super().__init__(
+            loader=self.project_loader,
+            undefined=_Undefined,
+            keep_trailing_newline=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            autoescape=False,
+            **options,
+        )
+        self.uses: dict[str, set[str]] = {}
+        self.filters |= _OWN_FILTERS
+
+    def join_path(self, template: str, parent: str) -> str:
+        """Jinja asks this for each `import`, `include` and `extends`: names are from `templates/` on."""
+        self.uses.setdefault(parent, set()).add(template)
+        return template
+
+    def digest_of(self, template: str) -> str:
+        """The digest of a loaded template and of everything it uses."""
+        names = {template}
+        waiting = [template]
+        while waiting:
+            new = self.uses.get(waiting.pop(), set()) - names
+            names |= new
+            waiting += new
+        return digest("\0".join(f"{name}\0{self.project_loader.texts.get(name, '')}" for name in sorted(names)))
+
+
+def _yaml(value: object) -> str:
+    """The value as YAML; it still knows where it was written."""
+    text: str = written(yaml_scalar(value), origin_of(value))
+    return text
+
+
+_OWN_FILTERS: dict[str, Callable[..., Any]] = {"yaml": _yaml, "yaml_list": yaml_list, "wrap": wrap}
+FILTERS = sorted({*JINJA_FILTERS, *_OWN_FILTERS})
+TESTS = sorted(JINJA_TESTS)
+
+
+def template_names(project: Project) -> list[str]:
+    """Every template, those that are only used by others (`_….j2`) included; sorted."""
+    return sorted(
+        path.relative_to(project.templates).as_posix()
+        for path in project.templates.rglob(f"*{SUFFIX}")
+        if path.is_file()
+    )
+
+
+def names_of_rendered(names: Iterable[str]) -> list[str]:
+    """The templates that become a file: all but those whose own name begins with an underscore."""
+    return [name for name in names if not name.rpartition("/")[2].startswith("_")]

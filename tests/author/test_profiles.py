@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+from dataclasses import fields as dataclass_fields
+
+import pytest
+
+from trainyard.author.profile_schema import profile_schema
+from trainyard.author.profiles import Profile, load_profile, profile_names
+from trainyard.author.project import Project
+from trainyard.author.settings import as_argument
+from trainyard.author.written import origin_of
+from trainyard.errors import UsageError
+from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.steps.configs import STEP_CONFIGS
+from trainyard.steps.step_fields import step_fields
+
+ALL = ["local", "nc96", "nd40", "nd96", "nd96-h100", "nd96-h200", "nd96-mi300x", "t4"]
+
+
+def write(project: Project, name: str, text: str) -> None:
+    (project.profiles / f"{name}.yaml").write_text(text)
+
+
+def problems_of(project: Project, name: str) -> list[Diagnostic]:
+    with pytest.raises(SpecError) as caught:
+        load_profile(project, name)
+    return list(caught.value.diagnostics)
+
+
+def test_every_profile_of_the_repository_loads(repository: Project) -> None:
+    assert profile_names(repository) == ALL
+    for name in ALL:
+        assert isinstance(load_profile(repository, name), Profile)
+
+
+@pytest.mark.parametrize(
+    ("name", "sku", "world_size", "precision"),
+    [
+        ("local", None, 2, "fp32"),
+        ("t4", "Standard_NC64as_T4_v3", 4, "fp32"),
+        ("nc96", "Standard_NC96ads_A100_v4", 4, "bf16"),
+        ("nd40", "Standard_ND40rs_v2", 16, "fp16"),
+        ("nd96", "Standard_ND96asr_v4", 16, "bf16"),
+        ("nd96-h100", "Standard_ND96isr_H100_v5", 16, "bf16"),
+        ("nd96-h200", "Standard_ND96isr_H200_v5", 16, "bf16"),
+        ("nd96-mi300x", "Standard_ND96isr_MI300X_v5", 16, "bf16"),
+    ],
+)
+def test_gpus_per_node_come_from_the_catalogue(
+    repository: Project, name: str, sku: str | None, world_size: int, precision: str
+) -> None:
+    profile = load_profile(repository, name)
+    assert (profile.sku_name, profile.world_size, profile.precision) == (sku, world_size, precision)
+
+
+def test_a_profile_has_what_it_extends_unless_it_says_otherwise(repository: Project) -> None:
+    profile = load_profile(repository, "nd96-h200")
+    assert [file.stem for file in profile.files] == ["nd96-h200", "nd96-h100", "nd96", "t4"]
+    assert profile.pipelines["ddp"]["micro_batch_size"] == 4
+    assert profile.pipelines["ddp"]["accumulation_steps"] == 1
+
+
+def test_values_know_the_line_they_were_written_at(repository: Project) -> None:
+    profile = load_profile(repository, "nd96-h100")
+    nodes, sku, processes = (origin_of(each) for each in (profile.nodes, profile.sku_name, profile.processes_per_node))
+    assert nodes is not None
+    assert sku is not None
+    assert nodes.file.name == "nd96.yaml"
+    assert nodes.file.read_text().splitlines()[nodes.line - 1] == "nodes: 2"
+    assert sku.file.name == "nd96-h100.yaml"
+    assert processes == sku, "the number of processes follows from the size"
+
+
+def test_settings_are_laid_over_everything(repository: Project) -> None:
+    profile = load_profile(repository, "nd96", {"nodes": 4, "pipelines.ddp.micro_batch_size": 64})
+    assert profile.world_size == 32
+    assert profile.pipelines["ddp"]["micro_batch_size"] == 64
+    assert profile.pipelines["ddp"]["accumulation_steps"] == 1
+    assert origin_of(profile.nodes) is None
+
+
+def test_a_setting_may_make_a_mapping_of_a_text(repository: Project) -> None:
+    settings = {"environment.default": "trainyard-rocm", "environment.evaluate": "azureml:mine:3"}
+    profile = load_profile(repository, "nd96-mi300x", settings)
+    assert profile.environment_of("train_ddp") == "trainyard-rocm"
+    assert profile.environment_of("evaluate") == "azureml:mine:3"
+
+
+def test_nccl_gets_what_azure_sets_but_no_file_of_the_host(repository: Project) -> None:
+    variables = load_profile(repository, "nd96").environment_variables
+    assert variables["NCCL_IB_PCI_RELAXED_ORDERING"] == "1"
+    assert "NCCL_TOPO_FILE" not in variables
+    assert load_profile(repository, "nd96-mi300x").environment_variables == {"NCCL_SOCKET_IFNAME": "eth0"}
+    assert load_profile(repository, "local").environment_variables == {}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("nodes", 0, "'nodes' is 0; the least it can be is 1"),
+        ("nodes", 4096, "the most it can be is 1024"),
+        ("nodes", "many", "'nodes' is a whole number, not the text 'many'"),
+        ("nodez", 2, "'nodez' is no key of a profile. Did you mean 'nodes'"),
+        ("pipelines.ddp.epoch", 2, "'epoch' is no key of 'pipelines.ddp'. Did you mean 'epochs'"),
+        ("pipelines.dpd.epochs", 2, "'dpd' is no key of 'pipelines'. Did you mean 'ddp'"),
+        ("precision", "bf32", "'precision' is one of fp32, bf16, fp16"),
+        ("precision", "bf16", "the NVIDIA T4 16GB of Standard_NC64as_T4_v3 does not have"),
+        ("shm_size", "lots", "a whole number with k, m or g behind it"),
+        ("cluster", "a_b", "letters, digits and hyphens"),
+        ("environment", "trainyrd", "Did you mean 'trainyard'"),
+        ("environment.evalute", "trainyard", "'evalute' is no step. Did you mean 'evaluate'"),
+        ("extends", "nd96", "name the profile itself"),
+        ("sku", "Standard_NC24", "was retired on 2023-08-31.*Closest: Standard_NC64as_T4_v3"),
+        ("sku", "nd96asr", "Closest: Standard_ND96asr_v4"),
+        ("sku", "Standard_D8s_v5", "has no GPUs.*Add processes_per_node"),
+        ("processes_per_node", 2, "says that again. Remove processes_per_node"),
+        ("pipelines.ddp.source", "", "'pipelines.ddp.source' is empty"),
+    ],
+)
+def test_a_wrong_setting_is_said_as_wrong_use(repository: Project, setting: str, value: object, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        load_profile(repository, "t4", {setting: value})
+    assert str(caught.value).startswith(f"--set {as_argument(setting, value)}: ")
+
+
+def test_a_size_without_gpus_takes_its_processes_from_the_profile(repository: Project) -> None:
+    profile = load_profile(repository, "local", {"sku": "hb120rs_v3", "nodes": 2, "processes_per_node": 4})
+    assert profile.sku_name == "Standard_HB120rs_v3"
+    assert profile.world_size == 8
+    assert profile.environment_variables == {}
+
+
+def test_an_unknown_profile_is_answered_with_the_likely_one_and_all(repository: Project) -> None:
+    with pytest.raises(
+        UsageError, match=r"'nd69' is no profile. Did you mean 'nd96'.*There are: local, nc96"
+    ) as caught:
+        load_profile(repository, "nd69")
+    assert all(name in str(caught.value) for name in ALL)
+
+
+def test_a_mistake_in_a_file_is_shown_at_its_line(project: Project) -> None:
+    write(project, "mine", "extends: nd96\ndescription: mine\nnodes: 2\nnodez: 3\nprecision: fp23\n")
+    problems = problems_of(project, "mine")
+    assert [(problem.span.line, problem.span.column) for problem in problems] == [(4, 1), (5, 12)]
+    assert problems[0].hint == "Did you mean 'nodes'?"
+
+
+def test_a_mistake_in_what_is_extended_is_shown_where_it_is(project: Project) -> None:
+    write(project, "parent", "extends: t4\nsku: Standard_NC24\n")
+    write(project, "child", "extends: parent\nnodes: 1\n")
+    (problem,) = problems_of(project, "child")
+    assert (problem.span.file.name, problem.span.line) == ("parent.yaml", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("extends: nd69\n", "there is no profile 'nd69' to extend", "Did you mean 'nd96'?"),
+        ("extends: [t4]\n", "'extends' is the name of one profile, not a list", ""),
+        ("extends: mine\n", "profiles extend each other in a circle: mine extends mine", "Remove one of these"),
+        ("nodes: 1\nnodes: 2\n", "nodes", ""),
+        ("- nodes\n", "", ""),
+    ],
+)
+def test_a_profile_that_cannot_be_put_together(project: Project, text: str, message: str, hint: str) -> None:
+    write(project, "mine", text)
+    problem = problems_of(project, "mine")[0]
+    assert message in problem.message
+    assert hint in problem.hint
+
+
+def test_a_circle_of_profiles_is_named_whole(project: Project) -> None:
+    for name, extended in (("one", "two"), ("two", "three"), ("three", "two")):
+        write(project, name, f"extends: {extended}\n")
+    (problem,) = problems_of(project, "one")
+    assert "two extends three extends two" in problem.message
+    assert problem.span.file.name == "three.yaml"
+
+
+def test_without_size_or_processes_a_profile_says_nothing_to_start(small_project: Project) -> None:
+    text = (small_project.profiles / "base.yaml").read_text().replace("processes_per_node: 3\n", "")
+    write(small_project, "mine", text)
+    (problem,) = problems_of(small_project, "mine")
+    assert "names its machines" in problem.message
+
+
+def test_what_is_missing_is_named(small_project: Project) -> None:
+    write(small_project, "mine", "nodes: 1\nprocesses_per_node: 1\n")
+    missing = {problem.message for problem in problems_of(small_project, "mine")}
+    assert "a profile lacks 'cluster'" in missing
+    assert len(missing) == 5
+
+
+def test_the_digest_changes_with_files_and_settings(project: Project) -> None:
+    before = load_profile(project, "nd96")
+    with_setting = load_profile(project, "nd96", {"nodes": 2})
+    with (project.profiles / "t4.yaml").open("a") as file:
+        file.write("# another remark\n")
+    assert len({before.digest, with_setting.digest, load_profile(project, "nd96").digest}) == 3
+
+
+def test_the_schema_says_of_pipeline_settings_what_the_steps_say() -> None:
+    schema = profile_schema()["properties"]["pipelines"]["properties"]["ddp"]["properties"]
+    described = {field.name: field for config in reversed(STEP_CONFIGS.values()) for field in step_fields(config)}
+    for name in set(schema) - {"accumulation_steps", "checkpoints_path", "source"}:
+        field = described[name]
+        assert schema[name].get("type", "string") == field.type, name
+        assert schema[name].get("minimum") == field.minimum, name
+        assert schema[name].get("maximum") == field.maximum, name
+        assert schema[name].get("enum") == (list(field.choices) if field.choices else None), name
+
+
+def test_every_key_of_the_schema_is_described_for_editors() -> None:
+    def undescribed(schema: dict[str, object], path: str) -> list[str]:
+        properties = schema.get("properties", {})
+        assert isinstance(properties, dict)
+        return [
+            name
+            for key, value in properties.items()
+            for name in ([f"{path}{key}"] if not value.get("description") else []) + undescribed(value, f"{path}{key}.")
+        ]
+
+    assert undescribed(profile_schema(), "") == []
+
+
+def test_profiles_point_editors_to_the_schema(repository: Project) -> None:
+    for name in profile_names(repository):
+        first_line = (repository.profiles / f"{name}.yaml").read_text().splitlines()[0]
+        assert first_line == "# yaml-language-server: $schema=../schemas/profile.schema.json"
+
+
+def test_a_profile_has_no_field_that_is_not_loaded() -> None:
+    assert {"sku", "nodes", "cluster", "spot", "precision", "shm_size", "pipelines"} <= {
+        field.name for field in dataclass_fields(Profile)
+    }
+
+
+def test_a_size_that_is_asked_for_wrongly_is_answered_in_whole_sentences(repository: Project) -> None:
+    with pytest.raises(UsageError, match=r"`trainyard skus` lists all\.$"):
+        load_profile(repository, "local", {"sku": "Standard_ND96asr_v5"})

@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trainyard.author.header import content_of, read_header
+from trainyard.author.profiles import profile_names
+from trainyard.author.project import Project
+from trainyard.author.rendering import render
+from trainyard.errors import UsageError
+from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.steps.configs import STEP_CONFIGS
+from trainyard.steps.step_fields import step_fields
+
+
+def template(project: Project, name: str, text: str) -> None:
+    file = project.templates / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def rendered(project: Project, name: str, profile: str = "base", settings: dict[str, object] | None = None) -> str:
+    return content_of(render(project, profile, settings).files[project.root / name].text)
+
+
+def problem_of(project: Project, text: str) -> Diagnostic:
+    template(project, "notes/mine.txt.j2", text)
+    with pytest.raises(SpecError) as caught:
+        render(project, "base")
+    (problem,) = caught.value.diagnostics
+    assert problem.span.file == project.templates / "notes" / "mine.txt.j2"
+    return problem
+
+
+def test_rendering_twice_gives_the_same_bytes(repository: Project) -> None:
+    first, second = (render(repository, "nd96") for _ in range(2))
+    assert {path: file.text for path, file in first.files.items()} == {
+        path: file.text for path, file in second.files.items()
+    }
+
+
+def test_components_hold_every_field_of_their_steps(repository: Project) -> None:
+    rendering = render(repository, "t4")
+    for name, config in STEP_CONFIGS.items():
+        component = yaml.safe_load(rendering.files[repository.root / "components" / f"{name}.yaml"].text)
+        for field in step_fields(config):
+            assert f"{field.flag} " in component["command"]
+            if field.kind == "output":
+                assert component["outputs"][field.name]["mode"] == field.mode
+                continue
+            port = component["inputs"][field.name]
+            assert port["type"] == field.type
+            assert port.get("default") == field.default
+            assert (port.get("min"), port.get("max")) == (field.minimum, field.maximum)
+            assert port.get("optional", False) == field.optional
+            assert port.get("enum") == (list(field.choices) if field.choices else None)
+            assert port["description"] == field.description
+
+
+def test_texts_and_paths_are_quoted_in_commands_and_optional_ones_may_go(repository: Project) -> None:
+    rendering = render(repository, "t4")
+    command = yaml.safe_load(rendering.files[repository.root / "components/train_ddp.yaml"].text)["command"]
+    assert "--data '${{inputs.data}}' --model '${{outputs.model}}'" in command
+    assert "$[[ --model-overrides '${{inputs.model_overrides}}' ]]" in command
+    assert "--epochs ${{inputs.epochs}}" in command
+    assert "\\" not in command
+
+
+def test_components_say_everything_that_a_node_could_replace(repository: Project) -> None:
+    rendering = render(repository, "nd96", {"nodes": 4})
+    component = yaml.safe_load(rendering.files[repository.root / "components/train_ddp.yaml"].text)
+    assert component["resources"] == {"instance_count": 4, "shm_size": "128g"}
+    assert component["distribution"] == {"type": "pytorch", "process_count_per_instance": 8}
+
+
+@pytest.mark.parametrize("accumulation_steps", [1, 4])
+def test_batch_sizes_multiply_out(repository: Project, accumulation_steps: int) -> None:
+    settings = {"nodes": 3, "pipelines.ddp.accumulation_steps": accumulation_steps}
+    rendering = render(repository, "nd96", settings)
+    inputs = yaml.safe_load(rendering.files[repository.root / "pipelines/ddp.yaml"].text)["inputs"]
+    assert inputs["micro_batch_size"] == 4
+    assert inputs["global_batch_size"] == 4 * accumulation_steps * 24
+
+
+def test_the_pipeline_has_the_steps_defaults(repository: Project) -> None:
+    inputs = yaml.safe_load(render(repository, "local").files[repository.root / "pipelines/ddp.yaml"].text)["inputs"]
+    defaults = {field.name: field.default for field in step_fields(STEP_CONFIGS["train_ddp"])}
+    for name in ("model_type", "epochs", "learning_rate", "seed", "micro_batch_size"):
+        assert inputs[name] == defaults[name]
+
+
+def test_images_of_your_own_are_an_input_of_the_pipeline(project: Project, tmp_path: Path) -> None:
+    images = {"pipelines.ddp.format": "folder", "pipelines.ddp.source": "data/images"}
+    out = tmp_path / "elsewhere" / "deep"
+    pipeline_file = out / "pipelines/ddp.yaml"
+    pipeline = yaml.safe_load(render(project, "t4", images, out).files[pipeline_file].text)
+    assert (pipeline_file.parent / pipeline["inputs"]["images"]["path"]).resolve() == project.root / "data/images"
+    assert pipeline["jobs"]["prepare_images"]["inputs"]["source"] == "${{parent.inputs.images}}"
+    asset = yaml.safe_load(
+        render(project, "t4", {"pipelines.ddp.source": "azureml:images:1"})
+        .files[project.root / "pipelines/ddp.yaml"]
+        .text
+    )
+    assert asset["inputs"]["images"]["path"] == "azureml:images:1"
+
+
+def test_a_fixed_folder_for_checkpoints_is_the_outputs_path(repository: Project) -> None:
+    path = "azureml://datastores/workspaceblobstore/paths/trainyard/mine"
+    rendering = render(repository, "t4", {"pipelines.ddp.checkpoints_path": path})
+    outputs = yaml.safe_load(rendering.files[repository.root / "pipelines/ddp.yaml"].text)["outputs"]
+    assert outputs["checkpoints"] == {"type": "uri_folder", "mode": "rw_mount", "path": path}
+
+
+def test_a_rendering_elsewhere_finds_its_code_components_and_environment(project: Project, tmp_path: Path) -> None:
+    out = tmp_path / "a" / "b"
+    rendering = render(project, "nd96-mi300x", None, out)
+    component = yaml.safe_load(rendering.files[out / "components/train_ddp.yaml"].text)
+    assert (out / "components" / component["code"]).resolve() == project.root / "src"
+    assert component["environment"] == "file:../environments/trainyard-rocm.yaml"
+    pipeline = yaml.safe_load(rendering.files[out / "pipelines/ddp.yaml"].text)
+    for job in pipeline["jobs"].values():
+        assert Path(os.path.normpath(out / "pipelines" / job["component"])) in rendering.files
+
+
+def test_several_machines_without_infiniband_are_warned_of(repository: Project) -> None:
+    for profile, nodes, warned in (("t4", 1, False), ("t4", 2, True), ("nd96", 2, False)):
+        rendering = render(repository, profile, {"nodes": nodes})
+        component = rendering.files[repository.root / "components/train_ddp.yaml"].text
+        assert ("# WARNING: there is no InfiniBand" in component) == warned
+
+
+def test_spot_capacity_is_the_low_priority_tier(repository: Project) -> None:
+    for spot, tier in ((True, "low_priority"), (False, "dedicated")):
+        rendering = render(repository, "t4", {"spot": spot})
+        compute = yaml.safe_load(rendering.files[repository.root / "compute/gpu_cluster.yaml"].text)
+        assert (compute["tier"], compute["min_instances"]) == (tier, 0)
+
+
+def test_a_template_that_says_nothing_makes_no_file(repository: Project) -> None:
+    assert repository.root / "compute/gpu_cluster.yaml" not in render(repository, "local").files
+
+
+def test_templates_with_an_underscore_are_only_used_by_others(small_project: Project) -> None:
+    template(small_project, "notes/_shared.j2", "{% macro twice(x) %}{{ x }}{{ x }}{% endmacro %}")
+    template(small_project, "notes/a.txt.j2", "{% import 'notes/_shared.j2' as s %}\n{{ s.twice(profile.nodes) }}\n")
+    assert [path.name for path in render(small_project, "base").files] == ["a.txt"]
+    assert rendered(small_project, "notes/a.txt") == "22\n"
+
+
+def test_the_header_names_template_profile_and_settings(repository: Project) -> None:
+    settings = {"nodes": 4, "spot": True, "description": "my own machines"}
+    for path, file in render(repository, "nd96", settings).files.items():
+        header = read_header(file.text)
+        assert header is not None
+        assert repository.root / header.template.removesuffix(".j2") == path
+        assert (header.profile, header.settings) == ("nd96", settings)
+        command = "`trainyard render nd96 --set nodes=4 --set spot=true --set 'description=my own machines'`"
+        assert command in file.text.splitlines()[0]
+
+
+def test_the_templates_digest_covers_what_the_template_uses(small_project: Project) -> None:
+    def digest() -> str:
+        file = next(file for path, file in render(small_project, "base").files.items() if path.name == "a.txt")
+        header = read_header(file.text)
+        assert header is not None
+        return header.template_digest
+
+    template(small_project, "notes/a.txt.j2", "{% include 'notes/_b.j2' %}\nend\n")
+    template(small_project, "notes/_b.j2", "{% include 'notes/_c.j2' %}\n")
+    template(small_project, "notes/_c.j2", "{# one #}\n")
+    template(small_project, "notes/_unused.j2", "{# one #}\n")
+    before = digest()
+    template(small_project, "notes/_unused.j2", "{# two #}\n")
+    assert digest() == before
+    template(small_project, "notes/_c.j2", "{# two #}\n")
+    assert digest() != before
+
+
+def test_without_a_profile_and_files_on_disk_one_must_be_named(project: Project) -> None:
+    with pytest.raises(UsageError, match=r"nothing is rendered in .* yet"):
+        render(project)
+
+
+# Mistakes in templates ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "message", "hint"),
+    [
+        ("one\n  {{ profil.nodes }}\n", 2, 6, "'profil' is undefined", "Did you mean 'profile'?"),
+        ("{% set size = 3 %}\n{{ sise }}\n", 2, 4, "'sise' is undefined", "Did you mean 'size'?"),
+        ("{{ profile.nodes }} {{ profile.nodez }}\n", 1, 32, "the profile has no 'nodez'", "Did you mean 'nodes'?"),
+        ("{{ steps.train_dpd.name }}\n", 1, 10, "this mapping has no 'train_dpd'", "Did you mean 'train_ddp'?"),
+        ("{{ steps.evaluate.titel }}\n", 1, 19, "a step has no 'titel'", "Did you mean 'title'?"),
+        ("{{ profile.name.foo }}\n", 1, 17, "the value 'base' has no 'foo'", ""),
+        ("{% if nothing %}x{% endif %}\n", 1, 7, "'nothing' is undefined", "Known here"),
+        ("{% for x in nothing %}x{% endfor %}\n", 1, 13, "'nothing' is undefined", ""),
+        ("{{ 1 + nothing }}\n", 1, 8, "'nothing' is undefined", ""),
+        ("{{ nothing.more }}\n", 1, 4, "'nothing' is undefined", ""),
+        ("{{ nothing() }}\n", 1, 4, "'nothing' is undefined", ""),
+        ("a\n{{ profile.nodes | yml }}\n", 2, 20, "No filter named 'yml'", "Did you mean 'yaml'?"),
+        (
+            "{% if profile.sku %}{{ 1 | yml }}{% else %}{{ 1 | ymal }}{% endif %}\n",
+            1,
+            51,
+            "No filter named 'ymal'",
+            "yaml",
+        ),
+        ("{{ 1 is evn }}\n", 1, 9, "No test named 'evn'", "Did you mean 'even'?"),
+        ("a\n{% endfro %}\n", 2, 4, "Encountered unknown tag 'endfro'", ""),
+        ("a\nb {{ 1 +\n", 2, 3, "unexpected", ""),
+        ("{{ 'unclosed }}\n", 1, 1, "unexpected char", ""),
+        ("{{ profile.__class__ }}\n", 1, 12, "access to attribute '__class__'", "sandbox"),
+        ("{{ profile.pipelines.clear() }}\n", 1, 22, "access to attribute 'clear'", "sandbox"),
+        ("{{ 1 / 0 }}\n", 1, 1, "this cannot be computed: division by zero", ""),
+        ("{{ 'a' + 1 }}\n", 1, 1, "this cannot be computed: can only concatenate", ""),
+        ("{{ range(1000000) | list }}\n", 1, 1, "this cannot be computed: Range too big", ""),
+        ("{% macro m() %}{{ m() }}{% endmacro %}\n{{ m() }}\n", 1, 1, "this cannot be computed", ""),
+        ("{% include 'notes/mien.txt.j2' %}\n", 1, 13, "there is no template", "Did you mean 'notes/mine.txt.j2'?"),
+        ("{% include '../profiles/base.yaml' %}\n", 1, 13, "there is no template", ""),
+    ],
+)
+def test_a_mistake_in_a_template_is_shown_at_its_line_and_column(
+    small_project: Project, text: str, line: int, column: int, message: str, hint: str
+) -> None:
+    problem = problem_of(small_project, text)
+    assert message in problem.message
+    assert hint in problem.hint
+    assert (problem.span.line, problem.span.column) == (line, column)
+
+
+def test_a_name_in_a_later_line_of_a_tag_is_found_there(small_project: Project) -> None:
+    problem = problem_of(small_project, "{{ [\n  1,\n  nothing,\n] | join }}\n")
+    assert (problem.span.line, problem.span.column) == (3, 3)
+
+
+def test_a_mistake_inside_a_macro_is_shown_inside_the_macro(small_project: Project) -> None:
+    template(small_project, "notes/_m.j2", "{% macro m(x) %}\n{{ x.no_such_thing }}\n{% endmacro %}\n")
+    template(small_project, "notes/a.txt.j2", "{% import 'notes/_m.j2' as m %}\n\n{{ m.m(profile) }}\n")
+    with pytest.raises(SpecError) as caught:
+        render(small_project, "base")
+    assert str(caught.value).startswith(f"{small_project.templates / 'notes' / '_m.j2'}:2:6")
+    template(small_project, "notes/a.txt.j2", "{% import 'notes/_m.j2' as m %}\n\n{{ m.mm(profile) }}\n")
+    with pytest.raises(SpecError, match=r"a.txt.j2:3:6: templates/notes/_m.j2 has no 'mm'"):
+        render(small_project, "base")
+
+
+def test_a_template_that_is_not_text_is_named(small_project: Project) -> None:
+    (small_project.templates / "notes" / "a.txt.j2").write_bytes(b"\xff\xfe")
+    with pytest.raises(SpecError, match="not UTF-8"):
+        render(small_project, "base")
+
+
+def test_what_is_no_yaml_is_found_before_anything_is_written(small_project: Project) -> None:
+    template(small_project, "notes/a.yaml.j2", "a:\n  - 1\n b: {{ profile.nodes }}\n")
+    with pytest.raises(SpecError) as caught:
+        render(small_project, "base")
+    (problem,) = caught.value.diagnostics
+    assert "no usable YAML" in problem.message
+    assert problem.span.file == small_project.templates / "notes" / "a.yaml.j2"
+    template(small_project, "notes/a.yaml.j2", "a: 1\na: {{ profile.nodes }}\n")
+    with pytest.raises(SpecError) as caught:
+        render(small_project, "base")
+    (problem,) = caught.value.diagnostics
+    assert (problem.span.line, problem.related[0].span.file.name) == (2, "base.yaml")
+
+
+def test_every_profile_renders(repository: Project) -> None:
+    for name in profile_names(repository):
+        for path, file in render(repository, name).files.items():
+            if path.suffix == ".yaml":
+                assert isinstance(yaml.safe_load(file.text), dict)

@@ -1,0 +1,137 @@
+"""Microsoft's own client loads and validates everything that every profile renders: offline, in one process.
+
+It shows what the client accepts and would send, not what the service makes of it.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.author.profiles import Profile, load_profile, profile_names
+from trainyard.author.project import Project
+from trainyard.author.rendering import render
+from trainyard.author.writing import write
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # The client warns of its own dealings with marshmallow, here as it is imported …
+    import azure.ai.ml as azure_ml
+
+# … and here as it is used.
+pytestmark = pytest.mark.filterwarnings("ignore:The `context` parameter is deprecated")
+
+PROJECT = Project(Path(__file__).resolve().parents[2])
+PROFILES = profile_names(PROJECT)
+
+
+@pytest.fixture(scope="module")
+def renderings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Every profile, rendered into a folder of its own outside of the project."""
+    folders: dict[str, Path] = {}
+    for profile in PROFILES:
+        folders[profile] = tmp_path_factory.mktemp("out") / profile / "deep"
+        write(PROJECT, render(PROJECT, profile, {}, folders[profile]))
+    return folders
+
+
+@pytest.fixture(params=PROFILES)
+def rendering(request: pytest.FixtureRequest, renderings: dict[str, Path]) -> tuple[Profile, Path]:
+    """One profile, and the folder it is rendered into."""
+    return load_profile(PROJECT, request.param), renderings[request.param]
+
+
+def yaml_files(root: Path, folder: str) -> Iterator[Path]:
+    return iter(sorted((root / folder).glob("*.yaml")))
+
+
+def errors_of(loaded: Any) -> dict[str, str]:
+    result = loaded._validate(raise_error=False)
+    return {} if result.passed else dict(result.error_messages)
+
+
+def test_every_pipeline_loads_validates_and_can_be_sent(rendering: tuple[Profile, Path]) -> None:
+    profile, root = rendering
+    files = list(yaml_files(root, "pipelines"))
+    assert files
+    for file in files:
+        job = azure_ml.load_job(file)
+        assert errors_of(job) == {}
+        sent = job._to_rest_object().as_dict()["properties"]
+        train = sent["jobs"]["train_ddp"]
+        variables = train.get("environment_variables", {})
+        assert variables == profile.environment_variables
+        # Numbers travel as Python's str() has them; YAML that read 0.003 as text would show here.
+        assert float(sent["inputs"]["learning_rate"]["value"]) > 0
+        assert int(sent["inputs"]["global_batch_size"]["value"]) % profile.world_size == 0
+
+
+def test_what_is_sent_for_training_is_complete(rendering: tuple[Profile, Path]) -> None:
+    profile, root = rendering
+    component = azure_ml.load_component(root / "components" / "train_ddp.yaml")
+    sent = component._to_dict()
+    assert sent["resources"] == {"instance_count": profile.nodes, "shm_size": profile.shm_size}
+    assert sent["distribution"]["process_count_per_instance"] == profile.processes_per_node
+    assert sent["is_deterministic"] is True
+
+
+def test_every_component_loads_alone(rendering: tuple[Profile, Path]) -> None:
+    _, root = rendering
+    files = list(yaml_files(root, "components"))
+    assert len(files) >= 3
+    for file in files:
+        component = azure_ml.load_component(file)
+        assert errors_of(component) == {}, file
+        assert Path(os.path.normpath(file.parent / component.code)) == PROJECT.root / "src"
+
+
+def test_every_environment_and_compute_loads(rendering: tuple[Profile, Path]) -> None:
+    profile, root = rendering
+    environments = [azure_ml.load_environment(file) for file in yaml_files(root, "environments")]
+    assert {environment.name for environment in environments} == {"trainyard", "trainyard-rocm"}
+    computes = [azure_ml.load_compute(file) for file in yaml_files(root, "compute")]
+    assert [(compute.name, compute.size) for compute in computes] == (
+        [(profile.cluster, profile.sku_name)] if profile.sku_name else []
+    )
+    for compute in computes:
+        assert (compute.min_instances, compute.max_instances) == (0, profile.nodes)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"environment": "trainyard"},
+        {"spot": True, "nodes": 2},
+        {"pipelines.ddp.format": "folder", "pipelines.ddp.source": "src"},
+        {"pipelines.ddp.format": "folder", "pipelines.ddp.source": "azureml:images:1"},
+        {"pipelines.ddp.checkpoints_path": "azureml://datastores/workspaceblobstore/paths/trainyard/mine"},
+    ],
+    ids=str,
+)
+def test_what_settings_add_is_accepted_too(settings: dict[str, object], tmp_path: Path) -> None:
+    write(PROJECT, render(PROJECT, "t4", settings, tmp_path))
+    job = azure_ml.load_job(tmp_path / "pipelines" / "ddp.yaml")
+    assert errors_of(job) == {}
+    job._to_rest_object()
+
+
+def test_the_committed_files_are_accepted_where_they_lie() -> None:
+    for file in yaml_files(PROJECT.root, "pipelines"):
+        assert errors_of(azure_ml.load_job(file)) == {}
+
+
+def test_the_snapshot_leaves_the_authors_side_out() -> None:
+    from azure.ai.ml._utils._asset_utils import get_ignore_file
+
+    source = PROJECT.root / "src"
+    ignored = get_ignore_file(source)
+    modules = sorted(path for path in (source / "trainyard").rglob("*.py") if "__pycache__" not in path.parts)
+    uploaded = {path.relative_to(source).as_posix() for path in modules if not ignored.is_file_excluded(path)}
+    assert "trainyard/__init__.py" in uploaded
+    assert "trainyard/steps/step_fields.py" in uploaded
+    assert "trainyard/steps/configs/train_ddp.py" in uploaded
+    assert {name for name in uploaded if not name.startswith("trainyard/steps/")} == {"trainyard/__init__.py"}
