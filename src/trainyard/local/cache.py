@@ -1,0 +1,222 @@
+"""Reuse of unchanged jobs: what goes into a job is digested into a key, and what came out is found again under it.
+
+A key holds, under names a person knows, one digest for each thing that a job's result depends on. So when a job is not
+reused, the names whose digests differ from its last time say why.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.local.digests import ContentDigests, digest_of
+from trainyard.local.records import cannot_write, write_json
+from trainyard.local.resolution import JobOutput, LocalPath, ResolvedJob
+from trainyard.local.snapshot import Snapshot
+from trainyard.local.walking import files_beneath
+from trainyard.spec.model import Environment
+
+CACHE_FORMAT = "trainyard.cache/1"
+_LOCATIONS_KEPT = 5
+_LOCAL_PYTHON = "the local Python and its packages"
+
+
+@dataclass(frozen=True)
+class JobKey:
+    """The key of a job's result, and the digest of each thing that went into it."""
+
+    key: str
+    parts: dict[str, str]
+
+
+@dataclass(frozen=True)
+class EarlierResult:
+    """A completed job of an earlier run whose outputs are whole and unaltered."""
+
+    run_folder: Path
+    run: str
+    job: str
+    identity: str
+
+
+def job_key(
+    job: ResolvedJob, snapshot: Snapshot, upstream_identities: Mapping[str, str], digests: ContentDigests
+) -> JobKey:
+    """The key of a job: code, command, inputs by content, environment, processes, resources, variables.
+
+    The command counts as written, with its ports by name; what the names stand for is in the inputs. Outputs of other
+    jobs count by `upstream_identities`, local data by content.
+    """
+    component = job.job.component
+    resources = job.job.effective_resources
+    parts = {
+        "code": snapshot.digest(digests),
+        "command": digest_of(component.command.data),
+        "outputs": digest_of(sorted((port.name, port.type) for port in component.outputs.values())),
+        "environment": _environment_digest(component.environment, digests),
+        _LOCAL_PYTHON: local_python_digest(),
+        "distribution": digest_of(job.distribution, job.nodes, job.processes_per_node),
+        "resources": digest_of(
+            [value.data if value else None for value in (resources.instance_type, resources.shm_size)]
+            if resources
+            else []
+        ),
+        "environment_variables": digest_of(job.environment_variables),
+    }
+    for name, source in job.inputs.items():
+        if isinstance(source, JobOutput):
+            content = digest_of(upstream_identities[source.job], source.port)
+        elif isinstance(source, LocalPath):
+            content = digests.of_path(source.path)
+        else:
+            content = digest_of(type(source).__name__, source)
+        parts[f"input {name}"] = content
+    return JobKey(digest_of(parts), parts)
+
+
+def _environment_digest(environment: Environment | None, digests: ContentDigests) -> str:
+    if environment is None:
+        return digest_of(None)
+    paths = [path for path in (environment.build_path, environment.conda_file) if path is not None]
+    contents = [digests.of_path(path) for path in paths if path.exists()]
+    return digest_of(environment.reference, environment.image, environment.dockerfile, contents)
+
+
+def local_python_digest() -> str:
+    """What Python and which versions of which packages jobs run with here: another torch is another result."""
+    folders = {Path(entry) for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))}
+    packages = sorted(
+        name for folder in folders if folder.is_dir() for name in os.listdir(folder) if name.endswith("-info")
+    )
+    return digest_of(sys.version, packages, os.environ.get("PYTHONPATH"))
+
+
+class StepCache:
+    """Where results are found again: one small file per key, which names the run folders that hold the outputs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find(self, key: JobKey, own_run: Path) -> tuple[EarlierResult | None, str | None]:
+        """The newest whole result under this key in another run; or None, and what is wrong with the ones known."""
+        entry = _read(self._result_file(key))
+        trouble = None
+        for location in reversed(entry.get("locations", [])):
+            run_folder = Path(location["run_folder"])
+            if run_folder == own_run:
+                continue
+            alteration = _alteration(run_folder / "jobs" / location["job"] / "outputs", location["files"])
+            if alteration is None:
+                return EarlierResult(run_folder, location["run"], location["job"], entry["identity"]), None
+            trouble = trouble or f"its result in run {location['run']} {alteration}"
+        return None, trouble
+
+    def why_new(self, last_file_name: str, key: JobKey) -> str:
+        """Why there is no result under this key: what differs from the last time that this job ran."""
+        last = _read(self._last_file(last_file_name))
+        if not last:
+            return "it has not run before"
+        names = sorted(set(key.parts) | set(last["parts"]))
+        changed = [name for name in names if key.parts.get(name) != last["parts"].get(name)]
+        if not changed:
+            return f"its result in run {last['run']} is gone, or it did not complete"
+        return f"changed since run {last['run']}: {', '.join(changed)}"
+
+    def remember_start(self, last_file_name: str, key: JobKey, run: str) -> None:
+        """Keep what went into this job's newest start, to tell the next one what changed. Raises `RunError`."""
+        self._write(self._last_file(last_file_name), {"format": CACHE_FORMAT, "run": run, "parts": key.parts})
+
+    def remember_result(self, key: JobKey, identity: str, run_folder: Path, run: str, job: str) -> None:
+        """Keep a completed job's outputs under its key, with the size and time of every file. Raises `RunError`."""
+        file = self._result_file(key)
+        entry = _read(file)
+        known = entry.get("locations", []) if entry.get("identity") == identity else []
+        location = {
+            "run_folder": str(run_folder.resolve()),
+            "run": run,
+            "job": job,
+            "files": _inventory(run_folder / "jobs" / job / "outputs"),
+        }
+        document = {
+            "format": CACHE_FORMAT,
+            "identity": identity,
+            "locations": [*known, location][-_LOCATIONS_KEPT:],
+        }
+        self._write(file, document)
+
+    def _write(self, file: Path, document: object) -> None:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(file.parent, error) from error
+        write_json(file, document)
+
+    def _result_file(self, key: JobKey) -> Path:
+        return self._folder / "results" / f"{key.key}.json"
+
+    def _last_file(self, name: str) -> Path:
+        return self._folder / "last" / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}.json"
+
+
+def bring(earlier: EarlierResult, job_folder: Path) -> None:
+    """Bring an earlier job's outputs and logs into a new run: by hard links, or by copies across file systems.
+
+    What lies in the job's folder is taken away first: a runner that was killed over this leaves a part of it. Raises
+    `RunError` when that cannot be written; what was begun is then taken away again.
+    """
+    source = earlier.run_folder / "jobs" / earlier.job
+    shutil.rmtree(job_folder, ignore_errors=True)
+    try:
+        for part in ("outputs", "user_logs"):
+            if (source / part).is_dir():
+                shutil.copytree(source / part, job_folder / part, symlinks=True, copy_function=_link_or_copy)
+    except (OSError, shutil.Error) as error:
+        shutil.rmtree(job_folder, ignore_errors=True)
+        reason = error if isinstance(error, OSError) and error.errno else OSError(str(error))
+        raise cannot_write(job_folder, reason) from error
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
+def _inventory(folder: Path) -> dict[str, list[int]]:
+    """Size and modification time (ns) of every file beneath a folder, by relative name."""
+    inventory = {}
+    for file, name in files_beneath(folder):
+        status = file.stat()
+        inventory[name] = [status.st_size, status.st_mtime_ns]
+    return inventory
+
+
+def _alteration(folder: Path, recorded: Mapping[str, list[int]]) -> str | None:
+    """What differs from what was recorded, or None when nothing does."""
+    if not folder.is_dir():
+        return "is gone"
+    found = _inventory(folder)
+    for name in sorted(set(found) | set(recorded)):
+        if name not in found:
+            return f"lacks {name}"
+        if name not in recorded:
+            return f"has a file more, {name}"
+        if found[name] != recorded[name]:
+            return f"was altered ({name})"
+    return None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # the cache only saves time; without it the job runs
+    return document if isinstance(document, dict) and document.get("format") == CACHE_FORMAT else {}

@@ -1,0 +1,106 @@
+"""A component's command, filled in as Azure ML does: nothing is quoted, and absent optional parts are dropped.
+
+So a value that holds the quote it stands in would end it and break the command, or worse, be run; such a value is
+refused. What stands in no quotes is the component's own affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from trainyard.local.located import mistake, parsed
+from trainyard.local.values import ParameterValue, as_text
+from trainyard.spec.expressions import Binding, Literal, OptionalPart, Segment
+from trainyard.spec.model import Component
+
+
+def fill_command(component: Component, inputs: Mapping[str, ParameterValue | Path], outputs: Mapping[str, Path]) -> str:
+    """The shell line of a job: `${{inputs.x}}` as a literal's `str()` or a path, `${{outputs.y}}` as a path.
+
+    `$[[ … ]]` is dropped when an optional input in it is not given. Raises `SpecError` for a binding that the
+    component does not have, an input that is not given and stands outside `$[[ ]]`, or a value that would break out of
+    the quotes it stands in.
+    """
+    return _Filler(component, inputs, outputs).fill(parsed(component.command.data, component.command.span))
+
+
+# What ends a quoted text of a POSIX shell, or means something in it.
+_UNSAFE_WITHIN = {"'": "'", '"': '"$`\\'}
+
+
+class _Filler:
+    def __init__(
+        self, component: Component, inputs: Mapping[str, ParameterValue | Path], outputs: Mapping[str, Path]
+    ) -> None:
+        self.component = component
+        self.inputs = inputs
+        self.outputs = outputs
+        self.quote: str | None = None
+
+    def fill(self, segments: tuple[Segment, ...]) -> str:
+        return "".join(self._segment(segment) for segment in segments)
+
+    def _segment(self, segment: Segment) -> str:
+        if isinstance(segment, Literal):
+            self.quote = _quote_after(segment.text, self.quote)
+            return segment.text
+        if isinstance(segment, OptionalPart):
+            bindings = [inner for inner in segment.segments if isinstance(inner, Binding)]
+            return self.fill(segment.segments) if all(self._is_given(binding) for binding in bindings) else ""
+        return self._binding(segment)
+
+    def _is_given(self, binding: Binding) -> bool:
+        name = ".".join(binding.path[1:])
+        is_absent = binding.path[0] == "inputs" and name in self.component.inputs and name not in self.inputs
+        return not is_absent
+
+    def _unbroken(self, text: str, binding: Binding, value: ParameterValue | Path | None) -> str:
+        """The text, when it leaves the quotes around it whole; `value` is what an input is, None for an output."""
+        unsafe = _UNSAFE_WITHIN.get(self.quote or "", "")
+        found = next((character for character in text if character in unsafe), None)
+        if found is None:
+            return text
+        if value is None:
+            mend = "put the run in another folder with --run-dir DIR"
+        elif isinstance(value, Path):
+            mend = "give a path without it: rename the folder, or put the run elsewhere if another job writes it"
+        else:
+            mend = "give a value without it"
+        raise mistake(
+            self.component.command.span,
+            f"{binding.path[0][:-1]} {'.'.join(binding.path[1:])!r} of {self.component.name} holds {found} and stands "
+            f"within {self.quote} in the command, which it would break: {text}",
+            mend,
+        )
+
+    def _binding(self, binding: Binding) -> str:
+        kind, name = binding.path[0], ".".join(binding.path[1:])
+        if kind == "inputs" and name in self.inputs:
+            value = self.inputs[name]
+            return self._unbroken(str(value) if isinstance(value, Path) else as_text(value), binding, value)
+        if kind == "outputs" and name in self.outputs:
+            return self._unbroken(str(self.outputs[name]), binding, None)
+        if kind == "inputs" and name in self.component.inputs:
+            raise mistake(
+                self.component.command.span, f"{binding.text}: optional input {name!r} is not given; put it in $[[ … ]]"
+            )
+        raise mistake(
+            self.component.command.span,
+            f"{binding.text} in the command is neither an input nor an output of {self.component.name}",
+        )
+
+
+def _quote_after(text: str, quote: str | None) -> str | None:
+    """The quote that is open behind this part of a shell line, when `quote` is open before it."""
+    is_escaped = False
+    for character in text:
+        if is_escaped:
+            is_escaped = False
+        elif character == "\\" and quote != "'":
+            is_escaped = True
+        elif character == quote:
+            quote = None
+        elif quote is None and character in _UNSAFE_WITHIN:
+            quote = character
+    return quote

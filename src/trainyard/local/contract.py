@@ -1,0 +1,204 @@
+"""The environment variables that Azure ML gives a process of a job, given here in the same names and meanings.
+
+Each variable is one line of a table: its name, when it is set, what it holds, and where that is known from.
+Everything of these names that the runner's own environment holds is taken away first, so that a job sees what it
+would see there and nothing of the shell, cluster or training it was started from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from trainyard.local.values import ParameterValue, as_text
+
+When = Literal["every job", "pytorch", "several nodes"]
+
+MASTER_ADDRESS = "127.0.0.1"
+_NO_SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"
+
+
+@dataclass(frozen=True)
+class ProcessContext:
+    """What one process of a job is: its run, its place among the ranks, its files.
+
+    `node_rank` counts nodes, `local_rank` processes on a node. `input_paths` and `output_paths` are of ports that
+    carry files, `parameters` are the literals. `attempt` counts from 1.
+    """
+
+    run_id: str
+    root_run_id: str
+    experiment: str
+    experiment_id: str
+    tracking_uri: str
+    distribution: str | None
+    nodes: int
+    processes_per_node: int
+    node_rank: int
+    local_rank: int
+    master_port: int
+    working_folder: Path
+    data_folder: Path
+    attempt: int = 1
+    gpus: int = 0
+    vm_size: str = "local"
+    input_paths: Mapping[str, Path] = field(default_factory=dict)
+    output_paths: Mapping[str, Path] = field(default_factory=dict)
+    parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
+
+    @property
+    def world_size(self) -> int:
+        """Processes over all nodes."""
+        return self.nodes * self.processes_per_node
+
+    @property
+    def rank(self) -> int:
+        """The global rank: node by node."""
+        return self.node_rank * self.processes_per_node + self.local_rank
+
+    @property
+    def process_name(self) -> str:
+        """`rank_N` where ranks know of each other, else `main`."""
+        return f"rank_{self.rank}" if self.distribution is not None and self.world_size > 1 else "main"
+
+    @property
+    def compute_context(self) -> str:
+        """What is known of the machine, as JSON."""
+        return json.dumps(
+            {
+                "cluster_name": "local",
+                "node_id": f"local_{self.node_rank}",
+                "run_attempt_count": self.attempt,
+                "gpu_count": self.gpus,
+                "vm_size": self.vm_size,
+                "vm_priority": "Dedicated",
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable of the contract, and where it is known from."""
+
+    name: str
+    when: When
+    value: Callable[[ProcessContext], object]
+    source: str
+
+
+_DISTRIBUTED_DOCS = "MicrosoftDocs/azure-ai-docs how-to-train-distributed-gpu.md"
+_CHEATSHEET = "Azure/azureml-cheatsheets distributed-training.md"
+_OBSERVED = "observed in published dumps of a job's environment"
+_MLFLOW = "azureml-mlflow 1.62.0.post6, service_context_loader.py"
+_LOCAL = "local runs only"
+
+VARIABLES: tuple[Variable, ...] = (
+    Variable("MASTER_ADDR", "pytorch", lambda p: MASTER_ADDRESS, _DISTRIBUTED_DOCS),
+    Variable("MASTER_PORT", "pytorch", lambda p: p.master_port, _CHEATSHEET),
+    Variable("WORLD_SIZE", "pytorch", lambda p: p.world_size, _DISTRIBUTED_DOCS),
+    Variable("NODE_RANK", "pytorch", lambda p: p.node_rank, _DISTRIBUTED_DOCS),
+    Variable("RANK", "pytorch", lambda p: p.rank, _DISTRIBUTED_DOCS),
+    Variable("LOCAL_RANK", "pytorch", lambda p: p.local_rank, _DISTRIBUTED_DOCS),
+    Variable("AZUREML_RUN_ID", "every job", lambda p: p.run_id, _OBSERVED),
+    Variable("AZUREML_ROOT_RUN_ID", "every job", lambda p: p.root_run_id, _OBSERVED),
+    Variable(
+        "AZUREML_EXPERIMENT_ID", "every job", lambda p: p.experiment_id, f"{_OBSERVED}; DeepSpeed comm.py in_aml()"
+    ),
+    Variable("AZUREML_ARM_PROJECT_NAME", "every job", lambda p: p.experiment, _OBSERVED),
+    Variable("AZUREML_ARM_SUBSCRIPTION", "every job", lambda p: _NO_SUBSCRIPTION, _OBSERVED),
+    Variable("AZUREML_ARM_RESOURCEGROUP", "every job", lambda p: "local", _OBSERVED),
+    Variable("AZUREML_ARM_WORKSPACE_NAME", "every job", lambda p: "local", _OBSERVED),
+    Variable("AZUREML_NODE_COUNT", "every job", lambda p: p.nodes, _OBSERVED),
+    Variable("AZUREML_CR_NODE_RANK", "every job", lambda p: p.node_rank, _OBSERVED),
+    Variable("AZUREML_PROCESS_NAME", "every job", lambda p: p.process_name, _OBSERVED),
+    Variable("AZUREML_CR_COMPUTE_CONTEXT", "every job", lambda p: p.compute_context, _OBSERVED),
+    Variable("AZUREML_CR_EXECUTION_WORKING_DIR_PATH", "every job", lambda p: p.working_folder, _OBSERVED),
+    Variable("AZUREML_CR_DATA_CAPABILITY_PATH", "every job", lambda p: p.data_folder, _OBSERVED),
+    Variable("AZ_BATCHAI_JOB_MASTER_NODE_IP", "every job", lambda p: MASTER_ADDRESS, f"{_OBSERVED} (AmlCompute)"),
+    Variable("AZ_BATCHAI_TASK_INDEX", "every job", lambda p: p.node_rank, f"{_OBSERVED} (AmlCompute)"),
+    Variable(
+        "AZ_BATCH_IS_CURRENT_NODE_MASTER",
+        "every job",
+        lambda p: "true" if p.node_rank == 0 else "false",
+        f"{_OBSERVED} (AmlCompute)",
+    ),
+    Variable(
+        "AZ_BATCH_HOST_LIST",
+        "several nodes",
+        lambda p: ",".join([MASTER_ADDRESS] * p.nodes),
+        f"{_OBSERVED} (AmlCompute)",
+    ),
+    Variable("MLFLOW_TRACKING_URI", "every job", lambda p: p.tracking_uri, _MLFLOW),
+    Variable("MLFLOW_TRACKING_TOKEN", "every job", lambda p: "local", _MLFLOW),
+    Variable("MLFLOW_RUN_ID", "every job", lambda p: p.run_id, _MLFLOW),
+    Variable("MLFLOW_EXPERIMENT_ID", "every job", lambda p: p.experiment_id, _MLFLOW),
+    Variable("MLFLOW_EXPERIMENT_NAME", "every job", lambda p: p.experiment, _MLFLOW),
+    # MLflow 3 refuses its file store without it; the store is ours, so the permission is too.
+    Variable("MLFLOW_ALLOW_FILE_STORE", "every job", lambda p: "true", _LOCAL),
+    # Without it a rank's last lines are lost when it is killed, and the live display has nothing to show.
+    Variable("PYTHONUNBUFFERED", "every job", lambda p: "1", _LOCAL),
+)
+
+# One variable per port: prefix + the port's name.
+INPUT_PREFIXES = ("AZURE_ML_INPUT_", "AZUREML_DATAREFERENCE_")
+OUTPUT_PREFIXES = ("AZURE_ML_OUTPUT_", "")
+PARAMETER_PREFIX = "AZUREML_PARAMETER_"
+
+# What other launchers and clusters leave in a shell, and would make a step believe that it is theirs.
+_FOREIGN_NAMES = frozenset(
+    {"TF_CONFIG", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"}
+)
+_FOREIGN_PREFIXES = (
+    "OMPI_",
+    "PMI_",
+    "PMIX_",
+    "TORCHELASTIC_",
+    "SLURM_",
+    "AZ_BATCH",
+    "AZUREML_",
+    "AZURE_ML_",
+    "MLFLOW_",
+)
+
+
+def process_environment(
+    process: ProcessContext, own_variables: Mapping[str, str], inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """The whole environment of one process.
+
+    `inherited` is the runner's, of which only what is no part of any contract remains, with the bin folder of the
+    running Python first on PATH; `own_variables` are the job's, and win.
+    """
+    environment = {name: value for name, value in inherited.items() if not is_foreign(name)}
+    environment["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), inherited.get("PATH", os.defpath)])
+    return environment | contract_variables(process) | dict(own_variables)
+
+
+def contract_variables(process: ProcessContext) -> dict[str, str]:
+    """What the contract gives this process: the table's variables, and those of its ports."""
+    holds: dict[When, bool] = {
+        "every job": True,
+        "pytorch": process.distribution == "pytorch",
+        "several nodes": process.nodes > 1,
+    }
+    variables = {variable.name: str(variable.value(process)) for variable in VARIABLES if holds[variable.when]}
+    for name, path in process.input_paths.items():
+        variables |= {prefix + name: str(path) for prefix in INPUT_PREFIXES}
+    for name, path in process.output_paths.items():
+        variables |= {prefix + name: str(path) for prefix in OUTPUT_PREFIXES}
+    for name, value in process.parameters.items():
+        variables[PARAMETER_PREFIX + name] = as_text(value)
+    return variables
+
+
+def is_foreign(name: str) -> bool:
+    """Whether an inherited variable is of some launcher's contract, and must not reach a job."""
+    return name in _OWN_NAMES or name in _FOREIGN_NAMES or name.startswith(_FOREIGN_PREFIXES)
+
+
+_OWN_NAMES = frozenset(variable.name for variable in VARIABLES if variable.source != _LOCAL)

@@ -1,0 +1,182 @@
+"""What a person sees while a pipeline runs: a live table on a terminal, plain lines elsewhere, or nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from trainyard.local.logs import last_lines
+from trainyard.local.records import NOTHING_CHANGED, JobRecord, RunRecord
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
+_REFRESHES_PER_SECOND = 4
+_COLOURS = {
+    "completed": "green",
+    "reused": "green",
+    "taken": "green",
+    "failed": "red",
+    "canceled": "yellow",
+    "running": "cyan",
+    "skipped": "dim",
+    "waiting": "dim",
+}
+
+
+class Display:
+    """Shows a run's progress on a stream (standard error unless told otherwise).
+
+    `live` is a table that is redrawn, for terminals; without it each change of a job is one line. `quiet` shows
+    failures only.
+    """
+
+    def __init__(self, *, quiet: bool = False, stream: TextIO | None = None, live: bool | None = None) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self._quiet = quiet
+        is_terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._is_live = (is_terminal if live is None else live) and not quiet
+        self._record: RunRecord | None = None
+        self._live: Live | None = None
+
+    def run_started(self, record: RunRecord) -> None:
+        """A run begins."""
+        self._record = record
+        if self._is_live:
+            from rich.live import Live  # rich takes 0.1 s, and only terminals need it
+
+            self._live = Live(
+                get_renderable=lambda: _table(record), console=self._console(), refresh_per_second=_REFRESHES_PER_SECOND
+            )
+            self._live.start()
+        self.note(f"run {record.name}: {record.folder}")
+        for note in record.notes:
+            self.note(note)
+
+    def job_changed(self, record: RunRecord, name: str) -> None:
+        """A job has come into another state."""
+        job = record.jobs[name]
+        if self._live is None:
+            self._line(f"{name} {_state_in_words(job)}")
+        if job.status == "failed":
+            self._show_failure(record, name, job)
+
+    def note(self, text: str) -> None:
+        """Something worth knowing."""
+        self._line(text)
+
+    def run_ended(self, record: RunRecord) -> None:
+        """The run is over; on a terminal the table stays as it is."""
+        self.close()
+        if record.status == "completed":
+            self._line(f"run {record.name} completed in {_duration(record.duration_s)}")
+        else:
+            why = f": {record.reason}" if record.reason else ""
+            self._print(f"{_clock()} run {record.name} {record.status} after {_duration(record.duration_s)}{why}")
+
+    def close(self) -> None:
+        """Leave the terminal in order; safe to call twice."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _show_failure(self, record: RunRecord, name: str, job: JobRecord) -> None:
+        """The failed rank's last lines, and where the rest is; also when quiet."""
+        lines = [f"{name} failed: {job.reason}"]
+        lines += [f"  | {line}" for line in job.error_lines or []]
+        if job.logs and job.failed_rank is not None:
+            lines.append(f"  the full log: {record.folder / job.logs[job.failed_rank]}")
+        self._print("\n".join(lines))
+
+    def _line(self, text: str) -> None:
+        if not self._quiet:
+            self._print(f"{_clock()} {text}")
+
+    def _print(self, text: str) -> None:
+        if self._live is not None:
+            # A path that is cut at the terminal's edge cannot be copied, so the terminal itself wraps.
+            self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(text, file=self._stream, flush=True)
+
+    def _console(self) -> Console:
+        from rich.console import Console
+
+        # rich obeys NO_COLOR by itself.
+        return Console(file=self._stream, force_terminal=True)
+
+
+def _table(record: RunRecord) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, expand=True)
+    # The least widths keep columns in place while states and times change.
+    for heading, least_width in (("job", 3), ("state", 9), ("processes", 9), ("time", 8)):
+        table.add_column(heading, no_wrap=True, min_width=least_width)
+    # Only a column with a ratio gives way; without one a long line would take the others' width.
+    table.add_column("last line", no_wrap=True, overflow="ellipsis", ratio=1)
+    for name, job in record.jobs.items():
+        state = job.status if not _is_from_another_run(job) else "reused" if job.reuse == NOTHING_CHANGED else "taken"
+        table.add_row(
+            name,
+            Text(state, style=_COLOURS[state]),
+            str(job.processes),
+            _duration(_elapsed(job)),
+            Text(_last_line(record.folder, job)),
+        )
+    return table
+
+
+def _elapsed(job: JobRecord) -> float | None:
+    if job.duration_s is not None or job.started is None or job.status != "running":
+        return job.duration_s
+    from datetime import datetime, timezone
+
+    return (datetime.now(timezone.utc) - datetime.fromisoformat(job.started)).total_seconds()
+
+
+def _last_line(run_folder: Path, job: JobRecord) -> str:
+    if job.status in ("failed", "skipped", "canceled"):
+        return job.reason or ""
+    if _is_from_another_run(job) and job.reuse != NOTHING_CHANGED:
+        return job.reuse or ""
+    if job.status == "waiting" or not job.logs:
+        return ""
+    lines = last_lines(run_folder / job.logs[0], 1)
+    return lines[0] if lines else ""
+
+
+def _is_from_another_run(job: JobRecord) -> bool:
+    return job.status == "completed" and job.reused_from is not None
+
+
+def _state_in_words(job: JobRecord) -> str:
+    if job.status == "running":
+        plural = "es" if job.processes > 1 else ""
+        why = f": {job.reuse}" if job.reuse else ""
+        return f"running ({job.processes} process{plural}{why})"
+    if _is_from_another_run(job):
+        return f"reused from run {job.reused_from}" if job.reuse == NOTHING_CHANGED else str(job.reuse)
+    if job.status == "completed":
+        return f"completed in {_duration(job.duration_s)}"
+    return f"{job.status}: {job.reason}" if job.status in ("skipped", "canceled") and job.reason else job.status
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d} min"
+
+
+def _clock() -> str:
+    return time.strftime("%H:%M:%S")

@@ -1,0 +1,54 @@
+"""Ctrl-C and SIGTERM: the first asks every job to end, the second ends them at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class StopRequest:
+    """What the runner's threads watch: whether to end their processes, and whether to lose no time over it."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self.requested = threading.Event()
+        self.at_once = threading.Event()
+
+    def request(self, reason: str) -> None:
+        """Ask all jobs to end, each within its grace. The first reason stands."""
+        if not self.requested.is_set():
+            self.reason = reason
+            self.requested.set()
+
+
+@contextmanager
+def signals_as_requests(request: StopRequest) -> Iterator[None]:
+    """While the block lasts, signals that would end this process become stop requests; the second one, `at_once`.
+
+    Only a main thread can receive signals; in another one nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    is_first = True
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal is_first
+        if is_first:
+            request.request(f"{signal.Signals(number).name} received")
+        else:
+            request.at_once.set()
+        is_first = False
+
+    previous = {number: signal.signal(number, on_signal) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,186 @@
+"""One job of a run, in a thread of its own: reused from an earlier run, or launched. Posts what happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.local.cache import EarlierResult, JobKey, StepCache, bring, job_key
+from trainyard.local.digests import ContentDigests
+from trainyard.local.errors import RunError
+from trainyard.local.interruption import StopRequest
+from trainyard.local.launcher import Attempt, AttemptEnd, launch
+from trainyard.local.resolution import JobOutput, LocalPath, ResolvedJob
+from trainyard.local.snapshot import Snapshot
+from trainyard.local.tracking_store import EndStatus, TrackingStore, job_run_id
+from trainyard.local.values import ParameterValue
+from trainyard.spec.diagnostic import SpecError
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What all jobs of a run share: `id` is that of the run's record, `folder` the run's, absolute."""
+
+    name: str
+    id: str
+    folder: Path
+    pipeline: str
+    experiment: str
+    experiment_id: str
+    store: TrackingStore
+    cache: StepCache
+    digests: ContentDigests
+    stop: StopRequest
+    grace_seconds: float
+    use_cache: bool
+    force_rerun: bool
+    named_job: str | None
+
+    def job_folder(self, job: str) -> Path:
+        """Where a job's files lie."""
+        return self.folder / "jobs" / job
+
+
+@dataclass(frozen=True)
+class Reused:
+    """The job's outputs were brought from an earlier run."""
+
+    job: str
+    earlier: EarlierResult
+    key: JobKey
+    command: str
+
+
+@dataclass(frozen=True)
+class Started:
+    """The job's processes are about to start; `why` says why it was not reused."""
+
+    job: str
+    attempt: Attempt
+    key: JobKey
+    identity: str
+    why: str | None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The job's processes have ended."""
+
+    job: str
+    end: AttemptEnd
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The job could not be started; or, with `error`, the runner itself has a bug."""
+
+    job: str
+    reason: str
+    error: BaseException | None = None
+
+
+Event = Reused | Started | Ended | Broken
+
+
+def work(
+    context: RunContext,
+    job: ResolvedJob,
+    snapshot: Snapshot,
+    identities: Mapping[str, str],
+    earlier_keys: Collection[str | None],
+    post: Callable[[Event], None],
+) -> None:
+    """Bring the job to its end, posting each event; the last one is Reused, Ended or Broken.
+
+    `earlier_keys` are the cache keys of the job's earlier attempts in this run, one for each.
+    """
+    try:
+        key = job_key(job, snapshot, identities, context.digests)
+        attempt = _attempt(context, job, snapshot, len(earlier_keys) + 1)
+        earlier, why = _earlier_result(context, job, key, attempt.number)
+        if earlier is not None:
+            bring(earlier, context.job_folder(job.name))
+            context.cache.remember_result(key, earlier.identity, context.folder, context.name, job.name)
+            post(Reused(job.name, earlier, key, attempt.command))
+            return
+        identity = identity_of(job, key, context.id, earlier_keys)
+        post(Started(job.name, attempt, key, identity, why))
+        end = _run(context, attempt)
+        if end.reason is None and identity == key.key:
+            context.cache.remember_result(key, identity, context.folder, context.name, job.name)
+        post(Ended(job.name, end))
+    except (RunError, SpecError) as error:
+        post(Broken(job.name, str(error)))
+    except BaseException as error:
+        post(Broken(job.name, f"internal error: {error!r}", error))
+
+
+def identity_of(job: ResolvedJob, key: JobKey, run_id: str, earlier_keys: Collection[str | None]) -> str:
+    """What the job's output is known by: the key alone when it tells all that the output comes from, else the run too.
+
+    It does not for a job that is not deterministic, nor for one that continues on what it wrote under another key.
+    """
+    tells_all = job.job.component.is_deterministic and all(earlier == key.key for earlier in earlier_keys)
+    return key.key if tells_all else f"{key.key}@{run_id}"
+
+
+def _earlier_result(
+    context: RunContext, job: ResolvedJob, key: JobKey, attempt_number: int
+) -> tuple[EarlierResult | None, str | None]:
+    """A result to reuse, or why there is none."""
+    last_file_name = f"{context.pipeline}.{job.name}"
+    rules = (
+        (attempt_number > 1, "it is restarted"),
+        (context.named_job == job.name, "it was asked for by name"),
+        (not context.use_cache, "--no-cache"),
+        (context.force_rerun, "force_rerun: true"),
+        (not job.job.component.is_deterministic, "is_deterministic: false"),
+    )
+    why = next((reason for holds, reason in rules if holds), None)
+    if why is None:
+        earlier, trouble = context.cache.find(key, context.folder)
+        if earlier is not None:
+            return earlier, None
+        why = trouble or context.cache.why_new(last_file_name, key)
+    context.cache.remember_start(last_file_name, key, context.name)
+    return None, why
+
+
+def _run(context: RunContext, attempt: Attempt) -> AttemptEnd:
+    status: EndStatus = "FAILED"
+    context.store.start_run(context.experiment_id, attempt.run_id, attempt.job.name, context.id)
+    try:
+        end = launch(attempt, context.stop)
+        status = "KILLED" if end.processes.was_stopped else "FINISHED" if end.reason is None else "FAILED"
+    finally:
+        context.store.end_run(context.experiment_id, attempt.run_id, status)
+    return end
+
+
+def _attempt(context: RunContext, job: ResolvedJob, snapshot: Snapshot, number: int) -> Attempt:
+    return Attempt(
+        job=job,
+        job_folder=context.job_folder(job.name),
+        snapshot=snapshot,
+        inputs=_inputs(context, job),
+        run_id=job_run_id(context.id, job.name),
+        root_run_id=context.id,
+        experiment=context.experiment,
+        experiment_id=context.experiment_id,
+        tracking_uri=context.store.uri,
+        number=number,
+        grace_seconds=context.grace_seconds,
+    )
+
+
+def _inputs(context: RunContext, job: ResolvedJob) -> dict[str, ParameterValue | Path]:
+    inputs: dict[str, ParameterValue | Path] = {}
+    for name, source in job.inputs.items():
+        if isinstance(source, JobOutput):
+            inputs[name] = context.job_folder(source.job) / "outputs" / source.port
+        elif isinstance(source, LocalPath):
+            inputs[name] = source.path
+        else:
+            inputs[name] = source
+    return inputs

@@ -1,0 +1,180 @@
+"""The processes of one attempt: started together, watched, and ended together when one of them fails.
+
+Every process leads a session of its own, so that a terminal's Ctrl-C reaches the runner alone, and so that a signal to
+its group reaches what it has started.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainyard.local.guardian import kill_beneath, processes_beneath
+from trainyard.local.interruption import StopRequest
+
+_POLL_SECONDS = 0.1
+# Exits this close together are told apart by who wrote to a log last: the culprit speaks first, its victims after it.
+_SIMULTANEOUS_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class ProcessStart:
+    """One process to start: a shell line, its environment and folder, and the file that takes what it prints."""
+
+    rank: int
+    command: str
+    environment: Mapping[str, str]
+    working_folder: Path
+    log: Path
+
+
+@dataclass
+class ProcessesEnded:
+    """How an attempt ended. `failed_rank` is the first that failed by itself; `was_stopped` says that we ended it."""
+
+    exit_codes: dict[int, int] = field(default_factory=dict)
+    failed_rank: int | None = None
+    was_stopped: bool = False
+
+
+@dataclass(frozen=True)
+class _Exit:
+    rank: int
+    code: int
+    moment: float
+
+
+def run_processes(
+    starts: Sequence[ProcessStart], stop: StopRequest, *, grace_seconds: float, beneath: Path
+) -> ProcessesEnded:
+    """Run processes until all have ended; gives how.
+
+    When one fails, or a stop is requested, all others get SIGTERM, and after `grace_seconds` SIGKILL. Whatever they
+    have started (known by a working folder beneath `beneath`) is ended with them: nothing stays behind. Raises
+    `OSError` when a process cannot be started.
+    """
+    exits: queue.SimpleQueue[_Exit] = queue.SimpleQueue()
+    processes: dict[int, subprocess.Popen[bytes]] = {}
+    try:
+        for start in starts:
+            processes[start.rank] = process = _start(start)
+            threading.Thread(target=_report_exit, args=(process, start.rank, exits), daemon=True).start()
+        logs = {start.rank: start.log for start in starts}
+        return _watch(processes, logs, exits, stop, grace_seconds, beneath)
+    finally:
+        _signal_groups(processes.values(), signal.SIGKILL)
+        kill_beneath(beneath)
+        for process in processes.values():
+            process.wait()
+
+
+def _start(start: ProcessStart) -> subprocess.Popen[bytes]:
+    shell = shutil.which("bash") or "/bin/sh"
+    with start.log.open("ab") as log:
+        return subprocess.Popen(
+            [shell, "-c", start.command],
+            cwd=start.working_folder,
+            env=dict(start.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _report_exit(process: subprocess.Popen[bytes], rank: int, exits: queue.SimpleQueue[_Exit]) -> None:
+    code = process.wait()
+    exits.put(_Exit(rank, code, time.monotonic()))
+
+
+def _watch(
+    processes: Mapping[int, subprocess.Popen[bytes]],
+    logs: Mapping[int, Path],
+    exits: queue.SimpleQueue[_Exit],
+    stop: StopRequest,
+    grace_seconds: float,
+    beneath: Path,
+) -> ProcessesEnded:
+    ended = ProcessesEnded()
+    while len(ended.exit_codes) < len(processes):
+        failures = [exit for exit in _collect(exits, ended, _POLL_SECONDS) if exit.code != 0]
+        if failures or stop.requested.is_set():
+            if stop.requested.is_set():
+                ended.was_stopped = True
+            else:
+                failures += [exit for exit in _collect_for(exits, ended, _SIMULTANEOUS_SECONDS) if exit.code != 0]
+                ended.failed_rank = _first(failures, logs)
+            remaining = {rank: process for rank, process in processes.items() if rank not in ended.exit_codes}
+            _end(remaining, exits, ended, stop, grace_seconds, beneath)
+    return ended
+
+
+def _first(failures: Sequence[_Exit], logs: Mapping[int, Path]) -> int:
+    earliest = min(exit.moment for exit in failures)
+    together = [exit for exit in failures if exit.moment - earliest <= _SIMULTANEOUS_SECONDS]
+    return min(together, key=lambda exit: logs[exit.rank].stat().st_mtime_ns).rank
+
+
+def _end(
+    remaining: Mapping[int, subprocess.Popen[bytes]],
+    exits: queue.SimpleQueue[_Exit],
+    ended: ProcessesEnded,
+    stop: StopRequest,
+    grace_seconds: float,
+    beneath: Path,
+) -> None:
+    _signal_groups(remaining.values(), signal.SIGTERM)
+    deadline = time.monotonic() + grace_seconds
+    while not remaining.keys() <= ended.exit_codes.keys() or _has_members(remaining.values(), beneath):
+        if time.monotonic() > deadline or stop.at_once.is_set():
+            _signal_groups(remaining.values(), signal.SIGKILL)
+        _collect(exits, ended, _POLL_SECONDS)
+
+
+def _has_members(processes: Iterable[subprocess.Popen[bytes]], beneath: Path) -> bool:
+    """Whether anything of these groups lives: a shell may be gone while the Python it started saves its state."""
+    groups = {process.pid for process in processes}
+    for pid in processes_beneath(beneath):
+        try:
+            if os.getpgid(pid) in groups:
+                return True
+        except ProcessLookupError:
+            continue
+    return False
+
+
+def _collect(exits: queue.SimpleQueue[_Exit], ended: ProcessesEnded, timeout_seconds: float) -> list[_Exit]:
+    """The exits that there are, waiting for one at most so long."""
+    found = []
+    try:
+        found.append(exits.get(timeout=timeout_seconds))
+        while True:
+            found.append(exits.get_nowait())
+    except queue.Empty:
+        pass
+    ended.exit_codes.update((exit.rank, exit.code) for exit in found)
+    return found
+
+
+def _collect_for(exits: queue.SimpleQueue[_Exit], ended: ProcessesEnded, seconds: float) -> list[_Exit]:
+    deadline = time.monotonic() + seconds
+    found = []
+    while (left := deadline - time.monotonic()) > 0:
+        found += _collect(exits, ended, left)
+    return found
+
+
+def _signal_groups(processes: Iterable[subprocess.Popen[bytes]], number: int) -> None:
+    for process in processes:
+        try:
+            os.killpg(process.pid, number)
+        except (ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
+            continue

@@ -1,0 +1,165 @@
+"""Runs a pipeline on this machine: all of it is checked first, then its jobs are run in their order."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainyard.local.cache import StepCache
+from trainyard.local.command import fill_command
+from trainyard.local.digests import ContentDigests
+from trainyard.local.display import Display
+from trainyard.local.errors import UsageError
+from trainyard.local.interruption import StopRequest
+from trainyard.local.job_work import RunContext
+from trainyard.local.lending import Lent, find_lent
+from trainyard.local.new_records import new_record
+from trainyard.local.overrides import apply_overrides, with_absolute_paths
+from trainyard.local.records import RunRecord, list_runs
+from trainyard.local.resolution import JobOutput, LocalPath, ResolvedPipeline, Source, resolve
+from trainyard.local.run_folders import create_run_folder
+from trainyard.local.scheduler import Scheduler
+from trainyard.local.selection import Selection, select
+from trainyard.local.snapshot import Snapshot, snapshot_of
+from trainyard.local.tracking_store import TrackingStore, experiment_id_of
+from trainyard.local.values import ParameterValue
+from trainyard.spec.graph import dependencies
+from trainyard.spec.model import Pipeline
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How to run: what `trainyard run` takes. `grace_seconds` lie between SIGTERM and SIGKILL."""
+
+    runs_folder: Path
+    name: str | None = None
+    run_folder: Path | None = None
+    overrides: dict[str, str] = field(default_factory=dict)
+    max_processes: int | None = None
+    only: str | None = None
+    from_job: str | None = None
+    use_cache: bool = True
+    grace_seconds: float = 10.0
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A pipeline of which everything that can be known before a process starts is known to be right."""
+
+    resolved: ResolvedPipeline
+    selection: Selection
+    snapshots: dict[str, Snapshot]
+
+
+def run_pipeline(pipeline: Pipeline, options: RunOptions, display: Display) -> RunRecord:
+    """Run a pipeline to its end; gives its record, whose `status` says how it went.
+
+    Raises `SpecError`, `UsageError` or `RunError` before anything has started when the pipeline, the command line or
+    this machine does not allow it, and `RunError` when the disk fails under the run. Ctrl-C and SIGTERM end all
+    processes and give a canceled run.
+    """
+    checked = _check(pipeline, options, options.run_folder or options.runs_folder / (options.name or "run"))
+    lent = _lent(checked, checked.selection.lent, options)
+    name, folder = create_run_folder(options.runs_folder, options.run_folder, options.name, pipeline.name)
+    record = _record(name, folder, checked, options)
+    return _scheduler(record, checked, options, display).run(lent)
+
+
+def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, display: Display) -> RunRecord:
+    """Run what an ended run has not completed, in its own folder; completed jobs stay, others start again.
+
+    A restarted job finds the outputs it wrote before, so a training continues from its checkpoints. `pipeline` is the
+    one that the record names, `options` says where runs lie; the rest comes from the record.
+    """
+    if record.status == "completed":
+        raise UsageError(f"run {record.name} is completed; there is nothing to resume")
+    options = dataclasses.replace(
+        options,
+        overrides=record.overrides,
+        max_processes=record.max_processes,
+        only=record.only,
+        from_job=record.from_job,
+    )
+    checked = _check(pipeline, options, record.folder)
+    if set(checked.resolved.jobs) != set(record.jobs):
+        raise UsageError(f"run {record.name} cannot be resumed: the jobs of {record.pipeline_file} are others now")
+    resumed = _record(record.name, record.folder.resolve(), checked, options)
+    resumed.id, resumed.started = record.id, record.started
+    for name, job in record.jobs.items():
+        if job.status == "completed":
+            resumed.jobs[name] = job
+        resumed.jobs[name].attempts = job.attempts
+    not_brought_yet = {name for name in checked.selection.lent if record.jobs[name].status != "completed"}
+    lent = _lent(checked, not_brought_yet, options)
+    return _scheduler(resumed, checked, options, display, seconds_spent=record.duration_s or 0.0).run(lent)
+
+
+def _check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> _Checked:
+    """All that can be known before a process starts; `run_folder` is where the run will lie, but for its own name."""
+    pipeline = apply_overrides(pipeline, options.overrides)
+    selection = select(dependencies(pipeline), only=options.only, from_job=options.from_job)
+    resolved = resolve(pipeline, selected=selection.run, max_processes=options.max_processes)
+    for name in selection.run:
+        job = resolved.jobs[name]
+        fill_command(
+            job.job.component,
+            {port: _planned(source, run_folder.resolve()) for port, source in job.inputs.items()},
+            {port: _planned_output(run_folder.resolve(), name, port) for port in job.job.component.outputs},
+        )
+    return _Checked(
+        resolved, selection, {name: snapshot_of(resolved.jobs[name].job.component) for name in selection.run}
+    )
+
+
+def _planned(source: Source, run_folder: Path) -> ParameterValue | Path:
+    if isinstance(source, JobOutput):
+        return _planned_output(run_folder, source.job, source.port)
+    return source.path if isinstance(source, LocalPath) else source
+
+
+def _planned_output(run_folder: Path, job: str, port: str) -> Path:
+    return run_folder / "jobs" / job / "outputs" / port
+
+
+def _record(name: str, folder: Path, checked: _Checked, options: RunOptions) -> RunRecord:
+    record = new_record(name, folder, checked.resolved)
+    record.overrides = with_absolute_paths(checked.resolved.pipeline, options.overrides)
+    record.max_processes = options.max_processes
+    record.only, record.from_job = options.only, options.from_job
+    return record
+
+
+def _lent(checked: _Checked, jobs: Collection[str], options: RunOptions) -> dict[str, Lent]:
+    runs = list_runs(options.runs_folder) if jobs else []
+    return find_lent(checked.resolved, jobs, runs, _digests(options))
+
+
+def _digests(options: RunOptions) -> ContentDigests:
+    return ContentDigests(options.runs_folder.resolve().parent / "cache" / "file_digests.json")
+
+
+def _scheduler(
+    record: RunRecord, checked: _Checked, options: RunOptions, display: Display, *, seconds_spent: float = 0.0
+) -> Scheduler:
+    state_folder = options.runs_folder.resolve().parent
+    context = RunContext(
+        name=record.name,
+        id=record.id,
+        folder=record.folder,
+        pipeline=record.pipeline,
+        experiment=record.experiment,
+        experiment_id=experiment_id_of(record.experiment),
+        store=TrackingStore(state_folder / "mlruns"),
+        cache=StepCache(state_folder / "cache"),
+        digests=_digests(options),
+        stop=StopRequest(),
+        grace_seconds=options.grace_seconds,
+        use_cache=options.use_cache,
+        force_rerun=checked.resolved.pipeline.force_rerun,
+        named_job=checked.selection.named,
+    )
+    return Scheduler(
+        context, record, checked.resolved, checked.selection, checked.snapshots, display, seconds_spent=seconds_spent
+    )

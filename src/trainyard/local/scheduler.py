@@ -1,0 +1,245 @@
+"""Which job starts when, and what becomes of the others when one fails: the run's flow and its record.
+
+The main thread decides and writes the record; each job runs in a thread of its own and posts what happens. Jobs run
+beside each other as long as their processes together are no more than the processors (and at least two, so that
+independent jobs overlap anywhere); a job of more processes than that runs while nothing else does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Iterator, Mapping
+
+from trainyard.local.cache import EarlierResult, bring
+from trainyard.local.display import Display
+from trainyard.local.errors import RunError
+from trainyard.local.guardian import dismiss, start_guardian
+from trainyard.local.interruption import signals_as_requests
+from trainyard.local.job_work import Broken, Ended, Event, Reused, RunContext, Started, work
+from trainyard.local.lending import Lent
+from trainyard.local.logs import log_name
+from trainyard.local.new_records import now
+from trainyard.local.processors import available_processors
+from trainyard.local.records import (
+    NOTHING_CHANGED,
+    AttemptRecord,
+    JobRecord,
+    RunRecord,
+    Status,
+    hold_lock,
+    write_record,
+)
+from trainyard.local.resolution import ResolvedJob, ResolvedPipeline
+from trainyard.local.selection import Selection
+from trainyard.local.snapshot import Snapshot
+from trainyard.local.tracking_store import EndStatus
+
+_TICK_SECONDS = 0.2
+_END_STATUSES: dict[Status, EndStatus] = {"completed": "FINISHED", "failed": "FAILED", "canceled": "KILLED"}
+
+
+class Scheduler:
+    """One run under way. `seconds_spent` are those that the run took before it was resumed."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        record: RunRecord,
+        resolved: ResolvedPipeline,
+        selection: Selection,
+        snapshots: Mapping[str, Snapshot],
+        display: Display,
+        *,
+        seconds_spent: float,
+    ) -> None:
+        self._context = context
+        self._record = record
+        self._jobs = resolved.jobs
+        self._continue_on_failure = resolved.pipeline.continue_on_step_failure
+        self._selection = selection
+        self._snapshots = snapshots
+        self._display = display
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._threads: dict[str, threading.Thread] = {}
+        self._start_moments: dict[str, float] = {}
+        self._begun = time.monotonic() - seconds_spent
+        self._process_limit = max(2, available_processors())
+
+    def run(self, lent: Mapping[str, Lent]) -> RunRecord:
+        """From the first job to the last. Raises `RunError` when the disk fails under the run."""
+        with hold_lock(self._record.folder), signals_as_requests(self._context.stop), self._nothing_left_behind():
+            self._begin(lent)
+            while self._has_unfinished_jobs():
+                self._start_or_skip_waiting_jobs()
+                if self._threads:
+                    self._handle_next_event()
+            self._close()
+        return self._record
+
+    def _begin(self, lent: Mapping[str, Lent]) -> None:
+        self._record.status, self._record.reason = "running", None
+        write_record(self._record)
+        self._context.store.create_experiment(self._record.experiment)
+        self._context.store.start_run(self._context.experiment_id, self._record.id, self._record.name, None)
+        self._display.run_started(self._record)
+        for name, loan in lent.items():
+            bring(loan.earlier, self._context.job_folder(name))
+            self._describe_as_lent(self._record.jobs[name], loan.record)
+            self._take_over(name, loan.earlier, loan.why)
+        for name in self._jobs:  # in their order
+            if name not in self._selection.run | self._selection.lent:
+                self._skip(name, "left out by --only or --from")
+
+    @staticmethod
+    def _describe_as_lent(job: JobRecord, lender: JobRecord) -> None:
+        """The record says what made the outputs, which need not be what this run would have made them with."""
+        job.inputs, job.command = dict(lender.inputs), lender.command
+        job.nodes, job.processes_per_node = lender.nodes, lender.processes_per_node
+        job.distribution, job.environment = lender.distribution, lender.environment
+        job.cache_key, job.key_parts = lender.cache_key, dict(lender.key_parts)
+
+    def _has_unfinished_jobs(self) -> bool:
+        return bool(self._threads) or any(job.status == "waiting" for job in self._record.jobs.values())
+
+    def _start_or_skip_waiting_jobs(self) -> None:
+        for name, job in self._jobs.items():
+            if self._record.jobs[name].status != "waiting" or name in self._threads:
+                continue
+            reason = self._reason_to_skip(job)
+            if reason is not None:
+                self._skip(name, reason)
+            elif self._is_ready(job):
+                self._start(job)
+
+    def _reason_to_skip(self, job: ResolvedJob) -> str | None:
+        if self._context.stop.requested.is_set():
+            return self._context.stop.reason
+        for name in job.depends_on:
+            if self._record.jobs[name].status in ("failed", "canceled", "skipped"):
+                return f"it reads from {name}, which has no result"
+        return None
+
+    def _is_ready(self, job: ResolvedJob) -> bool:
+        under_way = sum(self._jobs[name].processes for name in self._threads)
+        has_room = under_way == 0 or under_way + job.processes <= self._process_limit
+        return has_room and all(self._record.jobs[name].status == "completed" for name in job.depends_on)
+
+    def _start(self, job: ResolvedJob) -> None:
+        assert job.name in self._selection.run
+        identities = {name: str(self._record.jobs[name].identity) for name in job.depends_on}
+        earlier_keys = [attempt.cache_key for attempt in self._record.jobs[job.name].attempts]
+        arguments = (self._context, job, self._snapshots[job.name], identities, earlier_keys, self._events.put)
+        self._start_moments[job.name] = time.monotonic()
+        self._threads[job.name] = threading.Thread(target=work, args=arguments, name=job.name)
+        self._threads[job.name].start()
+
+    def _handle_next_event(self) -> None:
+        try:
+            event = self._events.get(timeout=_TICK_SECONDS)
+        except queue.Empty:
+            return
+        if isinstance(event, Started):
+            self._on_started(event)
+            return
+        self._threads.pop(event.job).join()
+        if isinstance(event, Reused):
+            job = self._record.jobs[event.job]
+            job.cache_key, job.key_parts, job.command = event.key.key, event.key.parts, event.command
+            self._take_over(event.job, event.earlier, NOTHING_CHANGED)
+        elif isinstance(event, Ended):
+            self._on_ended(event)
+        else:
+            self._on_broken(event)
+
+    def _on_started(self, event: Started) -> None:
+        job, attempt = self._record.jobs[event.job], event.attempt
+        job.status, job.started, job.reuse = "running", now(), event.why
+        job.cache_key, job.key_parts, job.identity = event.key.key, event.key.parts, event.identity
+        job.command = attempt.command
+        job.logs = [log.relative_to(self._record.folder).as_posix() for log in attempt.logs]
+        job.attempts.append(AttemptRecord(started=job.started, cache_key=job.cache_key))
+        self._keep(event.job)
+
+    def _on_ended(self, event: Ended) -> None:
+        job, end = self._record.jobs[event.job], event.end
+        job.reason, job.error_lines, job.failed_rank = end.reason, end.error_lines, end.processes.failed_rank
+        status: Status = "canceled" if end.processes.was_stopped else "completed" if end.reason is None else "failed"
+        job.attempts[-1].exit_codes = {str(rank): code for rank, code in sorted(end.processes.exit_codes.items())}
+        self._finish(event.job, job, status)
+
+    def _on_broken(self, event: Broken) -> None:
+        job = self._record.jobs[event.job]
+        job.reason = event.reason
+        self._finish(event.job, job, "failed")
+        if event.error is not None:
+            raise event.error
+
+    def _finish(self, name: str, job: JobRecord, status: Status) -> None:
+        job.status = status
+        job.duration_s = round(time.monotonic() - self._start_moments[name], 3)
+        if job.attempts and job.attempts[-1].duration_s is None:
+            job.attempts[-1].duration_s, job.attempts[-1].reason = job.duration_s, job.reason
+        if status == "failed" and not self._continue_on_failure:
+            self._context.stop.request(f"job {name} failed")
+        self._keep(name)
+
+    def _take_over(self, name: str, earlier: EarlierResult, why: str) -> None:
+        job = self._record.jobs[name]
+        job.status, job.started, job.duration_s = "completed", now(), 0.0
+        job.reused_from, job.reuse, job.identity = earlier.run, why, earlier.identity
+        logs = [f"jobs/{name}/user_logs/{log_name(rank, job.processes)}" for rank in range(job.processes)]
+        job.logs = [log for log in logs if (self._record.folder / log).exists()]
+        self._keep(name)
+
+    def _skip(self, name: str, reason: str | None) -> None:
+        self._record.jobs[name].status, self._record.jobs[name].reason = "skipped", reason
+        self._keep(name)
+
+    def _keep(self, name: str) -> None:
+        write_record(self._record)
+        self._display.job_changed(self._record, name)
+
+    def _close(self) -> None:
+        record = self._record
+        statuses = {job.status for job in record.jobs.values()}
+        record.status = "failed" if "failed" in statuses else "completed"
+        if record.status != "failed" and self._context.stop.requested.is_set():
+            record.status = "canceled"
+        failed = [name for name, job in record.jobs.items() if job.status == "failed"]
+        record.reason = f"{', '.join(failed)} failed" if failed else self._context.stop.reason
+        record.outputs = {
+            port: path for port, path in record.outputs.items() if record.jobs[path.split("/")[1]].status == "completed"
+        }
+        record.duration_s = self._duration_seconds()
+        self._context.store.end_run(self._context.experiment_id, record.id, _END_STATUSES[record.status])
+        self._context.digests.save()
+        write_record(record)
+        self._display.run_ended(record)
+
+    @contextlib.contextmanager
+    def _nothing_left_behind(self) -> Iterator[None]:
+        """Whatever ends the runner, its jobs end first; should it be killed, a guardian sees to that."""
+        guardian = start_guardian(self._record.folder)
+        try:
+            yield
+        except BaseException as error:
+            self._end_all_jobs()
+            self._record.end("failed", str(error))
+            self._record.duration_s = self._duration_seconds()
+            with contextlib.suppress(RunError):  # what cannot be written now was said by the error that is on its way
+                write_record(self._record)
+            raise
+        finally:
+            self._display.close()
+            dismiss(guardian)
+
+    def _end_all_jobs(self) -> None:
+        self._context.stop.request("the runner cannot go on")
+        for thread in self._threads.values():
+            thread.join()
+
+    def _duration_seconds(self) -> float:
+        return round(time.monotonic() - self._begun, 3)

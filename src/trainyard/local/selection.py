@@ -1,0 +1,46 @@
+"""`--only J` and `--from J`: which jobs are run, and which only lend the outputs of an earlier run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainyard.local.errors import UsageError
+from trainyard.suggestions import did_you_mean
+
+
+@dataclass(frozen=True)
+class Selection:
+    """`run` are the jobs to run, `lent` those whose earlier outputs they read, `named` the one that the user named."""
+
+    run: frozenset[str]
+    lent: frozenset[str]
+    named: str | None
+
+
+def select(upstream: Mapping[str, frozenset[str]], *, only: str | None, from_job: str | None) -> Selection:
+    """Choose from a graph, given as what each job directly depends on.
+
+    `only` is one job by itself; `from_job` is a job and all that depend on it. Raises `UsageError` on a name that is
+    no job, or when both are given.
+    """
+    if only is not None and from_job is not None:
+        raise UsageError("--only and --from cannot be used together")
+    named = only if only is not None else from_job
+    if named is None:
+        return Selection(frozenset(upstream), frozenset(), None)
+    if named not in upstream:
+        flag = "--only" if only is not None else "--from"
+        raise UsageError(f"{flag} {named}: there is no such job. {did_you_mean(named, upstream)}")
+    run = {named} if only is not None else _with_dependents(upstream, named)
+    lent = {name for job in run for name in upstream[job]} - run
+    return Selection(frozenset(run), frozenset(lent), named)
+
+
+def _with_dependents(upstream: Mapping[str, frozenset[str]], job: str) -> set[str]:
+    found = {job}
+    while True:
+        more = {name for name, needs in upstream.items() if needs & found} - found
+        if not more:
+            return found
+        found |= more

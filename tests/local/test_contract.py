@@ -1,0 +1,237 @@
+"""The environment of real processes, held name for name against what Azure ML gives."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.local.contract import VARIABLES, is_foreign
+from trainyard.local.errors import RunError
+from trainyard.local.ports import AZURE_ML_MASTER_PORT, is_free, reserved_port
+
+EVERY_JOB = {
+    "AZUREML_RUN_ID",
+    "AZUREML_ROOT_RUN_ID",
+    "AZUREML_EXPERIMENT_ID",
+    "AZUREML_ARM_PROJECT_NAME",
+    "AZUREML_ARM_SUBSCRIPTION",
+    "AZUREML_ARM_RESOURCEGROUP",
+    "AZUREML_ARM_WORKSPACE_NAME",
+    "AZUREML_NODE_COUNT",
+    "AZUREML_CR_NODE_RANK",
+    "AZUREML_PROCESS_NAME",
+    "AZUREML_CR_COMPUTE_CONTEXT",
+    "AZUREML_CR_EXECUTION_WORKING_DIR_PATH",
+    "AZUREML_CR_DATA_CAPABILITY_PATH",
+    "AZ_BATCHAI_JOB_MASTER_NODE_IP",
+    "AZ_BATCHAI_TASK_INDEX",
+    "AZ_BATCH_IS_CURRENT_NODE_MASTER",
+    "MLFLOW_TRACKING_URI",
+    "MLFLOW_TRACKING_TOKEN",
+    "MLFLOW_RUN_ID",
+    "MLFLOW_EXPERIMENT_ID",
+    "MLFLOW_EXPERIMENT_NAME",
+    "MLFLOW_ALLOW_FILE_STORE",
+    "PYTHONUNBUFFERED",
+}
+PYTORCH = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "NODE_RANK", "RANK", "LOCAL_RANK"}
+SHELL_ADDS = {"PWD", "SHLVL", "_", "OLDPWD", "LC_CTYPE"}
+
+WRITE = "python write_environment.py '${{outputs.seen}}'"
+
+
+def environments(folder: Path) -> dict[str, dict[str, str]]:
+    return {file.stem: json.loads(file.read_text())["environment"] for file in folder.glob("*.json")}
+
+
+def given(environment: dict[str, str]) -> set[str]:
+    """What the runner added to the environment that it was started with."""
+    return set(environment) - set(os.environ) - SHELL_ADDS | (set(environment) & (EVERY_JOB | PYTORCH))
+
+
+@pytest.fixture
+def foreign_shell(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """A shell within another launcher's job."""
+    names = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "TF_CONFIG"}
+    names |= {
+        "OMPI_COMM_WORLD_RANK",
+        "AZ_BATCH_MASTER_NODE",
+        "AZUREML_PARAMETER_old",
+        "TORCHELASTIC_RUN_ID",
+        "MLFLOW_RUN_ID",
+    }
+    for name in names:
+        monkeypatch.setenv(name, "from the shell")
+    return names
+
+
+def test_every_rank_of_a_pytorch_job_gets_exactly_the_contract(
+    workspace: Any, output_of: Any, foreign_shell: set[str]
+) -> None:
+    file = workspace.one_job(
+        WRITE,
+        outputs={"seen": "uri_folder"},
+        distribution={"type": "pytorch", "process_count_per_instance": 2},
+        resources={"instance_count": 2, "instance_type": "Standard_ND96asr_v4"},
+    )
+
+    record = workspace.run(file, max_processes=None)
+
+    seen = environments(output_of(record, "work", "seen"))
+    ports_of_the_job = {"AZURE_ML_OUTPUT_seen", "seen"}
+    assert sorted(seen) == ["0", "1", "2", "3"]
+    for environment in seen.values():
+        assert given(environment) == EVERY_JOB | PYTORCH | {"AZ_BATCH_HOST_LIST"} | ports_of_the_job
+        assert "from the shell" not in environment.values()
+    ranks = {
+        rank: [environment[name] for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "AZUREML_PROCESS_NAME")]
+        for rank, environment in seen.items()
+    }
+    assert ranks == {
+        "0": ["0", "0", "0", "4", "rank_0"],
+        "1": ["1", "1", "0", "4", "rank_1"],
+        "2": ["2", "0", "1", "4", "rank_2"],
+        "3": ["3", "1", "1", "4", "rank_3"],
+    }
+    assert {environment["MASTER_PORT"] for environment in seen.values()} == {seen["0"]["MASTER_PORT"]}
+    assert {environment["AZUREML_NODE_COUNT"] for environment in seen.values()} == {"2"}
+    assert json.loads(seen["2"]["AZUREML_CR_COMPUTE_CONTEXT"]) == {
+        "cluster_name": "local",
+        "node_id": "local_1",
+        "run_attempt_count": 1,
+        "gpu_count": len(list(Path("/dev").glob("nvidia[0-9]*"))),
+        "vm_size": "Standard_ND96asr_v4",
+        "vm_priority": "Dedicated",
+    }
+
+
+def test_without_a_distribution_there_are_no_rank_variables_at_all(
+    workspace: Any, output_of: Any, foreign_shell: set[str]
+) -> None:
+    file = workspace.one_job(WRITE, outputs={"seen": "uri_folder"}, resources={"instance_count": 2})
+
+    record = workspace.run(file)
+
+    seen = environments(output_of(record, "work", "seen"))
+    assert sorted(seen) == ["main_0", "main_1"]
+    for environment in seen.values():
+        assert not PYTORCH & set(environment)
+        assert given(environment) == EVERY_JOB | {"AZ_BATCH_HOST_LIST", "AZURE_ML_OUTPUT_seen", "seen"}
+        assert environment["AZUREML_PROCESS_NAME"] == "main"
+        assert "from the shell" not in environment.values()
+
+
+def test_run_experiment_and_tracking_agree(workspace: Any, output_of: Any) -> None:
+    file = workspace.pipeline(
+        {"work": {"component": workspace.component("worker", WRITE, outputs={"seen": "uri_folder"})}},
+        experiment_name="digits",
+    )
+
+    first = workspace.run(file, name="first-run")
+    second = workspace.run(file, name="second-run", use_cache=False)
+
+    one = environments(output_of(first, "work", "seen"))["main_0"]
+    two = environments(output_of(second, "work", "seen"))["main_0"]
+    assert one["AZUREML_ROOT_RUN_ID"] == first.id
+    assert one["AZUREML_RUN_ID"] == one["MLFLOW_RUN_ID"] == f"{first.id}_work"
+    assert first.id.startswith("first-run-")
+    assert one["AZUREML_ARM_PROJECT_NAME"] == one["MLFLOW_EXPERIMENT_NAME"] == "digits"
+    assert one["AZUREML_EXPERIMENT_ID"] == one["MLFLOW_EXPERIMENT_ID"] == two["AZUREML_EXPERIMENT_ID"]
+    assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", one["AZUREML_EXPERIMENT_ID"])
+    assert one["MLFLOW_TRACKING_URI"] == (workspace.root / ".trainyard/mlruns").as_uri()
+
+
+def test_inputs_outputs_and_parameters_have_their_variables(workspace: Any, output_of: Any) -> None:
+    (workspace.root / "images").mkdir()
+    (workspace.root / "images" / "one.txt").write_text("1")
+    (workspace.root / "labels.csv").write_text("0")
+    component = workspace.component(
+        "worker",
+        WRITE,
+        inputs={
+            "images": {"type": "uri_folder"},
+            "labels": {"type": "uri_file"},
+            "extra": {"type": "uri_folder", "optional": True},
+            "learning_rate": {"type": "number", "default": 0.00001},
+        },
+        outputs={"seen": "uri_folder"},
+    )
+    data = {
+        "images": {"type": "uri_folder", "path": "../images"},
+        "labels": {"type": "uri_file", "path": "../labels.csv"},
+    }
+
+    record = workspace.run(workspace.pipeline({"work": {"component": component, "inputs": data}}))
+
+    seen = environments(output_of(record, "work", "seen"))["main_0"]
+    links = Path(seen["AZUREML_CR_DATA_CAPABILITY_PATH"])
+    assert seen["AZURE_ML_INPUT_images"] == seen["AZUREML_DATAREFERENCE_images"] == str(links / "INPUT_images")
+    assert seen["AZURE_ML_INPUT_labels"] == str(links / "INPUT_labels" / "labels.csv")
+    assert (links / "INPUT_images" / "one.txt").read_text() == "1"
+    assert (links / "INPUT_labels" / "labels.csv").read_text() == "0"
+    assert (links / "seen").resolve() == Path(seen["AZURE_ML_OUTPUT_seen"]) == Path(seen["seen"])
+    assert seen["AZUREML_PARAMETER_learning_rate"] == "1e-05"
+    assert "AZURE_ML_INPUT_extra" not in seen
+
+
+def test_a_jobs_own_variables_are_filled_in_and_win(workspace: Any, output_of: Any) -> None:
+    component = workspace.component("worker", WRITE, outputs={"seen": "uri_folder"})
+    variables = {"NCCL_DEBUG": "${{parent.inputs.level}}", "THREADS": 4}
+    level = {"type": "string", "default": "INFO"}
+    jobs = {"work": {"component": component, "environment_variables": variables}}
+
+    record = workspace.run(workspace.pipeline(jobs, inputs={"level": level}))
+
+    seen = environments(output_of(record, "work", "seen"))["main_0"]
+    assert (seen["NCCL_DEBUG"], seen["THREADS"]) == ("INFO", "4")
+
+
+def test_python_on_the_path_is_the_one_that_runs_trainyard(workspace: Any, output_of: Any) -> None:
+    record = workspace.run(workspace.one_job(WRITE, outputs={"seen": "uri_folder"}))
+
+    seen = environments(output_of(record, "work", "seen"))["main_0"]
+    assert seen["PATH"].split(os.pathsep)[0] == os.path.dirname(sys.executable)
+
+
+def test_every_variable_has_a_source() -> None:
+    names = [variable.name for variable in VARIABLES]
+    assert len(names) == len(set(names))
+    assert set(names) == EVERY_JOB | PYTORCH | {"AZ_BATCH_HOST_LIST"}
+    assert all(variable.source for variable in VARIABLES)
+
+
+def test_what_a_user_sets_for_themselves_reaches_the_job() -> None:
+    assert not any(is_foreign(name) for name in ("HOME", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED"))
+
+
+def test_the_port_is_azure_mls_where_it_is_free_and_the_next_where_it_is_not() -> None:
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_free(AZURE_ML_MASTER_PORT):
+            server.bind(("127.0.0.1", AZURE_ML_MASTER_PORT))
+            server.listen()
+        assert not is_free(AZURE_ML_MASTER_PORT)
+        with reserved_port() as port:
+            assert port > AZURE_ML_MASTER_PORT
+            assert is_free(port)
+
+
+def test_two_jobs_at_once_get_different_ports() -> None:
+    with reserved_port() as one, reserved_port() as two:
+        assert one != two
+        with reserved_port() as three:
+            assert len({one, two, three}) == 3
+
+
+def test_when_every_port_is_taken_the_message_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with reserved_port() as taken:
+        monkeypatch.setattr("trainyard.local.ports._CANDIDATES", range(taken, taken + 1))
+        with pytest.raises(RunError, match="MASTER_PORT: every port"), reserved_port():
+            pass

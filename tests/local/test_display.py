@@ -1,0 +1,116 @@
+"""What a person sees: lines, a live table, or only failures."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.local.display import Display
+from trainyard.local.logs import last_lines, log_name
+from trainyard.local.records import JobRecord, RunRecord
+from trainyard.local.runner import RunOptions, run_pipeline
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def run_shown(workspace: Any, file: Path, **how: Any) -> str:
+    stream = how.pop("stream", io.StringIO())
+    run_pipeline(workspace.load(file), RunOptions(workspace.runs_folder), Display(stream=stream, **how))
+    return str(stream.getvalue())
+
+
+def test_plain_lines_where_there_is_no_terminal(workspace: Any) -> None:
+    file = workspace.one_job("echo hello", distribution={"type": "pytorch", "process_count_per_instance": 2})
+
+    lines = run_shown(workspace, file).splitlines()
+
+    shapes = [re.sub(r"\d\d:\d\d:\d\d", "TIME", re.sub(r"\d+\.\d s", "N s", line)) for line in lines]
+    assert shapes[1] == "TIME work running (2 processes: it has not run before)"
+    assert shapes[2] == "TIME work completed in N s"
+    assert "\x1b" not in "".join(lines)
+    assert "reused from run" in run_shown(workspace, file)
+
+
+def test_quiet_shows_failures_only(workspace: Any) -> None:
+    assert run_shown(workspace, workspace.one_job("true"), quiet=True) == ""
+    shown = run_shown(workspace, workspace.one_job("echo why; exit 3"), quiet=True)
+    assert "work failed: its process ended with exit code 3\n  | why\n  the full log: " in shown
+
+
+def test_a_live_table_on_a_terminal(workspace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    fail = workspace.component("fail", "echo no labels; exit 1")
+    slow = workspace.component("slow", "printf 'step 1\\rstep 2\\n'; sleep 0.6")
+    file = workspace.pipeline({"first": {"component": slow}, "second": {"component": fail}})
+
+    shown = run_shown(workspace, file, stream=Terminal())
+
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
+    assert re.search(r"job +state +processes +time +last line", text)
+    assert re.search(r"second +failed +1 ", text)
+    assert "  | no labels" in text
+    assert "\x1b[31mfailed" in shown
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_long_last_line_gives_way_to_the_other_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    (tmp_path / "log").write_text("epoch 3 " + "loss=0.1 " * 60)
+    jobs = {
+        "prepare_images": JobRecord("prepare", [], 1, 16, "completed", duration_s=3.2, logs=["log"]),
+        "train": JobRecord("train", [], 1, 16, "failed", reason="why", error_lines=["x" * 200]),
+    }
+    record = RunRecord("demo", "demo-1", "p", "p.yaml", "2026-01-01T00:00:00+00:00", jobs=jobs, folder=tmp_path)
+    stream = Terminal()
+    display = Display(stream=stream, live=True)
+
+    display.run_started(record)
+    display.job_changed(record, "train")
+    display.close()
+
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue()).replace("\r", "\n").splitlines()
+    row = next(line for line in lines if line.startswith("prepare_images"))
+    assert re.fullmatch(r"prepare_images +completed +16 +3\.2 s +epoch 3 (loss=0\.1 )+\S*…", row)
+    assert len(row) == width
+    assert f"  | {'x' * 200}" in lines
+
+
+def test_no_color_is_obeyed(workspace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    shown = run_shown(workspace, workspace.one_job("true"), stream=Terminal())
+
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9][;m]", shown)
+
+
+@pytest.mark.parametrize(
+    ("rank", "processes", "name"),
+    [
+        (0, 1, "std_log.txt"),
+        (1, 2, "std_log_process_1.txt"),
+        (3, 16, "std_log_process_03.txt"),
+        (12, 16, "std_log_process_12.txt"),
+    ],
+)
+def test_logs_are_named_as_azure_ml_names_them(rank: int, processes: int, name: str) -> None:
+    assert log_name(rank, processes) == name
+
+
+def test_last_lines_are_text(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"first\n\x1b[1;32mgreen\x1b[0m\n\n 10%\r 50%\r100%\n\xff broken\n")
+
+    assert last_lines(log, 3) == ["green", "100%", "\ufffd broken"]
+    assert last_lines(tmp_path / "none", 3) == []

@@ -1,0 +1,344 @@
+"""Values on their way into a job: bindings, types, paths, --set, and the command they end in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.local.errors import UsageError
+from trainyard.spec.diagnostic import SpecError
+
+ECHO = "echo a=${{inputs.a}} $[[ b=${{inputs.b}} ]] end"
+
+
+def shown_by(record: Any) -> str:
+    return str((record.folder / record.jobs["work"].logs[0]).read_text().strip())
+
+
+def with_inputs(workspace: Any, a: Any, b: Any = None, **bound: Any) -> Path:
+    """A job that echoes its inputs a and (optional) b; pipeline inputs of the same names and types, bound to them."""
+    ports = {"a": a, **({"b": b} if b else {})}
+    inner = {name: {"type": port["type"], "optional": name == "b"} for name, port in ports.items()}
+    component = workspace.component("worker", ECHO if b else "echo a=${{inputs.a}}", inputs=inner)
+    bindings = {name: f"${{{{parent.inputs.{name}}}}}" for name in ports}
+    return workspace.pipeline({"work": {"component": component, "inputs": {**bindings, **bound}}}, inputs=ports)
+
+
+@pytest.mark.parametrize(
+    ("port", "text"),
+    [
+        ({"type": "boolean", "default": True}, "True"),
+        ({"type": "number", "default": 0.00001}, "1e-05"),
+        ({"type": "number", "default": 3}, "3"),
+        ({"type": "integer", "default": 12}, "12"),
+        ({"type": "string", "default": "two words"}, "two words"),
+    ],
+)
+def test_literals_stand_in_the_command_as_python_writes_them(workspace: Any, port: Any, text: str) -> None:
+    record = workspace.run(with_inputs(workspace, port))
+
+    assert shown_by(record) == f"a={text}"
+    assert record.jobs["work"].command == f"echo a={text}"
+
+
+def test_nothing_is_quoted(workspace: Any) -> None:
+    record = workspace.run(with_inputs(workspace, {"type": "string", "default": "$((40 + 2)); echo more"}))
+
+    assert shown_by(record) == "a=42\nmore"
+
+
+def test_an_optional_part_is_dropped_when_its_input_is_not_given(workspace: Any) -> None:
+    a, b = {"type": "integer", "default": 1}, {"type": "integer", "optional": True}
+    file = with_inputs(workspace, a, b)
+
+    assert shown_by(workspace.run(file)) == "a=1 end"
+    assert shown_by(workspace.run(file, overrides={"inputs.b": "2"})) == "a=1 b=2 end"
+
+
+def test_bindings_stand_within_texts_and_on_other_jobs_inputs(workspace: Any) -> None:
+    component = workspace.component("worker", "echo a=${{inputs.a}}", inputs={"a": {"type": "string"}})
+    jobs = {
+        "other": {"component": component, "inputs": {"a": "run-${{parent.inputs.n}}"}},
+        "work": {"component": component, "inputs": {"a": "${{parent.jobs.other.inputs.a}}"}},
+    }
+
+    record = workspace.run(workspace.pipeline(jobs, inputs={"n": {"type": "integer", "default": 7}}))
+
+    assert shown_by(record) == "a=run-7"
+
+
+def test_counts_may_be_bound_to_inputs(workspace: Any) -> None:
+    component = workspace.component("worker", "echo $RANK", distribution={"type": "pytorch"})
+    distribution = {"type": "pytorch", "process_count_per_instance": "${{parent.inputs.ranks}}"}
+    jobs = {"work": {"component": component, "distribution": distribution}}
+    file = workspace.pipeline(jobs, inputs={"ranks": {"type": "integer", "default": 2}})
+
+    assert workspace.run(file).jobs["work"].processes_per_node == 2
+    assert workspace.run(file, overrides={"inputs.ranks": "1"}).jobs["work"].processes_per_node == 1
+    with pytest.raises(SpecError, match="process_count_per_instance is 0, and must be at least 1"):
+        workspace.run(file, overrides={"inputs.ranks": "0"})
+
+
+@pytest.mark.parametrize(
+    ("port", "text", "shown"),
+    [
+        ({"type": "integer", "default": 1}, "5", "5"),
+        ({"type": "number", "default": 1}, "1e-5", "1e-05"),
+        ({"type": "number", "default": 1}, "4", "4"),
+        ({"type": "boolean", "default": False}, "TRUE", "True"),
+        ({"type": "string", "default": "x", "enum": ["x", "y"]}, "y", "y"),
+    ],
+)
+def test_set_takes_what_the_type_allows(workspace: Any, port: Any, text: str, shown: str) -> None:
+    record = workspace.run(with_inputs(workspace, port), overrides={"inputs.a": text})
+
+    assert shown_by(record) == f"a={shown}"
+
+
+@pytest.mark.parametrize(
+    ("port", "text", "message"),
+    [
+        ({"type": "integer", "default": 1}, "1.5", "'1.5' is not a whole number"),
+        ({"type": "number", "default": 1}, "fast", "'fast' is not a number"),
+        ({"type": "number", "default": 1}, "nan", "'nan' is not a number"),
+        ({"type": "boolean", "default": True}, "maybe", "'maybe' is neither true nor false"),
+        ({"type": "integer", "default": 4, "min": 2}, "1", "1 is below the least allowed, 2"),
+        ({"type": "number", "default": 0.1, "max": 0.5}, "0.6", "0.6 is above the most allowed, 0.5"),
+        ({"type": "string", "default": "x", "enum": ["x", "y"]}, "z", "'z' is not one of x, y"),
+    ],
+)
+def test_set_refuses_what_the_type_does_not_allow(workspace: Any, port: Any, text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        workspace.run(with_inputs(workspace, port), overrides={"inputs.a": text})
+
+    assert str(caught.value) == f"--set inputs.a={text}: {message} (type: {port['type']})"
+    assert caught.value.exit_code == 2
+    assert not workspace.runs_folder.exists()
+
+
+def with_bare_input(workspace: Any, value: Any, port_type: str, **port: Any) -> Path:
+    """A pipeline with `a: value`, which declares no type, and a job that echoes it from a port that does."""
+    component = workspace.component(
+        "worker", "echo a=${{inputs.a}}", inputs={"a": {"type": port_type, **port}, "b": {"type": "string"}}
+    )
+    bound = {"a": "${{parent.inputs.a}}", "b": "part of ${{parent.inputs.b}}"}
+    return workspace.pipeline({"work": {"component": component, "inputs": bound}}, inputs={"a": value, "b": 1})
+
+
+@pytest.mark.parametrize(
+    ("value", "port_type", "text", "shown"),
+    [
+        (1, "number", "0.5", "0.5"),
+        (0, "number", "1e-3", "0.001"),
+        (1, "integer", "7", "7"),
+        (1, "string", "one", "one"),
+        (1, "string", "007", "007"),
+        (True, "string", "maybe", "maybe"),
+        ("true", "boolean", "FALSE", "False"),
+    ],
+)
+def test_an_input_without_a_type_takes_what_its_ports_take(
+    workspace: Any, value: Any, port_type: str, text: str, shown: str
+) -> None:
+    file = with_bare_input(workspace, value, port_type)
+
+    assert shown_by(workspace.run(file, overrides={"inputs.a": text, "inputs.b": "0.5"})) == f"a={shown}"
+
+
+@pytest.mark.parametrize(
+    ("value", "port", "text", "message"),
+    [
+        (1, {"port_type": "integer"}, "three", "'three' is not a whole number (type: integer)"),
+        ("1", {"port_type": "integer"}, "0.5", "'0.5' is not a whole number (type: integer)"),
+        (0, {"port_type": "number", "max": 1}, "1.5", "1.5 is above the most allowed, 1 (type: number)"),
+    ],
+)
+def test_an_input_without_a_type_refuses_what_its_ports_refuse(
+    workspace: Any, value: Any, port: Any, text: str, message: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        workspace.run(with_bare_input(workspace, value, **port), overrides={"inputs.a": text})
+
+    assert str(caught.value) == f"--set inputs.a={text}: {message}"
+    assert caught.value.exit_code == 2
+
+
+def test_a_count_without_a_type_is_still_a_number(workspace: Any) -> None:
+    component = workspace.component("worker", "true", distribution={"type": "pytorch"})
+    distribution = {"type": "pytorch", "process_count_per_instance": "${{parent.inputs.ranks}}"}
+    file = workspace.pipeline({"work": {"component": component, "distribution": distribution}}, inputs={"ranks": 2})
+
+    assert workspace.run(file, overrides={"inputs.ranks": "1"}).jobs["work"].processes_per_node == 1
+    with pytest.raises(UsageError, match=r"--set inputs\.ranks=two: 'two' is not a number"):
+        workspace.run(file, overrides={"inputs.ranks": "two"})
+    with pytest.raises(SpecError, match=r"process_count_per_instance is '0\.5', and must be a whole number"):
+        workspace.run(file, overrides={"inputs.ranks": "0.5"})
+
+
+def test_bounds_and_choices_may_be_written_as_texts(workspace: Any) -> None:
+    bounded = with_inputs(workspace, {"type": "number", "default": 0.1, "min": "1e-4"})
+    with pytest.raises(UsageError, match="1e-05 is below the least allowed, 1e-4"):
+        workspace.run(bounded, overrides={"inputs.a": "1e-5"})
+
+    chosen = with_inputs(workspace, {"type": "number", "default": 0.1, "enum": ["1e-4", 0.1]})
+    assert shown_by(workspace.run(chosen, overrides={"inputs.a": "0.0001"})) == "a=0.0001"
+
+
+def test_set_reaches_the_input_of_one_job(workspace: Any) -> None:
+    file = with_inputs(workspace, {"type": "integer", "default": 1})
+
+    assert shown_by(workspace.run(file, overrides={"jobs.work.inputs.a": "9"})) == "a=9"
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("inputs.aa", "the pipeline has no input 'aa'. Did you mean 'a'?"),
+        ("jobs.wrk.inputs.a", "there is no job 'wrk'. Did you mean 'work'?"),
+        ("jobs.work.inputs.lr", "job 'work' has no input 'lr'. Known here: 'a'."),
+        ("jobs.work.input.a", "names no input. Did you mean 'jobs.work.inputs.a'?"),
+        ("epochs", "names no input. Known here: 'inputs.a', 'jobs.work.inputs.a'."),
+    ],
+)
+def test_set_of_something_that_is_not_there_names_what_is(workspace: Any, key: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        workspace.run(with_inputs(workspace, {"type": "integer", "default": 1}), overrides={key: "1"})
+
+    assert str(caught.value) == f"--set {key}: {message}"
+
+
+def with_data(workspace: Any, path: str, kind: str = "uri_folder") -> Path:
+    component = workspace.component("worker", "ls ${{inputs.data}}", inputs={"data": {"type": kind}})
+    return workspace.pipeline(
+        {"work": {"component": component, "inputs": {"data": "${{parent.inputs.data}}"}}},
+        inputs={"data": {"type": kind, "path": path}},
+    )
+
+
+def test_a_path_is_relative_to_the_yaml_and_on_the_command_line_to_the_shell(
+    workspace: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("data", "elsewhere/data"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / name.replace("/", "-")).touch()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    file = with_data(workspace, "../data")
+
+    assert "data" in (record := workspace.run(file)).jobs["work"].inputs
+    assert record.jobs["work"].inputs["data"] == str(tmp_path / "data")
+    record = workspace.run(file, overrides={"inputs.data": "data"})
+    assert record.jobs["work"].inputs["data"] == str(tmp_path / "elsewhere" / "data")
+    record = workspace.run(file, overrides={"jobs.work.inputs.data": "data"})
+    assert record.jobs["work"].inputs["data"] == str(tmp_path / "elsewhere" / "data")
+
+
+@pytest.mark.parametrize(
+    "path", ["azureml:mnist:1", "azureml://datastores/x/paths/y", "https://example.org/x.zip", "wasbs://c@a/x"]
+)
+def test_remote_data_is_refused_with_the_mend(workspace: Any, path: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        workspace.run(with_data(workspace, path))
+
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.message == (f"job 'work': input 'data' is remote data ({path}), which a local run does not fetch")
+    assert diagnostic.hint == "give a local copy with --set inputs.data=PATH"
+    assert path in diagnostic.span.file.read_text().splitlines()[diagnostic.span.line - 1]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "wanted"), [("../src/note_times.py", "uri_folder", "folder"), ("../src", "uri_file", "file")]
+)
+def test_data_of_the_wrong_kind_is_named(workspace: Any, path: str, kind: str, wanted: str) -> None:
+    with pytest.raises(SpecError, match=f"input 'data': .* is no {wanted} on this machine") as caught:
+        workspace.run(with_data(workspace, path, kind))
+
+    (diagnostic,) = caught.value.diagnostics
+    assert path in diagnostic.span.file.read_text().splitlines()[diagnostic.span.line - 1]
+
+
+def test_data_from_the_command_line_that_is_not_there_is_wrong_use(workspace: Any) -> None:
+    with pytest.raises(UsageError, match="nowhere is no folder on this machine"):
+        workspace.run(with_data(workspace, "../src"), overrides={"inputs.data": "nowhere"})
+
+
+def test_an_input_without_a_value_says_how_to_give_one(workspace: Any) -> None:
+    with pytest.raises(SpecError) as caught:
+        workspace.run(with_inputs(workspace, {"type": "integer"}))
+
+    assert "input 'a'" in caught.value.diagnostics[0].message
+    assert shown_by(workspace.run(with_inputs(workspace, {"type": "integer"}), overrides={"inputs.a": "3"})) == "a=3"
+
+
+def test_max_processes_below_one_is_wrong_use(workspace: Any) -> None:
+    with pytest.raises(UsageError, match="--max-processes 0: at least one process is needed"):
+        workspace.run(with_inputs(workspace, {"type": "integer", "default": 1}), max_processes=0)
+
+
+def test_an_optional_input_outside_optional_parts_must_be_given(workspace: Any) -> None:
+    command = "echo ${{inputs.b}}"
+    file = workspace.one_job(command, inputs={"b": {"type": "integer", "optional": True}})
+
+    with pytest.raises(SpecError, match="optional input 'b' is not given"):
+        workspace.run(file)
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "found"),
+    [
+        ("echo '${{inputs.a}}'", "it's", "'"),
+        ('echo "it\'s ${{inputs.a}}"', "5$", "$"),
+        ('echo "${{inputs.a}}"', 'so "said"', '"'),
+        ('echo \\" $[[ "${{inputs.a}}" ]]', "`id`", "`"),
+    ],
+)
+def test_a_value_that_would_end_its_quotes_is_refused(workspace: Any, command: str, text: str, found: str) -> None:
+    file = workspace.one_job(command, inputs={"a": {"type": "string", "default": text}})
+
+    with pytest.raises(SpecError) as caught:
+        workspace.run(file)
+
+    quote = "'" if found == "'" else '"'
+    message = (
+        f"input 'a' of worker holds {found} and stands within {quote} in the command, which it would break: {text}"
+    )
+    assert message in str(caught.value)
+    assert caught.value.diagnostics[0].hint == "give a value without it"
+    assert not workspace.runs_folder.exists()
+
+
+@pytest.mark.parametrize(("command", "text"), [('echo "${{inputs.a}}"', "it's"), ("echo '${{inputs.a}}'", '"5$" `\\')])
+def test_a_value_may_hold_what_its_quotes_allow(workspace: Any, command: str, text: str) -> None:
+    record = workspace.run(workspace.one_job(command, inputs={"a": {"type": "string", "default": text}}))
+
+    assert shown_by(record) == text
+
+
+def test_a_folder_that_would_end_its_quotes_is_refused(workspace: Any) -> None:
+    folder = workspace.root / "ada's"
+    folder.mkdir()
+    component = workspace.component("worker", "ls '${{inputs.data}}'", inputs={"data": {"type": "uri_folder"}})
+    data = {"type": "uri_folder", "path": str(folder)}
+    reads = workspace.pipeline({"work": {"component": component, "inputs": {"data": data}}})
+    with pytest.raises(SpecError, match=r"input 'data' of worker holds '.*ada's") as caught:
+        workspace.run(reads)
+    assert "rename the folder" in caught.value.diagnostics[0].hint
+
+    writes = workspace.one_job("touch '${{outputs.out}}/x'", outputs={"out": "uri_folder"})
+    with pytest.raises(SpecError, match=r"output 'out' of worker holds '") as caught:
+        workspace.run(writes, run_folder=folder / "run")
+    assert caught.value.diagnostics[0].hint == "put the run in another folder with --run-dir DIR"
+    assert not (folder / "run").exists()
+
+
+def test_an_integer_bound_to_files_is_told_in_english(workspace: Any) -> None:
+    component = workspace.component("worker", "echo ${{inputs.a}}", inputs={"a": {"type": "integer"}})
+    writer = workspace.component("writer", "true", outputs={"out": "uri_folder"})
+    jobs = {
+        "first": {"component": writer},
+        "work": {"component": component, "inputs": {"a": "${{parent.jobs.first.outputs.out}}"}},
+    }
+
+    with pytest.raises(SpecError, match="is an integer and cannot be bound to files"):
+        workspace.run(workspace.pipeline(jobs))
