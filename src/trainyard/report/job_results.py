@@ -17,6 +17,9 @@ from trainyard.report.quantities import counted
 
 Parsed = TypeVar("Parsed")
 
+# Beyond it, the range of an axis would not be a finite number.
+_TOO_LARGE_TO_DRAW = 1e300
+
 Point = tuple[float, float]
 """A step and a value; the value may be NaN or infinite."""
 
@@ -183,7 +186,10 @@ def _dataset(document: dict[str, Any]) -> Dataset:
 def _number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # JSON's integers know no bounds
+        return math.inf
 
 
 def _metrics(folders: list[Path], notes: list[str]) -> Metrics | None:
@@ -209,7 +215,7 @@ def _metrics(folders: list[Path], notes: list[str]) -> Metrics | None:
         for name, value in rows[step].items():
             number = _number(value)
             if number is not None:
-                series.setdefault(name, []).append((step, number))
+                series.setdefault(name, []).append((step, math.inf if abs(number) >= _TOO_LARGE_TO_DRAW else number))
     return Metrics({name: tuple(points) for name, points in series.items()})
 
 
@@ -217,6 +223,6 @@ def _logged_step(line: str) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
         step = _number(row["step"])
-    except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    return row if step is not None and math.isfinite(step) else None
+    return row if step is not None and abs(step) < _TOO_LARGE_TO_DRAW else None

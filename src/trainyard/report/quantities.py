@@ -7,6 +7,8 @@ import math
 from datetime import datetime
 from typing import Any
 
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
 
 def duration(seconds: float | None) -> str:
     """`0.42 s`, `41.3 s`, `2 min 05 s`, `3 h 20 min`; a dash where nothing is known."""
@@ -27,8 +29,7 @@ def moment(when: datetime | None) -> str:
     """`20 Nov 2026, 22:17:05 UTC`, whatever the locale."""
     if when is None:
         return "–"
-    months = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
-    return f"{when.day} {months[when.month - 1]} {when.year}, {when:%H:%M:%S} UTC"
+    return f"{when.day} {_MONTHS[when.month - 1]} {when.year}, {when:%H:%M:%S} UTC"
 
 
 def count(number: float) -> str:
@@ -46,9 +47,12 @@ def percentage(share: float | None) -> str:
     """`98.6 %`; never rounded up to 100 nor down to 0 where it is not."""
     if share is None or not math.isfinite(share):
         return "–"
-    rounded = f"{share * 100:.1f}"
-    if (rounded == "100.0" and share < 1) or (rounded == "0.0" and share > 0):
-        rounded = f"{share * 100:.3g}"
+    for decimals in range(1, 10):
+        rounded = f"{share * 100:.{decimals}f}"
+        if float(rounded) not in (0.0, 100.0):
+            break
+    else:
+        rounded = f"{share * 100:.1f}"
     return f"{rounded} %"
 
 
@@ -56,6 +60,8 @@ def number(value: float | None) -> str:
     """Four significant digits; a dash where there is none."""
     if value is None:
         return "–"
+    if not math.isfinite(value):
+        return "not finite"
     return f"{value:.4g}"
 
 

@@ -10,10 +10,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from trainyard.errors import UsageError
+
 RUN_FORMAT = "trainyard.run/1"
 
 
-class ReportError(ValueError):
+class ReportError(UsageError):
     """A run folder that no report can be made of; the message names the file and what is wrong with it."""
 
 
@@ -29,7 +31,10 @@ class Attempt:
 
 @dataclass(frozen=True)
 class JobRecord:
-    """One job of a run. Paths in `outputs` and `logs` are relative to the run folder."""
+    """One job of a run.
+
+    Paths in `outputs` and `logs` are relative to the run folder; `reuse` says why it ran or was not run again.
+    """
 
     name: str
     status: str
@@ -38,6 +43,7 @@ class JobRecord:
     nodes: int
     processes_per_node: int
     reused_from: str | None
+    reuse: str | None
     duration_seconds: float | None
     attempts: tuple[Attempt, ...]
     inputs: dict[str, Any]
@@ -46,6 +52,7 @@ class JobRecord:
     command: str
     environment: Any
     reason: str | None
+    failed_rank: int | None
     error_lines: tuple[str, ...]
 
     @property
@@ -66,6 +73,8 @@ class RunRecord:
     name: str
     pipeline: str
     status: str
+    reason: str | None
+    notes: tuple[str, ...]
     started: datetime | None
     duration_seconds: float | None
     inputs: dict[str, Any]
@@ -101,19 +110,16 @@ def read_run_record(run_folder: Path) -> RunRecord:
 def _run(document: Mapping[str, Any]) -> RunRecord:
     return RunRecord(
         name=document["name"],
-        pipeline=_pipeline_name(document["pipeline"]),
+        pipeline=document["pipeline"],
         status=document["status"],
+        reason=document.get("reason"),
+        notes=tuple(document.get("notes") or ()),
         started=_moment(document.get("started")),
         duration_seconds=document.get("duration_s"),
         inputs=dict(document.get("inputs") or {}),
         outputs=dict(document.get("outputs") or {}),
         jobs={name: _job(name, job) for name, job in document["jobs"].items()},
     )
-
-
-def _pipeline_name(pipeline: str) -> str:
-    """`pipelines/ddp.yaml` is shown as `ddp`; a name stays as it is."""
-    return Path(pipeline).stem if pipeline.endswith((".yaml", ".yml")) else pipeline
 
 
 def _job(name: str, job: Mapping[str, Any]) -> JobRecord:
@@ -125,6 +131,7 @@ def _job(name: str, job: Mapping[str, Any]) -> JobRecord:
         nodes=job.get("nodes") or 1,
         processes_per_node=job.get("processes_per_node") or 1,
         reused_from=job.get("reused_from"),
+        reuse=job.get("reuse"),
         duration_seconds=job.get("duration_s"),
         attempts=tuple(_attempt(attempt) for attempt in job.get("attempts") or ()),
         inputs=dict(job.get("inputs") or {}),
@@ -133,6 +140,7 @@ def _job(name: str, job: Mapping[str, Any]) -> JobRecord:
         command=job.get("command") or "",
         environment=job.get("environment"),
         reason=job.get("reason"),
+        failed_rank=job.get("failed_rank"),
         error_lines=tuple(job.get("error_lines") or ()),
     )
 

@@ -1,0 +1,141 @@
+"""A pipeline's graph in plain text: boxes with lines between them for a terminal, or Mermaid for Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainyard.plan.process_counts import process_counts
+from trainyard.spec.expressions import Binding
+from trainyard.spec.graph import bindings_of_value, topological_order
+from trainyard.spec.model import Pipeline
+
+_WITHOUT_PORT = ""
+
+
+@dataclass(frozen=True)
+class _Flow:
+    """An output (or input) of one job that an input of another is bound to."""
+
+    source: str
+    source_port: str
+    target: str
+    target_port: str
+
+
+def as_mermaid(pipeline: Pipeline) -> str:
+    """The graph as a Mermaid flowchart, which GitHub draws where it stands in a ```mermaid block."""
+    lines = ["flowchart LR"]
+    for name in topological_order(pipeline):
+        # Names stand behind a prefix, since Mermaid has words of its own, such as `end`.
+        lines.append(f'  job_{name}["<b>{name}</b><br>{_subtitle(pipeline, name)}"]')
+    for flow in _flows(pipeline):
+        label = f"{flow.source_port} → {flow.target_port}"
+        if flow.source_port == flow.target_port:
+            label = flow.source_port
+        lines.append(f'  job_{flow.source} -->|"{label}"| job_{flow.target}')
+    return "\n".join(lines)
+
+
+def as_text(pipeline: Pipeline) -> str:
+    """The graph as boxes in the order in which jobs can run, with a line from each output to those that read it.
+
+    Every line begins at its output (`▷`) on the right of a box and ends at an input (`◁`) of a box further down.
+    """
+    flows = list(_flows(pipeline))
+    rows = list(_rows(pipeline, flows))
+    width = max(len(row.text) for row in rows)
+    lanes = _Lanes(rows)
+    return "\n".join(_drawn(row, width) + lanes.beside(number) for number, row in enumerate(rows)).rstrip()
+
+
+def _flows(pipeline: Pipeline) -> Iterator[_Flow]:
+    """What goes from job to job, by target in the order in which they can run. One name twice is one flow."""
+    for name in topological_order(pipeline):
+        job = pipeline.jobs[name]
+        for port, value in job.inputs.items():
+            found = dict.fromkeys(
+                (binding.path[2], _port(binding)) for binding in bindings_of_value(value.data) if _is_of_job(binding)
+            )
+            for source, source_port in found:
+                if source in pipeline.jobs:
+                    yield _Flow(source, source_port, name, port)
+
+
+def _is_of_job(binding: Binding) -> bool:
+    return binding.path[:2] == ("parent", "jobs") and len(binding.path) > 2
+
+
+def _port(binding: Binding) -> str:
+    return ".".join(binding.path[4:]) or _WITHOUT_PORT
+
+
+def _subtitle(pipeline: Pipeline, name: str) -> str:
+    job = pipeline.jobs[name]
+    counts = process_counts(job, pipeline)
+    return f"{job.component.name} · {counts}" if job.component.name else str(counts)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One line within a box or of its border; `begins` or `ends` is the lane that meets it there."""
+
+    kind: str
+    text: str
+    begins: tuple[str, str] | None = None
+    ends: tuple[str, str] | None = None
+
+
+def _rows(pipeline: Pipeline, flows: list[_Flow]) -> Iterator[_Row]:
+    for name in topological_order(pipeline):
+        yield _Row("top", "")
+        yield _Row("line", f"{name}  {_subtitle(pipeline, name)}")
+        for flow in flows:
+            if flow.target == name:
+                yield _Row("line", f"  ◁ {flow.target_port}", ends=(flow.source, flow.source_port))
+        for port in dict.fromkeys(flow.source_port for flow in flows if flow.source == name):
+            yield _Row("line", f"  ▷ {port}", begins=(name, port))
+        yield _Row("bottom", "")
+
+
+def _drawn(row: _Row, width: int) -> str:
+    if row.kind == "top":
+        return f"┌{'─' * (width + 2)}┐"
+    if row.kind == "bottom":
+        return f"└{'─' * (width + 2)}┘"
+    return f"│ {row.text:<{width}} {'├' if row.begins or row.ends else '│'}"
+
+
+class _Lanes:
+    """The vertical lines to the right of the boxes: one for each output, in the first column that is free."""
+
+    def __init__(self, rows: list[_Row]) -> None:
+        self._rows = rows
+        self._first = {row.begins: number for number, row in enumerate(rows) if row.begins}
+        self._last = {row.ends: number for number, row in enumerate(rows) if row.ends}
+        self._column: dict[tuple[str, str], int] = {}
+        for lane, first in self._first.items():
+            taken = {column for other, column in self._column.items() if self._last[other] >= first}
+            self._column[lane] = next(column for column in range(len(self._first)) if column not in taken)
+
+    def beside(self, number: int) -> str:
+        """What stands right of one row: two characters for each column."""
+        row = self._rows[number]
+        meets = row.begins or row.ends
+        reach = self._column[meets] if meets else -1
+        passing = {
+            self._column[lane] for lane, first in self._first.items() if first < number and number <= self._last[lane]
+        }
+        columns = max(passing | {reach}, default=-1) + 1
+        return "".join(self._sign(number, column, reach, column in passing) for column in range(columns))
+
+    def _sign(self, number: int, column: int, reach: int, is_passing: bool) -> str:
+        row = self._rows[number]
+        if column < reach:
+            return "─┼" if is_passing else "──"
+        if column == reach:
+            if row.begins:
+                return "─┐"
+            assert row.ends is not None
+            return "─┘" if self._last[row.ends] == number else "─┤"
+        return " │" if is_passing else "  "

@@ -1,0 +1,231 @@
+"""Plans a pipeline: which machines and processes each job takes, and what an hour of them costs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.catalogue.skus import Sku, UnknownSku, closest_current, find_sku
+from trainyard.errors import UsageError
+from trainyard.plan.batches import BatchArithmetic, batch_arithmetic
+from trainyard.plan.concurrency import most_at_once
+from trainyard.plan.process_counts import ProcessCounts, process_counts
+from trainyard.plan.values import value_of
+from trainyard.spec import rule_ids
+from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.spec.graph import dependencies, topological_order
+from trainyard.spec.model import Environment, Job, Pipeline
+
+_REFERENCE = "azureml:"
+
+NOT_ESTIMATED = (
+    "the memory a job needs",
+    "how long it takes",
+    "what the whole pipeline costs",
+)
+"""What this plan says nothing about."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """What all nodes of a job cost in an hour, in US dollars, by a price of this region and date."""
+
+    usd_per_hour: float
+    region: str
+    date: str
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """What one job takes. Figures of the machine are None where it is not known which machine that is.
+
+    `gpus_idle_per_node` counts the GPUs without a process of their own, where each process takes one.
+    """
+
+    name: str
+    component: str
+    waits_for: tuple[str, ...]
+    processes: ProcessCounts
+    compute: str
+    sku: Sku | None
+    gpus_idle_per_node: int | None
+    gpu_memory_gb: float | None
+    batch: BatchArithmetic | None
+    environment: str
+    on_demand: Price | None
+    spot: Price | None
+    findings: tuple[str, ...]
+
+    @property
+    def gpus_used_per_node(self) -> int | None:
+        """The GPUs of a node that have a process."""
+        if self.sku is None or self.gpus_idle_per_node is None:
+            return None
+        return self.sku.gpu_count - self.gpus_idle_per_node
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The most that the pipeline takes at one time, when every job starts as soon as it can.
+
+    Prices are None where that of a job is not known. Nodes are by compute.
+    """
+
+    jobs: int
+    nodes_at_once: dict[str, int]
+    on_demand_usd_per_hour: float | None
+    spot_usd_per_hour: float | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A pipeline's jobs, each behind those that it waits for, and what they take together."""
+
+    pipeline: str
+    file: str
+    jobs: tuple[JobPlan, ...]
+    totals: Totals
+
+
+def plan(pipeline: Pipeline, sku_of_compute: Mapping[str, str]) -> Plan:
+    """What a pipeline takes. `sku_of_compute` says which VM size the nodes of each cluster are.
+
+    A job that names its machine (`resources.instance_type`) has that one. Nothing is guessed: where the machine is
+    not known, its figures are None and a finding says why. Raises `SpecError` for counts that are no whole numbers,
+    VM sizes that do not exist and jobs that wait for each other, `UsageError` for a cluster of an unknown size.
+    """
+    waits_for = dependencies(pipeline)
+    jobs = tuple(
+        _plan_job(pipeline.jobs[name], pipeline, sku_of_compute, waits_for[name])
+        for name in topological_order(pipeline)
+    )
+    return Plan(
+        pipeline=pipeline.display_name or pipeline.name or pipeline.file.stem,
+        file=_shown(pipeline.file),
+        jobs=jobs,
+        totals=Totals(
+            jobs=len(jobs),
+            nodes_at_once={
+                compute: round(
+                    most_at_once(
+                        {job.name: job.processes.nodes if job.compute == compute else 0 for job in jobs}, waits_for
+                    )
+                )
+                for compute in dict.fromkeys(job.compute for job in jobs)
+            },
+            on_demand_usd_per_hour=_at_once({job.name: job.on_demand for job in jobs}, waits_for),
+            spot_usd_per_hour=_at_once({job.name: job.spot for job in jobs}, waits_for),
+        ),
+    )
+
+
+def _shown(file: Path) -> str:
+    """A path as a person would type it: relative to the working directory where it lies below it."""
+    relative = os.path.relpath(file)
+    return str(file) if relative.startswith("..") else relative
+
+
+def _at_once(prices: Mapping[str, Price | None], waits_for: Mapping[str, frozenset[str]]) -> float | None:
+    known = {name: price.usd_per_hour for name, price in prices.items() if price is not None}
+    return round(most_at_once(known, waits_for), 6) if len(known) == len(prices) else None
+
+
+def _plan_job(job: Job, pipeline: Pipeline, sku_of_compute: Mapping[str, str], waits_for: frozenset[str]) -> JobPlan:
+    processes = process_counts(job, pipeline)
+    compute = _compute(job, pipeline)
+    sku = _sku(job, pipeline, compute, sku_of_compute)
+    batch = batch_arithmetic(job, processes.training_processes, pipeline)
+    return JobPlan(
+        name=job.name,
+        component=job.component.name,
+        waits_for=tuple(name for name in pipeline.jobs if name in waits_for),
+        processes=processes,
+        compute=compute,
+        sku=sku,
+        gpus_idle_per_node=max(0, sku.gpu_count - processes.processes_per_node) if sku else None,
+        gpu_memory_gb=processes.nodes * (sku.gpu_memory_gb_total or 0) if sku else None,
+        batch=batch,
+        environment=_environment(job.component.environment),
+        on_demand=_on_demand(sku, processes.nodes) if sku else None,
+        spot=_spot(sku, processes.nodes) if sku else None,
+        findings=tuple(_findings(processes, compute, sku, batch)),
+    )
+
+
+def _compute(job: Job, pipeline: Pipeline) -> str:
+    """The cluster a job runs on, without `azureml:`; empty where the pipeline names none."""
+    named = value_of(job.compute or pipeline.default_compute, job, pipeline)
+    return str(named or "").removeprefix(_REFERENCE)
+
+
+def _sku(job: Job, pipeline: Pipeline, compute: str, sku_of_compute: Mapping[str, str]) -> Sku | None:
+    resources = job.effective_resources
+    instance_type = resources.instance_type if resources else None
+    named = value_of(instance_type, job, pipeline)
+    if instance_type is not None and named is not None:
+        try:
+            return find_sku(str(named))
+        except UnknownSku as error:
+            raise SpecError(Diagnostic(instance_type.span, rule_ids.NOT_A_CHOICE, str(error))) from error
+    if compute not in sku_of_compute:
+        return None
+    try:
+        return find_sku(sku_of_compute[compute])
+    except UnknownSku as error:
+        raise UsageError(f"the cluster '{compute}': {error}") from error
+
+
+def _environment(environment: Environment | None) -> str:
+    if environment is None:
+        return "none"
+    parts = [
+        environment.reference or "",
+        f"image {environment.image}" if environment.image else "",
+        f"build context {environment.build_path.name}/" if environment.build_path else "",
+        f"conda file {environment.conda_file.name}" if environment.conda_file else "",
+    ]
+    return " with ".join(part for part in parts if part)
+
+
+def _on_demand(sku: Sku, nodes: int) -> Price | None:
+    if sku.newest_on_demand_price is None:
+        return None
+    usd_per_hour, region, date = sku.newest_on_demand_price
+    return Price(nodes * usd_per_hour, region, date)
+
+
+def _spot(sku: Sku, nodes: int) -> Price | None:
+    if sku.spot_usd_per_hour is None:
+        return None
+    return Price(nodes * sku.spot_usd_per_hour, sku.spot_region or "", sku.spot_date or "")
+
+
+def _findings(processes: ProcessCounts, compute: str, sku: Sku | None, batch: BatchArithmetic | None) -> list[str]:
+    """What somebody should look at before an hour of this is paid for."""
+    findings = []
+    if batch is not None and not batch.fits:
+        findings.append(f"batch sizes do not multiply out: {batch}")
+    if sku is None:
+        where = f"of the cluster '{compute}'" if compute else "(no compute is named)"
+        findings.append(f"the machine {where} is not known, so nothing is said of GPUs and prices")
+        return findings
+    if sku.is_retired:
+        instead = ", ".join(other.name for other in closest_current(sku))
+        findings.append(f"{sku.name} was retired on {sku.retirement_date}; closest current sizes: {instead}")
+    elif not sku.is_current:
+        when = f" on {sku.retirement_date}" if sku.retirement_date else ""
+        findings.append(f"{sku.name} is about to be retired{when} ({sku.status})")
+    if sku.gpu_count and processes.processes_per_node > sku.gpu_count:
+        findings.append(
+            f"{processes.processes_per_node} processes share the {sku.gpu_count} "
+            f"{'GPU' if sku.gpu_count == 1 else 'GPUs'} of a node; "
+            f"one process per GPU is process_count_per_instance: {sku.gpu_count}"
+        )
+    if processes.world_size > 1 and processes.processes_per_node < sku.gpu_count:
+        findings.append(
+            f"{sku.gpu_count - processes.processes_per_node} of the {sku.gpu_count} GPUs of a node have no process; "
+            f"one process per GPU is process_count_per_instance: {sku.gpu_count}"
+        )
+    return findings

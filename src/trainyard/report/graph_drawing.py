@@ -1,0 +1,133 @@
+"""The graph of a run's jobs as shapes: boxes with their state, and arrows between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainyard.report.graph_layout import Edge, Layout, Place, Spacing, lay_out
+from trainyard.report.quantities import counted, duration
+from trainyard.report.run_record import JobRecord, ReportError, RunRecord
+
+NODE_WIDTH = 214
+NODE_HEIGHT = 78
+_MARGIN = 4
+_ARROW = 7
+_NAME_CHARACTERS = 21
+
+
+@dataclass(frozen=True)
+class Node:
+    """One job's box: its top left corner and what stands in it."""
+
+    job: JobRecord
+    x: float
+    y: float
+    name: str
+    state_line: str
+    process_line: str
+    tooltip: str
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """A path in SVG's words, and what it carries."""
+
+    path: str
+    tooltip: str
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A graph in units of one pixel; `direction` is `wide` (left to right) or `tall` (top to bottom)."""
+
+    direction: str
+    width: float
+    height: float
+    nodes: tuple[Node, ...]
+    arrows: tuple[Arrow, ...]
+
+
+def draw_graph(run: RunRecord, carried: dict[tuple[str, str], list[str]], *, tall: bool) -> Drawing:
+    """Draw the jobs of a run from left to right, or (`tall`) from top to bottom for narrow screens.
+
+    `carried` names what goes from one job to another. Raises `ReportError` when jobs depend on each other in a cycle.
+    """
+    depends_on = {name: [source for source in job.depends_on if source in run.jobs] for name, job in run.jobs.items()}
+    spacing = (
+        Spacing(node_depth=NODE_HEIGHT, node_breadth=NODE_WIDTH, gap_between_layers=40, gap_within_layer=18)
+        if tall
+        else Spacing(node_depth=NODE_WIDTH, node_breadth=NODE_HEIGHT, gap_between_layers=64, gap_within_layer=22)
+    )
+    try:
+        layout = lay_out(depends_on, spacing)
+    except ValueError as error:
+        raise ReportError(f"run.json: no graph can be drawn of its jobs, for {error}") from error
+    width, height = _at(Place(layout.depth, layout.breadth), tall)
+    return Drawing(
+        direction="tall" if tall else "wide",
+        width=round(width + _MARGIN, 1),
+        height=round(height + _MARGIN, 1),
+        nodes=tuple(_node(run.jobs[name], layout, tall) for name in run.jobs),
+        arrows=tuple(
+            Arrow(_path(edge, spacing, tall), _tooltip(edge, carried.get((edge.source, edge.target), [])))
+            for edge in layout.edges
+        ),
+    )
+
+
+def _at(place: Place, tall: bool) -> tuple[float, float]:
+    along, across = place.depth + _MARGIN, place.breadth + _MARGIN
+    return (across, along) if tall else (along, across)
+
+
+def _node(job: JobRecord, layout: Layout, tall: bool) -> Node:
+    x, y = _at(layout.nodes[job.name], tall)
+    state_line = job.state if job.duration_seconds is None else f"{job.state} · {duration(job.duration_seconds)}"
+    if job.state == "reused":
+        state_line = "reused, not run again"
+    return Node(
+        job=job,
+        x=round(x - NODE_WIDTH / 2, 1),
+        y=round(y - NODE_HEIGHT / 2, 1),
+        name=_shortened(job.name),
+        state_line=state_line,
+        process_line=process_counts(job),
+        tooltip="\n".join(filter(None, [job.name, job.component, state_line, process_counts(job), job.reason])),
+    )
+
+
+def process_counts(job: JobRecord) -> str:
+    """`1 process`, `2 processes`, or `2 nodes × 8 = 16 processes`."""
+    if job.nodes == 1:
+        return counted(job.processes_per_node, "process")
+    return f"{counted(job.nodes, 'node')} × {job.processes_per_node} = {counted(job.world_size, 'process')}"
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _NAME_CHARACTERS else name[: _NAME_CHARACTERS - 1] + "…"
+
+
+def _path(edge: Edge, spacing: Spacing, tall: bool) -> str:
+    """From the source's edge to the target's; straight past the layers between, smooth from layer to layer."""
+    half = spacing.node_depth / 2
+    here = Place(edge.through[0].depth + half, edge.through[0].breadth)
+    parts = [f"M{_point(here, tall)}"]
+    for stop, place in enumerate(edge.through[1:], start=1):
+        is_last = stop == len(edge.through) - 1
+        there = Place(place.depth - half - (_ARROW if is_last else 0), place.breadth)
+        middle = (here.depth + there.depth) / 2
+        controls = f"{_point(Place(middle, here.breadth), tall)} {_point(Place(middle, there.breadth), tall)}"
+        parts.append(f"C{controls} {_point(there, tall)}")
+        here = Place(place.depth + half, place.breadth)
+        if not is_last:
+            parts.append(f"L{_point(here, tall)}")
+    return " ".join(parts)
+
+
+def _point(place: Place, tall: bool) -> str:
+    x, y = _at(place, tall)
+    return f"{x:.1f},{y:.1f}"
+
+
+def _tooltip(edge: Edge, carried: list[str]) -> str:
+    return "\n".join([f"{edge.source} → {edge.target}", *carried])

@@ -1,0 +1,194 @@
+"""Places the jobs of a pipeline in layers, so that its graph can be drawn.
+
+The classic way of layered drawing: a node's layer is the longest path to it; edges that span several layers get a
+bend in each; nodes are ordered within layers by the barycentre of their neighbours; then every node is moved as
+near to the middle of its neighbours as the order allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+_SWEEPS = 8
+
+
+@dataclass(frozen=True)
+class Spacing:
+    """Sizes in the drawing's units: along the flow (`depth`) and across it (`breadth`)."""
+
+    node_depth: float
+    node_breadth: float
+    gap_between_layers: float
+    gap_within_layer: float
+
+
+@dataclass(frozen=True)
+class Place:
+    """The centre of a node: along the flow and across it."""
+
+    depth: float
+    breadth: float
+
+
+@dataclass(frozen=True)
+class Edge:
+    """An arrow: what it joins, and the places it goes through, from the source's centre to the target's."""
+
+    source: str
+    target: str
+    through: tuple[Place, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where everything is; the drawing spans 0…depth along the flow and 0…breadth across it."""
+
+    nodes: dict[str, Place]
+    edges: tuple[Edge, ...]
+    depth: float
+    breadth: float
+
+
+@dataclass(frozen=True)
+class _Bend:
+    """Where an edge passes a layer that it does not end in."""
+
+    source: str
+    target: str
+    layer: int
+
+
+_Vertex = str | _Bend
+
+
+def lay_out(depends_on: Mapping[str, Sequence[str]], spacing: Spacing) -> Layout:
+    """Place the nodes (each with the nodes it depends on). The same graph always gives the same layout.
+
+    Raises `ValueError` naming the nodes that wait for each other in a cycle.
+    """
+    layer_of = _layers(depends_on)
+    layers, neighbours_before, neighbours_after = _with_bends(depends_on, layer_of)
+    _order(layers, neighbours_before, neighbours_after)
+    breadth_of = _breadths(layers, neighbours_before, neighbours_after, spacing)
+
+    def place(vertex: _Vertex) -> Place:
+        layer = vertex.layer if isinstance(vertex, _Bend) else layer_of[vertex]
+        depth = spacing.node_depth / 2 + layer * (spacing.node_depth + spacing.gap_between_layers)
+        return Place(depth, breadth_of[vertex])
+
+    edges = tuple(
+        Edge(
+            source,
+            target,
+            (
+                place(source),
+                *(place(_Bend(source, target, layer)) for layer in range(layer_of[source] + 1, layer_of[target])),
+                place(target),
+            ),
+        )
+        for target, sources in depends_on.items()
+        for source in dict.fromkeys(sources)
+    )
+    return Layout(
+        nodes={node: place(node) for node in depends_on},
+        edges=edges,
+        depth=len(layers) * (spacing.node_depth + spacing.gap_between_layers) - spacing.gap_between_layers,
+        breadth=max(breadth_of[v] + _size(v, spacing) / 2 for v in breadth_of),
+    )
+
+
+def _layers(depends_on: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """The length of the longest path that leads to each node."""
+    layer_of: dict[str, int] = {}
+    waiting = dict(depends_on)
+    while waiting:
+        ready = [node for node, sources in waiting.items() if all(source in layer_of for source in sources)]
+        if not ready:
+            raise ValueError(f"these wait for each other: {', '.join(sorted(waiting))}")
+        for node in ready:
+            layer_of[node] = max((layer_of[source] + 1 for source in waiting[node]), default=0)
+        waiting = {node: sources for node, sources in waiting.items() if node not in layer_of}
+    return layer_of
+
+
+def _with_bends(
+    depends_on: Mapping[str, Sequence[str]], layer_of: Mapping[str, int]
+) -> tuple[list[list[_Vertex]], dict[_Vertex, list[_Vertex]], dict[_Vertex, list[_Vertex]]]:
+    """The vertices of each layer, and each one's neighbours in the layer before and in the layer after."""
+    layers: list[list[_Vertex]] = [[] for _ in range(max(layer_of.values()) + 1)]
+    for node, layer in layer_of.items():
+        layers[layer].append(node)
+    before: dict[_Vertex, list[_Vertex]] = {node: [] for node in depends_on}
+    after: dict[_Vertex, list[_Vertex]] = {node: [] for node in depends_on}
+    for target, sources in depends_on.items():
+        for source in dict.fromkeys(sources):
+            bends = [_Bend(source, target, layer) for layer in range(layer_of[source] + 1, layer_of[target])]
+            for bend in bends:
+                layers[bend.layer].append(bend)
+                before[bend], after[bend] = [], []
+            path: list[_Vertex] = [source, *bends, target]
+            for one, next_one in pairwise(path):
+                after[one].append(next_one)
+                before[next_one].append(one)
+    return layers, before, after
+
+
+def _order(
+    layers: list[list[_Vertex]], before: Mapping[_Vertex, list[_Vertex]], after: Mapping[_Vertex, list[_Vertex]]
+) -> None:
+    """Sort each layer by the barycentre of its neighbours, forwards and backwards in turn; sorting is stable."""
+    for sweep in range(_SWEEPS):
+        forwards = sweep % 2 == 0
+        neighbours = before if forwards else after
+        for layer in layers if forwards else reversed(layers):
+            position = {v: float(index) for each in layers for index, v in enumerate(each)}
+            barycentre = {v: _mean([position[n] for n in neighbours[v]], position[v]) for v in layer}
+            layer.sort(key=barycentre.__getitem__)
+
+
+def _breadths(
+    layers: list[list[_Vertex]],
+    before: Mapping[_Vertex, list[_Vertex]],
+    after: Mapping[_Vertex, list[_Vertex]],
+    spacing: Spacing,
+) -> dict[_Vertex, float]:
+    """The centre of each vertex across the flow: near its neighbours, in order, without overlap, from 0 upwards."""
+    centre: dict[_Vertex, float] = {}
+    for layer in layers:
+        centre.update(zip(layer, _apart([0.0] * len(layer), layer, spacing), strict=True))
+    for sweep in range(_SWEEPS):
+        forwards = sweep % 2 == 0
+        neighbours = before if forwards else after
+        for layer in layers if forwards else reversed(layers):
+            desired = [_mean([centre[n] for n in neighbours[v]], centre[v]) for v in layer]
+            centre.update(zip(layer, _apart(desired, layer, spacing), strict=True))
+    start = min(centre[v] - _size(v, spacing) / 2 for v in centre)
+    return {v: value - start for v, value in centre.items()}
+
+
+def _apart(desired: Sequence[float], layer: Sequence[_Vertex], spacing: Spacing) -> list[float]:
+    """The positions nearest to the desired ones (least squares) that keep order and distance.
+
+    With the distances taken off, that is isotonic regression: neighbours that would change places are pooled.
+    """
+    offsets = [0.0]
+    for one, next_one in pairwise(layer):
+        sizes = _size(one, spacing) + _size(next_one, spacing)
+        offsets.append(offsets[-1] + sizes / 2 + spacing.gap_within_layer)
+    pools: list[list[float]] = []
+    for value, offset in zip(desired, offsets, strict=True):
+        pools.append([value - offset])
+        while len(pools) > 1 and _mean(pools[-2], 0.0) >= _mean(pools[-1], 0.0):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    levels = [_mean(pool, 0.0) for pool in pools for _ in pool]
+    return [level + offset for level, offset in zip(levels, offsets, strict=True)]
+
+
+def _size(vertex: _Vertex, spacing: Spacing) -> float:
+    return 0.0 if isinstance(vertex, _Bend) else spacing.node_breadth
+
+
+def _mean(values: Sequence[float], otherwise: float) -> float:
+    return sum(values) / len(values) if values else otherwise

@@ -1,0 +1,159 @@
+"""Writes report.html: a run as one page that needs no network, to be read on a screen, a phone or paper."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import trainyard
+from trainyard.report import quantities
+from trainyard.report.confusion import HeatMap, Mistake, draw_heat_map, most_frequent_mistakes
+from trainyard.report.curves import Chart, draw_charts
+from trainyard.report.graph_drawing import NODE_HEIGHT, NODE_WIDTH, draw_graph, process_counts
+from trainyard.report.job_results import JobResults, read_job_results
+from trainyard.report.run_record import JobRecord, ReportError, RunRecord, read_run_record
+from trainyard.report.timeline import draw_timeline
+
+__all__ = ["ReportError", "write_report"]
+
+_FILTERS = ("as_text", "count", "counted", "duration", "moment", "number", "percentage")
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input of a job: its value, and the `job.port` it came from where another job wrote it."""
+
+    name: str
+    value: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class JobView:
+    """A job as the page shows it: its record, what it wrote, and what is drawn of that."""
+
+    record: JobRecord
+    results: JobResults
+    inputs: tuple[Input, ...]
+    charts: list[list[Chart]]
+    heat_map: HeatMap | None
+    mistakes: list[Mistake]
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The one figure that stands for the run."""
+
+    label: str
+    value: str
+    detail: str
+
+
+def write_report(run_folder: Path) -> Path:
+    """Write report.html into the folder of a run, whatever state the run is in, and give its path.
+
+    Reads run.json and what the jobs' outputs hold; what is missing there is missing on the page, which says so.
+    The same files always give the same page. Raises `ReportError` where run.json cannot be worked with, `OSError`
+    where the page cannot be written.
+    """
+    run = read_run_record(run_folder)
+    page = _page(run, run_folder)
+    file = run_folder / "report.html"
+    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(page, encoding="utf-8")
+        os.replace(unfinished, file)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return file
+
+
+def _page(run: RunRecord, run_folder: Path) -> str:
+    import jinja2
+
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters.update({name: getattr(quantities, name) for name in _FILTERS})
+    templates.filters["processes"] = process_counts
+    templates.filters["link"] = lambda path: _link(path, run_folder)
+
+    origins = _origins(run, run_folder)
+    jobs = [_view(job, origins, run_folder) for job in run.jobs.values()]
+    carried: dict[tuple[str, str], list[str]] = {}
+    for job in jobs:
+        for value in job.inputs:
+            source, _, port = value.origin.partition(".")
+            carried.setdefault((source, job.record.name), []).append(f"{port} → {value.name}")
+    return templates.get_template("run.html.j2").render(
+        run=run,
+        jobs=jobs,
+        headline=_headline(jobs),
+        graphs=[draw_graph(run, carried, tall=tall) for tall in (False, True)] if jobs else [],
+        timeline=draw_timeline(run),
+        node_width=NODE_WIDTH,
+        node_height=NODE_HEIGHT,
+        version=trainyard.__version__,
+    )
+
+
+def _view(job: JobRecord, origins: dict[str, str], run_folder: Path) -> JobView:
+    results = read_job_results({port: run_folder / path for port, path in job.outputs.items()})
+    confusion = results.confusion_matrix
+    return JobView(
+        record=job,
+        results=results,
+        inputs=tuple(_input(name, value, origins, run_folder) for name, value in job.inputs.items()),
+        charts=draw_charts(results.metrics) if results.metrics else [],
+        heat_map=draw_heat_map(confusion) if confusion else None,
+        mistakes=most_frequent_mistakes(confusion) if confusion else [],
+    )
+
+
+def _origins(run: RunRecord, run_folder: Path) -> dict[str, str]:
+    """Which `job.port` wrote each path."""
+    return {
+        os.path.realpath(run_folder / path): f"{job.name}.{port}"
+        for job in run.jobs.values()
+        for port, path in job.outputs.items()
+    }
+
+
+def _input(name: str, value: Any, origins: dict[str, str], run_folder: Path) -> Input:
+    text = quantities.as_text(value)
+    # A number or a word may look like a path; only what has a folder in it can be another job's output.
+    is_path = isinstance(value, str) and "/" in value
+    return Input(name, text, origins.get(os.path.realpath(run_folder / text), "") if is_path else "")
+
+
+def _headline(jobs: list[JobView]) -> Headline | None:
+    """The accuracy of the last evaluation; without one, the last figure of the last training."""
+    for job in reversed(jobs):
+        evaluation = job.results.evaluation
+        if evaluation is not None and evaluation.accuracy is not None:
+            detail = quantities.counted(evaluation.samples, "sample")
+            return Headline(f"{evaluation.split} accuracy", quantities.percentage(evaluation.accuracy), detail)
+    for job in reversed(jobs):
+        series = job.results.metrics.series if job.results.metrics else {}
+        for name, label, write in (
+            ("validation_accuracy", "validation accuracy", quantities.percentage),
+            ("validation_loss", "validation loss", quantities.number),
+            ("loss", "training loss", quantities.number),
+        ):
+            if name in series:
+                step, value = series[name][-1]
+                return Headline(label, write(value), f"at step {quantities.count(step)}")
+    return None
+
+
+def _link(path: str, run_folder: Path) -> str:
+    """The address of a file seen from the page; never a scheme, for its colon is quoted."""
+    relative = os.path.relpath(path, run_folder) if os.path.isabs(path) else path
+    return quote(relative.replace(os.sep, "/"), safe="/")

@@ -1,0 +1,273 @@
+"""What a plan says of processes, machines, batches and prices."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.catalogue.skus import all_skus, find_sku
+from trainyard.errors import UsageError
+from trainyard.plan.concurrency import most_at_once
+from trainyard.plan.planner import plan
+from trainyard.spec.diagnostic import SpecError
+
+ND96 = {"gpus": "Standard_ND96asr_v4"}
+
+
+def jobs_of(planned):
+    return {job.name: job for job in planned.jobs}
+
+
+def test_a_machine_checked_by_hand(pipeline_of) -> None:
+    """Standard_ND96asr_v4: 8 A100 of 40 GB, 8 InfiniBand links of 200 Gbit/s, $27.197 an hour in eastus."""
+    train = jobs_of(plan(pipeline_of(), ND96))["train"]
+
+    assert (train.processes.nodes, train.processes.processes_per_node, train.processes.world_size) == (2, 8, 16)
+    assert (train.gpus_used_per_node, train.gpus_idle_per_node) == (8, 0)
+    assert train.gpu_memory_gb == 640
+    assert train.sku.rdma
+    assert train.sku.infiniband_gbit_per_second_total == 1600
+    assert train.on_demand.usd_per_hour == pytest.approx(54.394)
+    assert train.on_demand.region == "eastus"
+    assert train.spot.usd_per_hour == pytest.approx(5.98334)
+    assert str(train.batch) == "32 micro × 2 accumulation × 16 processes = 1024 samples"
+    assert train.environment.endswith("acpt-pytorch-2.8-cuda12.6/versions/9")
+    assert train.findings == ()
+
+
+@pytest.mark.parametrize("sku", all_skus(), ids=lambda sku: sku.name)
+def test_figures_are_the_catalogues_for_every_machine(pipeline_of, sku) -> None:
+    train = jobs_of(plan(pipeline_of(), {"gpus": sku.name}))["train"]
+
+    assert train.sku is sku
+    assert train.gpu_memory_gb == 2 * (sku.gpu_memory_gb_total or 0)
+    assert train.gpus_idle_per_node == max(0, sku.gpu_count - 8)
+    assert train.gpus_used_per_node == min(8, sku.gpu_count)
+    newest = sku.newest_on_demand_price
+    assert (train.on_demand is None) == (newest is None)
+    if newest is not None:
+        assert train.on_demand.usd_per_hour == 2 * newest[0]
+        assert (train.on_demand.region, train.on_demand.date) == newest[1:]
+    assert (train.spot is None) == (sku.spot_usd_per_hour is None)
+    assert any("was retired" in finding for finding in train.findings) == sku.is_retired
+    assert any("about to be retired" in f for f in train.findings) == (not sku.is_retired and not sku.is_current)
+
+
+def test_jobs_stand_in_the_order_in_which_they_can_run(pipeline_of, digits) -> None:
+    components, jobs = digits
+    planned = plan(pipeline_of(components, dict(reversed(jobs.items()))), ND96)
+
+    assert [job.name for job in planned.jobs] == ["prepare", "train", "evaluate"]
+    assert jobs_of(planned)["evaluate"].waits_for == ("train", "prepare")
+
+
+def test_totals_count_what_runs_at_one_time(pipeline_of) -> None:
+    totals = plan(pipeline_of(), ND96).totals
+
+    assert totals.jobs == 3
+    assert totals.nodes_at_once == {"gpus": 2}
+    assert totals.on_demand_usd_per_hour == pytest.approx(54.394)
+
+
+def test_independent_jobs_add_up_and_clusters_are_counted_apart(pipeline_of, digits) -> None:
+    components, jobs = digits
+    jobs["train_again"] = dict(jobs["train"])
+    jobs["prepare"]["compute"] = "azureml:processors"
+    sku = find_sku("Standard_NC64as_T4_v3")
+    planned = plan(pipeline_of(components, jobs), {"gpus": sku.name, "processors": "Standard_D8s_v5"})
+
+    assert planned.totals.nodes_at_once == {"processors": 1, "gpus": 4}
+    assert planned.totals.on_demand_usd_per_hour == pytest.approx(4 * sku.newest_on_demand_price[0])
+
+
+def test_a_batch_that_does_not_divide_is_said_with_the_nearest_that_do(pipeline_of, digits) -> None:
+    components, jobs = digits
+    jobs["train"]["inputs"]["global_batch_size"] = 1000
+
+    train = jobs_of(plan(pipeline_of(components, jobs), ND96))["train"]
+
+    assert not train.batch.fits
+    assert train.batch.nearest_global_batch_sizes == (512, 1024)
+    assert train.findings == (
+        "batch sizes do not multiply out: 32 micro × 16 processes does not make 1000 samples; "
+        "nearest that fits: 512 or 1024",
+    )
+
+
+def test_a_batch_smaller_than_one_round_has_one_neighbour(pipeline_of, digits) -> None:
+    components, jobs = digits
+    jobs["train"]["inputs"]["global_batch_size"] = 64
+
+    assert jobs_of(plan(pipeline_of(components, jobs), ND96))["train"].batch.nearest_global_batch_sizes == (512,)
+
+
+@pytest.mark.parametrize(("accumulation", "fits"), [(2, True), (3, False)])
+def test_given_accumulation_steps_have_to_agree(pipeline_of, digits, accumulation: int, fits: bool) -> None:
+    components, jobs = digits
+    components["train_ddp"]["inputs"]["accumulation_steps"] = {"type": "integer", "default": accumulation}
+
+    batch = jobs_of(plan(pipeline_of(components, jobs), ND96))["train"].batch
+
+    assert batch.fits == fits
+    assert batch.nearest_global_batch_sizes == (() if fits else (1536,))
+    assert ("does not make" in str(batch)) != fits
+
+
+def test_values_come_through_bindings(pipeline_of, digits) -> None:
+    components, jobs = digits
+    components["train_ddp"]["inputs"]["nodes"] = {"type": "integer", "default": 1}
+    jobs["train"]["inputs"].update(global_batch_size="${{parent.inputs.batch}}")
+    jobs["train"]["resources"] = {"instance_count": "${{parent.inputs.nodes}}"}
+    jobs["train"]["distribution"] = {"type": "pytorch", "process_count_per_instance": 4}
+
+    train = jobs_of(plan(pipeline_of(components, jobs, inputs={"batch": 384, "nodes": 3}), ND96))["train"]
+
+    assert train.processes.world_size == 12
+    assert str(train.batch) == "32 micro × 1 accumulation × 12 processes = 384 samples"
+    assert train.findings == (
+        "4 of the 8 GPUs of a node have no process; one process per GPU is process_count_per_instance: 8",
+    )
+
+
+def test_a_job_may_take_the_input_of_another(pipeline_of, digits) -> None:
+    components, jobs = digits
+    components["evaluate"]["inputs"].update(
+        micro_batch_size={"type": "integer", "default": 1}, global_batch_size={"type": "integer", "default": 1}
+    )
+    jobs["train"]["inputs"]["micro_batch_size"] = 8
+    for name in ("micro_batch_size", "global_batch_size"):
+        jobs["evaluate"]["inputs"][name] = f"${{{{parent.jobs.train.inputs.{name}}}}}"
+
+    batch = jobs_of(plan(pipeline_of(components, jobs), ND96))["evaluate"].batch
+
+    assert str(batch) == "8 micro × 128 accumulation × 1 process = 1024 samples"
+
+
+def test_the_file_is_named_from_the_working_directory(pipeline_of, tmp_path, monkeypatch) -> None:
+    pipeline = pipeline_of()
+    assert plan(pipeline, ND96).file == str(tmp_path / "pipeline.yaml")
+    monkeypatch.chdir(tmp_path.parent)
+    assert plan(pipeline, ND96).file == f"{tmp_path.name}/pipeline.yaml"
+
+
+def test_more_processes_than_gpus_is_said(pipeline_of) -> None:
+    [finding] = jobs_of(plan(pipeline_of(), {"gpus": "Standard_NC64as_T4_v3"}))["train"].findings
+
+    assert finding == ("8 processes share the 4 GPUs of a node; one process per GPU is process_count_per_instance: 4")
+
+
+def test_one_process_on_a_big_machine_leaves_gpus_idle_without_complaint(pipeline_of) -> None:
+    prepare = jobs_of(plan(pipeline_of(), ND96))["prepare"]
+
+    assert (prepare.gpus_used_per_node, prepare.gpus_idle_per_node) == (1, 7)
+    assert prepare.findings == ()
+    assert prepare.batch is None
+
+
+def test_a_job_that_names_its_machine_has_that_one(pipeline_of, digits) -> None:
+    components, jobs = digits
+    jobs["prepare"]["resources"] = {"instance_count": 1, "instance_type": "Standard_D8s_v5"}
+
+    prepare = jobs_of(plan(pipeline_of(components, jobs), ND96))["prepare"]
+
+    assert prepare.sku.name == "Standard_D8s_v5"
+    assert prepare.gpu_memory_gb == 0
+
+
+def test_nothing_is_guessed_of_an_unknown_cluster(pipeline_of) -> None:
+    planned = plan(pipeline_of(), {})
+
+    for job in planned.jobs:
+        assert (job.sku, job.gpu_memory_gb, job.gpus_used_per_node, job.on_demand, job.spot) == (None,) * 5
+        assert job.findings == (
+            "the machine of the cluster 'gpus' is not known, so nothing is said of GPUs and prices",
+        )
+    assert planned.totals.on_demand_usd_per_hour is None
+    assert planned.totals.nodes_at_once == {"gpus": 2}
+
+
+def test_a_pipeline_without_compute_says_so(pipeline_of) -> None:
+    planned = plan(pipeline_of(settings={}), ND96)
+
+    assert "the machine (no compute is named) is not known" in planned.jobs[0].findings[0]
+
+
+def test_a_mistyped_machine_is_an_error_at_its_line(pipeline_of, digits) -> None:
+    components, jobs = digits
+    jobs["train"]["resources"] = {"instance_count": 2, "instance_type": "Standard_ND96asr_v5"}
+
+    with pytest.raises(SpecError, match=r"'Standard_ND96asr_v5' is no VM size.*Standard_ND96asr_v4") as raised:
+        plan(pipeline_of(components, jobs), ND96)
+
+    span = raised.value.diagnostics[0].span
+    assert "Standard_ND96asr_v5" in span.file.read_text(encoding="utf-8").splitlines()[span.line - 1]
+
+
+def test_a_cluster_of_an_unknown_size_is_named(pipeline_of) -> None:
+    with pytest.raises(UsageError, match="the cluster 'gpus': 'Standard_ND' is no VM size"):
+        plan(pipeline_of(), {"gpus": "Standard_ND"})
+
+
+def test_a_count_that_is_no_whole_number_is_an_error_at_its_line(pipeline_of, digits) -> None:
+    components, jobs = digits
+    jobs["train"]["resources"] = {"instance_count": "${{parent.inputs.nodes}}"}
+
+    with pytest.raises(SpecError, match="instance_count of the job 'train' comes to 0, where a whole number"):
+        plan(pipeline_of(components, jobs, inputs={"nodes": 0}), ND96)
+
+
+def test_tensorflow_counts_workers_and_parameter_servers(pipeline_of, digits) -> None:
+    components, jobs = digits
+    components["train_ddp"].update(
+        distribution={"type": "tensorflow", "worker_count": 4, "parameter_server_count": 1},
+        resources={"instance_count": 4},
+    )
+
+    train = jobs_of(plan(pipeline_of(components, jobs), ND96))["train"]
+
+    assert (train.processes.world_size, train.processes.training_processes) == (5, 4)
+    assert str(train.processes) == "5 processes on 4 nodes, at most 2 on each"
+    assert train.batch.world_size == 4
+
+
+def test_environments_are_named(pipeline_of, digits, tmp_path) -> None:
+    components, jobs = digits
+    (tmp_path / "docker").mkdir()
+    (tmp_path / "docker" / "Dockerfile").write_text("FROM scratch\n", encoding="utf-8")
+    (tmp_path / "conda.yaml").write_text("dependencies: []\n", encoding="utf-8")
+    components["prepare_images"]["environment"] = {"build": {"path": "./docker"}}
+    components["evaluate"]["environment"] = {"image": "ubuntu:24.04", "conda_file": "./conda.yaml"}
+
+    found = jobs_of(plan(pipeline_of(components, jobs), ND96))
+
+    assert found["prepare"].environment == "build context docker/"
+    assert found["evaluate"].environment == "image ubuntu:24.04 with conda file conda.yaml"
+
+
+@st.composite
+def weighted_graphs(draw: st.DrawFn) -> tuple[dict[str, int], dict[str, frozenset[str]]]:
+    names = [f"job_{number}" for number in range(draw(st.integers(1, 8)))]
+    waits_for = {
+        name: frozenset(draw(st.lists(st.sampled_from(names[:number]), max_size=3))) if number else frozenset()
+        for number, name in enumerate(names)
+    }
+    return {name: draw(st.integers(0, 9)) for name in names}, waits_for
+
+
+@given(weighted_graphs())
+def test_most_at_once_is_what_trying_every_set_of_jobs_finds(
+    graph: tuple[dict[str, int], dict[str, frozenset[str]]],
+) -> None:
+    weights, waits_for = graph
+    before: dict[str, set[str]] = {}
+    for name, sources in waits_for.items():
+        before[name] = set(sources).union(*(before[source] for source in sources))
+
+    def together(names: tuple[str, ...]) -> bool:
+        return not any(one in before[other] or other in before[one] for one, other in combinations(names, 2))
+
+    sets = (names for size in range(len(weights) + 1) for names in combinations(weights, size) if together(names))
+    assert most_at_once(weights, waits_for) == max(sum(weights[name] for name in names) for names in sets)

@@ -1,0 +1,163 @@
+"""A plan as text, JSON and Markdown, and a pipeline as a drawing."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+from trainyard.plan import drawing, reporters
+from trainyard.plan.planner import plan
+
+ND96 = {"gpus": "Standard_ND96asr_v4"}
+
+
+def test_text_says_what_each_job_takes(pipeline_of) -> None:
+    text = reporters.as_text(plan(pipeline_of(), ND96))
+
+    train = text.split("\n\n")[2]
+    assert train.splitlines() == [
+        "train   train_ddp, after prepare",
+        "  processes    2 nodes × 8 per node = 16 processes",
+        "  compute      gpus",
+        "  machine      2 × Standard_ND96asr_v4 (8 × NVIDIA A100 SXM4 40GB, 96 vCPUs, 900 GiB)",
+        "  GPUs         8 of 8 a node",
+        "  GPU memory   640 GB over all nodes",
+        "  RDMA         yes, 1600 Gbit/s a node",
+        "  batch        32 micro × 2 accumulation × 16 processes = 1024 samples",
+        "  environment  azureml://registries/azureml/environments/acpt-pytorch-2.8-cuda12.6/versions/9",
+        "  on demand    $54.394 an hour (eastus, 2026-11-09)",
+        "  spot         $5.983 an hour (eastus, undated SkyPilot v8 snapshot (stale, indicative))",
+    ]
+    assert "GPUs         1 of 8 a node, 7 idle" in text
+    assert text.endswith("not estimated: the memory a job needs, how long it takes and what the whole pipeline costs")
+
+
+def test_text_points_at_what_should_be_looked_at(pipeline_of) -> None:
+    text = reporters.as_text(plan(pipeline_of(), {"gpus": "Standard_NC24"}))
+
+    assert (
+        "  ! look at    Standard_NC24 was retired on 2023-08-31; closest current sizes: Standard_NC64as_T4_v3" in text
+    )
+    assert "on demand    no price found" in text
+    assert "  RDMA         no" in text
+    assert "  on demand    not known" in text.split("at one time, at most")[1]
+
+
+def test_text_without_a_machine_and_with_one_without_gpus(pipeline_of) -> None:
+    assert "machine  " not in reporters.as_text(plan(pipeline_of(), {}))
+    text = reporters.as_text(plan(pipeline_of(), {"gpus": "Standard_D8s_v5"}))
+    assert "Standard_D8s_v5 (8 vCPUs, 32 GiB, no GPU)" in text
+    assert "GPU memory" not in text
+    share = reporters.as_text(plan(pipeline_of(), {"gpus": "Standard_NV6ads_A10_v5"}))
+    assert "1 × 1/6 of a NVIDIA A10" in share
+
+
+def test_json_holds_the_same_with_units_in_the_names(pipeline_of) -> None:
+    document = json.loads(reporters.as_json(plan(pipeline_of(), ND96)))
+
+    assert document["format"] == "trainyard.plan/1"
+    assert [job["name"] for job in document["jobs"]] == ["prepare", "train", "evaluate"]
+    train = document["jobs"][1]
+    assert train["world_size"] == 16
+    assert train["sku"] == "Standard_ND96asr_v4"
+    assert train["on_demand"] == {"usd_per_hour": 54.394, "region": "eastus", "date": "2026-11-09"}
+    assert train["batch"] == {
+        "micro_batch_size": 32,
+        "accumulation_steps": 2,
+        "world_size": 16,
+        "global_batch_size": 1024,
+        "fits": True,
+        "nearest_global_batch_sizes": [],
+    }
+    assert document["at_one_time"] == {
+        "nodes": {"gpus": 2},
+        "on_demand_usd_per_hour": 54.394,
+        "spot_usd_per_hour": 5.98334,
+    }
+    assert document["not_estimated"][0] == "the memory a job needs"
+
+
+def test_json_has_null_for_what_is_not_known(pipeline_of) -> None:
+    [prepare, *_] = json.loads(reporters.as_json(plan(pipeline_of(), {})))["jobs"]
+
+    assert [prepare[key] for key in ("sku", "gpu_memory_gb", "rdma", "on_demand", "batch")] == [None] * 5
+
+
+def test_markdown_is_a_table_with_findings_beneath(pipeline_of, digits) -> None:
+    components, jobs = digits
+    jobs["train"]["inputs"]["global_batch_size"] = 1000
+    text = reporters.as_markdown(plan(pipeline_of(components, jobs, display_name="a|b"), ND96))
+
+    assert text.startswith("### Plan of `a\\|b`")
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(table) == 5
+    assert table[2] == (
+        "| `prepare` | 1 × Standard_ND96asr_v4 | 1 process on 1 node | 1 of 8 a node, 7 idle | – | 27.197 | 2.992 |"
+    )
+    assert "- **train**: batch sizes do not multiply out" in text
+    assert "Prices: eastus, 2026-11-09; eastus, undated" in text
+    assert "At one time, at most: nodes 2 of gpus; on demand $54.394 an hour; spot $5.983 an hour." in text
+
+
+def test_markdown_of_an_unknown_cluster(pipeline_of) -> None:
+    text = reporters.as_markdown(plan(pipeline_of(), {}))
+
+    assert "| `prepare` | not known | 1 process on 1 node | not known | – | not known | not known |" in text
+    assert "Prices:" not in text
+    assert "| no GPU |" in reporters.as_markdown(plan(pipeline_of(), {"gpus": "Standard_D8s_v5"}))
+
+
+def test_a_drawing_leads_a_line_from_each_output_to_its_readers(pipeline_of) -> None:
+    assert drawing.as_text(pipeline_of()).splitlines() == [
+        "┌────────────────────────────────────────────────────────┐",
+        "│ prepare  prepare_images · 1 process on 1 node          │",
+        "│   ▷ prepared                                           ├─┐",
+        "└────────────────────────────────────────────────────────┘ │",
+        "┌────────────────────────────────────────────────────────┐ │",
+        "│ train  train_ddp · 2 nodes × 8 per node = 16 processes │ │",
+        "│   ◁ data                                               ├─┤",
+        "│   ▷ model                                              ├─┼─┐",
+        "└────────────────────────────────────────────────────────┘ │ │",
+        "┌────────────────────────────────────────────────────────┐ │ │",
+        "│ evaluate  evaluate · 1 process on 1 node               │ │ │",
+        "│   ◁ data                                               ├─┘ │",
+        "│   ◁ model                                              ├───┘",
+        "└────────────────────────────────────────────────────────┘",
+    ]
+
+
+def test_a_column_is_used_again_when_its_line_has_ended(pipeline_of, make_component) -> None:
+    chain = {"step": make_component("step", {"data": None}, ("data",))}
+    first = make_component("first", outputs=("data",))
+    names = ["a", "b", "c", "d"]
+    jobs = {"a": {"type": "command", "component": "./first.yaml"}}
+    for before, name in pairwise(names):
+        source = f"${{{{parent.jobs.{before}.outputs.data}}}}"
+        jobs[name] = {"type": "command", "component": "./step.yaml", "inputs": {"data": source}}
+
+    lines = drawing.as_text(pipeline_of({**chain, "first": first}, jobs)).splitlines()
+
+    assert max(map(len, lines)) == len(lines[0]) + 2
+    assert sum("┐" in line[-1] and "▷" in line for line in lines) == 3
+
+
+def test_one_job_alone_is_a_box(pipeline_of, digits) -> None:
+    components, jobs = digits
+
+    assert drawing.as_text(pipeline_of(components, {"prepare": jobs["prepare"]})).splitlines() == [
+        "┌───────────────────────────────────────────────┐",
+        "│ prepare  prepare_images · 1 process on 1 node │",
+        "└───────────────────────────────────────────────┘",
+    ]
+
+
+def test_mermaid(pipeline_of) -> None:
+    assert drawing.as_mermaid(pipeline_of()).splitlines() == [
+        "flowchart LR",
+        '  job_prepare["<b>prepare</b><br>prepare_images · 1 process on 1 node"]',
+        '  job_train["<b>train</b><br>train_ddp · 2 nodes × 8 per node = 16 processes"]',
+        '  job_evaluate["<b>evaluate</b><br>evaluate · 1 process on 1 node"]',
+        '  job_prepare -->|"prepared → data"| job_train',
+        '  job_prepare -->|"prepared → data"| job_evaluate',
+        '  job_train -->|"model"| job_evaluate',
+    ]

@@ -1,0 +1,125 @@
+"""The heat map, the timeline, and quantities as people read them."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from trainyard.report import quantities
+from trainyard.report.confusion import draw_heat_map, most_frequent_mistakes
+from trainyard.report.job_results import ConfusionMatrix
+from trainyard.report.run_record import read_run_record
+from trainyard.report.timeline import draw_timeline
+
+PETS = ConfusionMatrix(("cat", "dog", "owl"), ((8, 2, 0), (5, 5, 0), (0, 0, 0)))
+
+
+def test_every_count_has_its_cell() -> None:
+    heat_map = draw_heat_map(PETS)
+
+    assert heat_map is not None
+    assert [cell.count for cell in heat_map.cells] == [8, 2, 0, 5, 5, 0, 0, 0, 0]
+    assert [cell.is_correct for cell in heat_map.cells] == [True, False, False, False, True, False, False, False, True]
+    assert heat_map.cells[3].tooltip == "true dog, predicted cat: 5 of 10"
+    assert heat_map.cells[3].heat == pytest.approx(math.sqrt(0.5), abs=0.001)
+    assert heat_map.cells[8].heat == 0  # a class without samples divides nothing
+
+
+def test_many_classes_are_drawn_without_counts_and_too_many_not_at_all() -> None:
+    def identity(number: int) -> ConfusionMatrix:
+        names = tuple(str(index) for index in range(number))
+        return ConfusionMatrix(names, tuple(tuple(int(r == c) for c in range(number)) for r in range(number)))
+
+    forty = draw_heat_map(identity(40))
+    assert forty is not None
+    assert not forty.has_counts
+    assert len(forty.cells) == 40  # only those that are not empty
+    assert draw_heat_map(identity(121)) is None
+
+
+def test_the_most_frequent_mistakes_come_first() -> None:
+    found = [
+        (mistake.true, mistake.predicted, mistake.count, mistake.share) for mistake in most_frequent_mistakes(PETS)
+    ]
+
+    assert found == [("dog", "cat", 5, 0.5), ("cat", "dog", 2, 0.2)]
+
+
+def test_the_timeline_shows_attempts_one_behind_the_other(make_failed_run, tmp_path: Path) -> None:
+    folder = make_failed_run()
+    folder.add_job("export", duration_s=1.1, attempts=[_attempt("2026-11-20T22:17:23.200000Z", 1.1)])
+
+    timeline = draw_timeline(read_run_record(folder.finish()))
+
+    assert timeline is not None
+    assert [row.job.name for row in timeline.rows] == ["train", "export"]
+    train, export = (row.bars for row in timeline.rows)
+    assert timeline.seconds == pytest.approx(19.1)
+    assert [bar.start for bar in train] == [0, pytest.approx(9.9 / 19.1 * 100, abs=0.01)]
+    assert export[0].start + export[0].length == pytest.approx(100, abs=0.01)
+    assert train[1].tooltip.startswith("train, attempt 2 of 2: began after 9.9 s, took 8.2 s; rank 1")
+
+
+def test_one_job_makes_no_timeline(empty_run) -> None:
+    empty_run.add_job("train", attempts=[_attempt("2026-11-20T22:17:05+00:00", 3.0)])
+
+    assert draw_timeline(read_run_record(empty_run.finish())) is None
+
+
+def test_moments_are_read_with_and_without_a_zone(empty_run) -> None:
+    for started in ("2026-11-20T22:17:05Z", "2026-11-20T23:17:05+01:00", "2026-11-20T22:17:05"):
+        empty_run.run["started"] = started
+        assert quantities.moment(read_run_record(empty_run.finish()).started) == "20 Nov 2026, 22:17:05 UTC"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "–"),
+        (0, "0.00 s"),
+        (0.424, "0.42 s"),
+        (41.26, "41.3 s"),
+        (59.96, "1 min 00 s"),
+        (125, "2 min 05 s"),
+        (3599.7, "1 h 00 min"),
+        (12_000, "3 h 20 min"),
+        (90_000, "25 h 00 min"),
+    ],
+)
+def test_durations(seconds: float | None, text: str) -> None:
+    assert quantities.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (None, "–"),
+        (math.nan, "–"),
+        (0, "0.0 %"),
+        (1, "100.0 %"),
+        (0.9861, "98.6 %"),
+        (0.99996, "99.996 %"),
+        (0.9999999, "99.99999 %"),
+        (0.00001, "0.001 %"),
+    ],
+)
+def test_a_share_is_never_rounded_to_all_or_nothing(share: float | None, text: str) -> None:
+    assert quantities.percentage(share) == text
+
+
+def test_other_quantities() -> None:
+    assert quantities.counted(1, "process") == "1 process"
+    assert quantities.counted(1200, "process") == "1,200 processes"
+    assert quantities.counted(2, "job") == "2 jobs"
+    assert quantities.number(None) == "–"
+    assert quantities.number(0.07131) == "0.07131"
+    assert quantities.moment(None) == "–"
+    assert quantities.moment(datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)) == "2 Jan 2026, 03:04:05 UTC"
+    assert quantities.as_text({"a": True}) == '{"a": true}'
+
+
+def _attempt(started: str, duration_s: float) -> dict[str, object]:
+    return {"started": started, "duration_s": duration_s, "exit_codes": {"0": 0}, "reason": None}

@@ -1,0 +1,357 @@
+"""The page as it is written: what is on it, what is escaped, what happens to broken files."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.errors import UsageError
+from trainyard.report.run_report import ReportError, write_report
+
+MakeRun = Callable[[], Any]
+VOID = {"meta", "link", "br", "input"}
+
+
+class PageReader(HTMLParser):
+    """Collects text and links, and holds every tag to its closing one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open_tags: list[str] = []
+        self.text: list[str] = []
+        self.links: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        if tag == "a":
+            self.links.append(values["href"] or "")
+        self.addresses += [values[name] or "" for name in ("href", "src", "action", "data") if name in values]
+        if tag not in VOID:
+            self.open_tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open_tags.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open_tags and self.open_tags[-1] not in ("script", "style"):
+            self.text.append(data)
+
+
+def read_page(file: Path) -> PageReader:
+    reader = PageReader()
+    reader.feed(file.read_text(encoding="utf-8"))
+    reader.close()
+    assert reader.open_tags == []
+    return reader
+
+
+def text_of(file: Path) -> str:
+    return " ".join(" ".join(read_page(file).text).split())
+
+
+def test_a_completed_run_shows_what_it_came_to(make_digits_run: MakeRun) -> None:
+    text = text_of(write_report(make_digits_run().finish()))
+
+    assert "brave-otter-7 · started 20 Nov 2026, 22:17:05 UTC" in text
+    assert "Test accuracy 98.6 % 360 samples" in text
+    assert "Duration 41.3 s" in text
+    assert "Jobs 3 of 3 completed, 1 reused" in text
+    assert "reused, not run again" in text
+    assert "32 (micro-batch) × 1 (accumulation) × 2 processes = 64 samples" in text
+    assert "Most often confused: 8 taken for 1 (2, 5.6 % of its class)" in text
+    assert "train 1,294, validation 143, test 360 samples in 10 classes" in text
+    assert "83,466 parameters" in text
+    assert "torch 2.13.0" in text
+    assert "max_steps null" in text
+
+
+def test_it_says_which_job_wrote_an_input(make_digits_run: MakeRun) -> None:
+    page = write_report(make_digits_run().finish()).read_text(encoding="utf-8")
+
+    assert '<span class="origin">train.model</span> jobs/train/outputs/model' in page
+    assert "<title>train → evaluate\nmodel → model</title>" in page
+
+
+def test_an_absolute_input_path_is_traced_too(make_digits_run: MakeRun) -> None:
+    folder = make_digits_run()
+    folder.run["jobs"]["evaluate"]["inputs"]["model"] = str(folder.path / "jobs/train/outputs/model")
+
+    page = write_report(folder.finish()).read_text(encoding="utf-8")
+
+    assert '<span class="origin">train.model</span>' in page
+
+
+def test_links_lead_to_files_beside_the_page(make_digits_run: MakeRun) -> None:
+    folder = make_digits_run().finish()
+    links = read_page(write_report(folder)).links
+
+    files = [link for link in links if not link.startswith("#")]
+    assert "jobs/train/user_logs/std_log_process_1.txt" in files
+    assert all((folder / file).exists() for file in files if "user_logs" in file or file == "run.json")
+    assert not any(file.startswith("/") or ":" in file for file in files)
+
+
+def test_a_path_never_becomes_a_scheme(empty_run: Any) -> None:
+    empty_run.add_job("train", outputs={"model": "javascript:alert(1)"}, logs=["data:text/html,x", str(Path("/etc/x"))])
+
+    links = read_page(write_report(empty_run.finish())).links
+
+    assert "javascript%3Aalert%281%29" in links
+    assert not any(re.match(r"[a-z]+:", link) for link in links)
+    assert not any(link.startswith("/") for link in links)
+
+
+def test_nothing_is_loaded_from_elsewhere(make_failed_run: MakeRun) -> None:
+    page = write_report(make_failed_run().finish())
+    text = page.read_text(encoding="utf-8")
+
+    assert "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:" in text
+    assert not any("//" in address for address in read_page(page).addresses)
+    assert "@import" not in text
+    assert "url(#arrow-wide)" in text
+    assert set(re.findall(r"url\(([^)]*)\)", text)) == {"#arrow-wide", "#arrow-tall"}
+
+
+def test_a_failed_run_says_why_and_what_the_rank_said_last(make_failed_run: MakeRun) -> None:
+    text = text_of(write_report(make_failed_run().finish()))
+
+    assert "train failed rank 1 ended with exit code 1 after 8.2 s; the other rank was ended" in text
+    assert "The last lines of rank 1: step 90 loss 0.4127 1,231 samples/s DataError: shard" in text
+    assert "preempted: a checkpoint was committed" in text
+    assert "0: -15, 1: 1" in text
+    assert "Validation accuracy 98.3 % at step 80" in text
+    assert "No job of this run has written evaluation.json" in text
+
+
+def test_a_running_run_is_written_as_far_as_it_is(make_wide_run: MakeRun) -> None:
+    text = text_of(write_report(make_wide_run().finish()))
+
+    assert "This run had not ended when the page was written" in text
+    assert "Duration –" in text
+    for state in ("completed", "reused", "failed", "canceled", "running", "waiting", "skipped"):
+        assert f" {state} " in text
+    assert "2 nodes × 8 = 16 processes" in text
+    assert "No job of this run has written a line of metrics.jsonl" in text
+
+
+def test_a_canceled_run_without_jobs_has_a_page_too(empty_run: Any) -> None:
+    empty_run.run.update(
+        status="canceled", duration_s=None, reason="the runner was ended", notes=["no cache: --no-cache"]
+    )
+
+    text = text_of(write_report(empty_run.finish()))
+
+    assert "This run was canceled before it ended" in text
+    assert "the runner was ended" in text
+    assert "no cache: --no-cache" in text
+    assert "This run has no jobs" in text
+
+
+def test_without_an_evaluation_the_last_loss_is_the_headline(empty_run: Any) -> None:
+    empty_run.add_job("train", outputs={"metrics": "jobs/train/outputs/metrics"})
+    empty_run.write(
+        "jobs/train/outputs/metrics/metrics.jsonl", [{"step": 10, "loss": 2.0}, {"step": 1200, "loss": 0.25}]
+    )
+
+    assert "Training loss 0.25 at step 1,200" in text_of(write_report(empty_run.finish()))
+
+
+def test_what_people_wrote_is_escaped(empty_run: Any) -> None:
+    nasty = "</script></pre><script>alert('x')</script>\"'&{{ 7 * 7 }}"
+    empty_run.run.update(name=nasty, pipeline=nasty, inputs={nasty: nasty}, notes=[nasty])
+    empty_run.add_job(
+        "train",
+        status="failed",
+        component=nasty,
+        command=nasty,
+        environment=nasty,
+        inputs={nasty: nasty},
+        outputs={nasty: "jobs/train/outputs/metrics"},
+        logs=[nasty],
+        reason=nasty,
+        reuse=nasty,
+        error_lines=[nasty],
+        attempts=[{"started": "2026-11-20T22:17:05Z", "duration_s": 1.0, "exit_codes": {nasty: 1}, "reason": nasty}],
+    )
+    empty_run.write("jobs/train/outputs/metrics/metrics.jsonl", [{"step": 1, "loss": 1.0, nasty: 1.0}])
+    empty_run.write(
+        "jobs/train/outputs/metrics/confusion_matrix.json",
+        {"format": "trainyard.confusion_matrix/1", "classes": [nasty, "b"], "matrix": [[1, 1], [0, 2]]},
+    )
+
+    page = write_report(empty_run.finish())
+
+    assert "<script>alert" not in page.read_text(encoding="utf-8")
+    assert page.read_text(encoding="utf-8").count("<script") == 2  # the page's own, and the points of one chart
+    assert nasty in "".join(read_page(page).text)
+
+
+def test_values_that_are_not_numbers_break_nothing(make_digits_run: MakeRun, training_lines: Callable) -> None:
+    folder = make_digits_run()
+    lines = training_lines(range(10, 241, 10))
+    lines[3]["loss"], lines[7]["loss"], lines[9]["loss"], lines[11]["loss"] = math.nan, math.inf, 1e308, 10**400
+    lines[5]["grad_norm"] = "oops"
+    lines[6]["samples_per_second"] = True
+    folder.write("jobs/train/outputs/metrics/metrics.jsonl", lines)
+
+    page = write_report(folder.finish()).read_text(encoding="utf-8")
+
+    assert "4 values not finite, marked ×" in page
+    charts = [json.loads(data) for data in re.findall(r'<script type="application/json">(.*?)</script>', page)]
+    assert charts[0]["series"][0]["values"].count(None) == 4
+    assert "NaN" not in "".join(re.findall(r' d="[^"]*"', page))
+    assert not any(number in page for number in ("Infinity", ">nan<", ">inf<"))
+
+
+def test_a_training_of_nothing_but_nan_still_has_axes(empty_run: Any) -> None:
+    empty_run.add_job("train", outputs={"metrics": "metrics"})
+    empty_run.write("metrics/metrics.jsonl", [{"step": step, "loss": math.nan} for step in range(3)])
+
+    text = text_of(write_report(empty_run.finish()))
+
+    assert "3 values not finite" in text
+    assert "Training loss not finite at step 2" in text
+
+
+def test_a_half_written_last_line_is_passed_over_in_silence(make_digits_run: MakeRun) -> None:
+    folder = make_digits_run()
+    file = folder.path / "jobs/train/outputs/metrics/metrics.jsonl"
+    file.write_bytes(file.read_bytes() + b'{"step": 250, "loss": 0.0\xc3')
+
+    text = text_of(write_report(folder.finish()))
+
+    assert "could not be read" not in text
+
+
+def test_broken_lines_in_the_middle_are_counted(make_digits_run: MakeRun) -> None:
+    folder = make_digits_run()
+    folder.write(
+        "jobs/train/outputs/metrics/metrics.jsonl",
+        '{"step": 1, "loss": 2}\n{"step": 2, "l\n[]\n{"loss": 2}\n{"step": NaN, "loss": 1}\n\n{"step": 3, "loss": 1}\n',
+    )
+
+    assert "4 lines of metrics.jsonl could not be read" in text_of(write_report(folder.finish()))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "note"),
+    [
+        ("settings.json", '{"format": "trainyard.set', "settings.json could not be read: it is not whole."),
+        ("settings.json", '{"format": "trainyard.settings/2"}', "its format is trainyard.settings/2"),
+        ("settings.json", '{"format": "trainyard.settings/1"}', "does not have the form of trainyard.settings/1"),
+        ("evaluation.json", '{"format": "trainyard.evaluation/1", "split": 1}', "evaluation.json is left out"),
+        (
+            "confusion_matrix.json",
+            '{"format": "trainyard.confusion_matrix/1", "classes": ["a", "b"], "matrix": [[1]]}',
+            "confusion_matrix.json is left out",
+        ),
+    ],
+)
+def test_a_damaged_result_becomes_a_note(empty_run: Any, name: str, content: str, note: str) -> None:
+    empty_run.add_job("train", outputs={"metrics": "metrics"})
+    empty_run.write(f"metrics/{name}", content)
+
+    assert note in text_of(write_report(empty_run.finish()))
+
+
+@pytest.mark.parametrize("content", ['{"settings": {}}', "[1, 2]", '{"format": 7}', '{"format": "tensorboard/1"}'])
+def test_files_of_other_tools_are_none_of_the_reports_business(empty_run: Any, content: str) -> None:
+    empty_run.add_job("train", outputs={"metrics": "metrics"})
+    empty_run.write("metrics/settings.json", content)
+    empty_run.write("metrics/metrics.jsonl", "")
+
+    text = text_of(write_report(empty_run.finish()))
+
+    assert "left out" not in text
+    assert "could not be read" not in text
+
+
+def test_a_matrix_of_many_classes_is_told_in_words(empty_run: Any) -> None:
+    classes = [f"class {number}" for number in range(130)]
+    matrix = [[9 if row == column else 0 for column in range(130)] for row in range(130)]
+    matrix[4][7] = 3
+    empty_run.add_job("evaluate", outputs={"evaluation": "evaluation"})
+    empty_run.write(
+        "evaluation/confusion_matrix.json",
+        {"format": "trainyard.confusion_matrix/1", "classes": classes, "matrix": matrix},
+    )
+
+    text = text_of(write_report(empty_run.finish()))
+
+    assert "The confusion matrix of 130 classes is too large to be drawn" in text
+    assert "class 4 taken for class 7 (3, 25.0 % of its class)" in text
+
+
+def test_the_same_files_give_the_same_page(make_failed_run: MakeRun) -> None:
+    folder = make_failed_run().finish()
+    first = write_report(folder).read_bytes()
+
+    assert write_report(folder).read_bytes() == first
+    assert sorted(file.name for file in folder.iterdir()) == ["jobs", "report.html", "run.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"run\.json: cannot be read \(No such file or directory\); is .* the folder of a run\?"),
+        ("{", r"run\.json: is not JSON: "),
+        ("[]", r"run\.json: its format is None, and this version of Trainyard reads 'trainyard\.run/1' only"),
+        ('{"format": "trainyard.run/2"}', r"its format is 'trainyard\.run/2'"),
+        ('{"format": "trainyard.run/1", "name": "x"}', r"run\.json: 'pipeline' is missing"),
+        (
+            '{"format": "trainyard.run/1", "name": "x", "pipeline": "p", "status": "failed", "jobs": []}',
+            r"does not have the form of trainyard\.run/1",
+        ),
+    ],
+)
+def test_a_folder_that_holds_no_run_is_refused_in_one_line(tmp_path: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "run.json").write_text(content, encoding="utf-8")
+
+    with pytest.raises(ReportError, match=message) as raised:
+        write_report(tmp_path)
+
+    assert isinstance(raised.value, UsageError)
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_jobs_in_a_circle_are_refused(empty_run: Any) -> None:
+    empty_run.add_job("one", depends_on=["two"])
+    empty_run.add_job("two", depends_on=["one"])
+
+    with pytest.raises(ReportError, match="these wait for each other: one, two"):
+        write_report(empty_run.finish())
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing_behind(make_digits_run: MakeRun) -> None:
+    folder = make_digits_run().finish()
+    (folder / "report.html").mkdir()
+
+    with pytest.raises(OSError, match=r"report\.html"):
+        write_report(folder)
+
+    assert sorted(file.name for file in folder.iterdir()) == ["jobs", "report.html", "run.json"]
+
+
+def test_ten_thousand_steps_take_a_moment(make_digits_run: MakeRun, training_lines: Callable) -> None:
+    folder = make_digits_run()
+    folder.write("jobs/train/outputs/metrics/metrics.jsonl", training_lines(range(1, 10_001)))
+    folder.finish()
+
+    def processor_seconds() -> float:
+        start = time.process_time()
+        write_report(folder.path)
+        return time.process_time() - start
+
+    assert min(processor_seconds() for _ in range(3)) < 0.3
+    assert (folder.path / "report.html").stat().st_size < 400_000

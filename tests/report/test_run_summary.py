@@ -1,0 +1,35 @@
+"""The few lines that a run ends with on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from trainyard.report.run_report import write_report
+from trainyard.report.run_summary import summarise
+
+
+def test_it_names_the_accuracy_and_where_everything_lies(
+    make_digits_run: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_digits_run()
+    folder.write("jobs/train/outputs/model/model.safetensors", "")
+    folder.write("jobs/evaluate/outputs/evaluation/confusion_matrix.png", "")
+    write_report(folder.finish())
+    monkeypatch.chdir(folder.path.parent)
+
+    assert summarise(folder.path) == [
+        ("test accuracy", "0.9861 (355 of 360 right)"),
+        ("report", "brave-otter-7/report.html"),
+        ("model", "brave-otter-7/jobs/train/outputs/model"),
+        ("confusion matrix", "brave-otter-7/jobs/evaluate/outputs/evaluation/confusion_matrix.png"),
+        ("logs", "brave-otter-7/jobs/*/user_logs/"),
+    ]
+
+
+def test_what_is_not_there_is_not_named(empty_run: Any) -> None:
+    folder = empty_run.finish()
+
+    assert summarise(folder) == [("logs", f"{folder}/jobs/*/user_logs/")]
