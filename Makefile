@@ -1,0 +1,85 @@
+# The short way to everything. `make` alone lists the targets.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TRAINYARD := $(BIN)/trainyard
+
+# What you may set: make run FILE=pipelines/ddp.yaml PROFILE=local SET="inputs.epochs=3"
+FILE ?= pipelines/ddp.yaml
+PROFILE ?=
+SET ?=
+KILLS ?= 20
+SETTINGS := $(foreach setting,$(SET),--set '$(setting)')
+
+.PHONY: help
+help: ## List these targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|' 2>/dev/null \
+	  || grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST)
+	@echo; echo "  For example: make run    then    make render PROFILE=nd96 && git diff"
+
+# A stamp per set of packages: nothing is installed again until what is wanted changes.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
+	  { echo "error: Python 3.10 or newer is needed, and '$(PYTHON)' is `$(PYTHON) --version 2>&1`. Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
+	@echo "setting up $(VENV) (once; about a minute)" >&2
+	@$(PYTHON) -m venv $(VENV) || { echo "error: no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; rm -rf $(VENV); exit 2; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=24'
+
+$(VENV)/.ready-to-run: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing what a run needs (torch, transformers, …)" >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]'
+	@touch $@
+
+$(VENV)/.ready-to-test: pyproject.toml constraints.txt | $(VENV)/.ready-to-run
+	@echo "installing what the tests need (azure-ai-ml, pytest, …)" >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+.PHONY: setup
+setup: $(VENV)/.ready-to-run ## Make .venv with everything a run needs
+
+.PHONY: render
+render: setup ## Render all YAML: make render PROFILE=nd96
+	@$(TRAINYARD) render $(PROFILE) $(SETTINGS)
+
+.PHONY: lint
+lint: setup ## Check all YAML of the project, or FILE=…
+	@$(TRAINYARD) lint $(if $(findstring command line,$(origin FILE)),$(FILE))
+
+.PHONY: plan
+plan: setup ## What FILE takes on the cluster, and what an hour costs
+	@$(TRAINYARD) plan $(FILE)
+
+.PHONY: run
+run: setup ## Run FILE on this machine, rendered for PROFILE (local)
+	@$(TRAINYARD) run $(FILE) --profile $(or $(PROFILE),local) $(SETTINGS)
+
+.PHONY: test
+test: $(VENV)/.ready-to-test ## Run every test, with coverage
+	@$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+
+.PHONY: check
+check: $(VENV)/.ready-to-test ## Style, types, imports, drift of what is rendered, lint
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python docs/generate.py --check
+	@$(TRAINYARD) render --check
+	@$(TRAINYARD) lint
+
+.PHONY: bench
+bench: $(VENV)/.ready-to-test ## Measure what the bars name; results go to benchmarks/results/
+	@$(BIN)/python benchmarks/command_speed.py
+	@$(BIN)/python benchmarks/first_run.py
+
+.PHONY: soak
+soak: $(VENV)/.ready-to-test ## The long proofs: make soak KILLS=200
+	@KILLS=$(KILLS) $(BIN)/python -m pytest -m soak --timeout=0 tests/soak
+
+.PHONY: clean
+clean: ## Remove .venv, runs and caches (never what git tracks)
+	@rm -rf $(VENV) .trainyard .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage build dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,103 @@
+"""How long the commands take as whole processes, against a bare Python that imports what they cannot do without.
+
+    python benchmarks/command_speed.py [--runs 15]
+
+Each command alternates with its peer in one session, so that a machine that slows down slows both; the figure to quote
+is the median and the ratio. Results go to benchmarks/results/command_speed.json. Exit 1 when a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from results import save_results
+
+ROOT = Path(__file__).parents[1]
+TRAINYARD = str(Path(sys.executable).with_name("trainyard"))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command, the peer it alternates with, and the bar its median must stay under."""
+
+    name: str
+    command: tuple[str, ...]
+    peer: tuple[str, ...]
+    bar_seconds: float | None
+
+
+CASES = (
+    Case("trainyard --help", (TRAINYARD, "--help"), (sys.executable, "-c", "import click"), 0.15),
+    Case(
+        "trainyard render nd96",
+        (TRAINYARD, "render", "nd96", "--out", "{folder}"),
+        (sys.executable, "-c", "import click, jinja2, yaml, jsonschema_rs"),
+        0.5,
+    ),
+    Case(
+        "trainyard lint",
+        (TRAINYARD, "lint", "pipelines/ddp.yaml"),
+        (sys.executable, "-c", "import click, yaml, jsonschema_rs"),
+        None,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Seconds of whole processes."""
+
+    name: str
+    median_seconds: float
+    minimum_seconds: float
+    maximum_seconds: float
+    peer_median_seconds: float
+    ratio_to_peer: float
+    bar_seconds: float | None
+
+
+def seconds_of(command: tuple[str, ...], folder: Path) -> float:
+    started = time.perf_counter()
+    arguments = [word.format(folder=folder) for word in command]
+    subprocess.run(arguments, cwd=ROOT, check=True, capture_output=True)
+    return time.perf_counter() - started
+
+
+def measure(case: Case, runs: int, folder: Path) -> Result:
+    seconds_of(case.command, folder), seconds_of(case.peer, folder)  # warm file caches
+    pairs = [(seconds_of(case.command, folder), seconds_of(case.peer, folder)) for _ in range(runs)]
+    own = [first for first, _ in pairs]
+    peer = [second for _, second in pairs]
+    ratio = statistics.median(first / second for first, second in pairs)
+    return Result(
+        case.name, statistics.median(own), min(own), max(own), statistics.median(peer), ratio, case.bar_seconds
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=15)
+    runs = parser.parse_args().runs
+    folder = ROOT / ".trainyard" / "rendered" / "benchmark"
+    results = [measure(case, runs, folder) for case in CASES]
+    missed = False
+    for result in results:
+        bar = f"bar {result.bar_seconds:.2f}" if result.bar_seconds else "no bar yet"
+        print(
+            f"{result.name:<24} median {result.median_seconds:.3f} s "
+            f"({result.minimum_seconds:.3f} to {result.maximum_seconds:.3f}; {bar}), "
+            f"{result.ratio_to_peer:.2f} x its bare imports ({result.peer_median_seconds:.3f} s)"
+        )
+        missed |= result.bar_seconds is not None and result.median_seconds > result.bar_seconds
+    save_results("command_speed", {"runs": runs, "cases": [asdict(result) for result in results]})
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

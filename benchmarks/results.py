@@ -1,0 +1,27 @@
+"""Keeps a benchmark's figures with the machine, the versions and the day they were seen on."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+_PACKAGES = ("trainyard", "torch", "transformers", "click", "jinja2", "jsonschema-rs")
+
+
+def save_results(name: str, figures: dict[str, Any]) -> Path:
+    """Write benchmarks/results/<name>.json and give its path."""
+    seen_on = {
+        "date": datetime.date.today().isoformat(),
+        "python": platform.python_version(),
+        "machine": f"{os.cpu_count()} processors, {platform.machine()}, {platform.system()}",
+        "versions": {package: importlib.metadata.version(package) for package in _PACKAGES},
+    }
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps({"seen_on": seen_on, **figures}, indent=2) + "\n", encoding="utf-8")
+    return path

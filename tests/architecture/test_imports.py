@@ -1,0 +1,41 @@
+"""The folders are the architecture, and imports follow it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"torch", "numpy", "transformers", "mlflow", "sklearn", "azure", "matplotlib"}
+NOT_FOR_HELP = HEAVY | {"jinja2", "jsonschema_rs", "rich", "yaml"}
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return set(done.stdout.split())
+
+
+def test_imports_follow_the_contracts() -> None:
+    lint_imports = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([lint_imports, "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["trainyard.cli", "trainyard.steps.configs", "trainyard.steps.step_fields", "trainyard.steps.flags"],
+)
+def test_starting_imports_nothing_heavy(module: str) -> None:
+    assert not modules_after(f"import {module}") & NOT_FOR_HELP
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["trainyard.author.rendering", "trainyard.lint.linter", "trainyard.local.runner", "trainyard.plan.planner"],
+)
+def test_the_authors_side_never_imports_what_jobs_need(module: str) -> None:
+    assert not modules_after(f"import {module}") & HEAVY

@@ -1,0 +1,99 @@
+"""A newcomer's runs, end to end: the committed pipeline on this machine, and what the commands say of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard import cli
+
+Run = Callable[..., Any]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+FIRST = ("run", "pipelines/ddp.yaml", "--profile", "local")
+
+
+@pytest.fixture
+def runs_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs and their cache in a folder of this test's own."""
+    folder = tmp_path / ".trainyard" / "runs"
+    monkeypatch.setattr(cli, "_runs_folder", lambda: folder)
+    return folder
+
+
+def weights_digest(run_folder: Path) -> str:
+    return hashlib.sha256((run_folder / "jobs/train_ddp/outputs/model/model.safetensors").read_bytes()).hexdigest()
+
+
+def test_from_a_profile_to_an_evaluated_model(trainyard: Run, runs_here: Path) -> None:
+    first = trainyard(*FIRST, "--name", "first")
+    assert first.exit_code == 0, first.stderr
+    folder = runs_here / "first"
+    evaluation = json.loads((folder / "jobs/evaluate/outputs/evaluation/evaluation.json").read_text())
+    assert evaluation["accuracy"] >= 0.97
+    assert evaluation["samples"] == 359
+    for told in ("test accuracy", "report.html", "outputs/model", "confusion_matrix.png", "user_logs", "next"):
+        assert told in first.stdout
+    assert (folder / "jobs/evaluate/outputs/evaluation/confusion_matrix.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (folder / "report.html").read_text()
+
+    # The same again: nothing has changed, so nothing runs.
+    second = trainyard(*FIRST, "--name", "second")
+    assert second.exit_code == 0
+    record = json.loads((runs_here / "second" / "run.json").read_text())
+    assert {job["reused_from"] for job in record["jobs"].values()} == {"first"}
+    assert record["duration_s"] < 15
+
+    # Trained anew with the same seed: the same bits.
+    assert trainyard(*FIRST, "--name", "third", "--no-cache", "--quiet").exit_code == 0
+    assert weights_digest(runs_here / "third") == weights_digest(folder)
+
+    # What the other commands say of these runs.
+    assert [line.split()[0] for line in trainyard("runs", "list").stdout.splitlines()] == [
+        "run", "third", "second", "first",
+    ]  # fmt: skip
+    shown = trainyard("runs", "show", "second").stdout
+    assert shown.count("reused from first") == 3
+    assert "epoch" in trainyard("runs", "logs", "first", "--job", "train_ddp").stdout
+    misnamed = trainyard("runs", "show", "frist")
+    assert (misnamed.exit_code, "first" in misnamed.stderr) == (2, True)
+    assert trainyard("runs", "clean", "--keep", "1").exit_code == 0
+    assert [folder.name for folder in runs_here.iterdir()] == ["third"]
+
+
+def test_a_failed_step_is_named_with_its_last_lines_and_can_be_mended(trainyard: Run, runs_here: Path) -> None:
+    short = ("--set", "inputs.epochs=1", "--name", "weak", "--set", "inputs.minimum_accuracy=0.99")
+    failed = trainyard(*FIRST, *short)
+    assert failed.exit_code == 1
+    assert "below --minimum-accuracy 0.99" in failed.stderr
+    assert "runs resume weak" in failed.stdout
+    record = json.loads((runs_here / "weak" / "run.json").read_text())
+    assert [job["status"] for job in record["jobs"].values()] == ["completed", "completed", "failed"]
+
+    resumed = trainyard("runs", "resume", "weak")
+    assert resumed.exit_code == 1
+    record = json.loads((runs_here / "weak" / "run.json").read_text())
+    assert [len(job["attempts"]) for job in record["jobs"].values()] == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("inputs.global_batch_size=63", ["63", "32", "2", "64"]),
+        ("jobs.train_ddp.inputs.model_type=convnxt", ["convnxt", "convnext"]),
+        ("jobs.train_ddp.inputs.task=no_such.module:Task", ["no_such"]),
+    ],
+)
+def test_what_only_the_step_can_know_is_one_clear_line(
+    trainyard: Run, runs_here: Path, setting: str, words: list[str]
+) -> None:
+    outcome = trainyard(*FIRST, "--set", setting, "--quiet")
+    assert outcome.exit_code == 1
+    for word in words:
+        assert word in outcome.stderr
