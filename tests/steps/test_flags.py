@@ -17,13 +17,13 @@ from trainyard.steps.step_fields import input_folder, output_folder, parameter, 
 class Bake:
     """Bake bread."""
 
-    flour: Path = input_folder()  # noqa: RUF009
+    flour: Path = input_folder()
     """Where the flour is."""
 
-    bread: Path = output_folder()  # noqa: RUF009
+    bread: Path = output_folder()
     """Where the bread goes: 100 % of it."""
 
-    yeast: Path | None = input_folder(optional=True)  # noqa: RUF009
+    yeast: Path | None = input_folder(optional=True)
     """Where the yeast is, if any."""
 
     loaves: int = parameter(3, minimum=1, maximum=9)

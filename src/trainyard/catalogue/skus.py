@@ -63,7 +63,7 @@ class Sku:
     gpu_model: str | None = _column("gpu_model", _optional(str))
     gpu_architecture: str | None = _column("gpu_arch", _optional(str))
     gpu_count: int = _column("gpu_count", int)
-    gpu_fraction: Fraction | None = _column("gpu_fraction", _optional(Fraction))  # noqa: RUF009 (a field, not a value)
+    gpu_fraction: Fraction | None = _column("gpu_fraction", _optional(Fraction))
     gpu_memory_gb_each: float | None = _column("gpu_mem_gb_each", _optional(_number))
     gpu_memory_gb_total: float | None = _column("gpu_mem_gb_total", _optional(_number))
     vcpus: int = _column("vcpus", int)

@@ -10,7 +10,7 @@ from trainyard.local.cache import EarlierResult, JobKey, StepCache, bring, job_k
 from trainyard.local.digests import ContentDigests
 from trainyard.local.errors import RunError
 from trainyard.local.interruption import StopRequest
-from trainyard.local.launcher import Attempt, AttemptEnd, launch
+from trainyard.local.launcher import Attempt, AttemptEnd, launch, make_folders
 from trainyard.local.resolution import JobOutput, LocalPath, ResolvedJob
 from trainyard.local.snapshot import Snapshot
 from trainyard.local.tracking_store import EndStatus, TrackingStore, job_run_id
@@ -105,6 +105,8 @@ def work(
             post(Reused(job.name, earlier, key, attempt.command))
             return
         identity = identity_of(job, key, context.id, earlier_keys)
+        # Before the start is told: telling it writes the record, which must not meet a disk that the copy is filling.
+        make_folders(attempt)
         post(Started(job.name, attempt, key, identity, why))
         end = _run(context, attempt)
         if end.reason is None and identity == key.key:

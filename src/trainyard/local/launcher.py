@@ -83,8 +83,7 @@ class AttemptEnd:
 
 
 def launch(attempt: Attempt, stop: StopRequest) -> AttemptEnd:
-    """Run the attempt to its end. Raises `RunError` when its folders cannot be written."""
-    _make_folders(attempt)
+    """Run the attempt to its end, in the folders that `make_folders` made. Raises `RunError` when it cannot start."""
     try:
         with reserved_port() if attempt.job.distribution == "pytorch" else nullcontext(AZURE_ML_MASTER_PORT) as port:
             processes = run_processes(
@@ -107,7 +106,8 @@ def launch(attempt: Attempt, stop: StopRequest) -> AttemptEnd:
     return AttemptEnd(processes)
 
 
-def _make_folders(attempt: Attempt) -> None:
+def make_folders(attempt: Attempt) -> None:
+    """The attempt's folders, with its snapshot in them. Raises `RunError` when they cannot be written."""
     folder = attempt.job_folder
     if attempt.number == 1:
         # A runner that was killed while it brought an earlier result leaves hard links, not to be written through.

@@ -12,13 +12,13 @@ from trainyard.steps.step_fields import input_folder, output_folder, parameter
 class Evaluate:
     """Evaluate a trained model on one split, every sample exactly once whatever the number of ranks."""
 
-    data: Path = input_folder()  # noqa: RUF009
+    data: Path = input_folder()
     """The dataset that a prepare step wrote."""
 
-    model: Path = input_folder()  # noqa: RUF009
+    model: Path = input_folder()
     """The folder of the trained model."""
 
-    evaluation: Path = output_folder()  # noqa: RUF009
+    evaluation: Path = output_folder()
     """Where evaluation.json, confusion_matrix.json and confusion_matrix.png are written."""
 
     task: str = parameter("image_classification")

@@ -12,14 +12,14 @@ from trainyard.steps.step_fields import input_folder, output_folder, parameter
 class PrepareImages:
     """Turn labelled images into a dataset of memory-mapped arrays with train, validation and test splits."""
 
-    prepared: Path = output_folder()  # noqa: RUF009
+    prepared: Path = output_folder()
     """Where the dataset is written: manifest.json and one or more arrays per split."""
 
     format: str = parameter("digits", choices=("digits", "idx", "cifar10", "folder"))
     """What the images come as: scikit-learn's handwritten digits (needs no source), MNIST's IDX files, CIFAR-10's
     binary files, or one folder of PNG and JPEG files per class."""
 
-    source: Path | None = input_folder(optional=True)  # noqa: RUF009
+    source: Path | None = input_folder(optional=True)
     """The folder that holds the images. Every format but digits needs it."""
 
     image_size: int | None = parameter(None, minimum=1, maximum=4096)

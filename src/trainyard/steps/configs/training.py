@@ -12,16 +12,16 @@ from trainyard.steps.step_fields import input_folder, output_folder, parameter
 class Training:
     """Train a model."""
 
-    data: Path = input_folder()  # noqa: RUF009 (a dataclasses.field in other words)
+    data: Path = input_folder()
     """The dataset that a prepare step wrote."""
 
-    model: Path = output_folder()  # noqa: RUF009
+    model: Path = output_folder()
     """Where the trained model is written: config.json and model.safetensors, as `from_pretrained` reads them."""
 
-    checkpoints: Path = output_folder()  # noqa: RUF009
+    checkpoints: Path = output_folder()
     """Where checkpoints are committed, and where a restarted step finds the newest one."""
 
-    metrics: Path = output_folder()  # noqa: RUF009
+    metrics: Path = output_folder()
     """Where metrics.jsonl and the run's settings are written."""
 
     task: str = parameter("image_classification")
