@@ -17,7 +17,7 @@ def settings_table(config_class: type) -> str:
 
 def _takes(field: StepField) -> str:
     if field.kind != "parameter":
-        return f"{field.kind} folder"
+        return f"{field.kind} {field.type.removeprefix('uri_')}"
     if field.choices:
         return ", ".join(f"`{choice}`" for choice in field.choices)
     if field.minimum is not None and field.maximum is not None:

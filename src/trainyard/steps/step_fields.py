@@ -1,7 +1,7 @@
 """From a step's dataclass to its fields: the one description behind flags, component ports and the docs table.
 
-A step's settings are a frozen dataclass whose fields are declared with `parameter`, `input_folder` and
-`output_folder`, each documented by the string beneath it. `step_fields` reads that description; `steps.flags`
+A step's settings are a frozen dataclass whose fields are declared with `parameter`, `input_folder`, `input_file`
+and `output_folder`, each documented by the string beneath it. `step_fields` reads that description; `steps.flags`
 makes an argument parser of it, the author's side makes `inputs:`, `outputs:` and `command:` of it. Only the
 standard library is imported here, so that rendering a component never imports torch.
 """
@@ -27,8 +27,8 @@ _AZURE_TYPE_OF = {str: "string", int: "integer", float: "number", bool: "boolean
 class StepField:
     """One setting of a step, in Azure ML's terms.
 
-    `type` is Azure ML's: string, integer, number, boolean for parameters; uri_folder for ports. `required` means
-    that there is no default and it must be given; `optional` that it may be absent altogether (None in the step),
+    `type` is Azure ML's: string, integer, number, boolean for parameters; uri_folder and uri_file for ports. `required`
+    means that there is no default and it must be given; `optional` that it may be absent altogether (None in the step),
     which Azure ML writes as `optional: true` and `$[[ … ]]` in the command.
     """
 
@@ -68,6 +68,11 @@ def input_folder(*, optional: bool = False) -> Any:
     return dataclasses.field(default=default, metadata={"kind": "input"})
 
 
+def input_file() -> Any:
+    """Declare a single file that the step reads."""
+    return dataclasses.field(metadata={"kind": "input", "type": "uri_file"})
+
+
 def output_folder(*, mode: str = "rw_mount") -> Any:
     """Declare a folder that the step writes; `rw_mount` makes its files durable as they are written."""
     return dataclasses.field(metadata={"kind": "output", "mode": mode})
@@ -98,8 +103,8 @@ def _describe(field: dataclasses.Field[Any], hint: Any, description: str) -> Ste
     if kind == "parameter":
         azure_type = _AZURE_TYPE_OF[hint]
     else:
-        assert hint is Path, f"{field.name}: a folder is a Path"
-        azure_type = "uri_folder"
+        assert hint is Path, f"{field.name}: a folder or file is a Path"
+        azure_type = field.metadata.get("type", "uri_folder")
     has_default = field.default is not dataclasses.MISSING and field.default is not None
     return StepField(
         name=field.name,

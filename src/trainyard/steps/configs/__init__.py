@@ -2,13 +2,27 @@
 
 from trainyard.steps.configs.evaluate import Evaluate
 from trainyard.steps.configs.prepare_images import PrepareImages
+from trainyard.steps.configs.prepare_text import PrepareText
 from trainyard.steps.configs.train_ddp import TrainDDP
+from trainyard.steps.configs.train_deepspeed import TrainDeepSpeed
+from trainyard.steps.configs.train_fsdp import TrainFSDP
 
 STEP_CONFIGS: dict[str, type] = {
     "prepare_images": PrepareImages,
+    "prepare_text": PrepareText,
     "train_ddp": TrainDDP,
+    "train_fsdp": TrainFSDP,
+    "train_deepspeed": TrainDeepSpeed,
     "evaluate": Evaluate,
 }
 """Each step's module name under `trainyard.steps`, with the dataclass of its settings."""
 
-__all__ = ["STEP_CONFIGS", "Evaluate", "PrepareImages", "TrainDDP"]
+__all__ = [
+    "STEP_CONFIGS",
+    "Evaluate",
+    "PrepareImages",
+    "PrepareText",
+    "TrainDDP",
+    "TrainDeepSpeed",
+    "TrainFSDP",
+]

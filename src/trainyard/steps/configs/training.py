@@ -25,15 +25,16 @@ class Training:
     """Where metrics.jsonl and the run's settings are written."""
 
     task: str = parameter("image_classification")
-    """What is learnt: image_classification, or your own as `package.module:Class`."""
+    """What is learnt: image_classification, language_modeling, or your own as `package.module:Class`."""
 
     model_type: str = parameter("convnext")
-    """The architecture: a model type of transformers, such as convnext or vit, or a folder with its config.json (and
-    model.safetensors, for fine-tuning)."""
+    """The architecture: a model type of transformers, such as convnext, gpt2 or llama, or a folder with its config.json
+    (and model.safetensors, for fine-tuning)."""
 
     model_overrides: str | None = parameter(None)
     """Settings of the model's configuration as a JSON object, such as {"hidden_sizes": [32, 64], "depths": [2, 2]}.
-    Image size, channels and classes come from the dataset."""
+    Image size, channels and classes, or vocabulary and sequence length, come from the dataset. A new language model has
+    no dropout unless it is set here."""
 
     epochs: int = parameter(16, minimum=1)
     """How many times every training sample is seen."""
@@ -62,8 +63,22 @@ class Training:
     label_smoothing: float = parameter(0.05, minimum=0.0, maximum=0.9)
     """The share of each label that is spread over all classes."""
 
+    augmentation: str = parameter("none", choices=("none", "shift", "shift_flip"))
+    """How training images are varied, on the device: none; shifted by up to an eighth of their size; also mirrored left
+    to right."""
+
     precision: str = parameter("fp32", choices=("fp32", "bf16", "fp16"))
     """What the forward pass computes in; parameters and optimizer state stay in fp32. fp16 needs a GPU."""
+
+    activation_checkpointing: bool = parameter(False)
+    """Compute each layer's activations again in the backward pass instead of keeping them: less memory, a third more
+    work."""
+
+    compile: bool = parameter(False)
+    """Compile the model with torch.compile: faster steps on a GPU after a slow first one."""
+
+    fused_optimizer: bool = parameter(True)
+    """Update all parameters in one kernel. false takes the plain implementation, to compare."""
 
     deterministic: bool = parameter(True)
     """Ask torch for algorithms that give the same bits each time, where it has them."""
@@ -75,7 +90,13 @@ class Training:
     """Steps between checkpoints; 0 writes one only when stopping and at the end."""
 
     keep_checkpoints: int = parameter(2, minimum=1)
-    """How many committed checkpoints stay on disk."""
+    """How many of the newest committed checkpoints stay on disk."""
+
+    keep_best_checkpoint: bool = parameter(False)
+    """Also write a checkpoint at each evaluation whose validation loss is the lowest so far, and keep that one."""
+
+    asynchronous_checkpoints: bool = parameter(True)
+    """Write checkpoints while the training goes on, one at a time. One before stopping is always waited for."""
 
     resume: str = parameter("auto")
     """auto continues from the newest committed checkpoint in `checkpoints`; never deletes what is there and starts
@@ -85,8 +106,18 @@ class Training:
     """A file whose appearance, on any node, stops the training like SIGTERM: a checkpoint is committed and the step
     exits with code 75."""
 
+    time_limit_seconds: int | None = parameter(None, minimum=1)
+    """Stop like SIGTERM this long after the step's start, with a checkpoint committed."""
+
+    scheduled_events_url: str | None = parameter(None)
+    """Where to ask for Azure's scheduled events, which announce that a machine is taken away. Not given, it is asked
+    for at Azure's own address when the job runs on Azure; `off` never asks."""
+
     nonfinite_steps_limit: int = parameter(20, minimum=1)
     """Steps with a loss or gradient that is not finite are skipped; the training fails after this many in a row."""
+
+    loss_spike_factor: float = parameter(3.0, minimum=0.0)
+    """Warn when a step's loss is more than this many times the mean of the last steps'; 0 never warns."""
 
     log_every_steps: int = parameter(10, minimum=1)
     """Steps between lines of metrics.jsonl."""
@@ -96,3 +127,12 @@ class Training:
 
     process_group_timeout_seconds: int = parameter(600, minimum=1)
     """How long a rank waits for the others before it reports a hang and ends."""
+
+    verify_data: str = parameter("sizes", choices=("sizes", "digests"))
+    """What of the dataset's files is checked before training starts: their sizes, or also every byte."""
+
+    profile_steps: str | None = parameter(None)
+    """Steps A:B to trace with torch's profiler, one trace per rank in the folder profile/ of `metrics`."""
+
+    record_samples: str | None = parameter(None)
+    """A folder to write which samples each rank took at each step into, to debug data: one file per rank."""

@@ -1,21 +1,24 @@
-"""The manifest of a dataset: what it holds, in which files, and whether those files are what was written."""
+"""The manifest of a dataset: what it holds, and in which files."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from trainyard.steps.dataset.manifest_document import (
+    DATASET_FORMAT,
+    ManifestMistake,
+    check_manifest_document,
+    document_sha256,
+)
+from trainyard.steps.dataset.shard_files import require_digests, require_sizes
 from trainyard.steps.errors import StepError
 from trainyard.steps.json_files import read_json_object, write_json
 
 MANIFEST_FILE = "manifest.json"
-DATASET_FORMAT = "trainyard.dataset/1"
-_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,22 @@ class Split:
 
 
 @dataclass(frozen=True)
+class TokenText:
+    """What the numbers in a dataset of tokens mean. `documents`, `tokens` and `text_bytes` are counted per split.
+
+    `tokens` counts what is predicted; `text_bytes` is the text, in UTF-8, that these tokens spell.
+    """
+
+    vocabulary_size: int
+    end_of_text: int
+    padding: int
+    tokenizer_sha256: str
+    documents: Mapping[str, int]
+    tokens: Mapping[str, int]
+    text_bytes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class Manifest:
     """A dataset's description; `content` says what its samples are, such as `labelled_images`."""
 
@@ -61,37 +80,50 @@ class Manifest:
     splits: Mapping[str, Split]
     classes: tuple[str, ...] = ()
     source: Mapping[str, Any] = field(default_factory=dict)
+    text: TokenText | None = None
+    folder: Path | None = field(default=None, compare=False)
+    """Where it was read from; not written, because a dataset may be moved."""
 
     def write(self, folder: Path) -> None:
-        """Write it as the last of a dataset's files."""
-        write_json(folder / MANIFEST_FILE, {"format": DATASET_FORMAT, **asdict(self)})
+        """Write it as the last of a dataset's files, with a digest of itself."""
+        document = {"format": DATASET_FORMAT, **self._document()}
+        write_json(folder / MANIFEST_FILE, {**document, "sha256": document_sha256(document)})
 
     def digest(self) -> str:
         """A SHA-256 over what the samples are and say, wherever the dataset lies."""
-        text = json.dumps({**asdict(self), "source": None}, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return document_sha256({**self._document(), "source": None})
+
+    def _document(self) -> dict[str, Any]:
+        left_out = ("folder",) if self.text else ("folder", "text")
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
+
+    def shards(self) -> list[Shard]:
+        """The shards of every split."""
+        return [shard for split in self.splits.values() for shard in split.shards]
 
 
 def read_manifest(folder: Path, *, check_digests: bool = False) -> Manifest:
     """Read a dataset's manifest and hold its files to it: sizes always, digests on request.
 
-    Raises StepError naming the first file that is missing, has another size, or (on request) another digest.
+    Raises StepError naming what in the manifest cannot be, or the first file that is missing, has another size, or
+    (on request) another digest.
     """
     file = folder / MANIFEST_FILE
     if not file.is_file():
         raise StepError(f"{folder} holds no dataset: there is no {MANIFEST_FILE} in it, a prepare step's last file")
     document = read_json_object(file, DATASET_FORMAT)
     try:
-        manifest = _parse(document)
-    except (KeyError, TypeError, AttributeError) as failure:
-        raise StepError(f"{file} is not a manifest that a prepare step wrote: {failure!r}") from None
-    for split in manifest.splits.values():
-        for shard in split.shards:
-            _check_shard(folder / shard.file, shard, check_digests)
+        check_manifest_document(document)
+    except ManifestMistake as mistake:
+        raise StepError(f"{file} is not a manifest that a prepare step wrote: {mistake}") from None
+    manifest = replace(_from_document(document), folder=folder)
+    require_sizes(folder, manifest.shards())
+    if check_digests:
+        require_digests(folder, manifest.shards())
     return manifest
 
 
-def _parse(document: dict[str, Any]) -> Manifest:
+def _from_document(document: dict[str, Any]) -> Manifest:
     return Manifest(
         content=document["content"],
         arrays={name: ArrayType(array["dtype"], tuple(array["shape"])) for name, array in document["arrays"].items()},
@@ -101,23 +133,5 @@ def _parse(document: dict[str, Any]) -> Manifest:
         },
         classes=tuple(document["classes"]),
         source=document["source"],
+        text=TokenText(**document["text"]) if "text" in document else None,
     )
-
-
-def _check_shard(file: Path, shard: Shard, check_digest: bool) -> None:
-    if not file.is_file():
-        raise StepError(f"{file} is missing: the dataset's manifest names it")
-    found_bytes = file.stat().st_size
-    if found_bytes != shard.bytes:
-        raise StepError(f"{file} has {found_bytes} bytes where the dataset's manifest says {shard.bytes}")
-    if check_digest and file_sha256(file) != shard.sha256:
-        raise StepError(f"{file} is not what was written: its SHA-256 differs from the dataset's manifest")
-
-
-def file_sha256(file: Path) -> str:
-    """The SHA-256 of a file, read in pieces."""
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while piece := stream.read(_READ_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()

@@ -11,7 +11,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.steps.dataset.manifest import MANIFEST_FILE, ArrayType, Manifest, Shard, Split
+from trainyard.steps.dataset.manifest import MANIFEST_FILE, ArrayType, Manifest, Shard, Split, TokenText
 from trainyard.steps.file_errors import errors_name
 
 _SHARD_NAME = re.compile(r"(train|validation|test)-\d{5,}\.\w+\.bin")
@@ -19,17 +19,24 @@ _SHARD_NAME = re.compile(r"(train|validation|test)-\d{5,}\.\w+\.bin")
 
 
 class DatasetWriter:
-    """Writes one dataset into a folder. Used as a context: after an error in it, no file of the dataset is left."""
+    """Writes one dataset into a folder. Used as a context: after an error in it, no file of the dataset is left.
 
-    def __init__(self, folder: Path, arrays: Mapping[str, ArrayType], shard_samples: int) -> None:
+    Where several processes write one dataset, one of them clears the folder before and finishes after the others.
+    """
+
+    def __init__(
+        self, folder: Path, arrays: Mapping[str, ArrayType], shard_samples: int, *, clears_folder: bool = True
+    ) -> None:
         self._folder = folder
         self._arrays = arrays
         self._shard_samples = shard_samples
+        self._clears_folder = clears_folder
         self._splits: dict[str, Split] = {}
 
     def __enter__(self) -> DatasetWriter:
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._remove_all()
+        if self._clears_folder:
+            self._remove_all()
         return self
 
     def __exit__(self, exception_type: object, *_: object) -> None:
@@ -40,9 +47,19 @@ class DatasetWriter:
         """A writer for one split; the splits are written one after the other."""
         return SplitWriter(self._folder, name, self._arrays, self._shard_samples, self._splits)
 
-    def finish(self, content: str, classes: Sequence[str], source: Mapping[str, Any]) -> Manifest:
+    def shard(self, split: str, number: int, array: str) -> ShardFile:
+        """One array of one shard, for whoever cuts shards without a `SplitWriter`."""
+        return ShardFile(self._folder, split, number, array, self._arrays[array])
+
+    def add_split(self, name: str, split: Split) -> None:
+        """Take a split whose shards are written into the manifest."""
+        self._splits[name] = split
+
+    def finish(
+        self, content: str, classes: Sequence[str], source: Mapping[str, Any], text: TokenText | None = None
+    ) -> Manifest:
         """Write the manifest: from here on the folder holds a dataset."""
-        manifest = Manifest(content, self._arrays, self._splits, tuple(classes), source)
+        manifest = Manifest(content, self._arrays, self._splits, tuple(classes), source, text)
         manifest.write(self._folder)
         return manifest
 
@@ -69,7 +86,7 @@ class SplitWriter:
         self._shard_samples = shard_samples
         self._finished_splits = finished_splits
         self._shards: list[Shard] = []
-        self._open: dict[str, _ShardFile] = {}
+        self._open: dict[str, ShardFile] = {}
         self._samples = 0
 
     def __enter__(self) -> SplitWriter:
@@ -102,18 +119,18 @@ class SplitWriter:
     def _open_shard(self) -> None:
         number = len(self._shards) // len(self._arrays)
         for array, array_type in self._arrays.items():
-            file = self._folder / f"{self._name}-{number:05d}.{array}.bin"
-            self._open[array] = _ShardFile(file, array, array_type)
+            self._open[array] = ShardFile(self._folder, self._name, number, array, array_type)
 
     def _close_shard(self) -> None:
         self._shards += [shard.close() for shard in self._open.values()]
         self._open = {}
 
 
-class _ShardFile:
+class ShardFile:
     """One shard being written, with the digest of what went into it."""
 
-    def __init__(self, file: Path, array: str, array_type: ArrayType) -> None:
+    def __init__(self, folder: Path, split: str, number: int, array: str, array_type: ArrayType) -> None:
+        file = folder / f"{split}-{number:05d}.{array}.bin"
         self._file, self._array, self._type = file, array, array_type
         self._dtype = np.dtype(array_type.dtype).newbyteorder("<")
         self._stream: IO[bytes] = file.open("wb", buffering=0)
@@ -121,6 +138,7 @@ class _ShardFile:
         self.samples = 0
 
     def add(self, values: npt.NDArray[Any]) -> None:
+        """Append samples."""
         assert values.shape[1:] == self._type.shape
         data = np.ascontiguousarray(values, dtype=self._dtype).data.cast("B")
         self._digest.update(data)
@@ -131,6 +149,7 @@ class _ShardFile:
         self.samples += len(values)
 
     def close(self) -> Shard:
+        """Close the file; gives what the manifest says of it."""
         self._stream.close()
         size_bytes = self.samples * self._type.sample_bytes
         return Shard(self._array, self._file.name, self.samples, size_bytes, self._digest.hexdigest())

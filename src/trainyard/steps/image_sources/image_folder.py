@@ -8,12 +8,8 @@ number of processes: blocks are cut by position and taken in order.
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,6 +20,7 @@ from trainyard.steps.configs.prepare_images import PrepareImages
 from trainyard.steps.errors import StepError
 from trainyard.steps.image_sources.source import Blocks, ImagePart, Images, ImageSource
 from trainyard.steps.progress_lines import ProgressLines
+from trainyard.steps.worker_processes import in_processes
 
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg"})
 _PART_OF_FOLDER = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
@@ -39,7 +36,6 @@ _NAMED_AT_MOST = 10
 if TYPE_CHECKING:
     from PIL import Image
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -184,29 +180,7 @@ def _in_blocks(
     if workers == 1 or len(files) < _FEWEST_FILES_FOR_PROCESSES:
         yield from ((block, work(block)) for block in blocks)
         return
-    # Processes are spawned, not forked: a fork would inherit the locks of whatever threads run here.
-    with ProcessPoolExecutor(min(workers, len(blocks)), mp_context=get_context("spawn")) as pool:
-        try:
-            yield from zip(blocks, _ordered_results(pool, work, blocks, in_flight=4 * workers), strict=True)
-        except BrokenProcessPool:
-            raise StepError(
-                "a process that decoded images was killed, most likely for want of memory; try fewer --workers"
-            ) from None
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _ordered_results(
-    pool: ProcessPoolExecutor, work: Callable[[Item], Result], items: Iterable[Item], in_flight: int
-) -> Iterator[Result]:
-    """Like `pool.map`, with at most `in_flight` results in memory."""
-    waiting: deque[Future[Result]] = deque()
-    for item in items:
-        waiting.append(pool.submit(work, item))
-        if len(waiting) >= in_flight:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
+    yield from in_processes(work, blocks, min(workers, len(blocks)), "decoded images")
 
 
 def _read_headers(files: list[Path]) -> list[_Header]:

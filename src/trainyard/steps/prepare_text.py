@@ -1,0 +1,30 @@
+"""Turn text into a dataset of tokens.
+
+    python -m trainyard.steps.prepare_text --prepared data/topics
+    python -m trainyard.steps.prepare_text --source downloads/books --prepared data/books --sequence-length 1024
+
+One process, or as many as the environment says, each taking its part of the files; the result is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainyard.steps.configs.prepare_text import PrepareText
+from trainyard.steps.entrypoint import end_process, run_step
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the step; gives its exit code."""
+    return run_step(PrepareText, "trainyard.steps.prepare_text", prepare, arguments)
+
+
+def prepare(settings: PrepareText) -> int:
+    """Read the text, split it, learn or load a vocabulary, write the rows."""
+    from trainyard.steps.tokenising.run import prepare_tokens
+
+    return prepare_tokens(settings)
+
+
+if __name__ == "__main__":
+    end_process(main())
