@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import importlib.metadata
 import json
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-_PACKAGES = ("trainyard", "torch", "transformers", "click", "jinja2", "jsonschema-rs")
+_PACKAGES = ("trainyard", "torch", "transformers", "accelerate", "lightning", "click", "jinja2", "jsonschema-rs")
 
 
 def save_results(name: str, figures: dict[str, Any]) -> Path:
@@ -20,8 +21,17 @@ def save_results(name: str, figures: dict[str, Any]) -> Path:
         "date": datetime.date.today().isoformat(),
         "python": platform.python_version(),
         "machine": f"{os.cpu_count()} processors, {platform.machine()}, {platform.system()}",
-        "versions": {package: importlib.metadata.version(package) for package in _PACKAGES},
+        "versions": _installed_versions(),
     }
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps({"seen_on": seen_on, **figures}, indent=2) + "\n", encoding="utf-8")
     return path
+
+
+def _installed_versions() -> dict[str, str]:
+    """Of what is installed: a benchmark needs only some of it."""
+    versions = {}
+    for package in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return versions

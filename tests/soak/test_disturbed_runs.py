@@ -1,4 +1,4 @@
-"""The long proof: `make soak KILLS=200`. Real runs are disturbed at random moments, and continued until they end.
+"""Whole runs of a pipeline, disturbed at random moments and continued until they end: `make soak KILLS=200`.
 
 Each disturbance is either SIGKILL or SIGTERM to one random rank of the training, or Ctrl-C to the runner. Afterwards
 no process of the run may be left; `trainyard runs resume` continues it; and the weights that come out in the end must
@@ -22,7 +22,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TRAINYARD = str(Path(sys.executable).with_name("trainyard"))
-KILLS = int(os.environ.get("KILLS", "20"))
 LONGEST_RUN_SECONDS = 300
 SETTINGS = (
     "--set", "inputs.epochs=4",
@@ -95,23 +94,26 @@ def run_until_completed(run_folder: Path, chance: random.Random, kills: int) -> 
             return done
         assert how, f"the run failed undisturbed: {(run_folder.parent / f'{run_folder.name}.log').read_text()}"
         done.append(how)
-        print(f"{run_folder.name}: {how}", flush=True)
         runner = start(run_folder, "runs", "resume", str(run_folder), "--quiet")
 
 
-def test_disturbed_runs_end_with_the_bits_of_an_undisturbed_one(tmp_path: Path) -> None:
-    seed = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
-    print(f"SEED={seed}")
-    chance = random.Random(seed)
+def test_disturbed_runs_end_with_the_bits_of_an_undisturbed_one(
+    tmp_path: Path, disturbances_of_runs: int, seed: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance = random.Random(f"{seed} runs")
     undisturbed = tmp_path / "undisturbed"
     assert run_until_completed(undisturbed, chance, kills=0) == []
     expected = weights_digest(undisturbed)
 
     disturbances = 0
     runs = 0
-    while disturbances < KILLS:
+    while disturbances < disturbances_of_runs:
         run_folder = tmp_path / f"disturbed-{runs}"
-        disturbances += len(run_until_completed(run_folder, chance, kills=min(5, KILLS - disturbances)))
+        done = run_until_completed(run_folder, chance, kills=min(5, disturbances_of_runs - disturbances))
+        disturbances += len(done)
+        with capsys.disabled():
+            print(
+                f"\nruns: {disturbances} of {disturbances_of_runs}: {', '.join(done)} (SEED={seed})", end="", flush=True
+            )
         assert weights_digest(run_folder) == expected, f"{run_folder.name} has other weights (SEED={seed})"
         runs += 1
-    print(f"{disturbances} disturbances in {runs} runs: the same bits every time")

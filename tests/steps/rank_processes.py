@@ -32,9 +32,9 @@ class Ranks:
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
 
-    def wait(self) -> list[int]:
+    def wait(self, limit_seconds: float = LIMIT_SECONDS) -> list[int]:
         """Exit codes by rank; no process outlives the limit."""
-        end = time.monotonic() + LIMIT_SECONDS
+        end = time.monotonic() + limit_seconds
         try:
             self.outputs = [process.communicate(timeout=end - time.monotonic())[0] for process in self.processes]
         finally:
@@ -79,10 +79,11 @@ def start_ranks(
     environment: Mapping[str, str] | None = None,
     delayed_rank: int | None = None,
 ) -> Ranks:
-    """Start a step as so many processes; `delayed_rank` starts two seconds after the others."""
+    """Start a step, or a script of the tests, as so many processes; `delayed_rank` comes two seconds after."""
     ranks = Ranks()
     port = free_port()
-    command = [sys.executable, "-m", f"trainyard.steps.{step}", *[str(argument) for argument in arguments]]
+    module = step if (TESTS / f"{step}.py").is_file() else f"trainyard.steps.{step}"
+    command = [sys.executable, "-m", module, *[str(argument) for argument in arguments]]
     order = sorted(range(world_size), key=lambda rank: rank == delayed_rank)
     by_rank = {}
     for rank in order:
@@ -106,10 +107,11 @@ def run_ranks(
     *,
     environment: Mapping[str, str] | None = None,
     delayed_rank: int | None = None,
+    limit_seconds: float = LIMIT_SECONDS,
 ) -> tuple[list[int], list[str]]:
     """Run a step to its end; exit codes and outputs by rank."""
     ranks = start_ranks(step, arguments, world_size, environment=environment, delayed_rank=delayed_rank)
-    exit_codes = ranks.wait()
+    exit_codes = ranks.wait(limit_seconds)
     return exit_codes, ranks.outputs
 
 

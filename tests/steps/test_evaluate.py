@@ -20,7 +20,8 @@ def model(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("trained")
     overrides = '{"hidden_sizes": [16, 32], "depths": [1, 1]}'
     arguments = training_arguments(digits, out, "image_classification", "--model-overrides", overrides)
-    assert train_ddp.main([str(argument) for argument in [*arguments, "--learning-rate", 0.01]]) == 0
+    arguments += ["--learning-rate", 0.01, "--epochs", 3]
+    assert train_ddp.main([str(argument) for argument in arguments]) == 0
     return out / "model"
 
 

@@ -9,8 +9,8 @@ import pytest
 from rank_processes import training_arguments
 
 from trainyard.steps import train_ddp
-from trainyard.steps.training.metrics import MetricsFile
-from trainyard.steps.training.mlflow_log import MlflowLog
+from trainyard.steps.training.measuring.metrics import MetricsFile
+from trainyard.steps.training.measuring.mlflow_log import MlflowLog
 
 
 @pytest.fixture

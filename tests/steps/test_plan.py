@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard.steps.errors import StepError
-from trainyard.steps.training.batch_arithmetic import divide_batch
-from trainyard.steps.training.plan import TrainingPlan, even_part
+from trainyard.steps.training.samples.batch_arithmetic import divide_batch
+from trainyard.steps.training.samples.plan import TrainingPlan, even_part
 from trainyard.steps.training.schedule import WarmupThenCosine
 
 

@@ -17,7 +17,7 @@ from rank_processes import clean_environment, free_port, rank_variables, run_ran
 from safetensors.torch import load_file
 
 from trainyard.steps import evaluate
-from trainyard.steps.training.checkpoint import checkpoint_folders
+from trainyard.steps.training.checkpoints.retention import checkpoint_folders
 
 pytestmark = pytest.mark.slow
 
@@ -161,6 +161,18 @@ def trained(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("trained")
     train(digits, out, 2, "image_classification", "--max-steps", 10, *TINY_CONVNEXT)
     return out / "model"
+
+
+def test_ranks_that_must_forward_in_lockstep_evaluate_exactly(digits: Path, tmp_path: Path) -> None:
+    """145 samples in batches of 24: the first of two ranks has four batches, the other three and one for show."""
+    flags = ("tiny_transformer:NextLevel", "--max-steps", 2, "--global-batch-size", 48, "--micro-batch-size", 24)
+    figures = []
+    for world_size in (1, 2):
+        out = tmp_path / f"{world_size}"
+        exit_codes, outputs = run_ranks("train_fsdp", training_arguments(digits, out, *flags), world_size)
+        assert exit_codes == [0] * world_size, outputs
+        figures.append(json.loads((out / "metrics" / "metrics.jsonl").read_text().splitlines()[-1])["validation_loss"])
+    assert figures[1] == pytest.approx(figures[0], rel=1e-4)
 
 
 def test_a_port_in_use_is_named(digits: Path, tmp_path: Path) -> None:

@@ -113,15 +113,16 @@ def test_a_broken_newest_checkpoint_is_passed_over(
     assert train(digits, tmp_path / "out", "tiny_task:TinyTask", *flags) == 0
     newest, middle = (tmp_path / "out" / "checkpoints" / f"step-{step:08d}" for step in (21, 14))
     (newest / "commit.json").write_text((newest / "commit.json").read_text()[:100])
-    altered = bytearray((middle / "model.safetensors").read_bytes())
+    altered = bytearray((middle / "state-rank-00000.safetensors").read_bytes())
     altered[-1] ^= 1
-    (middle / "model.safetensors").write_bytes(altered)
+    (middle / "state-rank-00000.safetensors").write_bytes(altered)
     capsys.readouterr()
 
     assert train(digits, tmp_path / "out", "tiny_task:TinyTask", *flags) == 0
     said = capsys.readouterr().out
     assert "not resuming from step-00000021, which is no whole checkpoint" in said
-    assert f"not resuming from step-00000014, which is no whole checkpoint: {middle}/model.safetensors" in said
+    altered_file = middle / "state-rank-00000.safetensors"
+    assert f"not resuming from step-00000014, which is no whole checkpoint: {altered_file}" in said
     assert f"continuing from {tmp_path}/out/checkpoints/step-00000007: step 7, 448 samples consumed" in said
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "out"))
 
@@ -160,7 +161,7 @@ def test_sigterm_commits_a_checkpoint_and_exits_75(
 ) -> None:
     import tiny_task
 
-    class Interrupted(tiny_task.TinyTask):
+    class Interrupted(tiny_task.Slow):
         calls = 0
 
         def loss(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
@@ -170,12 +171,12 @@ def test_sigterm_commits_a_checkpoint_and_exits_75(
             return super().loss(model, batch)
 
     monkeypatch.setattr(tiny_task, "Interrupted", Interrupted, raising=False)
-    assert train(digits, tmp_path / "whole", "tiny_task:TinyTask") == 0
+    assert train(digits, tmp_path / "whole", "tiny_task:Slow") == 0
     assert train(digits, tmp_path / "out", "tiny_task:Interrupted") == 75
-    assert "stopped after step 4 of 21 because of SIGTERM" in capsys.readouterr().out
+    assert "stopped after step 5 of 21 because of SIGTERM" in capsys.readouterr().out
     assert not list((tmp_path / "out" / "model").iterdir())
-    checkpoint = tmp_path / "out" / "checkpoints" / "step-00000004"
-    assert json.loads((checkpoint / "commit.json").read_text())["samples_consumed"] == 256
+    checkpoint = tmp_path / "out" / "checkpoints" / "step-00000005"
+    assert json.loads((checkpoint / "commit.json").read_text())["samples_consumed"] == 320
     assert train(digits, tmp_path / "out", "tiny_task:Interrupted") == 0
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "out"))
 
@@ -183,7 +184,8 @@ def test_sigterm_commits_a_checkpoint_and_exits_75(
 def test_a_file_stops_a_training(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "stop").touch()
     assert train(digits, tmp_path, "tiny_task:TinyTask", "--stop-file", tmp_path / "stop") == 75
-    assert f"stopped after step 1 of 21 because of the file {tmp_path}/stop appeared" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"stopped before the first step because of the file {tmp_path}/stop appeared" in said
 
 
 def test_steps_that_are_not_finite_are_skipped_and_counted(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import time
 
 import numpy as np
 import torch
 from torch.nn import functional
 
-from trainyard.steps.training.batches import Tensors
-from trainyard.steps.training.tasks.base import Task
+from trainyard.steps.dataset.manifest import Manifest
+from trainyard.steps.training.samples.batches import Tensors
+from trainyard.steps.training.tasks.base import Task, TaskSettings
 
 
 class TinyTask(Task):
@@ -70,6 +72,26 @@ class NotFinite(TinyTask):
         is_bad_rank = int(os.environ.get("RANK", "0")) == int(os.environ.get("WORLD_SIZE", "1")) - 1
         factor = float("nan") if is_bad_rank and first <= self.calls <= last else 1.0
         return super().loss(model, batch) * factor
+
+
+class FullDisk(TinyTask):
+    """On the last rank no file may grow beyond 8 KiB, until so many losses as the environment says are computed."""
+
+    calls = 0
+
+    def __init__(self, manifest: Manifest, settings: TaskSettings) -> None:
+        super().__init__(manifest, settings)
+        self._set_limit(8 << 10)
+
+    def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        self.calls += 1
+        if self.calls == int(os.environ["DISK_FULL_UNTIL"]):
+            self._set_limit(resource.RLIM_INFINITY)
+        return super().loss(model, batch)
+
+    def _set_limit(self, limit_bytes: int) -> None:
+        if int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, resource.RLIM_INFINITY))
 
 
 NOT_A_TASK = 3

@@ -10,17 +10,9 @@ sets it for a job with `distribution: type: pytorch`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from trainyard.steps.configs.train_ddp import TrainDDP
 from trainyard.steps.entrypoint import end_process, run_step
-
-if TYPE_CHECKING:
-    import torch
-
-    from trainyard.steps.training.engines.base import Engine
-    from trainyard.steps.training.precision import Precision
-    from trainyard.steps.training.world import World
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,16 +25,7 @@ def train_ddp(settings: TrainDDP) -> int:
     from trainyard.steps.training.engines.ddp import DDPEngine
     from trainyard.steps.training.run import run_training
 
-    def new_engine(model: torch.nn.Module, world: World, precision: Precision) -> Engine:
-        return DDPEngine(
-            model,
-            world,
-            precision,
-            weight_decay=settings.weight_decay,
-            gradient_clip_norm=settings.gradient_clip_norm,
-        )
-
-    return run_training(settings, "train_ddp", new_engine)
+    return run_training(settings, "train_ddp", DDPEngine)
 
 
 if __name__ == "__main__":

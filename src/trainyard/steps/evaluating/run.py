@@ -1,7 +1,8 @@
-"""From a model's folder to evaluation.json and the confusion matrix."""
+"""From a model's folder to evaluation.json, the confusion matrix, and a sample of what the model generates."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -17,11 +18,11 @@ from trainyard.steps.evaluating.figures import Counts, class_figures
 from trainyard.steps.json_files import write_json
 from trainyard.steps.training.determinism import ask_for_determinism
 from trainyard.steps.training.evaluation import evaluate_split
-from trainyard.steps.training.mlflow_log import MlflowLog
+from trainyard.steps.training.measuring.mlflow_log import MlflowLog
 from trainyard.steps.training.outputs import require_writable
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.tasks import find_task
-from trainyard.steps.training.tasks.base import TaskSettings
+from trainyard.steps.training.tasks.base import Sample, SampleRequest, Task, TaskSettings
 from trainyard.steps.training.versions import banner
 from trainyard.steps.training.world import World, join_world, lost_connections_explained, read_rank_variables
 
@@ -29,7 +30,7 @@ _MOST_CLASSES_IN_PICTURE = 1000
 
 
 def run_evaluation(settings: Evaluate) -> int:
-    """Evaluate over all ranks; rank 0 writes. StepError when accuracy is below the minimum, on every rank."""
+    """Evaluate over all ranks; rank 0 writes. StepError when a figure misses its limit, on every rank."""
     manifest = read_manifest(settings.data)
     split = SplitReader(settings.data, manifest, settings.split)
     task = find_task(settings.task)(manifest, TaskSettings())
@@ -41,16 +42,35 @@ def run_evaluation(settings: Evaluate) -> int:
         ask_for_determinism()
         precision = Precision(settings.precision, world.device)
         sums = evaluate_split(task, model.to(world.device), split, world, precision, settings.micro_batch_size)
-        figures = task.summarise(sums)
+        figures = task.summarise(sums, settings.split)
         if world.is_main:
-            _write_results(settings, manifest, figures, sums)
+            sample = _sample(settings, task, model, split, world, precision)
+            _write_results(settings, manifest, figures, sums, sample)
         _say_figures(world, settings, figures, split.samples)
-    _hold_to_minimum(settings, figures)
+    _hold_to_limits(settings, figures)
     return 0
 
 
+@torch.no_grad()
+def _sample(
+    settings: Evaluate, task: Task, model: torch.nn.Module, split: SplitReader, world: World, precision: Precision
+) -> Sample | None:
+    if settings.sample_tokens == 0:
+        return None
+    request = SampleRequest(
+        split, settings.sample_prompt, settings.sample_tokens, settings.sample_temperature, world.device
+    )
+    model.eval()
+    with precision.autocast():
+        return task.sample(model, request)
+
+
 def _write_results(
-    settings: Evaluate, manifest: Manifest, figures: Mapping[str, float], sums: Mapping[str, torch.Tensor]
+    settings: Evaluate,
+    manifest: Manifest,
+    figures: Mapping[str, float],
+    sums: Mapping[str, torch.Tensor],
+    sample: Sample | None,
 ) -> None:
     mlflow = MlflowLog()
     mlflow.metrics({f"{settings.split}_{name}": value for name, value in figures.items()}, step=0)
@@ -60,6 +80,7 @@ def _write_results(
         "task": settings.task,
         "split": settings.split,
         "samples": int(sums["samples"]),
+        **({"tokens": int(sums["tokens"])} if "tokens" in sums else {}),
         **figures,
     }
     if "confusion" in sums:
@@ -67,6 +88,11 @@ def _write_results(
         document["classes"] = class_figures(matrix, manifest.classes)
         _write_confusion(settings, manifest, matrix, figures)
         mlflow.artifact(folder / "confusion_matrix.json")
+    if sample is not None:
+        document["sample"] = dataclasses.asdict(sample)
+        (folder / "sample.txt").write_bytes(f"{sample.text}\n".encode())
+        mlflow.artifact(folder / "sample.txt")
+        print(f"a sample of what the model writes, in {folder / 'sample.txt'}:\n{sample.text}", flush=True)
     write_json(folder / "evaluation.json", document)
     mlflow.artifact(folder / "evaluation.json")
     mlflow.close()
@@ -96,12 +122,19 @@ def _say_figures(world: World, settings: Evaluate, figures: Mapping[str, float],
     world.say(f"{settings.split}: {text} on {samples} samples; {settings.evaluation}")
 
 
-def _hold_to_minimum(settings: Evaluate, figures: Mapping[str, float]) -> None:
-    accuracy = figures.get("accuracy")
-    if settings.minimum_accuracy > 0 and accuracy is None:
-        raise StepError(f"--minimum-accuracy: the task {settings.task} has no accuracy")
-    if accuracy is not None and accuracy < settings.minimum_accuracy:
-        raise StepError(
-            f"accuracy {accuracy:.4f} on {settings.split} is below --minimum-accuracy {settings.minimum_accuracy:g}; "
-            f"the results are in {settings.evaluation}"
-        )
+def _hold_to_limits(settings: Evaluate, figures: Mapping[str, float]) -> None:
+    """StepError when a figure that has a limit misses it, or is not a number, or is not there."""
+    least, most = settings.minimum_accuracy, settings.maximum_perplexity
+    if least > 0 and not (found := _figure(settings, figures, "accuracy")) >= least:
+        missed = f"accuracy {found:.4f} on {settings.split} is below --minimum-accuracy {least:g}"
+    elif most is not None and not (found := _figure(settings, figures, "perplexity")) <= most:
+        missed = f"perplexity {found:.4f} on {settings.split} is above --maximum-perplexity {most:g}"
+    else:
+        return
+    raise StepError(f"{missed}; the results are in {settings.evaluation}")
+
+
+def _figure(settings: Evaluate, figures: Mapping[str, float], name: str) -> float:
+    if name not in figures:
+        raise StepError(f"a limit of {name} is set, but the task {settings.task} has no {name}")
+    return figures[name]

@@ -1,31 +1,161 @@
-"""What all ranks agree on after each backward pass, in one small reduction: the loss, and whether to go on."""
+"""What all ranks agree on at each step: one small reduction, started when the step is taken and read a step later.
+
+Between the two lies the next step's work, so no rank waits for the reduction and no host for its device. Very short
+steps share a reduction with those around them. Every rank starts and reads at the same steps, so every rank takes the
+same decisions.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 
+from trainyard.steps.training.measuring.step_clock import StepMarks, StepTimes
+from trainyard.steps.training.samples.plan import Step
 from trainyard.steps.training.world import World
+
+_LONG_OWN_SECONDS = 0.5
+"""From here on reading a step's agreement at once costs less than a thousandth of the step, and a stop comes sooner."""
+_REDUCE_EVERY_OWN_SECONDS = 0.01
+_MOST_STEPS_AT_ONCE = 32
+
+
+class LateSum:
+    """The element-wise sum of a tensor over all ranks, started now and read later."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        work = dist.all_reduce(values, async_op=True)
+        assert work is not None
+        self._work, self._values = work, values
+        self._copied: torch.cuda.Event | None = None
+        if values.is_cuda:
+            # On a stream of its own: the training's stream need not wait for the other ranks here.
+            with torch.cuda.stream(_copy_stream(values.device)):
+                work.wait()
+                self._on_host = values.to("cpu", non_blocking=True)
+                self._copied = torch.cuda.Event()
+                self._copied.record()
+
+    def read(self) -> list[float]:
+        """The sums; waits until they are there."""
+        if self._copied is None:
+            self._work.wait()
+            return self._values.tolist()
+        self._copied.synchronize()
+        return self._on_host.tolist()
+
+
+@functools.cache
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 @dataclass(frozen=True)
-class Agreement:
+class TakenStep:
+    """A step as one rank took it. Tensors are on the device, and nobody has waited for them."""
+
+    step: Step
+    learning_rate: float
+    loss_sum: torch.Tensor
+    """Of this rank's loss terms."""
+    loss_terms: float
+    """Of all ranks."""
+    gradient_norm: torch.Tensor
     """The same on every rank."""
+    marks: StepMarks
 
+
+@dataclass(frozen=True)
+class AgreedStep:
+    """A step as all ranks know it; all but `times` is the same on every rank."""
+
+    step: Step
+    learning_rate: float
     loss: float
-    is_finite: bool
+    gradient_norm: float
     stop: bool
+    """Whether any rank was asked to stop when it had taken this step."""
+    rank_own_seconds: list[float]
+    """By rank, `StepTimes.own_seconds` of the last step whose times that rank knew; 0 before there is one."""
+    times: StepTimes
+    """This rank's."""
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the step was taken; with a norm that is not finite the engine has skipped it, on every rank."""
+        return math.isfinite(self.gradient_norm)
 
 
-def agree(world: World, loss_sum: torch.Tensor, samples: int, gradient_norm: float, stop: bool) -> Agreement:
-    """Reduce one step's numbers. `loss_sum` is this rank's sum of losses, `samples` the step's count over all ranks."""
-    local = torch.tensor([0.0, not math.isfinite(gradient_norm), stop], dtype=torch.float64, device=world.device)
-    local[0] = loss_sum
-    total_loss, nonfinite_ranks, stopping_ranks = world.sum(local).tolist()
-    return Agreement(
-        loss=total_loss / samples,
-        is_finite=math.isfinite(total_loss) and nonfinite_ranks == 0,
-        stop=stopping_ranks > 0,
-    )
+class Agreement:
+    """Reduces what ranks have to say of their steps, and gives the steps back as agreed on, in order."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._taken: list[TakenStep] = []
+        self._started: list[tuple[list[TakenStep], LateSum]] = []
+        self._own_seconds = 0.0
+        self._steps_at_once = 1
+        self.steps_are_long = False
+        """Whether steps take so long that waiting for a step's own agreement costs nothing to speak of."""
+
+    def next_step(self, taken: TakenStep, *, stop: bool) -> list[AgreedStep]:
+        """Begin to agree on a step that was just taken; gives the earlier ones that are agreed on by now."""
+        earlier, self._started = self._started, []
+        self._taken.append(taken)
+        if len(self._taken) >= self._steps_at_once:
+            self._start(stop)
+        return self._read(earlier)
+
+    def all_steps(self, *, stop: bool) -> list[AgreedStep]:
+        """All steps that were not given before, up to the one just taken; waits for them."""
+        if self._taken:
+            self._start(stop)
+        started, self._started = self._started, []
+        return self._read(started)
+
+    def _start(self, stop: bool) -> None:
+        steps, self._taken = self._taken, []
+        own = [0.0] * self._world.size
+        own[self._world.rank] = self._own_seconds
+        is_cuda = self._world.device.type == "cuda"
+        from_host = torch.tensor([stop, *own], dtype=torch.float64, pin_memory=is_cuda)
+        losses = torch.stack([taken.loss_sum for taken in steps])
+        # The norm is the same everywhere: one rank says it, and the others add nothing.
+        norms = torch.stack([taken.gradient_norm for taken in steps]).to(torch.float64)
+        said = norms if self._world.is_main else torch.zeros_like(norms)
+        values = torch.cat([from_host.to(self._world.device, non_blocking=True), losses, said])
+        self._started.append((steps, LateSum(values)))
+
+    def _read(self, started: list[tuple[list[TakenStep], LateSum]]) -> list[AgreedStep]:
+        agreed = []
+        for steps, reduction in started:
+            stopping_ranks, *numbers = reduction.read()
+            own_seconds, numbers = numbers[: self._world.size], numbers[self._world.size :]
+            losses, norms = numbers[: len(steps)], numbers[len(steps) :]
+            self._choose_pace(max(own_seconds))
+            for taken, loss_sum, norm in zip(steps, losses, norms, strict=True):
+                # On a GPU the marks can be read only now, since the reduction comes after them on the device.
+                times = taken.marks.times()
+                self._own_seconds = times.own_seconds
+                agreed.append(
+                    AgreedStep(
+                        step=taken.step,
+                        learning_rate=taken.learning_rate,
+                        loss=loss_sum / taken.loss_terms,
+                        gradient_norm=norm,
+                        stop=stopping_ranks > 0,
+                        rank_own_seconds=own_seconds,
+                        times=times,
+                    )
+                )
+        return agreed
+
+    def _choose_pace(self, own_seconds: float) -> None:
+        """From what is the same on every rank: the slowest rank's seconds."""
+        if own_seconds > 0:
+            self.steps_are_long = own_seconds > _LONG_OWN_SECONDS
+            self._steps_at_once = max(1, min(_MOST_STEPS_AT_ONCE, int(_REDUCE_EVERY_OWN_SECONDS / own_seconds)))

@@ -9,17 +9,25 @@ import torch
 
 from trainyard.steps.configs.training import Training
 from trainyard.steps.dataset.reader import SplitReader
-from trainyard.steps.training.agreement import agree
-from trainyard.steps.training.batches import MicroBatch, TrainingBatches
-from trainyard.steps.training.checkpoint import Checkpoints, Progress
+from trainyard.steps.training.agreement import AgreedStep, Agreement, TakenStep
+from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
+from trainyard.steps.training.checkpoints.commit import Progress
 from trainyard.steps.training.engines.base import Engine
-from trainyard.steps.training.evaluation import evaluate_split
-from trainyard.steps.training.guard import NonfiniteGuard
-from trainyard.steps.training.plan import Step, TrainingPlan
+from trainyard.steps.training.evaluation import EvaluationStopped, evaluate_split
+from trainyard.steps.training.guards.hang_watch import HangWatch
+from trainyard.steps.training.guards.stopping import StopRequest
+from trainyard.steps.training.guards.unhealthy_steps import LossSpikes, NonfiniteGuard
+from trainyard.steps.training.measuring.measures import StepMeasures
+from trainyard.steps.training.measuring.memory import memory_summary
+from trainyard.steps.training.measuring.profiler import StepProfiler
+from trainyard.steps.training.measuring.recorder import Recorder
+from trainyard.steps.training.measuring.step_clock import StepClock
 from trainyard.steps.training.precision import Precision
-from trainyard.steps.training.recorder import Recorder
+from trainyard.steps.training.random_state import random_state, restore_random_state
+from trainyard.steps.training.samples.batches import MicroBatch, TrainingBatches
+from trainyard.steps.training.samples.plan import Step, TrainingPlan
+from trainyard.steps.training.samples.sample_record import SampleRecord
 from trainyard.steps.training.schedule import WarmupThenCosine
-from trainyard.steps.training.stopping import StopRequest
 from trainyard.steps.training.tasks.base import Task
 from trainyard.steps.training.world import World
 
@@ -36,72 +44,154 @@ class TrainingRun:
     precision: Precision
     batches: TrainingBatches
     schedule: WarmupThenCosine
+    agreement: Agreement
     checkpoints: Checkpoints
-    recorder: Recorder
-    guard: NonfiniteGuard
+    nonfinite_guard: NonfiniteGuard
+    loss_spikes: LossSpikes
     stop_request: StopRequest
+    clock: StepClock
+    measures: StepMeasures
+    recorder: Recorder
+    sample_record: SampleRecord | None
+    profiler: StepProfiler
+    hang_watch: HangWatch
     validation_split: SplitReader | None
     progress: Progress
+    """How far the training has come; exact whenever the loop does anything but take steps."""
     last_validation: Mapping[str, float] = field(default_factory=dict)
 
 
 def train(run: TrainingRun) -> bool:
     """Take every step that is left. Returns False when the training was told to stop before its end.
 
-    Every rank takes the same decisions, because each follows from the step's number or from what was agreed on.
+    Every rank takes the same decisions, because each follows from the step's number or from what was agreed on. What
+    is agreed on at one step is known after the next, so that nobody waits for it, or at once where something is due.
     """
-    run.recorder.resume_clock()
+    first_step = run.progress.step + 1
+    if not may_begin(run):
+        return False
+    run.clock.resume()
     for step, micro_batches in run.batches:
-        loss_sum = forward_and_backward(run, step, micro_batches)
-        gradient_norm = run.engine.gradient_norm()
-        agreed = agree(run.world, loss_sum, step.samples, gradient_norm, run.stop_request.is_raised())
-
-        learning_rate = run.schedule(step.number)
-        if agreed.is_finite:
-            run.engine.step(learning_rate)
-        else:
-            run.engine.skip_step()
-        run.recorder.step_done(step)
-        run.guard.observe(step.number, is_finite=agreed.is_finite)
-        run.progress = Progress(step.number, step.epoch, step.samples_consumed, run.guard.skipped_steps)
-
-        stopping = agreed.stop and not step.is_last
-        validation = {} if stopping else validate_if_due(run, step)
-        run.recorder.record(
-            step,
-            agreed,
-            total_steps=run.plan.total_steps,
-            learning_rate=learning_rate,
-            gradient_norm=gradient_norm,
-            skipped_steps=run.guard.skipped_steps,
-            validation=validation,
-        )
-        if stopping or checkpoint_is_due(run, step):
-            run.checkpoints.save(run.engine, run.progress)
-        if stopping:
-            return False
-        run.recorder.resume_clock()
+        taken = take_step(run, step, micro_batches)
+        stopping = observe(run, run.agreement.next_step(taken, stop=run.stop_request.is_raised()))
+        if stopping or step.number == first_step or something_is_due(run, step):
+            *earlier, agreed = run.agreement.all_steps(stop=run.stop_request.is_raised())
+            stopping = observe(run, earlier) or stopping
+            if close_step(run, agreed, stopping=stopping):
+                return False
+            if step.number == first_step:
+                run.world.say(f"after the first step: {memory_summary(run.world)}")
+            run.clock.resume()
     return True
 
 
-def forward_and_backward(run: TrainingRun, step: Step, micro_batches: list[MicroBatch]) -> torch.Tensor:
+def take_step(run: TrainingRun, step: Step, micro_batches: list[MicroBatch]) -> TakenStep:
+    """One optimizer step over the step's micro-batches. Nothing here waits for a device."""
+    run.profiler.step_begins(step.number)
+    if run.sample_record is not None:
+        run.sample_record.write(step, micro_batches)
+    terms = loss_terms(run, step, micro_batches)
+    loss_sum = forward_and_backward(run, step, micro_batches, terms)
+    learning_rate = run.schedule(step.number)
+    run.hang_watch.reached(step.number, "optimizer step")
+    run.checkpoints.before_update()
+    gradient_norm = run.engine.step(learning_rate)
+    run.hang_watch.reached(step.number, "waiting for the other ranks or the next batch")
+    run.profiler.step_ends(step.number)
+    return TakenStep(step, learning_rate, loss_sum, terms, gradient_norm, run.clock.step_ends())
+
+
+def forward_and_backward(
+    run: TrainingRun, step: Step, micro_batches: list[MicroBatch], step_terms: float
+) -> torch.Tensor:
     """Accumulate the gradient of the step's mean loss; gives the sum of this rank's losses."""
     loss_sum = torch.zeros((), dtype=torch.float64, device=run.world.device)
     for batch in micro_batches:
         with run.engine.micro_batch(is_last=batch.is_last):
+            run.hang_watch.reached(step.number, "forward pass")
             with run.precision.autocast():
-                loss = run.task.loss(run.engine.model, batch.tensors) * batch.weight
-            run.engine.backward(loss, step.samples)
+                loss = run.task.loss(run.engine.model, batch.tensors)
+            if batch.weight != 1.0:
+                loss = loss * batch.weight
+            run.clock.forward_ends()
+            run.hang_watch.reached(step.number, "backward pass")
+            run.engine.backward(loss, step_terms)
         loss_sum += loss.detach()
     return loss_sum
 
 
-def validate_if_due(run: TrainingRun, step: Step) -> Mapping[str, float]:
-    """The figures of the validation split, at the end of the epochs that the settings ask for and at the very end."""
-    every = run.settings.evaluate_every_epochs
-    is_due = step.is_last or (step.ends_epoch and every > 0 and step.epoch % every == 0)
-    if not is_due or run.validation_split is None:
-        return {}
+def loss_terms(run: TrainingRun, step: Step, micro_batches: list[MicroBatch]) -> float:
+    """How many terms the step's loss has over all ranks: what its sum is divided by."""
+    if not run.task.loss_terms_vary:
+        return float(step.samples * run.task.loss_terms(micro_batches[0].tensors) // micro_batches[0].samples)
+    own = sum(run.task.loss_terms(batch.tensors) * batch.weight for batch in micro_batches)
+    # On the host, over gloo: the count is needed here, and a GPU need not be waited for.
+    return max(1.0, run.world.sum(torch.tensor(own, dtype=torch.float64)).item())
+
+
+def observe(run: TrainingRun, steps: list[AgreedStep]) -> bool:
+    """Take note of steps as agreed on; gives whether to stop."""
+    for agreed in steps:
+        guard(run, agreed)
+        record(run, agreed, {})
+    return any(agreed.stop for agreed in steps)
+
+
+def guard(run: TrainingRun, agreed: AgreedStep) -> None:
+    """Look whether the step makes sense. StepError when going on does not."""
+    run.measures.add(agreed)
+    run.nonfinite_guard.observe(agreed)
+    if warning := run.loss_spikes.observe(agreed):
+        run.world.say(warning)
+
+
+def record(run: TrainingRun, agreed: AgreedStep, validation: Mapping[str, float], *, always: bool = False) -> None:
+    """Write the step down if it is one to be written down."""
+    counts = {"skipped_steps": run.nonfinite_guard.skipped_steps, "loss_spikes": run.loss_spikes.count}
+    run.recorder.record(agreed, run.measures, counts, validation, always=always)
+
+
+def close_step(run: TrainingRun, agreed: AgreedStep, *, stopping: bool) -> bool:
+    """Evaluate, record and save what is due after a step that every rank knows all of; gives whether to stop."""
+    guard(run, agreed)
+    step, stopping = agreed.step, stopping or agreed.stop
+    run.progress = Progress(step.number, step.epoch, step.samples_consumed, run.nonfinite_guard.skipped_steps)
+    validation: Mapping[str, float] = {}
+    if not stopping and validation_is_due(run, step):
+        try:
+            validation = validate(run, step)
+        except EvaluationStopped:
+            stopping = True
+    # A validation that did not happen is made up for by the next attempt, in this step's line.
+    record(run, agreed, validation, always=stopping and validation_is_due(run, step))
+    if stopping or checkpoint_is_due(run, step) or run.checkpoints.is_best(validation):
+        run.hang_watch.reached(step.number, "saving a checkpoint")
+        run.checkpoints.save(run.engine, run.progress, validation, wait=stopping or step.is_last)
+    return stopping
+
+
+def may_begin(run: TrainingRun) -> bool:
+    """Whether no rank was told to stop while starting up; then what a stopped attempt left undone is done first."""
+    if run.world.sum(torch.tensor(float(run.stop_request.is_raised()))).item() > 0:
+        return False
+    if run.progress.step == 0 or not run.recorder.lacks_validation_of(run.progress.step):
+        return True
+    step = run.plan.step(run.progress.step)
+    if validation_is_due(run, step):
+        try:
+            run.recorder.add_validation(validate(run, step))
+        except EvaluationStopped:
+            return False
+        if run.checkpoints.is_best(run.last_validation):
+            run.checkpoints.save(run.engine, run.progress, run.last_validation, wait=True)
+    return True
+
+
+def validate(run: TrainingRun, step: Step) -> Mapping[str, float]:
+    """The figures of the validation split. Leaves the random generators where they were."""
+    assert run.validation_split is not None
+    run.hang_watch.reached(step.number, "evaluation")
+    state = random_state(run.world.device)
     run.engine.align_ranks()
     sums = evaluate_split(
         run.task,
@@ -110,9 +200,25 @@ def validate_if_due(run: TrainingRun, step: Step) -> Mapping[str, float]:
         run.world,
         run.precision,
         run.settings.micro_batch_size,
+        in_lockstep=run.engine.forwards_in_lockstep,
+        stop_is_raised=run.stop_request.is_raised,
+        on_batch=run.hang_watch.still_at_work,
     )
-    run.last_validation = run.task.summarise(sums)
+    restore_random_state(state, run.world.device)
+    run.last_validation = run.task.summarise(sums, "validation")
     return run.last_validation
+
+
+def something_is_due(run: TrainingRun, step: Step) -> bool:
+    """Whether a step's own agreement is to be read at once."""
+    return step.is_last or run.agreement.steps_are_long or checkpoint_is_due(run, step) or validation_is_due(run, step)
+
+
+def validation_is_due(run: TrainingRun, step: Step) -> bool:
+    """At the end of the epochs that the settings ask for, and at the very end."""
+    every = run.settings.evaluate_every_epochs
+    is_due = step.is_last or (step.ends_epoch and every > 0 and step.epoch % every == 0)
+    return is_due and run.validation_split is not None
 
 
 def checkpoint_is_due(run: TrainingRun, step: Step) -> bool:

@@ -17,7 +17,7 @@ def random_state(device: torch.device) -> dict[str, torch.Tensor]:
     _, numpy_words, numpy_position, has_gauss, numpy_gauss = np.random.get_state()
     state = {
         "python_words": torch.tensor(python_words, dtype=torch.int64),
-        "python_gauss": torch.tensor([] if python_gauss is None else [python_gauss], dtype=torch.float64),
+        "python_gauss": torch.tensor([python_gauss is not None, python_gauss or 0.0], dtype=torch.float64),
         "numpy_words": torch.from_numpy(np.asarray(numpy_words).astype(np.int64)),
         "numpy_position": torch.tensor([numpy_position, has_gauss], dtype=torch.int64),
         "numpy_gauss": torch.tensor([numpy_gauss], dtype=torch.float64),
@@ -30,8 +30,9 @@ def random_state(device: torch.device) -> dict[str, torch.Tensor]:
 
 def restore_random_state(state: dict[str, torch.Tensor], device: torch.device) -> None:
     """Put all generators back to a saved state."""
-    gauss = state["python_gauss"].tolist()
-    random.setstate((_PYTHON_VERSION_OF_STATE, tuple(state["python_words"].tolist()), gauss[0] if gauss else None))
+    has_python_gauss, python_gauss = state["python_gauss"].tolist()
+    python_words = tuple(state["python_words"].tolist())
+    random.setstate((_PYTHON_VERSION_OF_STATE, python_words, python_gauss if has_python_gauss else None))
     position, has_gauss = state["numpy_position"].tolist()
     words = state["numpy_words"].numpy().astype(np.uint32)
     np.random.set_state((_MERSENNE, words, position, has_gauss, state["numpy_gauss"].item()))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,72 +15,127 @@ import torch
 from trainyard.steps.configs.training import Training
 from trainyard.steps.dataset.manifest import Manifest, read_manifest
 from trainyard.steps.dataset.reader import SplitReader
+from trainyard.steps.dataset.shard_files import verify_dataset
 from trainyard.steps.entrypoint import STOPPED_EXIT_CODE
-from trainyard.steps.training.batch_arithmetic import BatchArithmetic, divide_batch
-from trainyard.steps.training.batches import TrainingBatches
-from trainyard.steps.training.checkpoint import Checkpoints, Progress
+from trainyard.steps.errors import StepError
+from trainyard.steps.training.agreement import Agreement
+from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
+from trainyard.steps.training.checkpoints.commit import Progress
 from trainyard.steps.training.determinism import ask_for_determinism, seed_everything
-from trainyard.steps.training.engines.base import Engine
-from trainyard.steps.training.guard import NonfiniteGuard
+from trainyard.steps.training.engines.base import Engine, EngineParts
+from trainyard.steps.training.guards.hang_watch import HangWatch, late_ranks_named
+from trainyard.steps.training.guards.scheduled_events import ScheduledEvents, choose_url
+from trainyard.steps.training.guards.stopping import StopRequest
+from trainyard.steps.training.guards.unhealthy_steps import LossSpikes, NonfiniteGuard
 from trainyard.steps.training.loop import TrainingRun, train
+from trainyard.steps.training.measuring.flops import flops_per_token, peak_flops_per_second
+from trainyard.steps.training.measuring.measures import StepMeasures, Work
+from trainyard.steps.training.measuring.memory import memory_summary
+from trainyard.steps.training.measuring.profiler import ProfiledSteps, StepProfiler, parse_profile_steps
+from trainyard.steps.training.measuring.recorder import Recorder
+from trainyard.steps.training.measuring.step_clock import StepClock
 from trainyard.steps.training.outputs import require_writable
-from trainyard.steps.training.plan import TrainingPlan
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.random_state import random_state, restore_random_state
-from trainyard.steps.training.recorder import Recorder
+from trainyard.steps.training.samples.batch_arithmetic import BatchArithmetic, divide_batch
+from trainyard.steps.training.samples.batches import TrainingBatches
+from trainyard.steps.training.samples.plan import TrainingPlan
+from trainyard.steps.training.samples.sample_record import SampleRecord
 from trainyard.steps.training.schedule import WarmupThenCosine
-from trainyard.steps.training.stopping import StopRequest
 from trainyard.steps.training.tasks import find_task
 from trainyard.steps.training.tasks.base import Task, TaskSettings
 from trainyard.steps.training.versions import banner, installed_versions
 from trainyard.steps.training.world import World, join_world, lost_connections_explained, read_rank_variables
 
-EngineFactory = Callable[[torch.nn.Module, World, Precision], Engine]
 
-
-def run_training(settings: Training, step_name: str, new_engine: EngineFactory) -> int:
+def run_training(settings: Training, step_name: str, engine_class: type[Engine]) -> int:
     """Train; gives the step's exit code. What can be checked without the other ranks is checked before they meet."""
-    stop_request = StopRequest(Path(settings.stop_file) if settings.stop_file else None)
+    stop_request = StopRequest(Path(settings.stop_file) if settings.stop_file else None, settings.time_limit_seconds)
+    profiled_steps = parse_profile_steps(settings.profile_steps)
+    events_url = choose_url(settings.scheduled_events_url, os.environ)
     manifest = read_manifest(settings.data)
     variables = read_rank_variables(os.environ)
     batch = divide_batch(settings.global_batch_size, settings.micro_batch_size, variables.world_size)
-    task_settings = TaskSettings(settings.model_type, settings.model_overrides, settings.label_smoothing)
+    engine_class.check(settings, batch)
+    task_settings = TaskSettings(
+        settings.model_type, settings.model_overrides, settings.label_smoothing, settings.augmentation
+    )
     task = find_task(settings.task)(manifest, task_settings)
+    if settings.augmentation != "none" and not task.needs_sample_draws:
+        raise StepError(f"--augmentation {settings.augmentation}: the task {settings.task} does not vary its samples")
     require_writable((settings.model, settings.checkpoints, settings.metrics), variables.rank)
-    with lost_connections_explained(variables.rank), join_world(settings.process_group_timeout_seconds) as world:
+    timeout_seconds = settings.process_group_timeout_seconds
+    hang_watch = HangWatch(variables, timeout_seconds)
+    with (
+        late_ranks_named(hang_watch),
+        lost_connections_explained(variables.rank),
+        join_world(timeout_seconds) as world,
+    ):
         world.say(banner(world.device, world.size))
-        run = _put_together(settings, step_name, new_engine, world, task, manifest, batch, stop_request)
-        return _train_and_save(run)
+        hang_watch.start()
+        if events_url is not None and variables.local_rank == 0:
+            ScheduledEvents(events_url, stop_request.ask)
+        given = _Given(settings, step_name, manifest, batch, task, profiled_steps, stop_request, hang_watch)
+        return _train_and_save(_put_together(given, engine_class, world))
 
 
-def _put_together(
-    settings: Training,
-    step_name: str,
-    new_engine: EngineFactory,
-    world: World,
-    task: Task,
-    manifest: Manifest,
-    batch: BatchArithmetic,
-    stop_request: StopRequest,
-) -> TrainingRun:
+@dataclass(frozen=True)
+class _Given:
+    """What a training is put together from, known before the ranks meet."""
+
+    settings: Training
+    step_name: str
+    manifest: Manifest
+    batch: BatchArithmetic
+    task: Task
+    profiled_steps: ProfiledSteps | None
+    stop_request: StopRequest
+    hang_watch: HangWatch
+
+
+def _put_together(given: _Given, engine_class: type[Engine], world: World) -> TrainingRun:
+    settings, manifest, task = given.settings, given.manifest, given.task
     if settings.deterministic:
         ask_for_determinism()
+    if settings.verify_data == "digests":
+        given.hang_watch.reached(0, "verifying the dataset")
+        verify_dataset(settings.data, manifest, world)
     train_split = SplitReader(settings.data, manifest, "train")
-    plan = TrainingPlan(train_split.samples, batch, settings.epochs, settings.max_steps)
-    precision = Precision(settings.precision, world.device)
+    plan = TrainingPlan(train_split.samples, given.batch, settings.epochs, settings.max_steps)
+    _refuse_to_profile_after_the_end(given.profiled_steps, plan)
+    precision = Precision(settings.precision, world.device, by_autocast=engine_class.uses_autocast)
+    given.hang_watch.reached(0, "building the model")
     seed_everything(settings.seed)
-    engine = new_engine(task.new_model(), world, precision)
+    engine = engine_class(EngineParts(task.new_model, settings, given.batch, world))
     # The weights come from the seed alone; what ranks draw while training must differ from rank to rank.
     seed_everything(settings.seed + world.rank)
 
-    checkpoints = Checkpoints(settings.checkpoints, world, settings.keep_checkpoints, _identity(settings, manifest))
+    given.hang_watch.reached(0, "looking for checkpoints")
+    checkpoints = Checkpoints(
+        settings.checkpoints,
+        world,
+        _identity(settings, manifest),
+        keep=settings.keep_checkpoints,
+        keep_best=settings.keep_best_checkpoint,
+        asynchronous=settings.asynchronous_checkpoints,
+    )
     chosen = checkpoints.choose(settings.resume)
     progress = Progress() if chosen is None else checkpoints.load(chosen, engine, settings.seed)
 
-    record = _settings_record(settings, step_name, batch, engine)
-    _say_what_will_be_done(world, plan, record, chosen, progress)
-    recorder = Recorder(world, settings.metrics, record, settings.log_every_steps)
-    recorder.begin(progress.step, {**record["settings"], **dataclasses.asdict(batch)})
+    settings_record = _settings_record(given, engine)
+    _say_what_will_be_done(world, plan, settings_record, chosen, progress)
+    recorder = Recorder(world, settings.metrics, settings.log_every_steps, plan.total_steps)
+    recorder.begin(progress.step, settings_record, {**settings_record["settings"], **dataclasses.asdict(given.batch)})
+    batches = TrainingBatches(
+        train_split,
+        plan,
+        settings.seed,
+        world.rank,
+        progress.step,
+        world.device,
+        sample_draws=task.needs_sample_draws,
+    )
+    work = _work(task, engine, precision, world)
     has_validation = "validation" in manifest.splits
     return TrainingRun(
         settings=settings,
@@ -88,12 +144,19 @@ def _put_together(
         plan=plan,
         engine=engine,
         precision=precision,
-        batches=TrainingBatches(train_split, plan, settings.seed, world.rank, progress.step, world.device),
+        batches=batches,
         schedule=WarmupThenCosine(settings.learning_rate, plan.total_steps, settings.warmup_fraction),
+        agreement=Agreement(world),
         checkpoints=checkpoints,
+        nonfinite_guard=NonfiniteGuard(settings.nonfinite_steps_limit, progress.skipped_steps),
+        loss_spikes=LossSpikes(settings.loss_spike_factor),
+        stop_request=given.stop_request,
+        clock=StepClock(world.device),
+        measures=StepMeasures(work, lambda: batches.wait_seconds, lambda: checkpoints.stall_seconds),
         recorder=recorder,
-        guard=NonfiniteGuard(settings.nonfinite_steps_limit, progress.skipped_steps),
-        stop_request=stop_request,
+        sample_record=_sample_record(settings, world, progress),
+        profiler=StepProfiler(given.profiled_steps, settings.metrics, world.rank, world.device),
+        hang_watch=given.hang_watch,
         validation_split=SplitReader(settings.data, manifest, "validation") if has_validation else None,
         progress=progress,
     )
@@ -108,23 +171,38 @@ def _train_and_save(run: TrainingRun) -> int:
         if is_complete:
             _save_model(run)
     finally:
+        run.checkpoints.finish()
         run.batches.close()
+        run.profiler.close()
         run.recorder.close(failed=not is_complete)
+        if run.sample_record is not None:
+            run.sample_record.close()
     seconds = time.monotonic() - started
+    steps = run.progress.step - steps_before
+    if steps:
+        run.world.say(f"at the end: {memory_summary(run.world)}; {run.measures.summary(seconds)}")
     if not is_complete:
-        reasons = {reason for reason in run.world.gather(run.stop_request.reason) if reason}
-        run.world.say(
-            f"stopped after step {run.progress.step} of {run.plan.total_steps} because of "
-            f"{' and '.join(sorted(reasons))}; its checkpoint is committed, and the same command goes on from there"
-        )
-        return STOPPED_EXIT_CODE
+        return _say_stopped(run, steps)
     figures = "".join(f", validation {name} {value:.4f}" for name, value in run.last_validation.items())
-    run.world.say(f"trained {run.progress.step - steps_before} steps in {seconds:.1f} s{figures}; {run.settings.model}")
+    run.world.say(f"trained {steps} steps in {seconds:.1f} s{figures}; {run.settings.model}")
     return 0
+
+
+def _say_stopped(run: TrainingRun, steps: int) -> int:
+    reasons = " and ".join(sorted({reason for reason in run.world.gather(run.stop_request.reason) if reason}))
+    if steps:
+        message = (
+            f"stopped after step {run.progress.step} of {run.plan.total_steps} because of {reasons}; its checkpoint "
+        )
+        run.world.say(f"{message}is committed, and the same command goes on from there")
+    else:
+        run.world.say(f"stopped before the first step because of {reasons}; the same command starts again")
+    return STOPPED_EXIT_CODE
 
 
 def _warm_up(run: TrainingRun) -> None:
     """Let the engine settle on one sample, which every rank has, and leave the random generators where they were."""
+    run.hang_watch.reached(0, "warming up")
     sample = run.batches.first_sample()
     state = random_state(run.world.device)
 
@@ -137,11 +215,41 @@ def _warm_up(run: TrainingRun) -> None:
 
 
 def _save_model(run: TrainingRun) -> None:
+    run.hang_watch.reached(run.plan.total_steps + 1, "saving the model")
     run.engine.align_ranks()
     model = run.engine.whole_model()
     if run.world.is_main:
         run.task.save_model(model, run.settings.model)
     run.world.wait_for_all()
+
+
+def _sample_record(settings: Training, world: World, progress: Progress) -> SampleRecord | None:
+    if settings.record_samples is None:
+        return None
+    return SampleRecord(Path(settings.record_samples), world.rank, world.size, progress.step)
+
+
+def _refuse_to_profile_after_the_end(profiled_steps: ProfiledSteps | None, plan: TrainingPlan) -> None:
+    if profiled_steps is not None and profiled_steps.first > plan.total_steps:
+        raise StepError(
+            f"--profile-steps {profiled_steps}: this training has {plan.total_steps} steps; choose some of them"
+        )
+
+
+def _work(task: Task, engine: Engine, precision: Precision, world: World) -> Work:
+    """What a sample is made of and costs. Says how MFU is counted, or why it is not."""
+    tokens = task.tokens_per_sample
+    flops = None if tokens is None else flops_per_token(engine.model, tokens)
+    device_name = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "a CPU"
+    peak = peak_flops_per_second(device_name, precision.name)
+    if flops is not None and peak is not None:
+        world.say(
+            f"MFU: {flops / 1e9:.3f} GFLOP per token (6N + 12LHQT), of {peak / 1e12:g} TFLOP/s in {precision.name} "
+            f"on each {device_name}"
+        )
+    elif flops is not None:
+        world.say(f"MFU is not counted: the peak of {device_name} in {precision.name} is not known")
+    return Work(tokens, flops, None if peak is None else peak * world.size)
 
 
 def _identity(settings: Training, manifest: Manifest) -> dict[str, Any]:
@@ -156,14 +264,14 @@ def _identity(settings: Training, manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _settings_record(settings: Training, step_name: str, batch: BatchArithmetic, engine: Engine) -> dict[str, Any]:
-    values = dataclasses.asdict(settings)
+def _settings_record(given: _Given, engine: Engine) -> dict[str, Any]:
+    values = dataclasses.asdict(given.settings)
     return {
         "format": "trainyard.settings/1",
-        "step": step_name,
+        "step": given.step_name,
         "settings": {name: str(value) if isinstance(value, Path) else value for name, value in values.items()},
-        **dataclasses.asdict(batch),
-        "model_parameters": sum(parameter.numel() for parameter in engine.whole_model().parameters()),
+        **dataclasses.asdict(given.batch),
+        "model_parameters": engine.parameter_count(),
         "versions": installed_versions(),
     }
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import platform
+import re
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import torch
 
-_PACKAGES = ("torch", "numpy", "transformers", "safetensors", "mlflow-skinny")
+_PACKAGES = ("torch", "numpy", "transformers", "safetensors", "deepspeed", "mlflow-skinny")
+_NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+_AMD_DRIVER = Path("/sys/module/amdgpu/version")
 
 
 def installed_versions() -> dict[str, str]:
@@ -20,10 +24,22 @@ def installed_versions() -> dict[str, str]:
             continue
     if torch.version.cuda:
         versions["cuda"] = torch.version.cuda
+    if torch.version.hip:
+        versions["rocm"] = torch.version.hip
     if torch.cuda.is_available():
         versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
         versions["gpu"] = torch.cuda.get_device_name()
+        if driver := _driver_version():
+            versions["driver"] = driver
     return versions
+
+
+def _driver_version() -> str | None:
+    """The GPU driver's, as the kernel module tells it."""
+    if _NVIDIA_DRIVER.is_file():
+        found = re.search(r"\b\d+\.\d+(\.\d+)?\b", _NVIDIA_DRIVER.read_text())
+        return found[0] if found else None
+    return _AMD_DRIVER.read_text().strip() if _AMD_DRIVER.is_file() else None
 
 
 def banner(device: torch.device, world_size: int) -> str:

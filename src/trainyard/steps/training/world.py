@@ -126,7 +126,8 @@ class World:
             self.wait_for_all()
         # NCCL may wait for ranks that are gone; the process ends soon in any case.
         if exception_type is None or self.device.type == "cpu":
-            _LEFT_GROUPS.append(dist.group.WORLD)
+            # Also those that engines and checkpoints made beside the one of all.
+            _LEFT_GROUPS.extend(dist.distributed_c10d._world.pg_map)
             dist.destroy_process_group()
 
     def _set_threads(self, variables: RankVariables) -> None:

@@ -8,7 +8,10 @@ import importlib
 from trainyard.steps.errors import StepError
 from trainyard.steps.training.tasks.base import Task
 
-_BUILT_IN = {"image_classification": "trainyard.steps.training.tasks.image_classification:ImageClassification"}
+_BUILT_IN = {
+    "image_classification": "trainyard.steps.training.tasks.image_classification:ImageClassification",
+    "language_modeling": "trainyard.steps.training.tasks.language_modeling:LanguageModeling",
+}
 
 
 def find_task(name: str) -> type[Task]:

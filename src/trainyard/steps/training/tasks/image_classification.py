@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from torch.nn import functional
 
 from trainyard.steps.dataset.manifest import Manifest
 from trainyard.steps.errors import StepError
 from trainyard.steps.json_files import write_json
-from trainyard.steps.training.batches import Tensors
-from trainyard.steps.training.models import ImageModelNeeds, load_image_classifier, new_image_classifier
+from trainyard.steps.training.augmentation import augment
+from trainyard.steps.training.models.from_transformers import load_model, new_model, save_model
+from trainyard.steps.training.models.image_models import ImageModelNeeds
+from trainyard.steps.training.samples.batches import SAMPLE_DRAWS, Tensors
 from trainyard.steps.training.tasks.base import Task, TaskSettings
 
 _HALF_RANGE = 127.5
@@ -32,20 +33,28 @@ class ImageClassification(Task):
         channels, height, width = manifest.arrays["images"].shape
         self._needs = ImageModelNeeds(channels, height, width, manifest.classes)
 
+    @property
+    def needs_sample_draws(self) -> bool:
+        """For augmentation."""
+        return self.settings.augmentation != "none"
+
     def new_model(self) -> torch.nn.Module:
         """A model of the settings' type with the dataset's image size, channels and classes."""
-        return new_image_classifier(self.settings.model_type, self.settings.model_overrides, self._needs)
+        return new_model(self.settings.model_type, self.settings.model_overrides, self._needs)
 
     def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
-        """The sum of the samples' cross-entropies, with label smoothing where it is set."""
+        """The sum of the samples' cross-entropies, with augmentation and label smoothing where they are set."""
+        images = batch["images"]
+        if self.settings.augmentation != "none":
+            images = augment(images, batch[SAMPLE_DRAWS], flip=self.settings.augmentation == "shift_flip")
         smoothing = self.settings.label_smoothing
         return functional.cross_entropy(
-            self._logits(model, batch), batch["labels"], reduction="sum", label_smoothing=smoothing
+            _logits(model, images), batch["labels"], reduction="sum", label_smoothing=smoothing
         )
 
     def measure(self, model: torch.nn.Module, batch: Tensors) -> dict[str, torch.Tensor]:
         """Sums for loss (without smoothing) and accuracy, and the counts of each (true, predicted) pair of classes."""
-        logits, labels = self._logits(model, batch), batch["labels"]
+        logits, labels = _logits(model, batch["images"]), batch["labels"]
         predicted = logits.argmax(dim=1)
         classes = len(self.manifest.classes)
         pairs = torch.bincount(labels * classes + predicted, minlength=classes * classes)
@@ -58,20 +67,18 @@ class ImageClassification(Task):
 
     def save_model(self, model: torch.nn.Module, folder: Path) -> None:
         """As transformers' `from_pretrained` and its image processors read it."""
-        try:
-            model.save_pretrained(folder)  # type: ignore[operator]
-        except SafetensorError as failure:
-            raise StepError(f"the model cannot be written to {folder}: {failure}") from None
+        save_model(model, folder)
         write_json(folder / "preprocessor_config.json", _preprocessing(self._needs))
 
     def load_model(self, folder: Path) -> torch.nn.Module:
         """A model that a training step saved. StepError when it does not fit the dataset."""
-        return load_image_classifier(folder, self._needs)
+        return load_model(folder, self._needs)
 
-    def _logits(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
-        pixels = batch["images"].float() / _HALF_RANGE - 1
-        logits: torch.Tensor = model(pixel_values=pixels).logits
-        return logits.float()
+
+def _logits(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
+    pixels = images.float() / _HALF_RANGE - 1
+    logits: torch.Tensor = model(pixel_values=pixels).logits
+    return logits.float()
 
 
 def _preprocessing(needs: ImageModelNeeds) -> Mapping[str, object]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
-from trainyard.steps.training.batch_arithmetic import BatchArithmetic
+from trainyard.steps.training.samples.batch_arithmetic import BatchArithmetic
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One optimizer step: positions start…stop-1 of its epoch's order. Steps and epochs count from 1."""
 
     number: int
@@ -27,8 +28,7 @@ class Step:
         return self.stop - self.start
 
 
-@dataclass(frozen=True)
-class MicroBatchRange:
+class MicroBatchRange(NamedTuple):
     """Positions that one rank takes at once. A stand-in keeps a rank without samples in step, and counts nothing."""
 
     start: int
@@ -46,12 +46,12 @@ class TrainingPlan:
     epochs: int
     max_steps: int | None = None
 
-    @property
+    @cached_property
     def steps_per_epoch(self) -> int:
         """Optimizer steps in an epoch."""
         return math.ceil(self.samples / self.batch.global_batch_size)
 
-    @property
+    @cached_property
     def total_steps(self) -> int:
         """Optimizer steps in the whole training."""
         steps = self.epochs * self.steps_per_epoch

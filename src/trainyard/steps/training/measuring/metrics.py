@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -16,19 +17,32 @@ class MetricsFile:
     def __init__(self, folder: Path, steps_done: int) -> None:
         file = folder / METRICS_FILE
         kept = _lines_up_to(file, steps_done)
+        self.last_line: dict[str, Any] = json.loads(kept[-1]) if kept else {}
+        """The newest line that is kept from before, as it was written."""
         self._has_complained = False
         self._stream = file.open("w", encoding="utf-8")
-        self._stream.writelines(kept)
+        self._stream.writelines(kept[:-1])
+        self._last_line_starts = self._stream.tell()
+        self._stream.writelines(kept[-1:])
         self._stream.flush()
 
-    def write(self, metrics: Mapping[str, float | int]) -> None:
+    def write(self, metrics: Mapping[str, float | int | None]) -> None:
         """Write one line. What is not finite becomes null, which JSON has a word for."""
-        sound = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        sound = {name: value if value is not None and math.isfinite(value) else None for name, value in metrics.items()}
         try:
             self._stream.write(json.dumps(sound) + "\n")
             self._stream.flush()
         except OSError as failure:
             self._complain(failure)
+
+    def take_back_last_line(self) -> dict[str, Any]:
+        """Remove the newest line that was kept from before, and give it. Before anything is written."""
+        try:
+            self._stream.seek(self._last_line_starts)
+            self._stream.truncate()
+        except OSError as failure:
+            self._complain(failure)
+        return self.last_line
 
     def close(self) -> None:
         """Close the file."""

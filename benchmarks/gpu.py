@@ -1,0 +1,368 @@
+"""Language models on one NVIDIA GPU: tokens/s and MFU of Trainyard's loop, a bare loop, accelerate and Lightning.
+
+    python benchmarks/gpu.py            at most 9 minutes; needs torch and transformers
+
+GPT-2 124M and 350M at sequence 1024, a Llama of 1.1B at sequence 2048: bf16 autocast over fp32 masters, torch's scaled
+dot-product attention, blocks compiled one by one, fused AdamW, clipping, no activation checkpointing. The contenders
+run one after the other in this process on the same model, batches and settings; accelerate and Lightning are left out
+where they are not installed. MFU = tokens/s x (6N + 12LHQT) / the device's peak (training/measuring/flops.py). Results
+go to benchmarks/results/gpu.json. Without a GPU a tiny model runs through it as a test; nothing is called measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import importlib.util
+import logging
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from results import RESULTS, save_results
+from trainyard.steps.entrypoint import end_process
+from trainyard.steps.training.guards.stopping import StopRequest
+from trainyard.steps.training.measuring.flops import flops_per_token, peak_flops_per_second
+from trainyard.steps.training.measuring.measures import Work
+from trainyard.steps.training.samples.batches import Tensors
+from trainyard.steps.training.world import World, join_world
+from whole_loop import InMemoryTask, Loop, whole_loop
+
+LEARNING_RATE, WEIGHT_DECAY, CLIP_NORM = 3e-4, 0.1, 1.0
+LIMIT_SECONDS = 9 * 60
+WARM_UP_STEPS, STEPS_PER_WINDOW, WINDOWS = 8, 8, 5
+REACHABLE_TERAFLOPS = 794.5
+"""What matrix products reach in bf16 on an H100 or H200, of 989.5: stas00/ml-engineering, "mamf-finder"."""
+SETTINGS = {
+    "precision": "bf16 autocast",
+    "masters": "fp32",
+    "optimizer": "AdamW, fused",
+    "attention": "sdpa",
+    "compiled": "block by block",
+    "activation_checkpointing": "none",
+    "formula": "MFU = tokens/s * (6N + 12LHQT) / peak FLOP/s; PaLM, appendix B",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, and how much of it at once."""
+
+    name: str
+    model_type: str
+    overrides: dict[str, Any]
+    sequence_length: int
+    samples: int
+
+
+_GPT2 = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+CASES = (
+    Case("GPT-2 124M", "gpt2", _GPT2, 1024, 32),
+    Case("GPT-2 350M", "gpt2", {**_GPT2, "n_embd": 1024, "n_layer": 24, "n_head": 16}, 1024, 16),
+    Case(
+        "Llama 1.1B",
+        "llama",
+        {
+            "hidden_size": 2048,
+            "num_hidden_layers": 22,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 4,
+            "intermediate_size": 5632,
+            "vocab_size": 32000,
+            "tie_word_embeddings": False,
+        },
+        2048,
+        8,
+    ),
+)
+"""The Llama has TinyLlama's sizes: arxiv.org/abs/2401.02385. Batches are for 80 GB; smaller memories halve them."""
+TINY_CASE = Case("tiny Llama", "llama", {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+                 "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 128}, 16, 2)  # fmt: skip
+
+
+@dataclass
+class Timing:
+    """Takes a contender's batches from it, and the time between them."""
+
+    case: Case
+    device: torch.device
+    seconds: list[float] = field(default_factory=list)
+
+    def batches(self) -> Iterator[Tensors]:
+        """Warm-up, then windows of steps; the device is waited for between windows only."""
+        vocabulary = int(self.case.overrides.get("vocab_size", 50257))
+        shape = (self.case.samples, self.case.sequence_length + 1)
+        generator = torch.Generator().manual_seed(0)
+        tokens = [torch.randint(vocabulary, shape, generator=generator).to(self.device) for _ in range(4)]
+        for number in range(WARM_UP_STEPS):
+            yield {"tokens": tokens[number % len(tokens)]}
+        for _ in range(WINDOWS):
+            started = self._now()
+            for number in range(STEPS_PER_WINDOW):
+                yield {"tokens": tokens[number % len(tokens)]}
+            self.seconds.append((self._now() - started) / STEPS_PER_WINDOW)
+
+    def tokens_per_second(self) -> float:
+        """By the median window."""
+        return self.case.samples * self.case.sequence_length / statistics.median(self.seconds)
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+
+def new_model(case: Case) -> torch.nn.Module:
+    """A model with random weights, in fp32."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(
+        case.model_type,
+        **{**case.overrides, "max_position_embeddings": case.sequence_length, "use_cache": False},
+    )
+    model: torch.nn.Module = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    return model.train()
+
+
+def loss_of(model: torch.nn.Module, batch: Tensors, reduction: str = "mean") -> torch.Tensor:
+    """Cross-entropy of the next tokens."""
+    tokens = batch["tokens"]
+    logits = model(input_ids=tokens[:, :-1]).logits
+    return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction=reduction)
+
+
+class NextToken(InMemoryTask):
+    """The same as a task."""
+
+    def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        return loss_of(model, batch, "sum")
+
+    def loss_terms(self, batch: Tensors) -> int:
+        return batch["tokens"].shape[0] * (batch["tokens"].shape[1] - 1)
+
+
+def compiled_blocks(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
+    """Every layer compiled, as Trainyard does with --compile; on a CPU left alone, where compiling takes minutes."""
+    if device.type == "cuda":
+        blocks = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList))
+        for block in blocks:
+            block.compile()
+    return model.to(device)
+
+
+def new_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
+    decaying = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
+    others = [parameter for parameter in model.parameters() if parameter.dim() < 2]
+    groups = [{"params": decaying, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=(0.9, 0.99), fused=True)
+
+
+def bare(case: Case, world: World, _: Path) -> Loop:
+    """What one would write by hand for one GPU."""
+    model = compiled_blocks(new_model(case), world.device)
+    optimizer = new_optimizer(model)
+
+    def loop(batches: Iterator[Tensors]) -> None:
+        for batch in batches:
+            with torch.autocast(world.device.type, torch.bfloat16):
+                loss = loss_of(model, batch)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return loop
+
+
+def ours(case: Case, world: World, folder: Path) -> Loop:
+    """The loop of `train_ddp`."""
+    return whole_loop(
+        NextToken(lambda: new_model(case), case.sequence_length),
+        world,
+        folder,
+        StopRequest(folder / "stop"),
+        Work(case.sequence_length),
+        global_batch_size=case.samples,
+        micro_batch_size=case.samples,
+        precision="bf16",
+        compile=world.device.type == "cuda",
+        learning_rate=LEARNING_RATE,
+        weight_decay=WEIGHT_DECAY,
+        gradient_clip_norm=CLIP_NORM,
+    )
+
+
+def with_accelerate(case: Case, world: World, _: Path) -> Loop:
+    """The loop of accelerate's quick tour."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(mixed_precision="bf16", cpu=world.device.type == "cpu")
+    model = compiled_blocks(new_model(case), world.device)
+    model, optimizer = accelerator.prepare(model, new_optimizer(model))
+
+    def loop(batches: Iterator[Tensors]) -> None:
+        for batch in batches:
+            with accelerator.autocast():
+                loss = loss_of(model, batch)
+            accelerator.backward(loss)
+            accelerator.clip_grad_norm_(model.parameters(), CLIP_NORM)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return loop
+
+
+def with_lightning(case: Case, world: World, _: Path) -> Loop:
+    """A LightningModule under a Trainer that does nothing it was not asked for."""
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = compiled_blocks(new_model(case), world.device)
+
+        def training_step(self, batch: Tensors, _: int) -> torch.Tensor:
+            return loss_of(self.network, batch)
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return new_optimizer(self.network)
+
+        def configure_gradient_clipping(self, *_: object, **__: object) -> None:
+            """Lightning's own refuses fused optimizers in mixed precision."""
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), CLIP_NORM)
+
+    trainer = lightning.Trainer(
+        accelerator="gpu" if world.device.type == "cuda" else "cpu",
+        devices=1,
+        precision="bf16-mixed",
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+
+    def loop(batches: Iterator[Tensors]) -> None:
+        trainer.fit(Module(), _Sized(batches))
+
+    return loop
+
+
+class _Sized:
+    """Batches as Lightning's Trainer takes them: with a length, or it would ask for each one step ahead."""
+
+    def __init__(self, batches: Iterator[Tensors]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Tensors]:
+        return self._batches
+
+    def __len__(self) -> int:
+        return WARM_UP_STEPS + WINDOWS * STEPS_PER_WINDOW
+
+
+CONTENDERS: dict[str, tuple[str, Callable[[Case, World, Path], Loop]]] = {
+    "bare": ("torch", bare),
+    "trainyard": ("torch", ours),
+    "accelerate": ("accelerate", with_accelerate),
+    "Lightning": ("lightning", with_lightning),
+}
+"""With the package that each needs."""
+
+
+def measure(case: Case, world: World, folder: Path) -> dict[str, Any]:
+    """Every contender on one model."""
+    with torch.device("meta"):
+        flops = flops_per_token(new_model(case), case.sequence_length)
+    assert flops is not None
+    name = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "a CPU"
+    peak = peak_flops_per_second(name, "bf16")
+    figures: dict[str, Any] = {}
+    for contender, (package, make) in CONTENDERS.items():
+        if importlib.util.find_spec(package) is None:
+            print(f"  {contender}: left out, {package} is not installed", flush=True)
+            continue
+        timing = Timing(case, world.device)
+        with contextlib.redirect_stdout(sys.stderr):
+            make(case, world, folder / case.name / contender)(timing.batches())
+        tokens_per_second = timing.tokens_per_second()
+        figures[contender] = {
+            "tokens_per_second": tokens_per_second,
+            "step_seconds": statistics.median(timing.seconds),
+            "mfu": None if peak is None else tokens_per_second * flops / peak,
+            "teraflops": tokens_per_second * flops / 1e12,
+            "share_of_reachable": tokens_per_second * flops / 1e12 / REACHABLE_TERAFLOPS,
+        }
+        _free(world.device)
+        ratio = tokens_per_second / figures["bare"]["tokens_per_second"]
+        figures[contender]["ratio_to_bare"] = ratio
+        mfu = "no MFU" if peak is None else f"MFU {tokens_per_second * flops / peak:.1%}"
+        print(f"  {contender:<12} {tokens_per_second:12,.0f} tokens/s  {mfu}  {ratio:.4f} of bare", flush=True)
+    return {
+        "model": case.name,
+        "sequence_length": case.sequence_length,
+        "samples_per_step": case.samples,
+        "flops_per_token": flops,
+        "contenders": figures,
+    }
+
+
+def _free(device: torch.device) -> None:
+    gc.collect()
+    torch._dynamo.reset()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def fitted(case: Case, device: torch.device) -> Case:
+    """The case with as many samples as the GPU's memory has room for: its own are for 80 GB."""
+    memory_gib = torch.cuda.get_device_properties(device).total_memory / 2**30
+    samples = case.samples
+    while samples > 1 and memory_gib < 75 * samples / case.samples:
+        samples //= 2
+    return Case(case.name, case.model_type, case.overrides, case.sequence_length, samples)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tiny", action="store_true", help="only the tiny model, as a test; nothing is saved")
+    arguments = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    started = time.monotonic()
+    has_gpu = torch.cuda.is_available() and torch.version.cuda is not None and not arguments.tiny
+    cases = CASES if has_gpu else (TINY_CASE,)
+    found = []
+    with join_world(120, {}) as world, tempfile.TemporaryDirectory() as folder:
+        for case in cases:
+            if time.monotonic() - started > LIMIT_SECONDS * 0.75:
+                print(f"{case.name}: not measured, the time is up")
+                continue
+            case = fitted(case, world.device) if has_gpu else case
+            print(f"{case.name}, {case.samples} x {case.sequence_length} tokens a step:", flush=True)
+            found.append(measure(case, world, Path(folder)))
+    if has_gpu:
+        device = torch.cuda.get_device_name()
+        save_results("gpu", {"device": device, "cuda": torch.version.cuda, "settings": SETTINGS, "models": found})
+    else:
+        print("no NVIDIA GPU: " + "; ".join(f"{case.name} not measured" for case in CASES))
+        if not arguments.tiny and not (RESULTS / "gpu.json").exists():
+            models = [{"model": case.name, "contenders": "not measured"} for case in CASES]
+            save_results("gpu", {"device": "not measured", "settings": SETTINGS, "models": models})
+    print(f"{time.monotonic() - started:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    end_process(main())

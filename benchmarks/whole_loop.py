@@ -1,0 +1,122 @@
+"""Trainyard's whole training loop over batches that are in memory: what benchmarks compare with other loops.
+
+Everything that is on by default is on: metrics.jsonl, loss, guards, stop agreement, stop file, hang watch. What reads a
+dataset is measured elsewhere (benchmarks/batches.py), and so are checkpoints (benchmarks/checkpoint_stall.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainyard.steps.configs.train_ddp import TrainDDP
+from trainyard.steps.training.agreement import Agreement
+from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
+from trainyard.steps.training.checkpoints.commit import Progress
+from trainyard.steps.training.determinism import seed_everything
+from trainyard.steps.training.engines.base import EngineParts
+from trainyard.steps.training.engines.ddp import DDPEngine
+from trainyard.steps.training.guards.hang_watch import HangWatch
+from trainyard.steps.training.guards.stopping import StopRequest
+from trainyard.steps.training.guards.unhealthy_steps import LossSpikes, NonfiniteGuard
+from trainyard.steps.training.loop import TrainingRun, train
+from trainyard.steps.training.measuring.measures import StepMeasures, Work
+from trainyard.steps.training.measuring.profiler import StepProfiler
+from trainyard.steps.training.measuring.recorder import Recorder
+from trainyard.steps.training.measuring.step_clock import StepClock
+from trainyard.steps.training.precision import Precision
+from trainyard.steps.training.samples.batch_arithmetic import divide_batch
+from trainyard.steps.training.samples.batches import MicroBatch, Tensors
+from trainyard.steps.training.samples.plan import Step, TrainingPlan
+from trainyard.steps.training.schedule import WarmupThenCosine
+from trainyard.steps.training.tasks.base import Task
+from trainyard.steps.training.world import World, read_rank_variables
+
+Loop = Callable[[Iterator[Tensors]], None]
+"""Takes a step for each batch, until there are none."""
+
+
+class InMemoryTask(Task):
+    """A model and its loss, without a dataset."""
+
+    def __init__(self, new_model: Callable[[], torch.nn.Module], tokens: int | None = None) -> None:
+        self._new_model, self._tokens = new_model, tokens
+
+    @property
+    def tokens_per_sample(self) -> int | None:
+        return self._tokens
+
+    def new_model(self) -> torch.nn.Module:
+        return self._new_model()
+
+    def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        raise NotImplementedError
+
+    def measure(self, model: torch.nn.Module, batch: Tensors) -> dict[str, torch.Tensor]:
+        raise AssertionError("nothing is evaluated here")
+
+
+class _BatchesInMemory:
+    wait_seconds = 0.0
+
+    def __init__(self, plan: TrainingPlan, batches: Iterable[Tensors]) -> None:
+        self._plan, self._batches = plan, batches
+
+    def __iter__(self) -> Iterator[tuple[Step, list[MicroBatch]]]:
+        for number, tensors in enumerate(self._batches, start=1):
+            sample_ids = np.arange(len(next(iter(tensors.values()))))
+            yield self._plan.step(number), [MicroBatch(tensors, sample_ids, 1.0, is_last=True)]
+
+
+def whole_loop(
+    task: Task, world: World, folder: Path, stop_request: StopRequest, work: Work | None = None, **settings: Any
+) -> Loop:
+    """The loop of `train_ddp` with these settings, writing its metrics into a folder."""
+    nowhere = dict.fromkeys(("data", "model", "checkpoints"), folder)
+    config = TrainDDP(**nowhere, metrics=folder, checkpoint_every_steps=0, **settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    batch = divide_batch(config.global_batch_size, config.micro_batch_size, world.size)
+    plan = TrainingPlan(10**9 * batch.global_batch_size, batch, epochs=1)
+    precision = Precision(config.precision, world.device)
+    seed_everything(0)
+    engine = DDPEngine(EngineParts(task.new_model, config, batch, world))
+    checkpoints = Checkpoints(config.checkpoints, world, {})
+    recorder = Recorder(world, config.metrics, config.log_every_steps, plan.total_steps)
+    recorder.begin(0, {}, {})
+    hang_watch = HangWatch(read_rank_variables(os.environ), config.process_group_timeout_seconds)
+
+    def loop(batches: Iterator[Tensors]) -> None:
+        hang_watch.start()
+        train(
+            TrainingRun(
+                settings=config,
+                world=world,
+                task=task,
+                plan=plan,
+                engine=engine,
+                precision=precision,
+                batches=_BatchesInMemory(plan, batches),  # type: ignore[arg-type]
+                schedule=WarmupThenCosine(config.learning_rate, plan.total_steps, config.warmup_fraction),
+                agreement=Agreement(world),
+                checkpoints=checkpoints,
+                nonfinite_guard=NonfiniteGuard(config.nonfinite_steps_limit, 0),
+                loss_spikes=LossSpikes(config.loss_spike_factor),
+                stop_request=stop_request,
+                clock=StepClock(world.device),
+                measures=StepMeasures(work or Work(), lambda: 0.0, lambda: checkpoints.stall_seconds),
+                recorder=recorder,
+                sample_record=None,
+                profiler=StepProfiler(None, config.metrics, world.rank, world.device),
+                hang_watch=hang_watch,
+                validation_split=None,
+                progress=Progress(),
+            )
+        )
+        hang_watch.close()
+
+    return loop

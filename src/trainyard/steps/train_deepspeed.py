@@ -1,0 +1,32 @@
+"""Train a model with DeepSpeed: ZeRO 0 to 3, as its configuration file says.
+
+    python -m trainyard.steps.train_deepspeed --data data/text --model out/model --checkpoints out/checkpoints \\
+        --metrics out/metrics --deepspeed-config components/zero2.json
+
+One process, or as many as the environment says (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), as Azure ML
+sets it for a job with `distribution: type: pytorch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainyard.steps.configs.train_deepspeed import TrainDeepSpeed
+from trainyard.steps.entrypoint import end_process, run_step
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the step; gives its exit code."""
+    return run_step(TrainDeepSpeed, "trainyard.steps.train_deepspeed", train_deepspeed, arguments)
+
+
+def train_deepspeed(settings: TrainDeepSpeed) -> int:
+    """Train with the DeepSpeed engine."""
+    from trainyard.steps.training.engines.deepspeed.engine import DeepSpeedEngine
+    from trainyard.steps.training.run import run_training
+
+    return run_training(settings, "train_deepspeed", DeepSpeedEngine)
+
+
+if __name__ == "__main__":
+    end_process(main())

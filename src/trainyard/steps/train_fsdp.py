@@ -1,0 +1,32 @@
+"""Train a model with FSDP2: parameters, gradients and optimizer state are spread over the ranks.
+
+    python -m trainyard.steps.train_fsdp --data data/text --model out/model --checkpoints out/checkpoints \\
+        --metrics out/metrics
+
+One process, or as many as the environment says (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), as Azure ML
+sets it for a job with `distribution: type: pytorch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainyard.steps.configs.train_fsdp import TrainFSDP
+from trainyard.steps.entrypoint import end_process, run_step
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the step; gives its exit code."""
+    return run_step(TrainFSDP, "trainyard.steps.train_fsdp", train_fsdp, arguments)
+
+
+def train_fsdp(settings: TrainFSDP) -> int:
+    """Train with the FSDP engine."""
+    from trainyard.steps.training.engines.fsdp import FSDPEngine
+    from trainyard.steps.training.run import run_training
+
+    return run_training(settings, "train_fsdp", FSDPEngine)
+
+
+if __name__ == "__main__":
+    end_process(main())

@@ -1,0 +1,174 @@
+"""The checkpoints of one training: what its loop asks for."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trainyard.steps.errors import StepError
+from trainyard.steps.training.checkpoints.choosing import choose_checkpoint
+from trainyard.steps.training.checkpoints.commit import Commit, Progress, read_commit, write_commit
+from trainyard.steps.training.checkpoints.host_copy import HostCopy
+from trainyard.steps.training.checkpoints.own_part import own_part
+from trainyard.steps.training.checkpoints.restoring import refuse_another_training, restore_engine, restore_randomness
+from trainyard.steps.training.checkpoints.retention import step_folder
+from trainyard.steps.training.checkpoints.saving import SaveRequest, Saving
+from trainyard.steps.training.checkpoints.state_files import RANDOM_PREFIX, in_file_order
+from trainyard.steps.training.checkpoints.together import Ranks
+from trainyard.steps.training.engines.base import Engine
+from trainyard.steps.training.fragments import Fragment
+from trainyard.steps.training.random_state import random_state
+from trainyard.steps.training.world import World
+
+
+class Checkpoints:
+    """The checkpoints in one folder. Every rank calls every method, in the same order, from its main thread.
+
+    At most one checkpoint is on its way to disk. The training computes the same bits whether it waits or not: what
+    is saved is copied first, and nothing else is shared with the thread that writes.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        world: World,
+        identity: Mapping[str, Any],
+        *,
+        keep: int = 2,
+        keep_best: bool = False,
+        asynchronous: bool = True,
+    ) -> None:
+        self.stall_seconds = 0.0
+        """How long the training stood still for checkpoints so far, on this rank."""
+        self.failed_saves = 0
+        """Checkpoints that could not be written, after which the training went on."""
+        self._folder, self._world, self._identity = folder, world, identity
+        self._keep, self._keep_best, self._asynchronous = keep, keep_best, asynchronous
+        self._ranks = Ranks(world)
+        self._copy = HostCopy(world.device)
+        self._saving: Saving | None = None
+        self._best_loss = self._best_loss_before = math.inf
+        self._loaded: Progress | None = None
+
+    def choose(self, resume: str) -> Path | None:
+        """The checkpoint to go on from, verified by all ranks. StepError where the one asked for is none."""
+        return choose_checkpoint(self._folder, resume, self._ranks)
+
+    def load(self, folder: Path, engine: Engine, seed: int) -> Progress:
+        """Restore everything from a committed checkpoint, of whatever engine and world size."""
+        commit = self._ranks.main(lambda: read_commit(folder))
+        refuse_another_training(folder, commit.identity, self._identity)
+        restore_engine(folder, commit, engine, self._ranks)
+        restore_randomness(folder, commit, self._ranks, self._world.device, seed)
+        if folder == step_folder(self._folder, commit.progress.step):
+            self._loaded = commit.progress
+        self._best_loss = math.inf if commit.best_validation_loss is None else commit.best_validation_loss
+        if (commit.engine, commit.world_size) != (engine.name, self._world.size):
+            self._world.say(
+                f"saved by engine {commit.engine} at world size {commit.world_size}; continuing with engine "
+                f"{engine.name} at world size {self._world.size}"
+            )
+        return commit.progress
+
+    def is_best(self, validation: Mapping[str, float]) -> bool:
+        """Whether these figures are of a checkpoint to keep: of the lowest validation loss so far."""
+        with self._stalled():
+            if self._keep_best and validation:
+                self._settle()  # should the last best one have failed, every rank must know of it
+            return self._keep_best and validation.get("loss", math.nan) < self._best_loss
+
+    def save(
+        self, engine: Engine, progress: Progress, validation: Mapping[str, float] | None = None, *, wait: bool = False
+    ) -> None:
+        """Save the state as it is now, and commit it while the training goes on.
+
+        With `wait`, it is committed when the call returns, and StepError says on every rank why it could not be. Else
+        a checkpoint that cannot be written is said and counted, and the training goes on with the one before.
+        """
+        is_best = self.is_best(validation or {})
+        with self._stalled():
+            self._settle()
+            self._best_loss_before = self._best_loss
+            if is_best and validation:
+                self._best_loss = validation["loss"]
+            if progress == self._loaded:
+                # Written again, it would be gone for a moment; and all that may be new is its mark.
+                self._ranks.main(lambda: self._mark_loaded(is_best=is_best))
+                return
+            beside_training = self._asynchronous and not wait
+            self._saving = self._begin(engine, progress, is_best=is_best, beside_training=beside_training)
+            if not beside_training:
+                self._settle(must_succeed=wait)
+
+    def before_update(self) -> None:
+        """To be called before each optimizer step: lets what is being copied be copied before it changes."""
+        if self._saving is not None:
+            self._copy.before_update()
+            if self._saving.is_done():
+                self._settle()
+
+    def finish(self) -> None:
+        """Wait for the checkpoint on its way, whatever ended the training; what else is wrong is said elsewhere."""
+        with self._stalled(), suppress(Exception):
+            self._settle()
+
+    def _begin(self, engine: Engine, progress: Progress, *, is_best: bool, beside_training: bool) -> Saving:
+        """Copy the state as it is now, and let it be written."""
+        engine.align_ranks()
+        state = engine.fragments()
+        own = own_part(state, self._world.rank, self._world.size)
+        pieces = in_file_order([*own, *self._random_fragments()])
+        self._copy.begin(pieces, state)
+        commit = Commit(
+            progress=progress,
+            world_size=self._world.size,
+            engine=engine.name,
+            identity=self._identity,
+            scalars=engine.scalars(),
+            best_validation_loss=None if math.isinf(self._best_loss) else self._best_loss,
+            is_best=is_best,
+        )
+        request = SaveRequest(step_folder(self._folder, progress.step), commit, self._keep, self._keep_best)
+        return Saving(request, pieces, self._copy, self._ranks, beside_training=beside_training)
+
+    def _mark_loaded(self, *, is_best: bool) -> None:
+        assert self._loaded is not None
+        if is_best:
+            folder = step_folder(self._folder, self._loaded.step)
+            write_commit(folder, replace(read_commit(folder), best_validation_loss=self._best_loss, is_best=True))
+
+    def _settle(self, *, must_succeed: bool = False) -> None:
+        """Wait for the checkpoint on its way. One that failed is raised, or said and counted."""
+        saving, self._saving = self._saving, None
+        if saving is None:
+            return
+        self._copy.before_update()
+        try:
+            saving.wait()
+        except StepError as mistake:
+            if must_succeed:
+                raise
+            self._best_loss = self._best_loss_before
+            self.failed_saves += 1
+            self._world.say(
+                f"warning: the checkpoint of step {saving.step} could not be written, and the training goes on "
+                f"without it: {mistake}"
+            )
+
+    def _random_fragments(self) -> list[Fragment]:
+        """This rank's random state, which no other has."""
+        return [
+            Fragment(RANDOM_PREFIX + name, tuple(values.shape), 0, values.view(-1))
+            for name, values in random_state(self._world.device).items()
+        ]
+
+    @contextmanager
+    def _stalled(self) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.stall_seconds += time.perf_counter() - started

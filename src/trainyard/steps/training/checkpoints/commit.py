@@ -1,0 +1,111 @@
+"""commit.json: the file that makes a folder a checkpoint. Written last, in one write, with a digest of itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainyard.steps.errors import StepError
+from trainyard.steps.training.checkpoints.durable_files import make_names_durable, write_durably
+
+COMMIT_FILE = "commit.json"
+CHECKPOINT_FORMAT = "trainyard.checkpoint/2"
+_FORMAT_NAME = re.compile(r"trainyard\.checkpoint/(\d+)")
+_OWN_DIGEST = "sha256"
+
+
+class BrokenCheckpoint(StepError):
+    """A folder that looks like a checkpoint and is not one; the message says why."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a training has come: what must be known, besides tensors, to go on. Epochs count from 1."""
+
+    step: int = 0
+    epoch: int = 1
+    samples_consumed: int = 0
+    skipped_steps: int = 0
+
+
+@dataclass(frozen=True)
+class SavedFile:
+    """What a file of a checkpoint must have."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What commit.json says."""
+
+    progress: Progress
+    world_size: int
+    engine: str
+    identity: Mapping[str, Any]
+    """What a resumed training must share with the one that was saved."""
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    """The engine's state that is single numbers."""
+    best_validation_loss: float | None = None
+    """The lowest so far in this training, where the best checkpoint is kept."""
+    is_best: bool = False
+    """Whether that loss is this checkpoint's."""
+    files: Mapping[str, SavedFile] = field(default_factory=dict)
+    """One per rank, in the order of ranks."""
+
+
+def write_commit(folder: Path, commit: Commit) -> None:
+    """Make the folder a checkpoint. Its files must lie safely on disk by now."""
+    document = asdict(commit)
+    document = {"format": CHECKPOINT_FORMAT, **document.pop("progress"), **document}
+    document[_OWN_DIGEST] = _digest(document)
+    write_durably(folder / COMMIT_FILE, [(json.dumps(document, indent=1) + "\n").encode()])
+    make_names_durable(folder)
+    make_names_durable(folder.parent)
+
+
+def read_commit(folder: Path) -> Commit:
+    """Read commit.json. BrokenCheckpoint says what is missing or wrong; StepError refuses another version's."""
+    file = folder / COMMIT_FILE
+    try:
+        document = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        raise BrokenCheckpoint(f"{file} is missing: saving was cut off") from None
+    except (ValueError, OSError) as failure:
+        raise BrokenCheckpoint(f"{file} cannot be read: {failure}") from None
+    if not isinstance(document, dict):
+        raise BrokenCheckpoint(f"{file} is not what a training step wrote")
+    _refuse_another_version(folder, document)
+    if document.pop(_OWN_DIGEST, None) != _digest(document):
+        raise BrokenCheckpoint(f"{file} is not what was written: its SHA-256 differs")
+    return _parse(document)
+
+
+def _parse(document: dict[str, Any]) -> Commit:
+    fields = {name: document[name] for name in Commit.__dataclass_fields__ if name in document}
+    progress = Progress(**{name: document[name] for name in Progress.__dataclass_fields__})
+    files = {name: SavedFile(**entry) for name, entry in document["files"].items()}
+    return Commit(**{**fields, "progress": progress, "files": files})
+
+
+def _refuse_another_version(folder: Path, document: dict[str, Any]) -> None:
+    """Before the digest is looked at, because the first version had none."""
+    match = _FORMAT_NAME.fullmatch(str(document.get("format")))
+    if match is None or document["format"] == CHECKPOINT_FORMAT:
+        return
+    age = "an older" if int(match[1]) < int(CHECKPOINT_FORMAT.rpartition("/")[2]) else "a newer"
+    raise StepError(
+        f"{folder} was made by {age} version of Trainyard ({document['format']}; this one reads {CHECKPOINT_FORMAT}): "
+        "go on with that version, or give --resume never to start anew (which removes the checkpoints that are there)"
+    )
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    """Of what the document says, however it is laid out."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,86 @@
+"""A checkpoint back into an engine, whichever engine and however many ranks it was saved by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainyard.steps.errors import StepError
+from trainyard.steps.training.checkpoints.commit import Commit
+from trainyard.steps.training.checkpoints.reader import StateReader, keys_in, read_whole
+from trainyard.steps.training.checkpoints.state_files import RANDOM_PREFIX
+from trainyard.steps.training.checkpoints.together import Ranks
+from trainyard.steps.training.determinism import seed_everything
+from trainyard.steps.training.engines.base import Engine
+from trainyard.steps.training.fragments import Fragment
+from trainyard.steps.training.random_state import restore_random_state
+
+_NAMED_KEYS = 3
+
+
+def refuse_another_training(folder: Path, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """StepError when the checkpoint's identity is not this training's."""
+    different = [f"{name} {saved.get(name)!r}, now {now[name]!r}" for name in now if saved.get(name) != now[name]]
+    if different:
+        raise StepError(
+            f"{folder} belongs to another training: it had {'; '.join(different)}. "
+            "--resume never starts anew (and removes the checkpoints that are there)."
+        )
+
+
+def restore_engine(folder: Path, commit: Commit, engine: Engine, ranks: Ranks) -> None:
+    """Fill all state of the engine. Raises on every rank, naming the tensor, when that cannot be."""
+    fragments = engine.fragments()
+    _require_same_keys(folder, list(commit.files), fragments, ranks)
+    reader = StateReader(folder, _nearest_first(list(commit.files), ranks))
+
+    def read() -> None:
+        for fragment in fragments:
+            reader.read_into(fragment)
+
+    ranks.each(read)
+    engine.fragments_restored()
+    engine.restore_scalars(commit.scalars)
+
+
+def restore_randomness(folder: Path, commit: Commit, ranks: Ranks, device: torch.device, seed: int) -> None:
+    """Each rank's own random state; at another world size, where none is its own, one from seed, step and rank."""
+    if commit.world_size == ranks.size:
+        saved = read_whole(folder / list(commit.files)[ranks.rank], RANDOM_PREFIX)
+        restore_random_state(saved, device)
+    else:
+        seed_everything(seed + commit.progress.step * ranks.size + ranks.rank)
+
+
+def _require_same_keys(folder: Path, files: Sequence[str], fragments: Sequence[Fragment], ranks: Ranks) -> None:
+    """Extra keys are refused like missing ones: to drop a part of what was learnt in silence is no resuming."""
+
+    def of_this_rank() -> tuple[set[str], set[str]]:
+        saved = {key for name in files[ranks.rank :: ranks.size] for key in keys_in(folder / name)}
+        wanted = {fragment.key for fragment in fragments if math.prod(fragment.shape) > 0}
+        return {key for key in saved if not key.startswith(RANDOM_PREFIX)}, wanted
+
+    of_all = ranks.each(of_this_rank)
+    saved = {key for of_rank, _ in of_all for key in of_rank}
+    wanted = {key for _, of_rank in of_all for key in of_rank}
+    if saved != wanted:
+        lacks = _listed("lacks {}", wanted - saved)
+        has = _listed("has {}, which this model does not have", saved - wanted)
+        raise StepError(f"{folder} does not fit this model: it {' and '.join(filter(None, (lacks, has)))}")
+
+
+def _listed(text: str, keys: set[str]) -> str:
+    """The first few keys in a text, and how many more there are."""
+    more = f" and {len(keys) - _NAMED_KEYS} more" if len(keys) > _NAMED_KEYS else ""
+    return text.format(", ".join(sorted(keys)[:_NAMED_KEYS]) + more) if keys else ""
+
+
+def _nearest_first(files: Sequence[str], ranks: Ranks) -> list[str]:
+    """The file of the rank that had this rank's place, then rank 0's, which has what is small, then the neighbours'."""
+    own = ranks.rank * len(files) // ranks.size
+    by_distance = sorted(range(len(files)), key=lambda index: abs(index - own))
+    return [files[index] for index in dict.fromkeys([own, 0, *by_distance])]

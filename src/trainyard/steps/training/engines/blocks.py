@@ -1,0 +1,67 @@
+"""The blocks of a model: its repeated layers, which are sharded, compiled and computed again one by one.
+
+They are found as the elements of the model's large ModuleLists: that is where every family of models keeps its layers,
+each is called as a whole, and together they hold nearly all parameters.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from trainyard.steps.configs.training import Training
+
+_LEAST_SHARE = 0.1
+"""Of the model's parameters: a smaller list, such as one of heads, is not worth an exchange of its own per element."""
+
+
+def find_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The model's repeated layers in the order of their registration; none where it has no large ModuleList."""
+    least = _LEAST_SHARE * _size(model)
+    return [block for blocks in _outermost_lists(model) if _size(blocks) > least for block in blocks if _size(block)]
+
+
+def prepare_blocks(model: torch.nn.Module, settings: Training) -> None:
+    """What the settings ask to be done to each block, before an engine wraps the model. Names stay as they are."""
+    blocks = find_blocks(model) or [model]
+    if settings.activation_checkpointing:
+        for block in blocks:
+            _compute_again(block)
+    if settings.compile:
+        # Block by block: equal blocks are compiled once, and an engine's exchanges between them still overlap.
+        for block in blocks:
+            block.compile()
+
+
+def _outermost_lists(module: torch.nn.Module) -> Iterator[torch.nn.ModuleList]:
+    for child in module.children():
+        if isinstance(child, torch.nn.ModuleList) and not any(_is_container(element) for element in child):
+            yield child
+        else:
+            yield from _outermost_lists(child)
+
+
+def _is_container(module: torch.nn.Module) -> bool:
+    """Whether a module has no forward of its own, so that only what it contains can be a block."""
+    return isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict)
+
+
+def _size(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _compute_again(block: torch.nn.Module) -> None:
+    """Keep only the block's inputs for the backward pass. Not a wrapper, which would change the parameters' names."""
+    forward = block.forward
+
+    @functools.wraps(forward)
+    def checkpointed(*arguments: Any, **named: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*arguments, **named)
+        return checkpoint(forward, *arguments, use_reentrant=False, **named)
+
+    block.forward = checkpointed

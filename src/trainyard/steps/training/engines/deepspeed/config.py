@@ -1,0 +1,200 @@
+"""DeepSpeed's configuration file: "auto" filled in from the step's settings, contradictions refused."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainyard.steps.configs.train_deepspeed import TrainDeepSpeed
+from trainyard.steps.errors import StepError
+from trainyard.steps.file_errors import errors_name
+from trainyard.steps.training.samples.batch_arithmetic import BatchArithmetic
+
+_AUTO = "auto"
+_RENDERED_HEADER = "_rendered"
+
+_PASSED_ON = frozenset(
+    {
+        *("zero_optimization", "bf16", "fp16", "data_types", "communication_data_type", "gradient_predivide_factor"),
+        *("prescale_gradients", "steps_per_print", "wall_clock_breakdown", "memory_breakdown", "dump_state"),
+        *("comms_logger", "flops_profiler", "disable_allgather", "log_level"),
+    }
+)
+"""What DeepSpeed itself reads, beside what follows from the step's settings."""
+
+_REFUSED: Mapping[str, str] = {
+    "optimizer": "the step brings its own AdamW, also for offload: --learning-rate and --weight-decay are its settings",
+    "scheduler": "the learning rate of each step is the step's own: --learning-rate and --warmup-fraction",
+    "activation_checkpointing": "--activation-checkpointing true does it, for every model",
+    "compile": "--compile true does it",
+    "checkpoint": "the step writes its own checkpoints, which every engine and world size can read",
+    "torch_autocast": '--precision decides, with bf16.enabled or fp16.enabled as "auto"',
+    "managed_gradient_accumulation": "the step says itself when gradients are complete",
+    "gradient_allreduce_op": "the step computes exact means, which need DeepSpeed's own",
+    "zero_allow_untested_optimizer": "the step sets it",
+    "zero_force_ds_cpu_optimizer": "the step sets it",
+}
+"""What contradicts how the step works, and what takes its place."""
+
+_ONLY: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "zero_optimization.offload_optimizer.device": (("none", "cpu"), "the step keeps no state on a local disk"),
+    "zero_optimization.offload_param.device": (("none", "cpu"), "the step keeps no parameters on a local disk"),
+    "zero_optimization.offload_optimizer.ratio": ((1, 1.0), "the step keeps the whole state in one place"),
+    "zero_optimization.offload_optimizer.super_offload": ((False,), "it needs an optimizer of its own"),
+    "zero_optimization.zenflow": ((None,), "it needs an optimizer of its own"),
+    "zero_optimization.zero_hpz_partition_size": ((1,), "a checkpoint knows one copy of each parameter"),
+    "zero_optimization.compute_grad_norm": ((True,), "steps whose gradient is not finite are known by its norm"),
+    "bf16.check_grad_overflow": ((True,), "steps whose gradient is not finite must be skipped"),
+    "bf16.immediate_grad_update": ((False,), "it is for an optimizer that the step does not use"),
+    "bf16.bf16_master_weights_and_grads": ((False,), "masters are fp32, in every engine"),
+    "bf16.bf16_optimizer_states": ((False,), "the optimizer's state is fp32, in every engine"),
+    "fp16.fp16_master_weights_and_grads": ((False,), "masters are fp32, in every engine"),
+}
+"""Settings of which the step can serve only some values, and why."""
+
+
+def read_deepspeed_config(settings: TrainDeepSpeed, batch: BatchArithmetic) -> dict[str, Any]:
+    """The configuration that DeepSpeed gets. StepError names the file, the key, its value and what would be right."""
+    file = settings.deepspeed_config
+    config = _read(file)
+    _refuse_unknown(file, config)
+    wanted = _from_settings(settings, batch)
+    for path, value in _leaves(config):
+        if path in wanted:
+            _refuse_contradiction(file, path, value, *wanted[path])
+        if path in _ONLY and value != _AUTO and value not in _ONLY[path][0]:
+            values, reason = _ONLY[path]
+            raise StepError(f"{file}: {path} is {_json(value)}; it can be {_one_of(values)} only: {reason}")
+    resolved = _without_auto(config)
+    for path, (value, _) in wanted.items():
+        _set(resolved, path, value)
+    resolved.setdefault("zero_optimization", {}).setdefault("stage", 0)
+    _sum_micro_batches_in_fp32(file, resolved)
+    return resolved
+
+
+def _from_settings(settings: TrainDeepSpeed, batch: BatchArithmetic) -> dict[str, tuple[Any, str]]:
+    """What must stand in the configuration, and where the step has it from."""
+    precision = f"--precision {settings.precision}"
+    return {
+        "train_batch_size": (batch.global_batch_size, f"--global-batch-size {batch.global_batch_size}"),
+        "train_micro_batch_size_per_gpu": (batch.micro_batch_size, f"--micro-batch-size {batch.micro_batch_size}"),
+        "gradient_accumulation_steps": (batch.accumulation_steps, str(batch)),
+        "gradient_clipping": (settings.gradient_clip_norm, f"--gradient-clip-norm {settings.gradient_clip_norm:g}"),
+        "bf16.enabled": (settings.precision == "bf16", precision),
+        "fp16.enabled": (settings.precision == "fp16", precision),
+    }
+
+
+def _read(file: Path) -> dict[str, Any]:
+    with errors_name(file):
+        text = file.read_text(encoding="utf-8")
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as failure:
+        raise StepError(f"{file} is not valid JSON: {failure}") from None
+    if not isinstance(config, dict):
+        raise StepError(f"{file} holds no JSON object, which a DeepSpeed configuration is")
+    config.pop(_RENDERED_HEADER, None)
+    return config
+
+
+def _refuse_unknown(file: Path, config: Mapping[str, Any]) -> None:
+    known = {*_PASSED_ON, "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}
+    known.add("gradient_clipping")
+    for key in config:
+        if key in _REFUSED:
+            raise StepError(f"{file}: {key} has no place here: {_REFUSED[key]}. Remove it.")
+        if key not in known:
+            raise StepError(f"{file}: this step knows no {key}{_did_you_mean(key, known)}")
+
+
+def _refuse_contradiction(file: Path, path: str, value: Any, wanted: Any, source: str) -> None:
+    if value != _AUTO and (value != wanted or isinstance(value, bool) != isinstance(wanted, bool)):
+        raise StepError(
+            f'{file}: {path} is {_json(value)}, but the step has {_json(wanted)} ({source}). Write "auto" there, or '
+            "change the step's setting"
+        )
+
+
+def _sum_micro_batches_in_fp32(file: Path, config: dict[str, Any]) -> None:
+    """Where DeepSpeed can, as the other engines do, unless the file says otherwise."""
+    if not config["bf16"]["enabled"]:
+        return
+    stage = config["zero_optimization"]["stage"]
+    types = config.setdefault("data_types", {})
+    if stage in (2, 3):
+        types.setdefault("grad_accum_dtype", "fp32")
+    elif stage == 1 and types.get("grad_accum_dtype") == "fp32":
+        raise StepError(
+            f"{file}: data_types.grad_accum_dtype cannot be fp32 in ZeRO stage 1, which would take an optimizer that "
+            "the step does not use; take stage 2, or remove it"
+        )
+
+
+def check_sections(file: Path, config: Mapping[str, Any]) -> None:
+    """Hold the sections to DeepSpeed's own description of them, once it can be imported. StepError in one line."""
+    from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+
+    for name, description in (
+        ("zero_optimization", DeepSpeedZeroConfig),
+        ("bf16", DeepSpeedBF16Config),
+        ("fp16", DeepSpeedFP16Config),
+    ):
+        _check_section(file, name, config.get(name, {}), description)
+
+
+def _check_section(file: Path, name: str, section: Mapping[str, Any], model: Any) -> None:
+    from pydantic import ValidationError
+
+    known = {field.alias or key for key, field in model.model_fields.items()} | set(model.model_fields)
+    for key in section:
+        if key not in known:
+            raise StepError(f"{file}: DeepSpeed knows no {name}.{key}{_did_you_mean(key, known)}")
+    try:
+        model(**section)
+    except ValidationError as failure:
+        first = failure.errors()[0]
+        path = ".".join([name, *(str(part) for part in first["loc"])])
+        raise StepError(f"{file}: {path} is {_json(first['input'])}: {first['msg']}") from None
+
+
+def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _without_auto(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the step has no opinion, "auto" is DeepSpeed's own default."""
+    return {
+        key: _without_auto(value) if isinstance(value, Mapping) else value
+        for key, value in config.items()
+        if value != _AUTO
+    }
+
+
+def _set(config: dict[str, Any], path: str, value: Any) -> None:
+    *sections, key = path.split(".")
+    for section in sections:
+        config = config.setdefault(section, {})
+    config[key] = value
+
+
+def _one_of(values: tuple[Any, ...]) -> str:
+    return " or ".join(dict.fromkeys(_json(value) for value in values))
+
+
+def _did_you_mean(key: str, known: set[str]) -> str:
+    close = difflib.get_close_matches(key, sorted(known), n=1)
+    return f"; did you mean {close[0]}?" if close else f"; there is {', '.join(sorted(known))}"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,139 @@
+"""DeepSpeed: ZeRO 0 to 3, with offload to main memory, as a configuration file says.
+
+DeepSpeed exchanges gradients, spreads the state and offloads it. What is trained stays the step's: AdamW, its learning
+rate, exact sums for gradients, and checkpoints. Offload takes torch's fused AdamW too, which runs vectorised on a CPU
+and, other than DeepSpeed's own, needs no compiler on the machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from trainyard.steps.configs.train_deepspeed import TrainDeepSpeed
+from trainyard.steps.configs.training import Training
+from trainyard.steps.errors import StepError
+from trainyard.steps.training.engines.base import Engine, EngineParts
+from trainyard.steps.training.engines.deepspeed.config import check_sections, read_deepspeed_config
+from trainyard.steps.training.engines.deepspeed.library import import_deepspeed
+from trainyard.steps.training.engines.deepspeed.masters import rebuild_low_precision
+from trainyard.steps.training.engines.deepspeed.start import start_deepspeed
+from trainyard.steps.training.engines.whole_model import whole_model
+from trainyard.steps.training.fragments import MODEL_KEY, Fragment, named_once, replicated_state, whole_tensor
+from trainyard.steps.training.loss_scale import LossScale
+from trainyard.steps.training.optimizer import gradient_seed, optimizer_step
+from trainyard.steps.training.samples.batch_arithmetic import BatchArithmetic
+
+_SCALER_KEY = "deepspeed_scaler/"
+_SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
+
+
+class DeepSpeedEngine(Engine):
+    """With stage 0 each rank has everything in fp32; from stage 1 on it has its part of the fp32 masters."""
+
+    name = "deepspeed"
+    uses_autocast = False
+
+    @classmethod
+    def check(cls, settings: Training, batch: BatchArithmetic) -> None:
+        """Hold the configuration file to the step's settings and to what DeepSpeed knows."""
+        assert isinstance(settings, TrainDeepSpeed)
+        config = read_deepspeed_config(settings, batch)
+        import_deepspeed()
+        check_sections(settings.deepspeed_config, config)
+        if settings.compile and config["zero_optimization"]["stage"] == 3:
+            raise StepError(
+                f"{settings.deepspeed_config}: zero_optimization.stage is 3, with which --compile true does not go: "
+                "what DeepSpeed hooks to each layer cannot be compiled. Take stage 2, or train_fsdp"
+            )
+
+    def __init__(self, parts: EngineParts) -> None:
+        settings, self._world, self._new_model = parts.settings, parts.world, parts.new_model
+        assert isinstance(settings, TrainDeepSpeed)
+        self._clip_norm = settings.gradient_clip_norm
+        started = start_deepspeed(parts, read_deepspeed_config(settings, parts.batch))
+        self._stage, self._module, self._shapes = started.stage, started.module, started.shapes
+        self._adamw, self._zero, self._masters = started.adamw, started.zero, started.masters
+        self.model, self._deepspeed = started.engine, started.engine
+        self._parameters, self._buffers = named_once(self._module)
+        self.forwards_in_lockstep = self._stage == 3
+        # From stage 1 on DeepSpeed keeps fp16's scale.
+        self._has_own_scaler = settings.precision == "fp16" and self._stage > 0
+        is_ours = settings.precision == "fp16" and self._stage == 0
+        self._loss_scale = LossScale(self._world.device, enabled=is_ours)
+
+    def micro_batch(self, *, is_last: bool) -> AbstractContextManager[object]:
+        """Stages 0 and 1 exchange gradients in the last micro-batch, 2 and 3 in each, because they keep only parts."""
+        self._deepspeed.set_gradient_accumulation_boundary(is_last)
+        return nullcontext()
+
+    def warm_up(self, loss: Callable[[], torch.Tensor]) -> None:
+        """Nothing: what is exchanged together follows from the model and the configuration alone."""
+
+    def backward(self, loss_sum: torch.Tensor, step_terms: float) -> None:
+        """DeepSpeed averages over ranks; multiplied by their number, that is the sum which an exact mean needs."""
+        seed = gradient_seed(loss_sum, self._world.size / step_terms, self._loss_scale)
+        self._deepspeed.backward(loss_sum * seed, scale_wrt_gas=False)
+
+    def step(self, learning_rate: float) -> torch.Tensor:
+        """Clip, then AdamW. From stage 1 on DeepSpeed does both on its parts, and skips what is not finite."""
+        if self._stage == 0:
+            norm = torch.nn.utils.get_total_norm([p.grad for p in self._parameters.values() if p.grad is not None])
+            return optimizer_step(
+                self._adamw, self._loss_scale, norm, clip_norm=self._clip_norm, learning_rate=learning_rate
+            )
+        for group in self._adamw.param_groups:
+            group["lr"] = learning_rate
+        self._deepspeed.step()
+        return torch.as_tensor(self._zero._global_grad_norm, dtype=torch.float32, device=self._world.device)
+
+    def evaluation_model(self) -> torch.nn.Module:
+        """DeepSpeed's own wrapper, whose ranks gather parameters together in stage 3 and wait for no one before."""
+        return self.model
+
+    def fragments(self) -> list[Fragment]:
+        """Everything whole in stage 0; from stage 1 on this rank's ranges of the masters and of their state."""
+        if self._stage == 0:
+            return replicated_state(self._module, self._adamw)
+        found = [whole_tensor(f"{MODEL_KEY}{name}", buffer) for name, buffer in self._buffers.items()]
+        for name, masters in self._masters.items():
+            state = self._adamw.state[masters.flat]
+            found.append(whole_tensor(f"optimizer/{name}/step", state["step"]))
+            for key, flat in (
+                (f"{MODEL_KEY}{name}", masters.flat),
+                (f"optimizer/{name}/exp_avg", state["exp_avg"]),
+                (f"optimizer/{name}/exp_avg_sq", state["exp_avg_sq"]),
+            ):
+                found.append(Fragment(key, self._shapes[name], masters.start, masters.within(flat)))
+        return found
+
+    def fragments_restored(self) -> None:
+        """Make what the forward pass reads follow the masters."""
+        if self._stage > 0:
+            rebuild_low_precision(self._zero, self._stage)
+
+    def scalars(self) -> dict[str, float]:
+        """The scale of fp16's losses, and how long ago it changed."""
+        if not self._has_own_scaler:
+            return self._loss_scale.scalars()
+        scaler = self._zero.loss_scaler
+        return {f"{_SCALER_KEY}{name}": float(getattr(scaler, name)) for name in _SCALER_STATE if hasattr(scaler, name)}
+
+    def restore_scalars(self, scalars: Mapping[str, float]) -> None:
+        """With fp16, the scale that was saved. DeepSpeed's and ours begin anew after each other."""
+        self._loss_scale.restore(scalars)
+        for name in _SCALER_STATE:
+            if self._has_own_scaler and f"{_SCALER_KEY}{name}" in scalars:
+                scaler = self._zero.loss_scaler
+                setattr(scaler, name, type(getattr(scaler, name))(scalars[f"{_SCALER_KEY}{name}"]))
+
+    def parameter_count(self) -> int:
+        """As counted before they were spread."""
+        return sum(math.prod(shape) for shape in self._shapes.values())
+
+    def whole_model(self) -> torch.nn.Module:
+        """On rank 0 a new model in main memory with the fp32 masters, gathered one by one; empty elsewhere."""
+        return whole_model(self._new_model, self.fragments(), self._world)

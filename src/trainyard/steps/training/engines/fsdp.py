@@ -1,0 +1,176 @@
+"""FSDP2: parameters, gradients and optimizer state spread over the ranks by rows, gathered block by block."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from trainyard.steps.configs.train_fsdp import TrainFSDP
+from trainyard.steps.errors import StepError
+from trainyard.steps.training.engines.base import Engine, EngineParts
+from trainyard.steps.training.engines.blocks import find_blocks, prepare_blocks
+from trainyard.steps.training.engines.from_rank_zero import ModelFromRankZero
+from trainyard.steps.training.engines.whole_model import whole_model
+from trainyard.steps.training.fragments import MODEL_KEY, Fragment, named_once, whole_tensor
+from trainyard.steps.training.loss_scale import LossScale
+from trainyard.steps.training.optimizer import gradient_seed, new_optimizer, optimizer_step
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class FSDPEngine(Engine):
+    """Each rank holds its rows of every parameter in fp32, with their gradient and optimizer state.
+
+    Optimizer and clipping work on those rows as plain tensors: AdamW is element-wise, and of the norm one sum over
+    ranks is missing. Plain tensors cost nothing to dispatch, and their kernels decide on the device.
+    """
+
+    name = "fsdp"
+    forwards_in_lockstep = True
+    uses_autocast = False
+
+    def __init__(self, parts: EngineParts) -> None:
+        settings = parts.settings
+        assert isinstance(settings, TrainFSDP)
+        self._world, self._new_model, self._clip_norm = parts.world, parts.new_model, settings.gradient_clip_norm
+        self._loss_scale = LossScale(self._world.device, enabled=settings.precision == "fp16")
+        built = ModelFromRankZero(parts.new_model, self._world)
+        self.model = built.module
+        refuse_single_numbers(self.model)
+        self._parameter_count = sum(parameter.numel() for parameter in self.model.parameters())
+        prepare_blocks(self.model, settings)
+        self._units = _shard(built, settings)
+
+        # Taken while every parameter is in its sharded form: later, a gathered one may stand in its place.
+        parameters, self._buffers = named_once(self.model)
+        self._sharded = {name: cast(DTensor, parameter) for name, parameter in parameters.items()}
+        self._rows = {
+            name: torch.nn.Parameter(sharded.to_local().detach(), requires_grad=sharded.requires_grad)
+            for name, sharded in self._sharded.items()
+        }
+        self._optimizer = new_optimizer(self._rows.values(), settings.weight_decay, fused=settings.fused_optimizer)
+        self._exchanges = True
+
+    def micro_batch(self, *, is_last: bool) -> AbstractContextManager[object]:
+        """No exchange of gradients before the step's last micro-batch: until then each rank keeps a whole gradient."""
+        if is_last != self._exchanges:
+            self._exchanges = is_last
+            for unit in self._units:
+                unit.set_requires_gradient_sync(is_last, recurse=False)
+        return nullcontext()
+
+    def warm_up(self, loss: Callable[[], torch.Tensor]) -> None:
+        """Nothing: what is exchanged together follows from the model alone."""
+
+    def backward(self, loss_sum: torch.Tensor, step_terms: float) -> None:
+        """FSDP averages over ranks; multiplied by their number, that is the sum which an exact mean needs.
+
+        Not `set_gradient_divide_factor(1)`, which would have NCCL multiply by one for nothing.
+        """
+        loss_sum.backward(gradient_seed(loss_sum, self._world.size / step_terms, self._loss_scale))
+
+    def step(self, learning_rate: float) -> torch.Tensor:
+        """Clip, then AdamW, each rank on its rows; of their norms one sum over ranks is exchanged."""
+        for name, sharded in self._sharded.items():
+            gradient = cast("DTensor | None", sharded.grad)
+            self._rows[name].grad = None if gradient is None else gradient.to_local()
+            sharded.grad = None
+        own_norm = torch.nn.utils.get_total_norm([row.grad for row in self._rows.values() if row.grad is not None])
+        norm = self._world.sum(own_norm.square()).sqrt()
+        norm = optimizer_step(
+            self._optimizer, self._loss_scale, norm, clip_norm=self._clip_norm, learning_rate=learning_rate
+        )
+        return norm.to(self._world.device)
+
+    def evaluation_model(self) -> torch.nn.Module:
+        """The sharded model: its ranks gather each block together."""
+        return self.model
+
+    def fragments(self) -> list[Fragment]:
+        """Each rank's rows; buffers whole."""
+        rows = [
+            Fragment(key, tuple(sharded.shape), self._first_element(sharded), values.detach().view(-1))
+            for name, sharded in self._sharded.items()
+            for key, values in self._tensors_of(name)
+        ]
+        steps = [
+            whole_tensor(f"optimizer/{name}/step", self._optimizer.state[row]["step"])
+            for name, row in self._rows.items()
+            if row.requires_grad
+        ]
+        return [*rows, *steps, *(whole_tensor(f"{MODEL_KEY}{name}", buffer) for name, buffer in self._buffers.items())]
+
+    def fragments_restored(self) -> None:
+        """Let go of whatever was gathered from the former values."""
+        for unit in self._units:
+            unit.reshard()
+
+    def scalars(self) -> dict[str, float]:
+        """The scale of fp16's losses, and how long ago it changed."""
+        return self._loss_scale.scalars()
+
+    def restore_scalars(self, scalars: Mapping[str, float]) -> None:
+        """With fp16, the scale that was saved."""
+        self._loss_scale.restore(scalars)
+
+    def parameter_count(self) -> int:
+        """As counted before they were spread."""
+        return self._parameter_count
+
+    def whole_model(self) -> torch.nn.Module:
+        """On rank 0 a new model in main memory with the trained weights, gathered one by one; empty elsewhere."""
+        return whole_model(self._new_model, self.fragments(), self._world)
+
+    def _tensors_of(self, name: str) -> list[tuple[str, torch.Tensor]]:
+        """The rows of a parameter and of what AdamW keeps with it, by key."""
+        row = self._rows[name]
+        state = self._optimizer.state.get(row, {})
+        return [
+            (f"{MODEL_KEY}{name}", row),
+            *((f"optimizer/{name}/{key}", state[key]) for key in ("exp_avg", "exp_avg_sq") if key in state),
+        ]
+
+    def _first_element(self, sharded: DTensor) -> int:
+        """FSDP2 gives each rank as many rows as the first one has, until there are none left."""
+        rows_each = math.ceil(sharded.shape[0] / self._world.size)
+        return min(rows_each * self._world.rank, sharded.shape[0]) * math.prod(sharded.shape[1:])
+
+
+def refuse_single_numbers(model: torch.nn.Module) -> None:
+    """StepError names a parameter without dimensions."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 0:
+            raise StepError(
+                f"the parameter {name} is a single number, which has no rows to spread over ranks: give it the shape "
+                "(1,) in the model, or train with train_ddp"
+            )
+
+
+def _shard(built: ModelFromRankZero, settings: TrainFSDP) -> list[FSDPModule]:
+    """Shard block after block, each as its weights arrive, then what is around them; gives what was sharded.
+
+    Each is gathered, and its gradient summed, in one exchange. What is around the blocks stays gathered between
+    forward and backward pass, which begins with it.
+    """
+    on_gpu = torch.cuda.is_available()
+    mesh = init_device_mesh("cuda" if on_gpu else "cpu", (dist.get_world_size(),))
+    precision = MixedPrecisionPolicy(
+        param_dtype=_DTYPES[settings.precision], reduce_dtype=_DTYPES[settings.reduce_precision]
+    )
+    offload = CPUOffloadPolicy(pin_memory=on_gpu) if settings.cpu_offload else OffloadPolicy()
+    units = []
+    for unit in [*find_blocks(built.module), built.module]:
+        built.bring(unit)
+        reshard = settings.reshard_after_forward and unit is not built.module
+        units.append(
+            fully_shard(unit, mesh=mesh, reshard_after_forward=reshard, mp_policy=precision, offload_policy=offload)
+        )
+    return units

@@ -1,0 +1,70 @@
+"""The state of a training as fragments: what engines give to checkpoints, and checkpoints give back.
+
+However an engine spreads a tensor over ranks (not at all, by rows, by flat partitions), each rank holds a contiguous
+range of the flattened tensor. Said in these terms, a checkpoint of any engine at any world size can be read by any
+other: each rank asks for the ranges that it now holds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+MODEL_KEY = "model/"
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A contiguous range of one flattened tensor, as one rank holds it.
+
+    Keys are the same for every engine: `model/<name>` for parameters and buffers, `optimizer/<name>/exp_avg`,
+    `…/exp_avg_sq` and `…/step` for AdamW's state. What the model knows under several names has the first of them.
+    """
+
+    key: str
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+    start: int
+    """The index of the first element in the flattened tensor."""
+    values: torch.Tensor
+    """One-dimensional, over the live memory: read to save, written to restore."""
+    is_replicated: bool = False
+    """Every rank holds this same range, so one of them (or each a part) may write it."""
+
+    @property
+    def stop(self) -> int:
+        """The index after the last element."""
+        return self.start + self.values.numel()
+
+
+def whole_tensor(key: str, tensor: torch.Tensor) -> Fragment:
+    """The fragment of a tensor that every rank has whole."""
+    values = tensor.detach().view(-1)
+    assert values.numel() == math.prod(tensor.shape)
+    return Fragment(key, tuple(tensor.shape), 0, values, is_replicated=True)
+
+
+def named_once(model: torch.nn.Module) -> tuple[dict[str, torch.nn.Parameter], dict[str, torch.Tensor]]:
+    """The model's parameters, and the buffers that are saved with it, each under the first of its names."""
+    parameters = dict(model.named_parameters())
+    seen = {id(parameter) for parameter in parameters.values()}
+    buffers = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if isinstance(tensor, torch.Tensor) and id(tensor) not in seen:
+            seen.add(id(tensor))
+            buffers[name] = tensor
+    return parameters, buffers
+
+
+def replicated_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[Fragment]:
+    """The fragments of a model and optimizer that every rank has whole."""
+    parameters, buffers = named_once(model)
+    tensors = [whole_tensor(f"{MODEL_KEY}{name}", tensor) for name, tensor in (parameters | buffers).items()]
+    state = [
+        whole_tensor(f"optimizer/{name}/{key}", value)
+        for name, parameter in parameters.items()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    ]
+    return tensors + state

@@ -1,0 +1,169 @@
+"""When ranks wait for each other too long: every rank writes down where it is, and which rank is late is named.
+
+A thread in each rank looks at how far it has come, and tells the others through a store of its own. When nothing has
+moved for half of the process group's timeout, each rank dumps the stacks of its threads to its log.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
+from trainyard.steps.errors import StepError
+from trainyard.steps.training.world import RankVariables
+
+_PART_OF_TIMEOUT = 0.5
+_LOOKS_PER_LIMIT = 8
+_LONGEST_PAUSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """How far a rank has come. Ranks take the same way, so the least (step, stage) is the latest rank."""
+
+    step: int
+    stage: int
+    """Counts what was reached within the step."""
+    doing: str
+
+    def __str__(self) -> str:
+        return f"step {self.step}, {self.doing}"
+
+
+class HangWatch:
+    """Watches one rank. `reached` costs next to nothing; the rest happens in a thread."""
+
+    def __init__(self, variables: RankVariables, timeout_seconds: int, log: TextIO | None = None) -> None:
+        self._rank, self._size = variables.rank, variables.world_size
+        self._variables = variables
+        self._limit_seconds = timeout_seconds * _PART_OF_TIMEOUT
+        self._pause_seconds = min(self._limit_seconds / _LOOKS_PER_LIMIT, _LONGEST_PAUSE_SECONDS)
+        # What stands in for sys.stderr in some places has no descriptor, which stacks are dumped to.
+        self._log = log or sys.__stderr__ or sys.stderr
+        self._place = Place(0, 0, "starting")
+        self._beats = 0
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hang-watch", daemon=True)
+        self.finding: str | None = None
+        """Which rank is late, once a hang was noticed."""
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def reached(self, step: int, doing: str) -> None:
+        """Say that this rank now does something else; every rank says the same things in the same order."""
+        stage = self._place.stage + 1 if step == self._place.step else 0
+        self._place = Place(step, stage, doing)
+        self._beats += 1
+
+    def still_at_work(self) -> None:
+        """Say that this rank has come further with what it does."""
+        self._beats += 1
+
+    def close(self) -> None:
+        """End the watch."""
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join(self._pause_seconds)
+        faulthandler.cancel_dump_traceback_later()
+
+    def _run(self) -> None:
+        store = self._connect()
+        beats, since, has_dumped = self._beats, time.monotonic(), False
+        while not self._closed.wait(self._pause_seconds):
+            if self._beats != beats:
+                beats, since, has_dumped = self._beats, time.monotonic(), False
+            waited_seconds = time.monotonic() - since
+            if not has_dumped:
+                # Should this thread get no turn (code that holds Python's lock, a store that hangs), C dumps instead.
+                latest_seconds = max(self._limit_seconds - waited_seconds, 0) + 4 * self._pause_seconds
+                faulthandler.dump_traceback_later(latest_seconds, file=self._log)
+            _publish(store, self._rank, self._place)
+            if waited_seconds >= self._limit_seconds and not has_dumped:
+                has_dumped = True
+                faulthandler.cancel_dump_traceback_later()
+                self._dump(waited_seconds)
+                self._find_late_ranks(store)
+
+    def _dump(self, waited_seconds: float) -> None:
+        print(
+            f"rank {self._rank}: nothing has moved for {waited_seconds:.1f} seconds at {self._place}; its stacks:",
+            file=self._log,
+            flush=True,
+        )
+        faulthandler.dump_traceback(self._log)
+
+    def _find_late_ranks(self, store: Store | None) -> None:
+        # By then the others have told where they stand.
+        self._closed.wait(2 * self._pause_seconds)
+        places = {rank: _published(store, rank) for rank in range(self._size)} if store else {0: self._place}
+        self.finding = late_ranks(places)
+        print(f"rank {self._rank}: {self.finding}", file=self._log, flush=True)
+
+    def _connect(self) -> Store | None:
+        """A connection of its own: the main thread may be waiting on the process group's."""
+        if self._size == 1 or self._variables.master_address is None:
+            return None
+        try:
+            store: Store = TCPStore(
+                self._variables.master_address, self._variables.master_port, is_master=False, wait_for_workers=False
+            )
+        except RuntimeError:
+            return None  # rank 0, which keeps the store, has gone already
+        return PrefixStore("hang_watch", store)
+
+
+@contextmanager
+def late_ranks_named(watch: HangWatch) -> Iterator[None]:
+    """Say in an error that ends the step which rank was late, when a hang was noticed before."""
+    try:
+        yield
+    except StepError as failure:
+        if watch.finding is None:
+            raise
+        raise StepError(f"{failure} ({watch.finding})") from None
+    finally:
+        watch.close()
+
+
+def late_ranks(places: Mapping[int, Place | None]) -> str:
+    """Which ranks are behind the others, in words."""
+    silent = [rank for rank, place in places.items() if place is None]
+    if silent:
+        return f"{_ranks(silent)} never said where it is"
+    order = {rank: (place.step, place.stage) for rank, place in places.items() if place is not None}
+    least, most = min(order.values()), max(order.values())
+    behind = [rank for rank, position in order.items() if position == least]
+    if least == most:
+        return f"all ranks are at {places[0]}"
+    ahead = next(places[rank] for rank, position in order.items() if position == most)
+    return f"late: {_ranks(behind)}, at {places[behind[0]]}; others are at {ahead}"
+
+
+def _ranks(ranks: list[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(str(rank) for rank in ranks)
+
+
+def _publish(store: Store | None, rank: int, place: Place) -> None:
+    if store is not None:
+        try:
+            store.set(str(rank), json.dumps([place.step, place.stage, place.doing]))
+        except RuntimeError:
+            return  # the same: the process group notices soon
+
+
+def _published(store: Any, rank: int) -> Place | None:
+    try:
+        return Place(*json.loads(store.get(str(rank)))) if store.check([str(rank)]) else None
+    except RuntimeError:
+        return None

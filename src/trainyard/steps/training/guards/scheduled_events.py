@@ -1,0 +1,107 @@
+"""Azure's scheduled events: the notice that a machine will be taken away or restarted, asked for in a thread.
+
+Source: "Azure Metadata Service: Scheduled Events for Linux VMs", learn.microsoft.com/azure/virtual-machines/linux/
+scheduled-events. An eviction of a Spot machine (`Preempt`) is announced 30 seconds ahead or more; the page advises to
+ask once a second, never through a proxy, and says that the first answer may take two minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trainyard.steps.errors import StepError
+
+AZURE_URL = "http://169.254.169.254/metadata/scheduledevents?api-version=2020-07-01"
+_OWN_NAME_PATH = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+_ENDING_EVENTS = frozenset({"Preempt", "Terminate", "Reboot", "Redeploy"})
+"""The other type, Freeze, pauses a machine for seconds and keeps what is in memory."""
+_ASK_EVERY_SECONDS = 1.0
+_ASK_AGAIN_SECONDS = 10.0
+"""After a failure."""
+_ANSWER_TIMEOUT_SECONDS = 120.0
+
+
+def choose_url(setting: str | None, environment: Mapping[str, str]) -> str | None:
+    """Where to ask, or None not to. StepError for a setting that is no address.
+
+    On Azure ML, and only there, a job's tracking server has an azureml:// address (azureml-mlflow's constants).
+    """
+    if setting is None:
+        return AZURE_URL if environment.get("MLFLOW_TRACKING_URI", "").startswith("azureml:") else None
+    if setting == "off":
+        return None
+    if urllib.parse.urlsplit(setting).scheme not in ("http", "https"):
+        raise StepError(f"--scheduled-events-url {setting!r} is no address: http://… or https://…, or off")
+    return setting
+
+
+class ScheduledEvents:
+    """Asks once a second whether this machine is announced to go; calls `on_notice` once, with the reason.
+
+    Nothing here ends a training: when there is no answer, that is said once, and asked again.
+    """
+
+    def __init__(self, url: str, on_notice: Callable[[str], None]) -> None:
+        self._url, self._on_notice = url, on_notice
+        self._own_name: str | None = None
+        self._has_complained = False
+        self._closed = threading.Event()
+        # The metadata service is on this machine: a proxy cannot reach it.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        threading.Thread(target=self._run, name="scheduled-events", daemon=True).start()
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        pause = 0.0
+        while not self._closed.wait(pause):
+            try:
+                reason = self._ask()
+                pause = _ASK_EVERY_SECONDS
+            except (OSError, ValueError) as failure:
+                reason = None
+                pause = _ASK_AGAIN_SECONDS
+                self._complain(failure)
+            if reason is not None:
+                self._on_notice(reason)
+                return
+
+    def _ask(self) -> str | None:
+        if self._own_name is None:
+            self._own_name = self._get(urllib.parse.urljoin(self._url, _OWN_NAME_PATH)).strip()
+        return announced_end(json.loads(self._get(self._url)), self._own_name)
+
+    def _get(self, url: str) -> str:
+        request = urllib.request.Request(url, headers={"Metadata": "true"})
+        with self._opener.open(request, timeout=_ANSWER_TIMEOUT_SECONDS) as answer:
+            text: str = answer.read().decode("utf-8")
+        return text
+
+    def _complain(self, failure: Exception) -> None:
+        if not self._has_complained:
+            print(
+                f"scheduled events: no answer from {self._url}, asking again from time to time: {failure}", flush=True
+            )
+        self._has_complained = True
+
+
+def announced_end(document: Any, machine: str) -> str | None:
+    """The event, if any, that ends this machine; events are told to every machine of a group.
+
+    ValueError when it is no such document.
+    """
+    try:
+        for event in document["Events"]:
+            if event["EventType"] in _ENDING_EVENTS and machine in event["Resources"]:
+                return f"Azure's scheduled event {event['EventType']} of {machine}"
+    except (KeyError, TypeError) as failure:
+        raise ValueError(f"not a document of scheduled events: {failure!r}") from None
+    return None

@@ -1,0 +1,1 @@
+"""What a training says of itself: times, rates, memory, metrics.jsonl, MLflow, traces."""

@@ -1,0 +1,69 @@
+"""Model FLOPs utilisation (MFU): the arithmetic that a model's training needs, over what the device could do.
+
+    MFU = tokens/s x FLOPs per token / (ranks x peak FLOP/s of one device)
+    FLOPs per token = 6 N + 12 L H Q T
+
+N parameters that multiply activations, L layers, H heads of Q dimensions, T tokens per sample: appendix B of "PaLM:
+Scaling Language Modeling with Pathways", arxiv.org/abs/2204.02311. Forward and backward are counted once; what
+activation checkpointing computes again is not, and neither is causal masking discounted.
+"""
+
+from __future__ import annotations
+
+import torch
+
+_TERA = 1e12
+_PEAK_TERAFLOPS: tuple[tuple[str, dict[str, float]], ...] = (
+    ("MI300X", {"fp32": 163.4, "fp16": 1307.4, "bf16": 1307.4}),
+    ("H200", {"fp32": 67.0, "fp16": 989.5, "bf16": 989.5}),
+    ("H100 NVL", {"fp32": 60.0, "fp16": 835.5, "bf16": 835.5}),
+    ("H100 PCIe", {"fp32": 51.0, "fp16": 756.5, "bf16": 756.5}),
+    ("H100", {"fp32": 67.0, "fp16": 989.5, "bf16": 989.5}),
+    ("A100", {"fp32": 19.5, "fp16": 312.0, "bf16": 312.0}),
+    ("A10", {"fp32": 31.2, "fp16": 125.0, "bf16": 125.0}),
+    ("V100-PCIE", {"fp32": 14.0, "fp16": 112.0}),
+    ("V100", {"fp32": 15.7, "fp16": 125.0}),
+    ("T4", {"fp32": 8.1, "fp16": 65.0}),
+)
+"""Dense, without sparsity, by a part of the device's name; the first that fits counts. fp32 is without TF32, which
+torch uses only when asked to. From the vendors' data sheets: NVIDIA's for H200, H100, A100, A10, V100 and T4 Tensor
+Core GPUs, AMD's for the Instinct MI300X."""
+
+
+def peak_flops_per_second(device_name: str, precision: str) -> float | None:
+    """What one device can do at most in a precision (fp32, bf16, fp16); None for a device that is not in the table."""
+    for part, teraflops in _PEAK_TERAFLOPS:
+        if part in device_name:
+            return teraflops[precision] * _TERA if precision in teraflops else None
+    return None
+
+
+def flops_per_token(model: torch.nn.Module, tokens_per_sample: int) -> float | None:
+    """Training FLOPs per token of a transformer that has a transformers config; None for any other model."""
+    config = _config_of(model)
+    sizes = [getattr(config, name, None) for name in ("num_hidden_layers", "num_attention_heads", "hidden_size")]
+    whole = [size for size in sizes if isinstance(size, int)]
+    if len(whole) < len(sizes):
+        return None
+    layers, heads, hidden = whole
+    head_size = getattr(config, "head_dim", None) or hidden // heads
+    return 6.0 * multiplying_parameters(model) + 12.0 * layers * heads * head_size * tokens_per_sample
+
+
+def multiplying_parameters(model: torch.nn.Module) -> int:
+    """Parameters without embedding tables, which are looked up; one that is also the output layer's weight counts."""
+    looked_up = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+    multiplied = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Linear)}
+    only_looked_up = looked_up - multiplied
+    return sum(_whole_size(p) for p in model.parameters() if id(p) not in only_looked_up)
+
+
+def _whole_size(parameter: torch.nn.Parameter) -> int:
+    """Of the whole parameter, where an engine keeps a part of it: ZeRO-3 leaves its size in `ds_numel`."""
+    return int(getattr(parameter, "ds_numel", parameter.numel()))
+
+
+def _config_of(model: torch.nn.Module) -> object:
+    """The configuration beneath whatever wraps the model."""
+    configs = (getattr(module, "config", None) for module in model.modules())
+    return next((config for config in configs if hasattr(config, "num_hidden_layers")), None)

@@ -1,0 +1,114 @@
+"""How fast a training goes and what it waits for, over the steps between two lines of metrics.jsonl.
+
+docs/metrics.md says what each figure means.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from trainyard.steps.training.agreement import AgreedStep
+
+_PERCENTILES = (50, 90, 99)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a sample is made of, and what it costs: for rates. None where there is no such thing."""
+
+    tokens_per_sample: int | None = None
+    flops_per_token: float | None = None
+    peak_flops_per_second: float | None = None
+    """Of all ranks together."""
+
+
+class StepMeasures:
+    """Collects steps; `window` gives the figures since it was last called, `whole` those of all steps."""
+
+    def __init__(
+        self, work: Work, data_wait_seconds: Callable[[], float], checkpoint_stall_seconds: Callable[[], float]
+    ) -> None:
+        self._work = work
+        self._data_wait_seconds = _Difference(data_wait_seconds)
+        self._checkpoint_stall_seconds = _Difference(checkpoint_stall_seconds)
+        self._step_seconds = array("d")
+        self._window_start = 0
+        self._samples = 0
+        self._rank_seconds: list[float] = []
+
+    def add(self, agreed: AgreedStep) -> None:
+        """Count a step."""
+        self._step_seconds.append(agreed.times.seconds)
+        self._samples += agreed.step.samples
+        if not self._rank_seconds:
+            self._rank_seconds = [0.0] * len(agreed.rank_own_seconds)
+        for rank, seconds in enumerate(agreed.rank_own_seconds):
+            self._rank_seconds[rank] += seconds
+
+    def window(self) -> dict[str, float | int]:
+        """The figures of the steps since the last call, at least one; the next call's begin anew."""
+        window = self._step_seconds[self._window_start :]
+        seconds, steps = sum(window), len(window)
+        figures: dict[str, float | int] = {
+            "step_seconds": seconds / steps,
+            **percentiles("step_seconds", window),
+            **self._rates(self._samples / seconds),
+            "data_wait_seconds": self._data_wait_seconds() / steps,
+            "checkpoint_stall_seconds": self._checkpoint_stall_seconds(),
+            **_slowest_and_fastest([rank_seconds / steps for rank_seconds in self._rank_seconds]),
+        }
+        self._window_start, self._samples, self._rank_seconds = len(self._step_seconds), 0, []
+        return figures
+
+    def whole(self) -> dict[str, float | int]:
+        """Percentiles over all steps so far."""
+        return percentiles("run_step_seconds", self._step_seconds)
+
+    def summary(self, whole_seconds: float) -> str:
+        """The steps so far in words: how long they took, and what of all the time went into waiting."""
+        seconds = [f"{seconds:.4f}" for seconds in self.whole().values()]
+        return (
+            f"step seconds p50 {seconds[0]}, p90 {seconds[1]}, p99 {seconds[2]}; waited "
+            f"{self._data_wait_seconds.total() / whole_seconds:.1%} of the time for data and "
+            f"{self._checkpoint_stall_seconds.total() / whole_seconds:.1%} for checkpoints"
+        )
+
+    def _rates(self, samples_per_second: float) -> dict[str, float]:
+        rates = {"samples_per_second": samples_per_second}
+        work = self._work
+        if work.tokens_per_sample is not None:
+            rates["tokens_per_second"] = samples_per_second * work.tokens_per_sample
+            if work.flops_per_token is not None and work.peak_flops_per_second is not None:
+                rates["mfu"] = rates["tokens_per_second"] * work.flops_per_token / work.peak_flops_per_second
+        return rates
+
+
+class _Difference:
+    """How much a running total has grown since the last call."""
+
+    def __init__(self, total: Callable[[], float]) -> None:
+        self.total, self._last = total, total()
+
+    def __call__(self) -> float:
+        before, self._last = self._last, self.total()
+        return self._last - before
+
+
+def percentiles(name: str, values: Sequence[float]) -> dict[str, float | int]:
+    """`name_p50` and so on: the smallest value that so many percent of the values do not exceed (nearest rank)."""
+    ordered = sorted(values)
+    return {f"{name}_p{percent}": ordered[-(-percent * len(ordered) // 100) - 1] for percent in _PERCENTILES}
+
+
+def _slowest_and_fastest(rank_seconds: list[float]) -> dict[str, float | int]:
+    """Nothing before the ranks know their times, which they tell with the agreement after the next."""
+    slowest, fastest = max(rank_seconds), min(rank_seconds)
+    if fastest == 0:
+        return {}
+    return {
+        "slowest_rank": rank_seconds.index(slowest),
+        "slowest_rank_seconds": slowest,
+        "fastest_rank_seconds": fastest,
+    }

@@ -1,0 +1,113 @@
+"""What a training says of itself while it runs: metrics.jsonl, MLflow, and lines in the log. Rank 0 only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainyard.steps.json_files import write_json
+from trainyard.steps.training.agreement import AgreedStep
+from trainyard.steps.training.measuring.measures import StepMeasures
+from trainyard.steps.training.measuring.memory import peak_memory_bytes
+from trainyard.steps.training.measuring.metrics import MetricsFile
+from trainyard.steps.training.measuring.mlflow_log import MlflowLog
+from trainyard.steps.training.world import World
+
+SETTINGS_FILE = "settings.json"
+_LINE_EVERY_SECONDS = 1.0
+
+
+class Recorder:
+    """Records every `log_every_steps`-th step, and those with a validation."""
+
+    def __init__(self, world: World, folder: Path, log_every_steps: int, total_steps: int) -> None:
+        self._world, self._folder = world, folder
+        self._log_every_steps, self._total_steps = log_every_steps, total_steps
+        self._file: MetricsFile | None = None
+        self._mlflow: MlflowLog | None = None
+        self._last_line = 0.0
+
+    def begin(self, steps_done: int, settings: Mapping[str, object], parameters: Mapping[str, object]) -> None:
+        """Open the records, going on after `steps_done` steps. `settings` is kept as a file, `parameters` in MLflow."""
+        if self._world.is_main:
+            self._mlflow = MlflowLog()
+            self._mlflow.parameters(parameters)
+            self._file = MetricsFile(self._folder, steps_done)
+            write_json(self._folder / SETTINGS_FILE, settings)
+
+    def lacks_validation_of(self, step_number: int) -> bool:
+        """Whether the last line kept from before is that step's, without a validation; the same on every rank."""
+        last_line = self._file.last_line if self._file is not None else {}
+        is_validated = any(name.startswith("validation_") for name in last_line)
+        return self._world.from_main(last_line.get("step") == step_number and not is_validated)
+
+    def record(
+        self,
+        agreed: AgreedStep,
+        measures: StepMeasures,
+        counts: Mapping[str, int],
+        validation: Mapping[str, float],
+        *,
+        always: bool = False,
+    ) -> None:
+        """Record the step if it is one to be recorded. Times are over the steps since the last record."""
+        step = agreed.step
+        if not (always or validation or step.is_last or step.number % self._log_every_steps == 0):
+            return
+        self._write(
+            {
+                "step": step.number,
+                "epoch": step.epoch,
+                "loss": agreed.loss,
+                "samples_consumed": step.samples_consumed,
+                "learning_rate": agreed.learning_rate,
+                "grad_norm": agreed.gradient_norm,
+                **measures.window(),
+                "peak_memory_bytes": peak_memory_bytes(self._world.device),
+                **counts,
+                **_named(validation),
+                **(measures.whole() if step.is_last else {}),
+            },
+            print_always=bool(validation) or step.is_last,
+        )
+
+    def add_validation(self, validation: Mapping[str, float]) -> None:
+        """Put the validation that the last line lacks into it."""
+        if self._file is not None:
+            self._write({**self._file.take_back_last_line(), **_named(validation)}, print_always=True)
+
+    def close(self, *, failed: bool = False) -> None:
+        """Close the records, and wait for MLflow a while."""
+        if self._file is not None and self._mlflow is not None:
+            self._file.close()
+            self._mlflow.close(failed=failed)
+
+    def _write(self, metrics: dict[str, Any], *, print_always: bool) -> None:
+        if self._file is not None and self._mlflow is not None:
+            self._file.write(metrics)
+            # What was not finite in a line that is written again is None there.
+            self._mlflow.metrics({name: value for name, value in metrics.items() if value is not None}, metrics["step"])
+            self._print(metrics, always=print_always)
+
+    def _print(self, metrics: Mapping[str, Any], *, always: bool) -> None:
+        now = time.monotonic()
+        if not always and now - self._last_line < _LINE_EVERY_SECONDS:
+            return
+        self._last_line = now
+        loss = metrics["loss"]
+        rate, unit = metrics["samples_per_second"], "samples/s"
+        if "tokens_per_second" in metrics:
+            rate, unit = metrics["tokens_per_second"], "tokens/s"
+        parts = [
+            f"step {metrics['step']}/{self._total_steps}  epoch {metrics['epoch']}  "
+            f"loss {'not finite' if loss is None else f'{loss:.4f}'}  {rate:.0f} {unit}",
+            *([f"MFU {metrics['mfu']:.1%}"] if "mfu" in metrics else []),
+            *(f"{name.replace('_', ' ')} {metrics[name]:.4f}" for name in metrics if "validation_" in name),
+        ]
+        print("  ".join(parts), flush=True)
+
+
+def _named(validation: Mapping[str, float]) -> dict[str, float]:
+    return {f"validation_{name}": value for name, value in validation.items()}

@@ -1,0 +1,73 @@
+"""When a step begins and ends on the device that takes it, without waiting for that device."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+Mark = float | torch.cuda.Event
+"""A moment: on the host's clock, or an event in a GPU's stream of work."""
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """How long a step took one rank."""
+
+    seconds: float
+    """From the end of the step before (or of what came between, such as an evaluation) to the end of this one."""
+    own_seconds: float
+    """From the same beginning to the end of the last forward pass: waiting for data and computing, before gradients are
+    exchanged and a rank waits for the slowest. Engines that gather parameters in the forward pass wait there too."""
+
+
+@dataclass(frozen=True)
+class StepMarks:
+    """The moments of one step."""
+
+    begun: Mark
+    forward_ended: Mark
+    ended: Mark
+
+    def times(self) -> StepTimes:
+        """The times between the marks. On a GPU only after the device has passed them."""
+        return StepTimes(_seconds_between(self.begun, self.ended), _seconds_between(self.begun, self.forward_ended))
+
+
+class StepClock:
+    """Marks moments: with the host's clock on a CPU, with events on a GPU, where the host runs ahead."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._is_cuda = device.type == "cuda"
+        self._begun = self._forward_ended = self.now()
+
+    def now(self) -> Mark:
+        """This moment on the device."""
+        if not self._is_cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def resume(self) -> None:
+        """Let the next step begin now: what went before (start-up, evaluation, a checkpoint) is not a step's."""
+        self._begun = self.now()
+
+    def forward_ends(self) -> None:
+        """Mark the end of a forward pass; the last one of a step counts."""
+        self._forward_ended = self.now()
+
+    def step_ends(self) -> StepMarks:
+        """Mark the end of a step, which is the beginning of the next."""
+        marks = StepMarks(self._begun, self._forward_ended, self.now())
+        self._begun = marks.ended
+        return marks
+
+
+def _seconds_between(first: Mark, second: Mark) -> float:
+    if isinstance(first, torch.cuda.Event):
+        assert isinstance(second, torch.cuda.Event)
+        return float(first.elapsed_time(second)) / 1000
+    assert isinstance(second, float)
+    return second - first

@@ -1,0 +1,185 @@
+"""Models from transformers: by model type or from a folder, sized to the dataset, never downloaded."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainyard.steps.errors import StepError
+
+# Before transformers is imported: a job must not wait for, or depend on, a server it was not told of.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+if not torch.cuda.is_available():
+    # Where accelerate is installed, saving a model imports DeepSpeed, which would warn that it sees no accelerator.
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+_CONFIG_FILE, _WEIGHTS_FILE = "config.json", "model.safetensors"
+_WEIGHTS_FILES = (_WEIGHTS_FILE, "model.safetensors.index.json")
+"""The second lists the files of weights that are spread over several."""
+
+
+class ModelNeeds(ABC):
+    """What the dataset decides about a model, for one of transformers' kinds of models."""
+
+    kind: str
+    """In a sentence: "… is no image classifier"."""
+
+    auto_class: str
+    types_table: str
+    """The names of transformers' class for models of this kind, and of its table of their types."""
+
+    pretrained_options: Mapping[str, Any] = {}
+    """Options of `from_pretrained` when training goes on from weights."""
+
+    @abstractmethod
+    def settings_of(self, config: Any, *, has_weights: bool) -> Mapping[str, Any]:
+        """In the words of transformers' configurations, as far as this configuration knows them."""
+
+    @abstractmethod
+    def defaults_of(self, config: Any) -> Mapping[str, Any]:
+        """What takes the place of transformers' defaults for a model type."""
+
+    @abstractmethod
+    def require_fit(self, config: Any, what: str) -> None:
+        """StepError when a model with weights, called `what`, is for another kind of data."""
+
+
+def new_model(model_type: str, overrides: str | None, needs: ModelNeeds) -> torch.nn.Module:
+    """A model with fresh weights, or with those of the folder that `model_type` names. StepError when it cannot be.
+
+    Settings come, each taking precedence over those before it, from transformers, from the needs' defaults, from the
+    dataset, and from `overrides`.
+    """
+    settings = parse_overrides(overrides)
+    if (Path(model_type) / _CONFIG_FILE).is_file():
+        return _from_folder(Path(model_type), settings, needs)
+    if "/" in model_type or Path(model_type).exists():
+        raise StepError(f"--model-type {model_type}: there is no folder of that name with a {_CONFIG_FILE} in it")
+
+    from transformers import AutoConfig
+
+    _refuse_unknown_type(model_type, needs)
+    defaults = AutoConfig.for_model(model_type)
+    settings = {
+        **needs.defaults_of(defaults),
+        **needs.settings_of(defaults, has_weights=False),
+        **_own_names(settings, defaults),
+    }
+    return _build(model_type, lambda: _auto(needs).from_config(AutoConfig.for_model(model_type, **settings)))
+
+
+def load_model(folder: Path, needs: ModelNeeds) -> torch.nn.Module:
+    """A trained model. StepError when the folder holds none, or one for other data."""
+    for name in (_CONFIG_FILE, _WEIGHTS_FILE):
+        if not (folder / name).is_file():
+            raise StepError(f"{folder} holds no trained model: {name} is missing")
+    model = _pretrained(folder, needs, {})
+    config: Any = model.config
+    needs.require_fit(config, f"the model in {folder}")
+    return model
+
+
+def parse_overrides(text: str | None) -> dict[str, Any]:
+    """The JSON object of --model-overrides. StepError says where it is not one."""
+    if text is None or not text.strip():
+        return {}
+    try:
+        settings = json.loads(text)
+    except json.JSONDecodeError as failure:
+        raise StepError(f"--model-overrides is not valid JSON: {failure}: {text}") from None
+    if not isinstance(settings, dict):
+        raise StepError(f'--model-overrides must be a JSON object such as {{"depths": [2, 2]}}, not {text}')
+    return settings
+
+
+def save_model(model: torch.nn.Module, folder: Path) -> None:
+    """As transformers' `from_pretrained` reads it. StepError when the disk refuses."""
+    from safetensors import SafetensorError
+
+    try:
+        model.save_pretrained(folder)  # type: ignore[operator]
+    except SafetensorError as failure:
+        raise StepError(f"the model cannot be written to {folder}: {failure}") from None
+
+
+def _from_folder(folder: Path, settings: Mapping[str, Any], needs: ModelNeeds) -> torch.nn.Module:
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (ValueError, KeyError, TypeError, OSError) as failure:
+        raise StepError(f"--model-type {folder}: its {_CONFIG_FILE} cannot be used: {_first_line(failure)}") from None
+    has_weights = any((folder / name).is_file() for name in _WEIGHTS_FILES)
+    for name, value in {
+        **needs.settings_of(config, has_weights=has_weights),
+        **_own_names(settings, config),
+    }.items():
+        setattr(config, name, value)
+    if not has_weights:
+        return _build(str(folder), lambda: _auto(needs).from_config(config))
+    needs.require_fit(config, f"--model-type {folder}: the model")
+    return _pretrained(folder, needs, {"config": config, **needs.pretrained_options})
+
+
+def _pretrained(folder: Path, needs: ModelNeeds, options: Mapping[str, Any]) -> torch.nn.Module:
+    return _build(
+        str(folder),
+        lambda: _auto(needs).from_pretrained(folder, local_files_only=True, use_safetensors=True, **options),
+    )
+
+
+def _auto(needs: ModelNeeds) -> Any:
+    import transformers
+
+    return getattr(transformers, needs.auto_class)
+
+
+def _build(what: str, build: Callable[[], Any]) -> torch.nn.Module:
+    """Build a model in fp32; transformers answers settings that do not fit together with all kinds of exceptions."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # a job's log is no terminal
+    try:
+        model: torch.nn.Module = build()
+    except Exception as failure:
+        raise StepError(f"transformers cannot build the model {what}: {_first_line(failure)}") from None
+    return model.float()
+
+
+def _refuse_unknown_type(model_type: str, needs: ModelNeeds) -> None:
+    from transformers.models.auto import modeling_auto
+
+    known = getattr(modeling_auto, needs.types_table)
+    if model_type not in known:
+        close = difflib.get_close_matches(model_type, known, n=3)
+        meant = f"did you mean {' or '.join(close)}?" if close else f"there is {', '.join(sorted(known))}"
+        raise StepError(f"--model-type {model_type!r} is no {needs.kind} of this version of transformers; {meant}")
+
+
+def _own_names(settings: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    """The overrides by the names that the configuration itself uses: `n_layer` is its own for `num_hidden_layers`.
+
+    transformers takes any name in silence, and a misspelt setting would change nothing: here it is a StepError.
+    """
+    known = [name for name in config.to_dict() if not name.startswith("_")]
+    own = {}
+    for name, value in settings.items():
+        own_name = config.attribute_map.get(name, name)
+        if own_name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            meant = f"; did you mean {close[0]}?" if close else ""
+            raise StepError(f"--model-overrides: {config.model_type} has no setting {name!r}{meant}")
+        own[own_name] = value
+    return own
+
+
+def _first_line(failure: BaseException) -> str:
+    return next((line for line in str(failure).splitlines() if line.strip()), type(failure).__name__)

@@ -1,0 +1,59 @@
+"""Causal language models, sized to the dataset's vocabulary and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.steps.errors import StepError
+from trainyard.steps.training.models.from_transformers import ModelNeeds
+
+
+@dataclass(frozen=True)
+class LanguageModelNeeds(ModelNeeds):
+    """Vocabulary, length of a row, and the token that ends a text."""
+
+    vocabulary_size: int
+    sequence_length: int
+    end_of_text: int
+
+    kind = "causal language model"
+    auto_class = "AutoModelForCausalLM"
+    types_table = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
+
+    def settings_of(self, config: Any, *, has_weights: bool) -> Mapping[str, Any]:
+        """A model with weights keeps its own. No token is padding to the model: its embedding would never be learnt."""
+        if has_weights:
+            return {}
+        positions = config.attribute_map.get("max_position_embeddings", "max_position_embeddings")
+        settings = {
+            "vocab_size": self.vocabulary_size,
+            positions: self.sequence_length,
+            "bos_token_id": self.end_of_text,
+            "eos_token_id": self.end_of_text,
+            "pad_token_id": None,
+        }
+        return {name: value for name, value in settings.items() if hasattr(config, name)}
+
+    def defaults_of(self, config: Any) -> Mapping[str, Any]:
+        """No dropout, whatever transformers' default is for a model type: a language model sees its text but once."""
+        return {
+            name: 0.0
+            for name, value in config.to_dict().items()
+            if ("dropout" in name or name.endswith("_pdrop")) and isinstance(value, float)
+        }
+
+    def require_fit(self, config: Any, what: str) -> None:
+        """A vocabulary and positions enough."""
+        if config.vocab_size < self.vocabulary_size:
+            raise StepError(
+                f"{what} knows {config.vocab_size} tokens; the dataset has {self.vocabulary_size}. Prepare the text "
+                "with the model's own tokeniser (--tokenizer)"
+            )
+        positions = getattr(config, "max_position_embeddings", None)
+        if positions is not None and positions < self.sequence_length:
+            raise StepError(
+                f"{what} takes at most {positions} tokens at once; the dataset's rows have {self.sequence_length}. "
+                f"Prepare the text with --sequence-length {positions}"
+            )

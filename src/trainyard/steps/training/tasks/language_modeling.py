@@ -1,0 +1,169 @@
+"""Which token comes next."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from trainyard.steps.dataset.manifest import Manifest
+from trainyard.steps.errors import StepError
+from trainyard.steps.json_files import write_json
+from trainyard.steps.tokenising.vocabulary import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
+from trainyard.steps.training.models.from_transformers import load_model, new_model, save_model
+from trainyard.steps.training.models.language_models import LanguageModelNeeds
+from trainyard.steps.training.samples.batches import Tensors
+from trainyard.steps.training.tasks.base import Sample, SampleRequest, Task, TaskSettings
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_PROMPT_TOKENS = 16
+_LIKELIEST = 50
+"""A sample is drawn from so many of the likeliest tokens: what is less likely is mostly a mistake."""
+
+_LARGEST_EXPONENT = 700.0
+"""A model that diverged still has a perplexity that is a number."""
+
+
+class LanguageModeling(Task):
+    """Cross-entropy over the vocabulary; loss per token, perplexity and bits per byte as measures.
+
+    A row of length + 1 tokens is a sample: each token is predicted from those before it in the row. Documents follow
+    one another in a row, with an end-of-text token between them.
+    """
+
+    def __init__(self, manifest: Manifest, settings: TaskSettings) -> None:
+        super().__init__(manifest, settings)
+        if manifest.text is None:
+            raise StepError(f"the task language_modeling needs tokens; this dataset holds {manifest.content}")
+        self._text = manifest.text
+        self._length = manifest.arrays["tokens"].shape[0] - 1
+        self._needs = LanguageModelNeeds(self._text.vocabulary_size, self._length, self._text.end_of_text)
+
+    @property
+    def tokens_per_sample(self) -> int:
+        """The length of a row."""
+        return self._length
+
+    def new_model(self) -> torch.nn.Module:
+        """A model of the settings' type with the dataset's vocabulary and length, or one from a folder to train on."""
+        self._require_same_tokens(Path(self.settings.model_type))
+        return new_model(self.settings.model_type, self.settings.model_overrides, self._needs)
+
+    def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        """The sum of the tokens' cross-entropies."""
+        return self._cross_entropy(model, batch["tokens"], "sum")
+
+    def loss_terms(self, batch: Tensors) -> int:
+        """Each predicted token is one; training rows are full."""
+        return len(batch["tokens"]) * self._length
+
+    def measure(self, model: torch.nn.Module, batch: Tensors) -> dict[str, torch.Tensor]:
+        """The sum of the tokens' cross-entropies in nats, and how many tokens they are."""
+        tokens = batch["tokens"]
+        return {
+            "loss_sum": self._cross_entropy(model, tokens, "none").double().sum(),
+            "tokens": (tokens[:, 1:].long() != self._text.padding).sum().double(),
+            "samples": torch.tensor(len(tokens), dtype=torch.float64, device=tokens.device),
+        }
+
+    def summarise(self, sums: Mapping[str, torch.Tensor], split: str = "validation") -> dict[str, float]:
+        """Loss per token in nats, its exponential, and bits for each byte of the text, end-of-text tokens included."""
+        nats, tokens = float(sums["loss_sum"]), float(sums["tokens"])
+        loss = nats / tokens
+        return {
+            "loss": loss,
+            "perplexity": math.exp(min(loss, _LARGEST_EXPONENT)),
+            "bits_per_byte": nats / math.log(2) / self._text.text_bytes[split],
+        }
+
+    def save_model(self, model: torch.nn.Module, folder: Path) -> None:
+        """As `AutoModelForCausalLM` and `AutoTokenizer` of transformers read it."""
+        generation: Any = model.generation_config
+        if generation.pad_token_id is None:  # generating in batches needs one
+            generation.pad_token_id = self._text.end_of_text
+        save_model(model, folder)
+        config = json.loads(self._dataset_file(TOKENIZER_CONFIG_FILE).read_text(encoding="utf-8"))
+        config["model_max_length"] = self._length
+        write_json(folder / TOKENIZER_CONFIG_FILE, config)
+        shutil.copyfile(self._dataset_file(TOKENIZER_FILE), folder / TOKENIZER_FILE)
+
+    def load_model(self, folder: Path) -> torch.nn.Module:
+        """A model that a training step saved. StepError when it does not fit the dataset."""
+        self._require_same_tokens(folder)
+        return load_model(folder, self._needs)
+
+    def sample(self, model: torch.nn.Module, request: SampleRequest) -> Sample:
+        """Draw tokens one by one, from a generator of its own, until a text ends or there are as many as asked for."""
+        tokenizer = self._tokenizer
+        if request.prompt is None:
+            prompt = self._beginning(request)
+        else:
+            prompt = [self._text.end_of_text, *tokenizer.encode(request.prompt, add_special_tokens=False).ids]
+        generator = torch.Generator().manual_seed(0)
+        tokens = list(prompt)
+        for _ in range(request.tokens):
+            context = torch.tensor([tokens[-self._length :]], device=request.device)
+            logits = model(input_ids=context, use_cache=False).logits[0, -1].float().cpu()
+            tokens.append(_draw(logits[: self._text.vocabulary_size], request.temperature, generator))
+            if tokens[-1] == self._text.end_of_text:
+                break
+        return Sample(tokenizer.decode(prompt), tokenizer.decode(tokens))
+
+    def _beginning(self, request: SampleRequest) -> list[int]:
+        first_row = request.split.gather(np.zeros(1, dtype=np.int64))["tokens"][0, : _PROMPT_TOKENS + 1]
+        beginning: list[int] = first_row[first_row != self._text.padding].tolist()
+        return beginning
+
+    def _cross_entropy(self, model: torch.nn.Module, tokens: torch.Tensor, reduction: str) -> torch.Tensor:
+        """Of each token after a row's first; padding is predicted by no one and counts nothing."""
+        tokens = tokens.long()
+        targets = tokens[:, 1:]
+        inputs = tokens[:, :-1].masked_fill(tokens[:, :-1] == self._text.padding, self._text.end_of_text)
+        logits = model(input_ids=inputs, use_cache=False).logits
+        return functional.cross_entropy(
+            logits.flatten(0, 1).float(), targets.flatten(), ignore_index=self._text.padding, reduction=reduction
+        )
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_file(str(self._dataset_file(TOKENIZER_FILE)))
+
+    def _dataset_file(self, name: str) -> Path:
+        assert self.manifest.folder is not None
+        file = self.manifest.folder / name
+        if not file.is_file():
+            raise StepError(f"{file} is missing: a dataset of tokens has it beside its manifest")
+        return file
+
+    def _require_same_tokens(self, folder: Path) -> None:
+        """StepError when the folder of a model has another vocabulary than the dataset: every number would be wrong."""
+        file = folder / TOKENIZER_FILE
+        if not file.is_file():
+            return
+        from tokenizers import Tokenizer
+
+        if Tokenizer.from_file(str(file)).get_vocab() != self._tokenizer.get_vocab():
+            raise StepError(
+                f"{folder} has another vocabulary than the dataset: prepare the text with the model's own "
+                f"(--tokenizer {folder})"
+            )
+
+
+def _draw(logits: torch.Tensor, temperature: float, generator: torch.Generator) -> int:
+    if temperature == 0:
+        return int(logits.argmax())
+    values, tokens = logits.topk(min(_LIKELIEST, len(logits)))
+    chosen = torch.multinomial(torch.softmax(values / temperature, dim=0), 1, generator=generator)
+    return int(tokens[chosen])

@@ -1,0 +1,36 @@
+"""The engines whose trainings are stopped and gone on with, as their steps' flags."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class ResumableEngine:
+    """A step, and the ZeRO stage where it has one."""
+
+    step: str
+    zero_stage: int | None = None
+
+    def __str__(self) -> str:
+        return self.step.removeprefix("train_") + ("" if self.zero_stage is None else f"_{self.zero_stage}")
+
+    def flags(self, folder: Path) -> list[object]:
+        """What this engine's step needs beside the flags of all; files of it go into the folder."""
+        # The defaults differ from step to step, and would make another training of it.
+        flags: list[object] = ["--model-type", "convnext"]
+        if self.zero_stage is not None:
+            config = folder / f"{self}.json"
+            # DeepSpeed's own buckets are of 2 GB, and are made anew at each step.
+            buckets = {"reduce_bucket_size": 100_000, "allgather_bucket_size": 100_000}
+            config.write_text(json.dumps({"zero_optimization": {"stage": self.zero_stage, **buckets}}))
+            flags += ["--deepspeed-config", config]
+        return flags
+
+
+DDP = ResumableEngine("train_ddp")
+FSDP = ResumableEngine("train_fsdp")
+ZERO_2 = ResumableEngine("train_deepspeed", 2)
+ZERO_3 = ResumableEngine("train_deepspeed", 3)

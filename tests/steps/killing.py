@@ -1,0 +1,157 @@
+"""Trainings that are killed again and again, and started again each time, until they end."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from forked_ranks import RankServer, send_signal
+from rank_processes import training_arguments
+
+from trainyard.steps.training.checkpoints.commit import COMMIT_FILE
+from trainyard.steps.training.checkpoints.retention import checkpoint_folders
+
+STOPPED = 75
+_KILLS_OF_ONE_TRAINING = 8
+LAUNCHER_PATIENCE_SECONDS = 5.0
+"""After one rank was hit, how long the others have until they are killed too, as a launcher does."""
+
+
+@dataclass
+class Training:
+    """One training, as the arguments of its step. Each attempt is the same command."""
+
+    server: RankServer
+    step: str
+    data: Path
+    out: Path
+    flags: Sequence[object]
+    world_size: int = 2
+    done: list[str] = field(default_factory=list)
+    """How it was killed so far."""
+
+    @property
+    def log(self) -> Path:
+        """What all attempts said."""
+        return self.out.with_suffix(".log")
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where it saves."""
+        return self.out / "checkpoints"
+
+    def attempt(self, disturb: Callable[[list[int]], None] | None = None) -> list[int]:
+        """Start it, perhaps disturb it, and wait for its end; gives the exit codes by rank."""
+        flags = ("--epochs", 2, "--checkpoint-every-steps", 3, *self.flags)
+        arguments = training_arguments(self.data, self.out, "tiny_task:Slow", *flags)
+        pids = self.server.start(self.step, arguments, self.world_size, self.log)
+
+        if disturb is None:
+            return self.server.wait()
+        disturb(pids)
+        return self.server.wait(LAUNCHER_PATIENCE_SECONDS)
+
+    def result(self) -> dict[str, object]:
+        """The last commit: it has the digests of all weights, optimizer state and random state."""
+        newest = checkpoint_folders(self.checkpoints)[0]
+        commit: dict[str, object] = json.loads((newest / COMMIT_FILE).read_text())
+        return commit
+
+
+def kill_until(
+    new_training: Callable[[str], Training], kills: int, chance: random.Random, say: Callable[[str], object]
+) -> None:
+    """Kill trainings so many times in all, and hold the end of each to the end of one that nobody disturbed."""
+    whole = new_training("whole")
+    seconds = _run_to_its_end(whole)
+    done = 0
+    for number in itertools.count():
+        training = new_training(f"killed_{number}")
+        _train_with_kills(training, min(_KILLS_OF_ONE_TRAINING, kills - done), seconds, chance)
+        done += len(training.done)
+        say(f"{done} of {kills}: {'; '.join(training.done) or 'it ended before it was killed'}")
+        assert training.result() == whole.result(), (training.done, training.log.read_text())
+        if done == kills:
+            return
+        if not training.done:
+            seconds *= 0.7  # the machine is less busy than it was
+
+
+def _run_to_its_end(training: Training) -> float:
+    """Gives the seconds it takes."""
+    started = time.monotonic()
+    exit_codes = training.attempt()
+    assert exit_codes == [0] * training.world_size, training.log.read_text()
+    return time.monotonic() - started
+
+
+def _train_with_kills(training: Training, kills: int, seconds: float, chance: random.Random) -> None:
+    """Kill a training at most so many times, and let it come to its end. `seconds` is what it takes undisturbed.
+
+    SIGKILL or SIGTERM to one rank, at any moment of its time (its start included) or just inside a save.
+    """
+    for _ in range(kills):
+        number = chance.choice((signal.SIGKILL, signal.SIGTERM))
+        rank = chance.randrange(training.world_size)
+        waits = (_for_a_while(chance.uniform(0, seconds)), _for_a_save(training, chance.randint(1, 3), chance))
+        wait = chance.choice(waits)
+        when = ""
+
+        def disturb(pids: list[int], number: signal.Signals = number, rank: int = rank, wait: _Wait = wait) -> None:
+            nonlocal when
+            when = wait(pids)
+            send_signal(pids[rank], number)
+
+        exit_codes = training.attempt(disturb)
+        if exit_codes == [0] * training.world_size:
+            return  # too late
+        training.done.append(f"{number.name} to rank {rank} {when}")
+        if number == signal.SIGTERM and exit_codes[rank] != -signal.SIGTERM:
+            # Unless the signal came before anybody listened, all stop together.
+            assert exit_codes == [STOPPED] * training.world_size, (exit_codes, training.log.read_text())
+    _run_to_its_end(training)
+
+
+_Wait = Callable[[list[int]], str]
+"""Returns when it is time to disturb the ranks, and says what time that is."""
+
+
+def _for_a_while(seconds: float) -> _Wait:
+    def wait(pids: list[int]) -> str:
+        end = time.monotonic() + seconds
+        while _lives(pids[0]) and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, 0.02))
+        return f"after {seconds:.2f} s"
+
+    return wait
+
+
+def _for_a_save(training: Training, nth: int, chance: random.Random) -> _Wait:
+    """Until the nth folder comes up that is not committed yet, and a moment more."""
+    delay_seconds = chance.uniform(0, 0.004)
+
+    def wait(pids: list[int]) -> str:
+        known = set(checkpoint_folders(training.checkpoints))
+        seen: set[Path] = set()
+        deadline = time.monotonic() + 10
+        while len(seen) < nth and _lives(pids[0]) and time.monotonic() < deadline:
+            seen |= {folder for folder in checkpoint_folders(training.checkpoints) if folder not in known}
+            time.sleep(0.0005)
+        time.sleep(delay_seconds)
+        uncommitted = [folder.name for folder in seen if folder.is_dir() and not (folder / COMMIT_FILE).exists()]
+        return f"inside the save of {uncommitted[0]}" if uncommitted else "just after a save"
+
+    return wait
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False

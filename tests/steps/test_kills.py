@@ -1,0 +1,37 @@
+"""The kill test, in short: `make soak KILLS=200` is the long one.
+
+A random rank is hit by SIGKILL or SIGTERM at a random moment, inside a save included, and the training started again,
+until it ends. Its last checkpoint (weights, optimizer, every rank's random state) must have the bits of an undisturbed
+training.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from engines_to_resume import DDP, FSDP, ZERO_2, ResumableEngine
+from forked_ranks import RankServer
+from killing import Training, kill_until
+
+pytestmark = pytest.mark.slow
+
+SEED = 20
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RankServer]:
+    with RankServer(with_deepspeed=True) as server:
+        yield server
+
+
+@pytest.mark.parametrize(("engine", "kills"), [(DDP, 4), (FSDP, 3), (ZERO_2, 3)], ids=str)
+def test_a_killed_training_ends_with_the_bits_of_an_undisturbed_one(
+    digits: Path, tmp_path: Path, server: RankServer, engine: ResumableEngine, kills: int
+) -> None:
+    def new_training(name: str) -> Training:
+        return Training(server, engine.step, digits, tmp_path / name, engine.flags(tmp_path))
+
+    kill_until(new_training, kills, random.Random(SEED), print)
