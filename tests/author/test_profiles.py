@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import fields as dataclass_fields
+from typing import Any
 
 import pytest
 
@@ -115,6 +116,10 @@ def test_nccl_gets_what_azure_sets_but_no_file_of_the_host(repository: Project) 
         ("sku", "Standard_D8s_v5", "has no GPUs.*Add processes_per_node"),
         ("processes_per_node", 2, "says that again. Remove processes_per_node"),
         ("pipelines.ddp.source", "", "'pipelines.ddp.source' is empty"),
+        ("pipelines.fsdp.vocabulary_size", 100, "the least it can be is 257"),
+        ("pipelines.fsdp.minimum_accuracy", 0.9, "'minimum_accuracy' is no key of 'pipelines.fsdp'"),
+        ("pipelines.deepspeed.config", "zero_2", "'zero_2' is no configuration of .*Did you mean 'zero2'"),
+        ("pipelines.deepspeed.model_overrides", "n_layer=2", "a JSON object is wanted, in quotes"),
     ],
 )
 def test_a_wrong_setting_is_said_as_wrong_use(repository: Project, setting: str, value: object, message: str) -> None:
@@ -199,25 +204,53 @@ def test_the_digest_changes_with_files_and_settings(project: Project) -> None:
     assert len({before.digest, with_setting.digest, load_profile(project, "nd96").digest}) == 3
 
 
-def test_the_schema_says_of_pipeline_settings_what_the_steps_say() -> None:
-    schema = profile_schema()["properties"]["pipelines"]["properties"]["ddp"]["properties"]
-    described = {field.name: field for config in reversed(STEP_CONFIGS.values()) for field in step_fields(config)}
-    for name in set(schema) - {"accumulation_steps", "checkpoints_path", "source"}:
-        field = described[name]
-        assert schema[name].get("type", "string") == field.type, name
-        assert schema[name].get("minimum") == field.minimum, name
-        assert schema[name].get("maximum") == field.maximum, name
-        assert schema[name].get("enum") == (list(field.choices) if field.choices else None), name
+STEPS_OF_PIPELINE = {
+    "ddp": ("prepare_images", "train_ddp", "evaluate"),
+    "fsdp": ("prepare_text", "train_fsdp", "evaluate"),
+    "deepspeed": ("prepare_text", "train_deepspeed", "evaluate"),
+}
+# What a profile says in a way of its own: two numbers that make a third, and files by their name.
+ONLY_OF_PROFILES = {"accumulation_steps", "checkpoints_path", "source", "config"}
+
+
+def resolved(part: dict[str, Any]) -> dict[str, Any]:
+    """A part of the profile's schema, or what it refers to."""
+    referred: dict[str, Any] = profile_schema()["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+    return referred
+
+
+def test_every_pipeline_of_the_templates_has_settings(repository: Project) -> None:
+    files = {file.name.removesuffix(".yaml.j2") for file in (repository.templates / "pipelines").glob("*.yaml.j2")}
+    assert set(profile_schema()["properties"]["pipelines"]["properties"]) == files == set(STEPS_OF_PIPELINE)
+
+
+@pytest.mark.parametrize("pipeline", STEPS_OF_PIPELINE)
+def test_the_schema_says_of_pipeline_settings_what_the_steps_say(pipeline: str) -> None:
+    schema = profile_schema()["properties"]["pipelines"]["properties"][pipeline]["properties"]
+    described = {
+        field.name: field for step in reversed(STEPS_OF_PIPELINE[pipeline]) for field in step_fields(STEP_CONFIGS[step])
+    }
+    for name in set(schema) - ONLY_OF_PROFILES:
+        field, said = described[name], resolved(schema[name])
+        assert said.get("type", "string") == field.type, name
+        assert said.get("minimum") == field.minimum, name
+        assert said.get("maximum") == field.maximum, name
+        assert said.get("enum") == (list(field.choices) if field.choices else None), name
+
+
+def test_every_definition_of_the_schema_is_used() -> None:
+    pipelines = profile_schema()["properties"]["pipelines"]["properties"].values()
+    used = {part.get("$ref") for pipeline in pipelines for part in pipeline["properties"].values()}
+    assert {f"#/$defs/{name}" for name in profile_schema()["$defs"]} == used - {None}
 
 
 def test_every_key_of_the_schema_is_described_for_editors() -> None:
-    def undescribed(schema: dict[str, object], path: str) -> list[str]:
-        properties = schema.get("properties", {})
-        assert isinstance(properties, dict)
+    def undescribed(schema: dict[str, Any], path: str) -> list[str]:
         return [
             name
-            for key, value in properties.items()
-            for name in ([f"{path}{key}"] if not value.get("description") else []) + undescribed(value, f"{path}{key}.")
+            for key, value in schema.get("properties", {}).items()
+            for name in ([f"{path}{key}"] if not resolved(value).get("description") else [])
+            + undescribed(value, f"{path}{key}.")
         ]
 
     assert undescribed(profile_schema(), "") == []

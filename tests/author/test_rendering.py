@@ -1,19 +1,38 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from trainyard.author.header import content_of, read_header
+from trainyard.author.profile_schema import profile_schema
 from trainyard.author.profiles import profile_names
 from trainyard.author.project import Project
-from trainyard.author.rendering import render
+from trainyard.author.rendering import Rendering, render
 from trainyard.errors import UsageError
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.steps.configs import STEP_CONFIGS
 from trainyard.steps.step_fields import step_fields
+
+PIPELINES = ("ddp", "fsdp", "deepspeed")
+# Values that differ from every default, for settings that 300 would not do for.
+EXAMPLES: dict[str, object] = {
+    "format": "folder",
+    "source": "azureml:mine:1",
+    "model_type": "llama",
+    "model_overrides": '{"hidden_size": 64}',
+    "learning_rate": 0.1,
+    "weight_decay": 0.2,
+    "minimum_accuracy": 0.5,
+    "activation_checkpointing": True,
+    "compile": True,
+    "cpu_offload": True,
+    "reshard_after_forward": False,
+}
 
 
 def template(project: Project, name: str, text: str) -> None:
@@ -67,6 +86,9 @@ def test_texts_and_paths_are_quoted_in_commands_and_optional_ones_may_go(reposit
     assert "$[[ --model-overrides '${{inputs.model_overrides}}' ]]" in command
     assert "--epochs ${{inputs.epochs}}" in command
     assert "\\" not in command
+    deepspeed = yaml.safe_load(rendering.files[repository.root / "components/train_deepspeed.yaml"].text)
+    assert "--deepspeed-config '${{inputs.deepspeed_config}}'" in deepspeed["command"]
+    assert deepspeed["inputs"]["deepspeed_config"]["type"] == "uri_file"
 
 
 def test_components_say_everything_that_a_node_could_replace(repository: Project) -> None:
@@ -76,17 +98,37 @@ def test_components_say_everything_that_a_node_could_replace(repository: Project
     assert component["distribution"] == {"type": "pytorch", "process_count_per_instance": 8}
 
 
+def pipeline_of(rendering: Rendering, name: str) -> dict[str, Any]:
+    pipeline: dict[str, Any] = yaml.safe_load(rendering.files[rendering.root / "pipelines" / f"{name}.yaml"].text)
+    return pipeline
+
+
+@pytest.mark.parametrize("name", PIPELINES)
 @pytest.mark.parametrize("accumulation_steps", [1, 4])
-def test_batch_sizes_multiply_out(repository: Project, accumulation_steps: int) -> None:
-    settings = {"nodes": 3, "pipelines.ddp.accumulation_steps": accumulation_steps}
-    rendering = render(repository, "nd96", settings)
-    inputs = yaml.safe_load(rendering.files[repository.root / "pipelines/ddp.yaml"].text)["inputs"]
-    assert inputs["micro_batch_size"] == 4
-    assert inputs["global_batch_size"] == 4 * accumulation_steps * 24
+def test_batch_sizes_multiply_out(repository: Project, name: str, accumulation_steps: int) -> None:
+    settings = {
+        "nodes": 3,
+        f"pipelines.{name}.accumulation_steps": accumulation_steps,
+        f"pipelines.{name}.micro_batch_size": 5,
+    }
+    inputs = pipeline_of(render(repository, "nd96", settings), name)["inputs"]
+    assert inputs["micro_batch_size"] == 5
+    assert inputs["global_batch_size"] == 5 * accumulation_steps * 24
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_every_setting_of_a_profile_reaches_a_step(repository: Project, name: str) -> None:
+    keys = set(profile_schema()["properties"]["pipelines"]["properties"][name]["properties"])
+    given = {key: EXAMPLES.get(key, 300) for key in keys - {"accumulation_steps", "checkpoints_path", "config"}}
+    settings = {f"pipelines.{name}.{key}": value for key, value in given.items()}
+    pipeline = pipeline_of(render(repository, "nd96", settings), name)
+    assert set(given) <= {key for job in pipeline["jobs"].values() for key in job["inputs"]}
+    for key in set(given) - {"source"}:
+        assert pipeline["inputs"][key] == given[key]
 
 
 def test_the_pipeline_has_the_steps_defaults(repository: Project) -> None:
-    inputs = yaml.safe_load(render(repository, "local").files[repository.root / "pipelines/ddp.yaml"].text)["inputs"]
+    inputs = pipeline_of(render(repository, "local"), "ddp")["inputs"]
     defaults = {field.name: field.default for field in step_fields(STEP_CONFIGS["train_ddp"])}
     for name in ("model_type", "epochs", "learning_rate", "seed", "micro_batch_size"):
         assert inputs[name] == defaults[name]
@@ -107,10 +149,39 @@ def test_images_of_your_own_are_an_input_of_the_pipeline(project: Project, tmp_p
     assert asset["inputs"]["images"]["path"] == "azureml:images:1"
 
 
-def test_a_fixed_folder_for_checkpoints_is_the_outputs_path(repository: Project) -> None:
+def test_text_of_your_own_and_a_threshold_are_inputs_of_the_pipeline(repository: Project) -> None:
+    settings = {"pipelines.fsdp.source": "azureml:text:1", "pipelines.fsdp.maximum_perplexity": 80.0}
+    pipeline = pipeline_of(render(repository, "t4", settings), "fsdp")
+    assert pipeline["inputs"]["text"] == {"type": "uri_folder", "path": "azureml:text:1", "mode": "ro_mount"}
+    assert pipeline["inputs"]["maximum_perplexity"] == 80.0
+    assert pipeline["jobs"]["prepare_text"]["inputs"]["source"] == "${{parent.inputs.text}}"
+    assert pipeline["jobs"]["evaluate"]["inputs"]["maximum_perplexity"] == "${{parent.inputs.maximum_perplexity}}"
+
+
+@pytest.mark.parametrize("out", [None, "elsewhere/deep"])
+def test_the_deepspeed_configuration_is_the_file_that_the_profile_chose(
+    project: Project, tmp_path: Path, out: str | None
+) -> None:
+    rendering = render(project, "nd96", {"pipelines.deepspeed.config": "zero3_offload"}, out and tmp_path / out)
+    pipeline = pipeline_of(rendering, "deepspeed")
+    assert pipeline["inputs"]["deepspeed_config"]["type"] == "uri_file"
+    path = os.path.normpath(rendering.root / "pipelines" / pipeline["inputs"]["deepspeed_config"]["path"])
+    assert Path(path) == rendering.root / "components" / "deepspeed" / "zero3_offload.json"
+    assert Path(path) in rendering.files
+
+
+def test_a_deepspeed_configuration_of_your_own_is_a_template_beside_ours(project: Project) -> None:
+    folder = project.templates / "components" / "deepspeed"
+    (folder / "mine.json.j2").write_text((folder / "zero2.json.j2").read_text())
+    rendering = render(project, "t4", {"pipelines.deepspeed.config": "mine"})
+    assert pipeline_of(rendering, "deepspeed")["inputs"]["deepspeed_config"]["path"].endswith("deepspeed/mine.json")
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_fixed_folder_for_checkpoints_is_the_outputs_path(repository: Project, name: str) -> None:
     path = "azureml://datastores/workspaceblobstore/paths/trainyard/mine"
-    rendering = render(repository, "t4", {"pipelines.ddp.checkpoints_path": path})
-    outputs = yaml.safe_load(rendering.files[repository.root / "pipelines/ddp.yaml"].text)["outputs"]
+    rendering = render(repository, "t4", {f"pipelines.{name}.checkpoints_path": path})
+    outputs = pipeline_of(rendering, name)["outputs"]
     assert outputs["checkpoints"] == {"type": "uri_folder", "mode": "rw_mount", "path": path}
 
 
@@ -120,8 +191,7 @@ def test_a_rendering_elsewhere_finds_its_code_components_and_environment(project
     component = yaml.safe_load(rendering.files[out / "components/train_ddp.yaml"].text)
     assert (out / "components" / component["code"]).resolve() == project.root / "src"
     assert component["environment"] == "file:../environments/trainyard-rocm.yaml"
-    pipeline = yaml.safe_load(rendering.files[out / "pipelines/ddp.yaml"].text)
-    for job in pipeline["jobs"].values():
+    for job in (job for name in PIPELINES for job in pipeline_of(rendering, name)["jobs"].values()):
         assert Path(os.path.normpath(out / "pipelines" / job["component"])) in rendering.files
 
 
@@ -158,7 +228,7 @@ def test_the_header_names_template_profile_and_settings(repository: Project) -> 
         assert repository.root / header.template.removesuffix(".j2") == path
         assert (header.profile, header.settings) == ("nd96", settings)
         command = "`trainyard render nd96 --set nodes=4 --set spot=true --set 'description=my own machines'`"
-        assert command in file.text.splitlines()[0]
+        assert command in file.text.splitlines()[1 if path.suffix == ".json" else 0]
 
 
 def test_the_templates_digest_covers_what_the_template_uses(small_project: Project) -> None:
@@ -266,6 +336,39 @@ def test_what_is_no_yaml_is_found_before_anything_is_written(small_project: Proj
         render(small_project, "base")
     (problem,) = caught.value.diagnostics
     assert (problem.span.line, problem.related[0].span.file.name) == (2, "base.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "line"),
+    [
+        ('{\n  "nodes": {{ profile.nodes }}\n  "more": 1\n}\n', "expecting ',' delimiter", 3),
+        ('{\n  "a": [1, 2\n}\n', "expecting ',' delimiter", 3),
+        ('{ "a": 1 }\n', "expecting property name", 1),
+        ("[1, 2]\n", "expecting property name", 1),
+        ("{\n}\n", "property name", 2),
+    ],
+)
+def test_what_is_no_json_object_is_found_before_anything_is_written(
+    small_project: Project, text: str, message: str, line: int
+) -> None:
+    template(small_project, "notes/a.json.j2", text)
+    with pytest.raises(SpecError) as caught:
+        render(small_project, "base")
+    (problem,) = caught.value.diagnostics
+    assert "no usable JSON" in problem.message
+    assert message in problem.message
+    assert problem.span.file == small_project.templates / "notes" / "a.json.j2"
+    assert problem.span.line == line
+
+
+def test_json_holds_its_header_as_its_first_key(small_project: Project) -> None:
+    template(small_project, "notes/a.json.j2", '{\n  "nodes": {{ profile.nodes }}\n}\n')
+    (file,) = render(small_project, "base").files.values()
+    content = json.loads(file.text)
+    assert list(content) == ["_rendered", "nodes"]
+    assert content["_rendered"]["remark"].startswith("Rendered from templates/notes/a.json.j2 and profiles/base.yaml:")
+    assert read_header(file.text) is not None
+    assert content_of(file.text) == '{\n  "nodes": 2\n}\n'
 
 
 def test_every_profile_renders(repository: Project) -> None:

@@ -50,7 +50,7 @@ def written_lines(source: LineSource) -> list[str]:
         (
             "pipelines/ddp.yaml",
             "default_compute",
-            "ddp.yaml.j2",
+            "_pipeline.j2",
             "default_compute",
             ["nd96-h100.yaml: cluster: gpu-nd96-h100"],
         ),
@@ -64,11 +64,27 @@ def written_lines(source: LineSource) -> list[str]:
         (
             "pipelines/ddp.yaml",
             "  global_batch_size: 64",
-            "ddp.yaml.j2",
+            "_pipeline.j2",
             "global_batch",
             ["nd96.yaml: micro_batch_size: 4"],
         ),
-        ("pipelines/ddp.yaml", "      epochs: ", "ddp.yaml.j2", "{{ name }}: ${{", []),
+        ("pipelines/ddp.yaml", "      epochs: ", "_pipeline.j2", "{{ name }}: ${{", []),
+        (
+            "pipelines/fsdp.yaml",
+            "  learning_rate: 0",
+            "_pipeline.j2",
+            "{{ name }}:",
+            ["nd96.yaml: learning_rate: 0.0006"],
+        ),
+        (
+            "pipelines/deepspeed.yaml",
+            "    path: ../components/deepspeed/",
+            "deepspeed.yaml.j2",
+            "path:",
+            ["nd96.yaml: config: zero3"],
+        ),
+        ("components/deepspeed/zero3.json", '    "stage": 3', "zero3.json.j2", '"stage": 3', []),
+        ("components/deepspeed/zero3.json", '  "gradient_clipping"', "_zero.json.j2", '"gradient_clipping"', []),
         ("pipelines/ddp.yaml", "component: ../components/evaluate.yaml", "ddp.yaml.j2", "components/evaluate.yaml", []),
     ],
 )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def test_a_rendering_is_written_and_then_unchanged(project: Project) -> None:
     assert set(first.written) == set(rendering.files)
     second = write(project, rendering)
     assert (second.written, second.removed, set(second.unchanged)) == ([], [], set(rendering.files))
-    assert second.lines() == ["t4: 11 files, 0 changed, 0 removed"]
+    assert second.lines() == ["t4: 22 files, 0 changed, 0 removed"]
 
 
 def test_another_profile_replaces_and_removes_what_the_first_made(project: Project) -> None:
@@ -61,6 +62,34 @@ def test_the_text_of_a_hand_edited_file_is_kept(project: Project) -> None:
     assert list(written(project, "local").saved.values()) == [project.replaced / "2" / "components/evaluate.yaml"]
 
 
+def test_hand_edited_json_is_kept_too_also_when_an_editor_laid_it_out_anew(project: Project) -> None:
+    written(project, "t4")
+    folder = project.root / "components" / "deepspeed"
+    edited, laid_out = folder / "zero2.json", folder / "zero3.json"
+    edited.write_text(edited.read_text().replace('"stage": 2', '"stage": 1'))
+    laid_out.write_text(json.dumps(json.loads(laid_out.read_text()), indent=4))
+    assert drifts(project) == {
+        f"components/deepspeed/{name}.json": f"was edited by hand; edit templates/components/deepspeed/{name}.json.j2"
+        " or profiles/t4.yaml instead"
+        for name in ("zero2", "zero3")
+    }
+    report = written(project, "t4")
+    assert list(report.saved) == report.written == [edited, laid_out]
+    assert '"stage": 1' in report.saved[edited].read_text()
+    assert find_drift(project) == []
+
+
+@pytest.mark.parametrize("name", ["components/evaluate.yaml", "components/deepspeed/zero2.json"])
+def test_a_copy_under_another_name_is_whose_who_made_it(project: Project, name: str) -> None:
+    written(project, "t4")
+    original = project.root / name
+    copy = original.with_stem("mine")
+    copy.write_text(original.read_text())
+    assert find_drift(project) == []
+    assert written(project, "nd96").removed == []
+    assert copy.exists()
+
+
 def test_what_trainyard_did_not_render_stops_everything(project: Project) -> None:
     foreign = project.root / "components" / "evaluate.yaml"
     foreign.parent.mkdir()
@@ -91,6 +120,13 @@ def test_a_header_of_an_unknown_version_is_not_touched(project: Project) -> None
         written(project, "t4")
 
 
+@pytest.mark.parametrize(
+    "text", ["", "{", "{}", "[]", '{"_rendered": 1}', '{"_rendered": {"format": "x"}}', "one line"]
+)
+def test_a_text_without_a_header_is_somebody_elses(text: str) -> None:
+    assert read_header(text) is None
+
+
 @pytest.mark.parametrize("second_line", ["{broken", "[]", '{"format": "trainyard.rendered/1", "more": 1}', "{}"])
 def test_a_header_that_is_damaged_is_somebody_elses_file(second_line: str) -> None:
     assert read_header(f"# x\n# trainyard: {second_line}\nrest\n") is None
@@ -106,12 +142,12 @@ def test_a_full_disk_leaves_no_half_written_file(project: Project, monkeypatch: 
     with pytest.raises(SpecError, match="cannot be written: no space left on device"):
         write(project, rendering)
     assert not [path for path in rendering.files if path.exists()]
-    assert not list((project.root / "components").iterdir())
+    assert not [path for path in (project.root / "components").rglob("*") if path.is_file()]
 
 
 def test_where_a_folder_cannot_be_made_the_path_is_named(project: Project) -> None:
     (project.root / "components").write_text("a file, not a folder")
-    with pytest.raises(SpecError, match=r"components/evaluate.yaml.*cannot be written"):
+    with pytest.raises(SpecError, match=r"components/.*cannot be written: not a directory"):
         written(project, "t4")
 
 

@@ -40,6 +40,8 @@ def test_yaml_gives_every_scalar_back(value: object) -> None:
         ("../data/images", "../data/images"),
         ("", '""'),
         ("a: b", '"a: b"'),
+        ('{"n_layer": 4}', """'{"n_layer": 4}'"""),
+        ("""it's "so\"""", '"it\'s \\"so\\""'),
         (None, "null"),
     ],
 )

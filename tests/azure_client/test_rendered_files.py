@@ -17,6 +17,7 @@ from trainyard.author.profiles import Profile, load_profile, profile_names
 from trainyard.author.project import Project
 from trainyard.author.rendering import render
 from trainyard.author.writing import write
+from trainyard.steps.configs import STEP_CONFIGS
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # The client warns of its own dealings with marshmallow, here as it is imported …
@@ -57,12 +58,12 @@ def errors_of(loaded: Any) -> dict[str, str]:
 def test_every_pipeline_loads_validates_and_can_be_sent(rendering: tuple[Profile, Path]) -> None:
     profile, root = rendering
     files = list(yaml_files(root, "pipelines"))
-    assert files
+    assert [file.stem for file in files] == ["ddp", "deepspeed", "fsdp"]
     for file in files:
         job = azure_ml.load_job(file)
         assert errors_of(job) == {}
         sent = job._to_rest_object().as_dict()["properties"]
-        train = sent["jobs"]["train_ddp"]
+        train = sent["jobs"][f"train_{file.stem}"]
         variables = train.get("environment_variables", {})
         assert variables == profile.environment_variables
         # Numbers travel as Python's str() has them; YAML that read 0.003 as text would show here.
@@ -70,23 +71,35 @@ def test_every_pipeline_loads_validates_and_can_be_sent(rendering: tuple[Profile
         assert int(sent["inputs"]["global_batch_size"]["value"]) % profile.world_size == 0
 
 
-def test_what_is_sent_for_training_is_complete(rendering: tuple[Profile, Path]) -> None:
+def test_every_component_loads_alone_and_what_is_sent_for_training_is_complete(
+    rendering: tuple[Profile, Path],
+) -> None:
     profile, root = rendering
-    component = azure_ml.load_component(root / "components" / "train_ddp.yaml")
-    sent = component._to_dict()
-    assert sent["resources"] == {"instance_count": profile.nodes, "shm_size": profile.shm_size}
-    assert sent["distribution"]["process_count_per_instance"] == profile.processes_per_node
-    assert sent["is_deterministic"] is True
-
-
-def test_every_component_loads_alone(rendering: tuple[Profile, Path]) -> None:
-    _, root = rendering
     files = list(yaml_files(root, "components"))
-    assert len(files) >= 3
+    assert {file.stem for file in files} == set(STEP_CONFIGS)
     for file in files:
         component = azure_ml.load_component(file)
         assert errors_of(component) == {}, file
         assert Path(os.path.normpath(file.parent / component.code)) == PROJECT.root / "src"
+        if file.stem.startswith("train_"):
+            sent = component._to_dict()
+            assert sent["resources"] == {"instance_count": profile.nodes, "shm_size": profile.shm_size}
+            assert sent["distribution"]["process_count_per_instance"] == profile.processes_per_node
+            assert sent["is_deterministic"] is True
+
+
+def test_the_deepspeed_configuration_is_found_from_the_pipeline_and_sent_as_a_file(
+    rendering: tuple[Profile, Path],
+) -> None:
+    profile, root = rendering
+    file = root / "pipelines" / "deepspeed.yaml"
+    job = azure_ml.load_job(file)
+    sent = job._to_rest_object().as_dict()["properties"]["inputs"]["deepspeed_config"]
+    assert (sent["jobInputType"], sent["mode"]) == ("uri_file", "ReadOnlyMount")
+    # From here the client takes the file when it uploads.
+    found = Path(os.path.normpath(Path(job.base_path) / sent["uri"]))
+    assert found == root / "components" / "deepspeed" / f"{profile.pipelines['deepspeed']['config']}.json"
+    assert found.is_file()
 
 
 def test_every_environment_and_compute_loads(rendering: tuple[Profile, Path]) -> None:
@@ -102,19 +115,21 @@ def test_every_environment_and_compute_loads(rendering: tuple[Profile, Path]) ->
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("pipeline", "settings"),
     [
-        {"environment": "trainyard"},
-        {"spot": True, "nodes": 2},
-        {"pipelines.ddp.format": "folder", "pipelines.ddp.source": "src"},
-        {"pipelines.ddp.format": "folder", "pipelines.ddp.source": "azureml:images:1"},
-        {"pipelines.ddp.checkpoints_path": "azureml://datastores/workspaceblobstore/paths/trainyard/mine"},
+        ("ddp", {"environment": "trainyard"}),
+        ("ddp", {"spot": True, "nodes": 2}),
+        ("ddp", {"pipelines.ddp.format": "folder", "pipelines.ddp.source": "src"}),
+        ("ddp", {"pipelines.ddp.format": "folder", "pipelines.ddp.source": "azureml:images:1"}),
+        ("ddp", {"pipelines.ddp.checkpoints_path": "azureml://datastores/workspaceblobstore/paths/trainyard/mine"}),
+        ("fsdp", {"pipelines.fsdp.source": "docs", "pipelines.fsdp.max_steps": 10, "pipelines.fsdp.compile": True}),
+        ("deepspeed", {"pipelines.deepspeed.source": "azureml:text:1", "pipelines.deepspeed.maximum_perplexity": 80}),
     ],
     ids=str,
 )
-def test_what_settings_add_is_accepted_too(settings: dict[str, object], tmp_path: Path) -> None:
+def test_what_settings_add_is_accepted_too(pipeline: str, settings: dict[str, object], tmp_path: Path) -> None:
     write(PROJECT, render(PROJECT, "t4", settings, tmp_path))
-    job = azure_ml.load_job(tmp_path / "pipelines" / "ddp.yaml")
+    job = azure_ml.load_job(tmp_path / "pipelines" / f"{pipeline}.yaml")
     assert errors_of(job) == {}
     job._to_rest_object()
 

@@ -82,6 +82,24 @@ def test_a_failed_step_is_named_with_its_last_lines_and_can_be_mended(trainyard:
     assert [len(job["attempts"]) for job in record["jobs"].values()] == [1, 1, 2]
 
 
+def test_fsdp_and_deepspeed_train_the_same_language_model(trainyard: Run, runs_here: Path) -> None:
+    evaluations = {}
+    for recipe in ("fsdp", "deepspeed"):
+        four_steps = (f"jobs.train_{recipe}.inputs.max_steps=4", "inputs.maximum_perplexity=10000")
+        short = (*four_steps, "jobs.evaluate.inputs.sample_tokens=8")
+        settings = [word for setting in short for word in ("--set", setting)]
+        run = trainyard("run", f"pipelines/{recipe}.yaml", "--profile", "local", "--name", recipe, *settings)
+        assert run.exit_code == 0, run.stderr
+        for told in ("test perplexity", "bits per byte", "it writes", "outputs/model"):
+            assert told in run.stdout
+        folder = runs_here / recipe
+        evaluations[recipe] = json.loads((folder / "jobs/evaluate/outputs/evaluation/evaluation.json").read_text())
+        assert "What it writes" in (folder / "report.html").read_text()
+    assert evaluations["deepspeed"]["perplexity"] == pytest.approx(evaluations["fsdp"]["perplexity"], rel=1e-3)
+    record = json.loads((runs_here / "deepspeed" / "run.json").read_text())
+    assert record["jobs"]["prepare_text"]["reused_from"] == "fsdp", "the same text is prepared once"
+
+
 @pytest.mark.parametrize(
     ("setting", "words"),
     [

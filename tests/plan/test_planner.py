@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard.author.project import Project
+from trainyard.author.rendering import render
+from trainyard.author.writing import write
 from trainyard.catalogue.skus import all_skus, find_sku
 from trainyard.errors import UsageError
 from trainyard.plan.concurrency import most_at_once
 from trainyard.plan.planner import plan
 from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.loading import load_pipeline
 
+ROOT = Path(__file__).parents[2]
 ND96 = {"gpus": "Standard_ND96asr_v4"}
 
 
@@ -144,6 +150,19 @@ def test_a_job_may_take_the_input_of_another(pipeline_of, digits) -> None:
     batch = jobs_of(plan(pipeline_of(components, jobs), ND96))["evaluate"].batch
 
     assert str(batch) == "8 micro × 128 accumulation × 1 process = 1024 samples"
+
+
+@pytest.mark.parametrize("recipe", ["fsdp", "deepspeed"])
+def test_the_language_models_of_nd96_multiply_out(tmp_path, recipe: str) -> None:
+    project = Project(ROOT)
+    write(project, render(project, "nd96", {}, tmp_path))
+
+    train = jobs_of(
+        plan(load_pipeline(tmp_path / "pipelines" / f"{recipe}.yaml"), {"gpu-nd96": "Standard_ND96asr_v4"})
+    )[f"train_{recipe}"]
+
+    assert (train.processes.world_size, train.batch.fits, train.findings) == (16, True, ())
+    assert train.batch.tokens_per_step == train.batch.global_batch_size * 128
 
 
 def test_the_file_is_named_from_the_working_directory(pipeline_of, tmp_path, monkeypatch) -> None:

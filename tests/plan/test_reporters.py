@@ -66,6 +66,8 @@ def test_json_holds_the_same_with_units_in_the_names(pipeline_of) -> None:
         "accumulation_steps": 2,
         "world_size": 16,
         "global_batch_size": 1024,
+        "sequence_length": None,
+        "tokens_per_step": None,
         "fits": True,
         "nearest_global_batch_sizes": [],
     }
@@ -75,6 +77,18 @@ def test_json_holds_the_same_with_units_in_the_names(pipeline_of) -> None:
         "spot_usd_per_hour": 5.98334,
     }
     assert document["not_estimated"][0] == "the memory a job needs"
+
+
+def test_tokens_per_step_follow_from_the_job_that_prepares_the_text(pipeline_of, digits) -> None:
+    components, jobs = digits
+    components["prepare_images"]["inputs"]["sequence_length"] = {"type": "integer", "default": 256}
+    planned = plan(pipeline_of(components, jobs), ND96)
+
+    batch = "32 micro × 2 accumulation × 16 processes = 1024 samples × 256 = 262,144 tokens"
+    assert f"  batch        {batch}\n" in reporters.as_text(planned)
+    assert f"| {batch} |" in reporters.as_markdown(planned)
+    train = json.loads(reporters.as_json(planned))["jobs"][1]
+    assert (train["batch"]["sequence_length"], train["batch"]["tokens_per_step"]) == (256, 262_144)
 
 
 def test_json_has_null_for_what_is_not_known(pipeline_of) -> None:

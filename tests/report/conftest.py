@@ -94,6 +94,63 @@ def digits_evaluation() -> tuple[Json, Json]:
     return evaluation, {"format": "trainyard.confusion_matrix/1", "classes": DIGITS, "matrix": matrix}
 
 
+def language_steps(steps: Iterable[int], *, evaluate_every: int = 100) -> list[Json]:
+    """Lines of metrics.jsonl as the training of a language model logs them, with all that is measured of its speed."""
+    chance = random.Random(1)
+    steps = list(steps)
+    lines = []
+    for step in steps:
+        progress = step / steps[-1]
+        loss = 4.6 + 4.4 * math.exp(-5 * progress) + chance.uniform(-0.05, 0.05)
+        line = {
+            "step": step,
+            "epoch": int(4 * progress),
+            "loss": loss,
+            "samples_consumed": step * 32,
+            "learning_rate": 0.003 * min(progress / 0.1, 0.5 * (1 + math.cos(math.pi * progress))),
+            "grad_norm": 0.5 + math.exp(-4 * progress) * chance.uniform(0.6, 1.3),
+            "step_seconds": 0.08,
+            "step_seconds_p50": 0.079,
+            "step_seconds_p90": 0.083,
+            "step_seconds_p99": 0.09 + chance.uniform(0, 0.02),
+            "samples_per_second": 400.0,
+            "tokens_per_second": 51_200 + chance.uniform(-900, 900),
+            "mfu": 0.41,
+            "data_wait_seconds": 0.0004,
+            "checkpoint_stall_seconds": 0.002,
+            "slowest_rank": 1,
+            "slowest_rank_seconds": 0.078,
+            "fastest_rank_seconds": 0.075,
+            "peak_memory_bytes": 3 * 2**30,
+            "skipped_steps": 2 if progress > 0.5 else 0,
+            "loss_spikes": 0,
+        }
+        if step % evaluate_every == 0:
+            line["validation_loss"] = loss + 0.1
+            line["validation_perplexity"] = math.exp(loss + 0.1)
+            line["validation_bits_per_byte"] = (loss + 0.1) / 2.7
+        lines.append(line)
+    lines[-1] |= {"run_step_seconds_p50": 0.0791, "run_step_seconds_p90": 0.084, "run_step_seconds_p99": 0.1234}
+    return lines
+
+
+LANGUAGE_EVALUATION: Json = {
+    "format": "trainyard.evaluation/1",
+    "task": "language_modeling",
+    "split": "test",
+    "samples": 61,
+    "tokens": 7_808,
+    "loss": 4.7,
+    "perplexity": 109.947,
+    "bits_per_byte": 2.1046,
+    "sample": {
+        "prompt": "The <function> returns",
+        "text": "The <function> returns a new iterator.\nIt raises TypeError where & when it cannot. "
+        + "And so on. " * 20,
+    },
+}
+
+
 class RunFolder:
     """A run folder to be filled; `run` is what becomes run.json."""
 
@@ -214,6 +271,41 @@ def digits_run(path: Path) -> RunFolder:
     return folder
 
 
+def language_run(path: Path) -> RunFolder:
+    """A completed run of pipelines/fsdp.yaml: prepare_text, train with two processes, evaluate."""
+    folder = RunFolder(path, name="fluent-crane-5", pipeline="fsdp", pipeline_file="pipelines/fsdp.yaml")
+    folder.add_job("prepare_text", component="prepare_text", outputs={"prepared": "jobs/prepare_text/outputs/prepared"})
+    folder.add_job(
+        "train_fsdp",
+        component="train_fsdp",
+        depends_on=["prepare_text"],
+        processes_per_node=2,
+        duration_s=40.2,
+        inputs={"data": "jobs/prepare_text/outputs/prepared"},
+        outputs={port: f"jobs/train_fsdp/outputs/{port}" for port in ("model", "metrics")},
+    )
+    folder.add_job(
+        "evaluate",
+        component="evaluate",
+        depends_on=["prepare_text", "train_fsdp"],
+        inputs={"model": "jobs/train_fsdp/outputs/model"},
+        outputs={"evaluation": "jobs/evaluate/outputs/evaluation"},
+    )
+    folder.write(
+        "jobs/prepare_text/outputs/prepared/manifest.json",
+        {
+            "format": "trainyard.dataset/1",
+            "splits": {"train": {"samples": 1100}, "validation": {"samples": 58}, "test": {"samples": 61}},
+            "arrays": {"tokens": {"dtype": "uint16", "shape": [129]}},
+            "classes": [],
+            "text": {"vocabulary_size": 8192},
+        },
+    )
+    folder.write("jobs/train_fsdp/outputs/metrics/metrics.jsonl", language_steps(range(10, 501, 10)))
+    folder.write("jobs/evaluate/outputs/evaluation/evaluation.json", LANGUAGE_EVALUATION)
+    return folder
+
+
 def failed_run(path: Path) -> RunFolder:
     """A run whose training lost a rank after 90 steps of its second attempt; evaluate never began."""
     folder = digits_run(path)
@@ -269,6 +361,11 @@ def wide_run(path: Path) -> RunFolder:
 @pytest.fixture
 def make_digits_run(tmp_path: Path) -> Callable[[], RunFolder]:
     return lambda: digits_run(tmp_path / "brave-otter-7")
+
+
+@pytest.fixture
+def make_language_run(tmp_path: Path) -> Callable[[], RunFolder]:
+    return lambda: language_run(tmp_path / "fluent-crane-5")
 
 
 @pytest.fixture

@@ -115,6 +115,14 @@ def test_axes_are_labelled_as_people_write(name: str, series: tuple[float, ...],
     assert [tick.label for tick in chart.values] == labels
 
 
+def test_of_a_language_model_perplexity_and_tokens_are_drawn_and_where_time_went() -> None:
+    names = ("loss", "validation_perplexity", "samples_per_second", "tokens_per_second", "step_seconds_p50")
+    rows = draw_charts(Metrics(dict.fromkeys(names, ((1, 0.5), (2, 0.4)))))
+
+    titles = [[chart.title for chart in row] for row in rows]
+    assert titles == [["Loss", "Perplexity"], ["Tokens per second"], ["Seconds per step"]]
+
+
 def test_charts_stand_in_two_rows() -> None:
     names = ("loss", "validation_loss", "validation_accuracy", "learning_rate", "grad_norm", "samples_per_second")
     rows = draw_charts(Metrics(dict.fromkeys(names, ((1, 0.5), (2, 0.4)))))

@@ -105,6 +105,20 @@ def test_the_curves_have_a_point_for_every_logged_step(open_page, make_digits_ru
     assert loss.locator(":scope > svg circle.point.second").count() == 6
 
 
+def test_the_curves_of_a_language_model_and_what_it_writes_are_shown(open_page, make_language_run) -> None:
+    page = open_page(write_report(make_language_run().finish()))
+
+    titles = page.locator("figure.chart figcaption strong").all_inner_texts()
+    assert titles == [
+        "Loss", "Perplexity", "Learning rate", "Gradient norm", "Tokens per second", "Seconds per step",
+        "Seconds of own work", "Seconds waited for data",
+    ]  # fmt: skip
+    generated = page.locator(".generated")
+    assert generated.inner_text().startswith("The <function> returns a new iterator.\nIt raises")
+    assert generated.locator(".prompt").inner_text() == "The <function> returns"
+    assert contrast(page, ".prompt") >= 4.5
+
+
 def test_hovering_reads_out_the_values_of_that_step(open_page, make_digits_run, training_lines) -> None:
     page = open_page(write_report(make_digits_run().finish()))
     chart = page.locator("figure.chart").first
@@ -193,7 +207,7 @@ def test_a_failed_job_is_open_and_its_last_lines_stand_at_the_top(open_page, mak
     assert failure.bounding_box()["y"] < WIDE["height"]
 
 
-@pytest.mark.parametrize("make", ["make_digits_run", "make_failed_run", "make_wide_run"])
+@pytest.mark.parametrize("make", ["make_digits_run", "make_language_run", "make_failed_run", "make_wide_run"])
 def test_on_a_phone_nothing_hangs_over_the_edge(open_page, make: str, request: pytest.FixtureRequest) -> None:
     page = open_page(write_report(request.getfixturevalue(make)().finish()), PHONE)
     page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true })")

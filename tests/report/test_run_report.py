@@ -74,6 +74,49 @@ def test_a_completed_run_shows_what_it_came_to(make_digits_run: MakeRun) -> None
     assert "max_steps null" in text
 
 
+def test_a_language_model_is_told_of_by_perplexity_and_by_what_it_writes(make_language_run: MakeRun) -> None:
+    page = write_report(make_language_run().finish())
+    text = text_of(page)
+
+    assert "Test perplexity 109.9 7,808 tokens" in text
+    assert "Perplexity 109.9 , loss 4.7 , bits per byte 2.105 on the 61 samples, 7,808 tokens," in text
+    assert "What it writes The <function> returns a new iterator. It raises TypeError" in text
+    assert '<span class="prompt">The &lt;function&gt; returns</span> a new iterator.' in page.read_text("utf-8")
+    assert "train 1,100, validation 58, test 61 samples of 128 tokens, with a vocabulary of 8,192" in text
+    assert "Accuracy" not in text
+    assert "Confusion matrix" not in text
+
+
+def test_the_speed_of_a_training_is_told_in_figures(make_language_run: MakeRun) -> None:
+    text = text_of(write_report(make_language_run().finish()))
+
+    for told in (
+        "MFU 41.0 %",
+        "median step 0.0791 s",
+        "99th percentile 0.1234 s",
+        "waited for data 0.5 %",
+        "waited for checkpoints 0.10 s",
+        "slowest rank 1, 4.0 % slower",
+        "peak memory of a rank 3.0 GiB",
+        "steps skipped 2",
+    ):
+        assert told in text
+    assert re.search(r"tokens per second 5[01],\d{3}", text)
+    assert "samples per second" not in text, "the same in a coarser unit"
+    assert "loss spikes" not in text, "there were none"
+
+
+def test_a_language_model_that_writes_nothing_has_figures_still(make_language_run: MakeRun) -> None:
+    folder = make_language_run()
+    evaluation = {"format": "trainyard.evaluation/1", "split": "test", "samples": 3, "perplexity": 20.0}
+    folder.write("jobs/evaluate/outputs/evaluation/evaluation.json", evaluation)
+
+    text = text_of(write_report(folder.finish()))
+
+    assert "Perplexity 20 on the 3 samples of the split test" in text
+    assert "What it writes" not in text
+
+
 def test_it_says_which_job_wrote_an_input(make_digits_run: MakeRun) -> None:
     page = write_report(make_digits_run().finish()).read_text(encoding="utf-8")
 
@@ -249,6 +292,16 @@ def test_broken_lines_in_the_middle_are_counted(make_digits_run: MakeRun) -> Non
         ("settings.json", '{"format": "trainyard.settings/2"}', "its format is trainyard.settings/2"),
         ("settings.json", '{"format": "trainyard.settings/1"}', "does not have the form of trainyard.settings/1"),
         ("evaluation.json", '{"format": "trainyard.evaluation/1", "split": 1}', "evaluation.json is left out"),
+        (
+            "evaluation.json",
+            '{"format": "trainyard.evaluation/1", "split": "test", "samples": 1, "sample": "text"}',
+            "evaluation.json is left out",
+        ),
+        (
+            "manifest.json",
+            '{"format": "trainyard.dataset/1", "splits": {}, "text": {"vocabulary_size": 9}}',
+            "manifest.json is left out",
+        ),
         (
             "confusion_matrix.json",
             '{"format": "trainyard.confusion_matrix/1", "classes": ["a", "b"], "matrix": [[1]]}',

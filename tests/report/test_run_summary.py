@@ -29,6 +29,29 @@ def test_it_names_the_accuracy_and_where_everything_lies(
     ]
 
 
+def test_of_a_language_model_it_names_perplexity_and_what_it_writes(make_language_run: Callable[[], Any]) -> None:
+    folder = make_language_run()
+
+    told = dict(summarise(folder.finish()))
+
+    assert told["test perplexity"] == "109.95 (2.105 bits per byte)"
+    assert told["it writes"].startswith("…a new iterator. It raises TypeError where & when it cannot. And so on.")
+    assert (len(told["it writes"]), told["it writes"][-1]) == (98, "…")
+
+
+def test_text_that_would_steer_a_terminal_is_made_harmless(make_language_run: Callable[[], Any]) -> None:
+    folder = make_language_run()
+    evaluation = {
+        "format": "trainyard.evaluation/1",
+        "split": "test",
+        "samples": 1,
+        "sample": {"prompt": "", "text": "a\x1b[31m\u202eb\r\nc"},
+    }
+    folder.write("jobs/evaluate/outputs/evaluation/evaluation.json", evaluation)
+
+    assert dict(summarise(folder.finish()))["it writes"] == "…a [31m b c"
+
+
 def test_what_is_not_there_is_not_named(empty_run: Any) -> None:
     folder = empty_run.finish()
 

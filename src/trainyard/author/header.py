@@ -1,6 +1,8 @@
-"""The first two lines of a rendered file: for people, where to edit; for Trainyard, what it was rendered from.
+"""The header of a rendered file: for people, where to edit; for Trainyard, what it was rendered from.
 
-The second line holds everything that is needed to tell drift and hand edits: no other state is kept anywhere.
+It is two lines of comment at the top. JSON has no comments: there it is the first key, `_rendered`, which whoever
+reads the file leaves out. It holds everything that is needed to tell drift and hand edits: no other state is kept
+anywhere.
 """
 
 from __future__ import annotations
@@ -10,12 +12,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from trainyard.author.settings import as_arguments
 
 FORMAT = "trainyard.rendered/1"
 LINES = 2
+JSON_SUFFIX = ".json"
+JSON_BEGINNING = "{\n"
+"""What a JSON template's text begins with, so that the header can stand beneath the brace."""
+
 _MARK = "# trainyard: "
+_JSON_KEY = "_rendered"
+_JSON_MARK = f'  "{_JSON_KEY}": '
 # A file is recognised by its beginning; no header is longer.
 _LONGEST_HEADER_CHARACTERS = 16_384
 
@@ -40,13 +49,17 @@ class Header:
     profile_digest: str
     content_digest: str
 
-    def text(self) -> str:
-        """The two lines, as they stand at the top of the file."""
-        machine_readable = json.dumps({"format": FORMAT, **asdict(self)}, ensure_ascii=False)
-        return (
-            f"# Rendered from templates/{self.template} and profiles/{self.profile}.yaml: edit those, not this file,"
-            f" then run `trainyard render {self.profile}{as_arguments(self.settings)}`.\n{_MARK}{machine_readable}\n"
+    def joined_with(self, file: Path, content: str) -> str:
+        """The whole text of a file: this header, and the content beneath it."""
+        remark = (
+            f"Rendered from templates/{self.template} and profiles/{self.profile}.yaml: edit those, not this file,"
+            f" then run `trainyard render {self.profile}{as_arguments(self.settings)}`."
         )
+        fields = {"format": FORMAT, **asdict(self)}
+        if file.suffix == JSON_SUFFIX:
+            entry = json.dumps({"remark": remark, **fields}, ensure_ascii=False)
+            return f"{JSON_BEGINNING}{_JSON_MARK}{entry},\n{content.removeprefix(JSON_BEGINNING)}"
+        return f"# {remark}\n{_MARK}{json.dumps(fields, ensure_ascii=False)}\n{content}"
 
 
 def digest(text: str) -> str:
@@ -59,23 +72,29 @@ def read_header(text: str) -> Header | None:
 
     Raises `UnknownHeaderFormat` when another version did, in a form that this one cannot read.
     """
-    lines = text.split("\n", LINES)
-    if len(lines) <= LINES or not lines[1].startswith(_MARK):
-        return None
     try:
-        content = json.loads(lines[1].removeprefix(_MARK))
+        content = _entry(text)
         written_as = content.pop("format")
         if written_as == FORMAT:
             return Header(**content)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        # Damaged by hand, or somebody else's remark: nothing that may be written over.
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        # No header, one damaged by hand, or somebody else's remark: nothing that may be written over.
         return None
-    raise UnknownHeaderFormat(f"its second line is of format {written_as}, and this Trainyard reads {FORMAT}")
+    raise UnknownHeaderFormat(f"its header is of format {written_as}, and this Trainyard reads {FORMAT}")
 
 
 def content_of(text: str) -> str:
     """What stands beneath the header of a rendered text."""
-    return text.split("\n", LINES)[LINES]
+    _, entry, content = _parts(text)
+    if text.startswith("{"):
+        # Where an editor laid out the JSON anew there is no telling the two apart, and it was edited in any case.
+        return JSON_BEGINNING + content if entry.startswith(_JSON_MARK) else text
+    return content
+
+
+def content_lines_in_header(file: Path) -> int:
+    """How many lines of its content stand above or within a file's header: in JSON the one with the brace."""
+    return JSON_BEGINNING.count("\n") if file.suffix == JSON_SUFFIX else 0
 
 
 def was_edited(text: str, header: Header) -> bool:
@@ -85,5 +104,25 @@ def was_edited(text: str, header: Header) -> bool:
 
 def may_hold_header(file: Path) -> bool:
     """Whether a file begins as a rendered one does, without reading all of it."""
+    mark = f'"{_JSON_KEY}"' if file.suffix == JSON_SUFFIX else f"\n{_MARK}"
     with file.open("rb") as opened:
-        return f"\n{_MARK}".encode() in opened.read(_LONGEST_HEADER_CHARACTERS)
+        return mark.encode() in opened.read(_LONGEST_HEADER_CHARACTERS)
+
+
+def _entry(text: str) -> Any:
+    """What the header says, as it stands there."""
+    if text.startswith("{"):
+        entry = json.loads(text)[_JSON_KEY]
+        del entry["remark"]
+        return entry
+    _, line, _ = _parts(text)
+    if not line.startswith(_MARK):
+        raise ValueError("no header")
+    return json.loads(line.removeprefix(_MARK))
+
+
+def _parts(text: str) -> tuple[str, str, str]:
+    """The first line, the second, and all that follows."""
+    first, _, rest = text.partition("\n")
+    second, _, content = rest.partition("\n")
+    return first, second, content

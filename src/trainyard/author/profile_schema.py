@@ -88,6 +88,7 @@ _PATTERN_WORDS = {
     "^[A-Za-z][A-Za-z0-9-]{1,22}[A-Za-z0-9]$": "Azure takes 3 to 24 letters, digits and hyphens, a letter first",
     "^[1-9][0-9]*[kmgKMG]$": "a whole number with k, m or g behind it is wanted, such as 64g",
     "^azureml:": "an address that begins with azureml: is wanted",
+    "^\\{": "a JSON object is wanted, in quotes",
 }
 
 

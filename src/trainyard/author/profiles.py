@@ -85,6 +85,12 @@ def environment_names(project: Project) -> list[str]:
     return sorted(file.name.removesuffix(".yaml.j2") for file in (project.templates / "environments").glob("*.yaml.j2"))
 
 
+def deepspeed_config_names(project: Project) -> list[str]:
+    """DeepSpeed's configurations that the project renders itself, by the name a profile may say."""
+    files = (project.templates / "components" / "deepspeed").glob("*.json.j2")
+    return sorted(file.name.removesuffix(".json.j2") for file in files if not file.name.startswith("_"))
+
+
 def load_profile(project: Project, name: str, settings: Mapping[str, object] | None = None) -> Profile:
     """Read a profile, what it extends, and lay `settings` (dotted keys, as in `--set`) over it.
 
@@ -100,7 +106,13 @@ def load_profile(project: Project, name: str, settings: Mapping[str, object] | N
         raise UsageError(f"--set {setting}: name the profile itself, as in: trainyard render {name}")
     layers = read_layers(project, name, given)
     _raise_if_any(check_against_schema(layers))
-    _raise_if_any([*_machine_problems(layers), *_environment_problems(layers, environment_names(project))])
+    _raise_if_any(
+        [
+            *_machine_problems(layers),
+            *_environment_problems(layers, environment_names(project)),
+            *_deepspeed_problems(layers, deepspeed_config_names(project)),
+        ]
+    )
     return _assemble(name, layers, given)
 
 
@@ -167,6 +179,17 @@ def _environment_problems(layers: Layers, own: Sequence[str]) -> list[Diagnostic
         )
         for path, value in stated.items()
         if not is_environment_reference(value) and value not in own
+    ]
+
+
+def _deepspeed_problems(layers: Layers, known: Sequence[str]) -> list[Diagnostic]:
+    """A configuration that there is no template of."""
+    name = layers.data.get("pipelines", {}).get("deepspeed", {}).get("config")
+    if name is None or name in known:
+        return []
+    message = f"'{name}' is no configuration of templates/components/deepspeed/"
+    return [
+        layers.problem(("pipelines", "deepspeed", "config"), rule_ids.PROFILE_VALUE, message, did_you_mean(name, known))
     ]
 
 

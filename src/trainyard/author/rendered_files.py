@@ -11,6 +11,7 @@ from pathlib import Path
 from trainyard.author import rule_ids
 from trainyard.author.header import Header, UnknownHeaderFormat, may_hold_header, read_header
 from trainyard.author.project import Project
+from trainyard.author.templates import SUFFIX
 from trainyard.errors import UsageError
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 
@@ -25,8 +26,16 @@ class FileOnDisk:
 
 
 def files_on_disk(project: Project, root: Path) -> list[FileOnDisk]:
-    """Every rendered file below a root, in the folders that the project's templates have; sorted by path."""
-    return [found for path in _candidates(project, root) if (found := read_rendered(path)) is not None]
+    """Every rendered file below a root, in the folders that the project's templates have; sorted by path.
+
+    A copy of one, under a name of its own, is whose who made it.
+    """
+    return [
+        found
+        for path in _candidates(project, root)
+        if (found := read_rendered(path)) is not None
+        if path == root / found.header.template.removesuffix(SUFFIX)
+    ]
 
 
 def read_rendered(path: Path) -> FileOnDisk | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.author import rule_ids
-from trainyard.author.header import LINES, Header, digest
+from trainyard.author.header import JSON_BEGINNING, JSON_SUFFIX, LINES, Header, content_lines_in_header, digest
 from trainyard.author.profiles import Profile, is_environment_reference, load_profile
 from trainyard.author.project import Project
 from trainyard.author.rendered_files import rendered_for
@@ -74,7 +75,7 @@ def render(
             rendered = _with_header(templates, project, profile, root, template, content)
             files[rendered.path] = rendered
     for rendered in files.values():
-        _check_yaml(rendered, project)
+        _check_form(rendered, project)
     return Rendering(project, profile, root, files)
 
 
@@ -87,6 +88,7 @@ def _render_one(environment: Environment, project: Project, profile: Profile, ro
 def _with_header(
     templates: TemplateSet, project: Project, profile: Profile, root: Path, template: str, content: str
 ) -> RenderedFile:
+    path = root / template.removesuffix(SUFFIX)
     header = Header(
         template=template,
         profile=profile.name,
@@ -97,11 +99,10 @@ def _with_header(
     )
 
     def make_map() -> SourceMap:
-        return map_sources(
-            project, content, lambda marking: _render_one(marking, project, profile, root, template), LINES
-        )
+        lines = map_sources(project, content, lambda marking: _render_one(marking, project, profile, root, template))
+        return SourceMap(lines[content_lines_in_header(path) :], LINES + 1)
 
-    return RenderedFile(root / template.removesuffix(SUFFIX), header.text() + content, template, make_map)
+    return RenderedFile(path, header.joined_with(path, content), template, make_map)
 
 
 def context_of(project: Project, profile: Profile, root: Path, template: str) -> dict[str, Any]:
@@ -139,29 +140,55 @@ def _as_written(original: str, text: str) -> str:
     return changed
 
 
-def _check_yaml(rendered: RenderedFile, project: Project) -> None:
-    """Hold a rendered YAML file to being YAML, before anything is written. Raises SpecError at the template's line."""
-    if rendered.path.suffix not in (".yaml", ".yml"):
+def _check_form(rendered: RenderedFile, project: Project) -> None:
+    """Hold a rendered YAML or JSON file to being that, before anything is written.
+
+    Raises SpecError at the template's line.
+    """
+    if rendered.path.suffix not in _LANGUAGES:
         return
+    language, find_problems = _LANGUAGES[rendered.path.suffix]
+    problems = find_problems(rendered)
+    if problems:
+        raise SpecError([_at_template(problem, rendered, project, language) for problem in problems])
+
+
+def _yaml_problems(rendered: RenderedFile) -> list[Diagnostic]:
     from trainyard.spec.documents import parse_document
 
     try:
-        problems = parse_document(rendered.path, rendered.text).problems
+        return list(parse_document(rendered.path, rendered.text).problems)
     except SpecError as error:
-        problems = list(error.diagnostics)
-    if problems:
-        raise SpecError([_at_template(problem, rendered, project) for problem in problems])
+        return list(error.diagnostics)
 
 
-def _at_template(problem: Diagnostic, rendered: RenderedFile, project: Project) -> Diagnostic:
+def _json_problems(rendered: RenderedFile) -> list[Diagnostic]:
+    try:
+        json.loads(rendered.text)
+    except json.JSONDecodeError as error:
+        # The header stands beneath the first brace, so all else is found here too: a list, an object without a key.
+        span = Span(rendered.path, error.lineno, error.colno, error.lineno, error.colno)
+        message = f"{error.msg[0].lower()}{error.msg[1:]} (its first line is {JSON_BEGINNING.strip()} alone)"
+        return [Diagnostic(span, rule_ids.RENDERED_MALFORMED, message)]
+    return []
+
+
+_LANGUAGES: dict[str, tuple[str, Callable[[RenderedFile], list[Diagnostic]]]] = {
+    ".yaml": ("YAML", _yaml_problems),
+    ".yml": ("YAML", _yaml_problems),
+    JSON_SUFFIX: ("JSON", _json_problems),
+}
+
+
+def _at_template(problem: Diagnostic, rendered: RenderedFile, project: Project, language: str) -> Diagnostic:
     template = project.templates / rendered.template
     source = rendered.source_map.source_of(problem.span.line)
     lines = rendered.text.split("\n")
     line = lines[problem.span.line - 1] if problem.span.line <= len(lines) else ""
     return Diagnostic(
         span=source.template if source is not None and source.template is not None else Span(template),
-        rule=rule_ids.RENDERED_NOT_YAML,
-        message=f"what this renders is no usable YAML: {problem.message}",
+        rule=rule_ids.RENDERED_MALFORMED,
+        message=f"what this renders is no usable {language}: {problem.message}",
         hint=f"Rendered line {problem.span.line}: {line.rstrip()}",
         related=tuple(Related(span, "the profile's value") for span in (source.profile if source is not None else ())),
     )

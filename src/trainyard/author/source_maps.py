@@ -45,14 +45,13 @@ class SourceMap:
         return self.lines[index] if 0 <= index < len(self.lines) else None
 
 
-def map_sources(project: Project, content: str, render_with: Callable[[Any], str], header_lines: int) -> SourceMap:
-    """Map a content that begins beneath a header. `render_with` renders it again with the given templates."""
+def map_sources(project: Project, content: str, render_with: Callable[[Any], str]) -> tuple[LineSource, ...]:
+    """The source of each line of a content. `render_with` renders it again with the given templates."""
     places: list[Span] = []
     templates = _marking_templates(project, places)
     marked = render_with(templates)
     # Where a template looks at the very characters of its own text, marks may change the outcome: then no map.
-    lines = tuple(_read_marks(marked, places)) if _MARK.sub("", marked) == content else ()
-    return SourceMap(lines, header_lines + 1)
+    return tuple(_read_marks(marked, places)) if _MARK.sub("", marked) == content else ()
 
 
 def _marking_templates(project: Project, places: list[Span]) -> Any:

@@ -20,14 +20,13 @@ class StepDescription:
     @property
     def title(self) -> str:
         """The name for people: `train_ddp` becomes `Train DDP`."""
-        words = self.name.split("_")
-        return " ".join(word.upper() if word in _ABBREVIATIONS else word.capitalize() for word in words)
+        return " ".join(_PROPER_NAMES.get(word, word.capitalize()) for word in self.name.split("_"))
 
     @property
     def inputs(self) -> tuple[StepField, ...]:
-        """Folders that are read, then parameters: a component's inputs."""
-        folders = tuple(field for field in self.fields if field.kind == "input")
-        return folders + tuple(field for field in self.fields if field.kind == "parameter")
+        """Folders and files that are read, then parameters: a component's inputs."""
+        data = tuple(field for field in self.fields if field.kind == "input")
+        return data + tuple(field for field in self.fields if field.kind == "parameter")
 
     @property
     def outputs(self) -> tuple[StepField, ...]:
@@ -40,7 +39,7 @@ class StepDescription:
         return {field.name: field for field in self.fields}
 
 
-_ABBREVIATIONS = frozenset({"ddp", "fsdp"})
+_PROPER_NAMES = {"ddp": "DDP", "fsdp": "FSDP", "deepspeed": "DeepSpeed"}
 
 
 @cache

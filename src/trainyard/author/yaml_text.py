@@ -28,6 +28,8 @@ def yaml_scalar(value: object) -> str:
     text = str(value)
     if _PLAIN.fullmatch(text) and text.lower() not in _NOT_TEXT and not re.match(r"\.[0-9inINN]", text):
         return text
+    if '"' in text and "'" not in text and text.isascii() and text.isprintable():
+        return f"'{text}'"
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found.group()):04x}", json.dumps(text, ensure_ascii=False))
 
 

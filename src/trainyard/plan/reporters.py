@@ -154,6 +154,8 @@ def _job_as_json(job: JobPlan) -> dict[str, Any]:
             "accumulation_steps": job.batch.accumulation_steps,
             "world_size": job.batch.world_size,
             "global_batch_size": job.batch.global_batch_size,
+            "sequence_length": job.batch.sequence_length,
+            "tokens_per_step": job.batch.tokens_per_step,
             "fits": job.batch.fits,
             "nearest_global_batch_sizes": list(job.batch.nearest_global_batch_sizes),
         }

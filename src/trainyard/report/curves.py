@@ -17,7 +17,7 @@ _MARKED_POINTS = 40
 _LEAST_RELATIVE_RANGE = 1e-4
 
 _HEIGHT = 240
-_WIDTHS = (430, 326)  # of the charts of each row: two stand beside each other, or three, at one size of letters
+_WIDTHS = (430, 326, 326)  # of the charts of each row: two stand beside each other, or three, at one size of letters
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 14, 12, 40
 
 
@@ -66,9 +66,11 @@ class _ChartKind:
     """Name in the metrics, label, style."""
     is_share: bool = False
     from_zero: bool = False
+    unless: str = ""
+    """A series that says the same in a better unit: where it is there, this chart is not."""
 
 
-# Two rows: what was learnt, and how the training went.
+# Three rows: what was learnt, how the training went, and where its time went.
 _CHARTS = (
     (
         _ChartKind("Loss", (("loss", "training", "first"), ("validation_loss", "validation", "second"))),
@@ -77,11 +79,33 @@ _CHARTS = (
             (("accuracy", "training", "first"), ("validation_accuracy", "validation", "second")),
             is_share=True,
         ),
+        _ChartKind("Perplexity", (("validation_perplexity", "validation", "second"),)),
     ),
     (
         _ChartKind("Learning rate", (("learning_rate", "learning rate", "first"),), from_zero=True),
         _ChartKind("Gradient norm", (("grad_norm", "gradient norm", "first"),), from_zero=True),
-        _ChartKind("Samples per second", (("samples_per_second", "samples per second", "first"),), from_zero=True),
+        _ChartKind(
+            "Samples per second",
+            (("samples_per_second", "samples per second", "first"),),
+            from_zero=True,
+            unless="tokens_per_second",
+        ),
+        _ChartKind("Tokens per second", (("tokens_per_second", "tokens per second", "first"),), from_zero=True),
+    ),
+    (
+        _ChartKind(
+            "Seconds per step",
+            (("step_seconds_p50", "median", "first"), ("step_seconds_p99", "99th percentile", "second")),
+            from_zero=True,
+        ),
+        _ChartKind(
+            "Seconds of own work",
+            (("slowest_rank_seconds", "slowest rank", "first"), ("fastest_rank_seconds", "fastest rank", "second")),
+            from_zero=True,
+        ),
+        _ChartKind(
+            "Seconds waited for data", (("data_wait_seconds", "seconds waited for data", "first"),), from_zero=True
+        ),
     ),
 )
 
@@ -96,7 +120,7 @@ def draw_charts(metrics: Metrics) -> list[list[Chart]]:
 
 
 def _present(kind: _ChartKind, metrics: Metrics) -> bool:
-    return any(name in metrics.series for name, _, _ in kind.series)
+    return kind.unless not in metrics.series and any(name in metrics.series for name, _, _ in kind.series)
 
 
 def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:

@@ -57,14 +57,31 @@ class ClassFigures:
 
 
 @dataclass(frozen=True)
+class GeneratedText:
+    """A sample of what a language model writes; `text` begins with the prompt that it went on from."""
+
+    prompt: str
+    text: str
+
+    @property
+    def continuation(self) -> str:
+        """What the model added."""
+        return self.text.removeprefix(self.prompt)
+
+
+@dataclass(frozen=True)
 class Evaluation:
-    """The result of evaluating a model on one split."""
+    """The result of evaluating a model on one split; a classifier and a language model have different figures."""
 
     split: str
     samples: int
-    loss: float | None
-    accuracy: float | None
-    classes: tuple[ClassFigures, ...]
+    loss: float | None = None
+    accuracy: float | None = None
+    classes: tuple[ClassFigures, ...] = ()
+    perplexity: float | None = None
+    bits_per_byte: float | None = None
+    tokens: int | None = None
+    generated: GeneratedText | None = None
 
 
 @dataclass(frozen=True)
@@ -77,10 +94,12 @@ class ConfusionMatrix:
 
 @dataclass(frozen=True)
 class Dataset:
-    """What a prepare step wrote: samples by split, and the names of the classes where it has any."""
+    """What a prepare step wrote: samples by split; the classes of images; the length and vocabulary of text."""
 
     samples: dict[str, int]
     classes: tuple[str, ...]
+    tokens_per_sample: int | None = None
+    vocabulary_size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -165,7 +184,15 @@ def _evaluation(document: dict[str, Any]) -> Evaluation:
             )
             for row in document.get("classes") or ()
         ),
+        perplexity=_number(document.get("perplexity")),
+        bits_per_byte=_number(document.get("bits_per_byte")),
+        tokens=int(document["tokens"]) if "tokens" in document else None,
+        generated=_generated_text(document["sample"]) if document.get("sample") else None,
     )
+
+
+def _generated_text(document: dict[str, Any]) -> GeneratedText:
+    return GeneratedText(prompt=str(document["prompt"]), text=str(document["text"]))
 
 
 def _confusion_matrix(document: dict[str, Any]) -> ConfusionMatrix:
@@ -177,9 +204,13 @@ def _confusion_matrix(document: dict[str, Any]) -> ConfusionMatrix:
 
 
 def _dataset(document: dict[str, Any]) -> Dataset:
+    text = document.get("text")
     return Dataset(
         samples={name: int(split["samples"]) for name, split in document["splits"].items()},
         classes=tuple(str(name) for name in document.get("classes") or ()),
+        # A sample holds one token more than the model predicts: the first is only read.
+        tokens_per_sample=int(document["arrays"]["tokens"]["shape"][0]) - 1 if text else None,
+        vocabulary_size=int(text["vocabulary_size"]) if text else None,
     )
 
 

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A quantity as it is shown, with what it is called."""
+
+    label: str
+    value: str
+
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -63,6 +73,11 @@ def number(value: float | None) -> str:
     if not math.isfinite(value):
         return "not finite"
     return f"{value:.4g}"
+
+
+def memory(size_bytes: float) -> str:
+    """`512 MiB`, `31.2 GiB`."""
+    return f"{size_bytes / 2**30:.1f} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.0f} MiB"
 
 
 def as_text(value: Any) -> str:

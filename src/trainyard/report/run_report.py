@@ -13,8 +13,10 @@ from trainyard.report import quantities
 from trainyard.report.confusion import HeatMap, Mistake, draw_heat_map, most_frequent_mistakes
 from trainyard.report.curves import Chart, draw_charts
 from trainyard.report.graph_drawing import NODE_HEIGHT, NODE_WIDTH, draw_graph, process_counts
-from trainyard.report.job_results import JobResults, read_job_results
+from trainyard.report.job_results import Evaluation, JobResults, read_job_results
+from trainyard.report.quantities import Figure
 from trainyard.report.run_record import JobRecord, ReportError, RunRecord, read_run_record
+from trainyard.report.speed import speed_figures
 from trainyard.report.timeline import draw_timeline
 
 __all__ = ["ReportError", "write_report"]
@@ -39,6 +41,8 @@ class JobView:
     results: JobResults
     inputs: tuple[Input, ...]
     charts: list[list[Chart]]
+    speed: list[Figure]
+    figures: list[Figure]
     heat_map: HeatMap | None
     mistakes: list[Mistake]
 
@@ -112,6 +116,8 @@ def _view(job: JobRecord, origins: dict[str, str], run_folder: Path) -> JobView:
         results=results,
         inputs=tuple(_input(name, value, origins, run_folder) for name, value in job.inputs.items()),
         charts=draw_charts(results.metrics) if results.metrics else [],
+        speed=speed_figures(results.metrics) if results.metrics else [],
+        figures=_evaluation_figures(results.evaluation) if results.evaluation else [],
         heat_map=draw_heat_map(confusion) if confusion else None,
         mistakes=most_frequent_mistakes(confusion) if confusion else [],
     )
@@ -134,16 +140,20 @@ def _input(name: str, value: Any, origins: dict[str, str], run_folder: Path) -> 
 
 
 def _headline(jobs: list[JobView]) -> Headline | None:
-    """The accuracy of the last evaluation; without one, the last figure of the last training."""
+    """The accuracy or perplexity of the last evaluation; without one, the last figure of the last training."""
     for job in reversed(jobs):
         evaluation = job.results.evaluation
         if evaluation is not None and evaluation.accuracy is not None:
             detail = quantities.counted(evaluation.samples, "sample")
             return Headline(f"{evaluation.split} accuracy", quantities.percentage(evaluation.accuracy), detail)
+        if evaluation is not None and evaluation.perplexity is not None:
+            detail = quantities.counted(*_extent(evaluation))
+            return Headline(f"{evaluation.split} perplexity", quantities.number(evaluation.perplexity), detail)
     for job in reversed(jobs):
         series = job.results.metrics.series if job.results.metrics else {}
         for name, label, write in (
             ("validation_accuracy", "validation accuracy", quantities.percentage),
+            ("validation_perplexity", "validation perplexity", quantities.number),
             ("validation_loss", "validation loss", quantities.number),
             ("loss", "training loss", quantities.number),
         ):
@@ -151,6 +161,21 @@ def _headline(jobs: list[JobView]) -> Headline | None:
                 step, value = series[name][-1]
                 return Headline(label, write(value), f"at step {quantities.count(step)}")
     return None
+
+
+def _evaluation_figures(evaluation: Evaluation) -> list[Figure]:
+    figures = (
+        ("accuracy", quantities.percentage, evaluation.accuracy),
+        ("perplexity", quantities.number, evaluation.perplexity),
+        ("loss", quantities.number, evaluation.loss),
+        ("bits per byte", quantities.number, evaluation.bits_per_byte),
+    )
+    return [Figure(label, write(value)) for label, write, value in figures if value is not None]
+
+
+def _extent(evaluation: Evaluation) -> tuple[int, str]:
+    """How much was evaluated on: tokens where they are counted, else samples."""
+    return (evaluation.samples, "sample") if evaluation.tokens is None else (evaluation.tokens, "token")
 
 
 def _link(path: str, run_folder: Path) -> str:

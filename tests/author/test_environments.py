@@ -1,0 +1,65 @@
+"""The images that are built for jobs hold what the steps import, at the versions that the tests run with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from trainyard.author.project import Project
+from trainyard.author.rendering import render
+
+ENVIRONMENTS = ("trainyard", "trainyard-rocm")
+IMPORTED_AS = {
+    "pillow": "PIL",
+    "scikit-learn": "sklearn",
+    "mlflow-skinny": "mlflow",
+    "azureml-mlflow": "azureml.mlflow",
+}
+
+
+def pins(text: str, python_version: str = "3.10") -> dict[str, str]:
+    """The exact version of each package in a requirements file, on one version of Python."""
+    lines = (line.partition("#")[0].strip() for line in text.splitlines())
+    requirements = [Requirement(line) for line in lines if line]
+    return {
+        each.name: str(each.specifier)
+        for each in requirements
+        if each.marker is None or each.marker.evaluate({"python_version": python_version})
+    }
+
+
+def rendered(project: Project, name: str) -> str:
+    return render(project, "t4").files[project.root / "environments" / name].text
+
+
+def train_extra(root: Path) -> set[str]:
+    """What pyproject.toml says that a step may import. Its `train` is a list with one requirement on each line."""
+    lines = (root / "pyproject.toml").read_text(encoding="utf-8").split("\ntrain = [\n")[1].split("\n]")[0].splitlines()
+    return {Requirement(line.strip(' ",')).name for line in lines if line.strip().startswith('"')}
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_an_image_has_every_package_that_steps_import_but_torch(repository: Project, environment: str) -> None:
+    installed = pins(rendered(repository, f"{environment}/requirements.txt"))
+    assert set(installed) == train_extra(repository.root) - {"torch"} | {"azureml-mlflow"}
+    assert all(version.startswith("==") for version in installed.values())
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_versions_are_those_that_the_tests_run_with(repository: Project, environment: str) -> None:
+    tested = pins((repository.root / "constraints.txt").read_text(encoding="utf-8"))
+    installed = pins(rendered(repository, f"{environment}/requirements.txt"))
+    # azureml-mlflow is only of use on Azure ML.
+    assert {name: version for name, version in installed.items() if tested.get(name) != version} == {
+        "azureml-mlflow": installed["azureml-mlflow"]
+    }
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_the_build_tries_each_package(repository: Project, environment: str) -> None:
+    (line,) = [line for line in rendered(repository, f"{environment}/Dockerfile").splitlines() if "import " in line]
+    imported = set(line.split("import ")[1].split(";")[0].split(", "))
+    installed = pins(rendered(repository, f"{environment}/requirements.txt"))
+    assert {IMPORTED_AS.get(name, name) for name in installed} <= imported | {"numpy"}
