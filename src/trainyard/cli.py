@@ -26,9 +26,12 @@ from trainyard.terminal import (
 
 if TYPE_CHECKING:
     from trainyard.author.project import Project
+    from trainyard.lint.linter import LintResult
+    from trainyard.lint.settings import LintSettings
     from trainyard.spec.diagnostic import Diagnostic
     from trainyard.spec.model import Pipeline
 
+_FORMATS_OF_LINT = ("text", "json", "sarif", "github")
 _FORMATS_OF_PLAN = ("text", "json", "markdown")
 
 
@@ -153,33 +156,69 @@ def render(profile: str | None, settings: tuple[str, ...], check: bool, diff: bo
 @trainyard_command.command(short_help="Every mistake in the YAML, on its line.")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("-f", "--file", "more_paths", multiple=True, metavar="FILE", help="The same as PATH, as in `az ml`.")
-@click.option("--format", "output_format", type=click.Choice(("text", "json")), default="text", show_default=True)
-def lint(paths: tuple[str, ...], more_paths: tuple[str, ...], output_format: str) -> None:
+@click.option("--format", "output_format", type=click.Choice(_FORMATS_OF_LINT), default="text", show_default=True)
+@click.option("--fix", is_flag=True, help="Write what is surely meant: mistyped names, unquoted texts.")
+@click.option("--baseline", type=click.Path(dir_okay=False, path_type=Path), help="Known findings, to be passed over.")
+@click.option("--write-baseline", is_flag=True, help="Write what is found now as known, into the baseline.")
+def lint(
+    paths: tuple[str, ...],
+    more_paths: tuple[str, ...],
+    output_format: str,
+    fix: bool,
+    baseline: Path | None,
+    write_baseline: bool,
+) -> None:
     """Check Azure ML YAML: every mistake with file, line, column and what to do. Exit 1 when there is an error.
 
     \b
     Examples:
       trainyard lint                          the project's components, pipelines, environments, compute, profiles
       trainyard lint pipelines/ddp.yaml       one pipeline with its components
-      trainyard lint --format json my/folder  for other tools
+      trainyard lint --fix                    mend mistyped names and unquoted texts in place
+      trainyard lint --format sarif my/folder for code scanning; github and json for others
     """
-    from trainyard.lint.linter import lint as check
+    from trainyard.lint.reporting.summary import summarise
 
+    if fix and write_baseline:
+        raise click.UsageError("--fix and --write-baseline exclude each other: fix first, then write what remains.")
     chosen = [Path(path) for path in (*paths, *more_paths)] or _folders_to_lint()
-    result = check(chosen)
-    diagnostics = _with_template_lines(_with_profile_findings(result.diagnostics, chosen))
-    if output_format == "json":
-        from trainyard.lint.reporters import as_json
+    settings, result = _lint(chosen)
+    if fix:
+        result = _fix(chosen, settings, result)
+    found = _with_profile_findings(result.diagnostics, chosen)
+    file = baseline or settings.baseline
+    if write_baseline:
+        if file is None:
+            raise click.UsageError("--write-baseline: say where, with --baseline FILE.")
+        from trainyard.lint.baseline import read_baseline
+        from trainyard.lint.baseline import write_baseline as write
 
-        click.echo(as_json(diagnostics, relative_to=Path.cwd()))
-    else:
-        print_diagnostics(diagnostics)
-        errors = sum(diagnostic.severity == "error" for diagnostic in diagnostics)
-        others = len(diagnostics) - errors
-        found = f"{count(errors, 'error')}, {count(others, 'warning')}" if diagnostics else "no findings"
-        click.echo(f"{found} in {count(result.files_checked, 'file')}", err=True)
+        written = write(file, found, result.files, read_baseline(file) if file.exists() else None)
+        click.echo(f"{short(file)} knows {count(written, 'finding')} now", err=True)
+        return
+    left = _without_known(found, file, result.files)
+    diagnostics = _with_template_lines(left)
+    _print_findings(diagnostics, output_format)
+    if output_format == "text":
+        known, fixable = len(found) - len(left), 0 if fix else _count_fixable(left)
+        click.echo(summarise(diagnostics, result.files_checked, known=known, fixable=fixable), err=True)
     if any(diagnostic.severity == "error" for diagnostic in diagnostics):
         sys.exit(1)
+
+
+@trainyard_command.command(short_help="A rule of lint in full, with an example.")
+@click.argument("rule")
+def explain(rule: str) -> None:
+    """What a rule of lint means, what Azure ML does, and how it is mended. RULE is an id or a name.
+
+    \b
+    Examples:
+      trainyard explain AML206
+      trainyard explain unknown-command-port
+    """
+    from trainyard.lint.explanation import as_text, find_rule
+
+    click.echo(as_text(find_rule(rule)))
 
 
 # plan, graph ----------------------------------------------------------------------------------------------------------
@@ -462,6 +501,82 @@ def _folders_to_lint() -> list[Path]:
     return [folder for folder in (_root() / name for name in STANDARD_FOLDERS) if folder.is_dir()]
 
 
+def _lint(paths: Sequence[Path]) -> tuple[LintSettings, LintResult]:
+    """What lint finds with the settings of the project that the paths lie in, and these."""
+    import gc
+
+    # Documents are kept to the end: looking for cycles among them again and again takes half of the time.
+    gc.disable()
+    try:
+        from trainyard.lint.linter import lint as check
+        from trainyard.lint.rules import RULES
+        from trainyard.lint.settings import settings_for
+
+        settings = settings_for(paths, RULES)
+        return settings, check(paths, settings)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _fix(paths: Sequence[Path], settings: LintSettings, result: LintResult) -> LintResult:
+    """Mend what can be mended, say what was, and give what remains."""
+    from trainyard.lint.fixes import fix
+    from trainyard.lint.linter import lint as check
+
+    fixed = fix(result, lambda texts: check(paths, settings, texts), lambda file: not _is_rendered(file))
+    for each in fixed.mended:
+        click.echo(f"fixed {short(each.span.file)}:{each.span.line}: {each.message} -> {each.replacement}", err=True)
+    remaining = [diagnostic for diagnostic in fixed.result.diagnostics if diagnostic.replacement is not None]
+    for file in sorted({diagnostic.span.file for diagnostic in remaining if _is_rendered(diagnostic.span.file)}):
+        click.echo(f"not fixed: {short(file)} is rendered; its template, named below, is the place", err=True)
+    return fixed.result
+
+
+def _is_rendered(file: Path) -> bool:
+    from trainyard.author.rendered_files import read_rendered
+    from trainyard.spec.diagnostic import SpecError
+
+    try:
+        return read_rendered(file) is not None
+    except SpecError:
+        # Another version of Trainyard rendered it.
+        return True
+
+
+def _count_fixable(diagnostics: Sequence[Diagnostic]) -> int:
+    """How many findings `--fix` would try to mend; a rendered file is mended in its template."""
+    return sum(each.replacement is not None and not _is_rendered(each.span.file) for each in diagnostics)
+
+
+def _without_known(
+    diagnostics: Sequence[Diagnostic], baseline: Path | None, checked: Sequence[Path]
+) -> list[Diagnostic]:
+    """Findings that the baseline does not know, and its entries that nothing was found for."""
+    if baseline is None:
+        return list(diagnostics)
+    from trainyard.lint.baseline import read_baseline
+
+    return read_baseline(baseline).sift(diagnostics, checked)
+
+
+def _print_findings(diagnostics: Sequence[Diagnostic], output_format: str) -> None:
+    """Findings for people on stderr; for programs on stdout."""
+    if output_format == "text":
+        print_diagnostics(diagnostics)
+        return
+    from trainyard.lint.reporting.github import as_github, checkout_folder
+    from trainyard.lint.reporting.json_list import as_json
+    from trainyard.lint.reporting.sarif import as_sarif
+
+    if output_format == "json":
+        click.echo(as_json(diagnostics, relative_to=Path.cwd()))
+    elif output_format == "sarif":
+        click.echo(as_sarif(diagnostics, relative_to=checkout_folder()))
+    elif diagnostics:
+        click.echo(as_github(diagnostics, relative_to=checkout_folder()))
+
+
 def _load(file: Path) -> Pipeline:
     from trainyard.spec.loading import load_pipeline
 
@@ -470,13 +585,16 @@ def _load(file: Path) -> Pipeline:
 
 def _with_profile_findings(diagnostics: Sequence[Diagnostic], paths: Sequence[Path]) -> list[Diagnostic]:
     """Findings, with those of profiles said by their own reader, which follows `extends` and knows the machines."""
+    root = _root()
+    profiles = root / "profiles"
+    chosen = [path.resolve() for path in paths]
+    if not any(path in (profiles, *profiles.parents) or profiles in path.parents for path in chosen):
+        return list(diagnostics)
+    if not profiles.is_dir() or not (root / "templates").is_dir():
+        return list(diagnostics)
     from trainyard.author.profiles import load_profile, profile_names
     from trainyard.spec.diagnostic import SpecError
 
-    root = _root()
-    if not (root / "profiles").is_dir() or not (root / "templates").is_dir():
-        return list(diagnostics)
-    chosen = [path.resolve() for path in paths]
     found: dict[Diagnostic, None] = {}
     for name in profile_names(_project()):
         file = root / "profiles" / f"{name}.yaml"
@@ -493,9 +611,9 @@ def _with_profile_findings(diagnostics: Sequence[Diagnostic], paths: Sequence[Pa
 
 def _refuse_what_lint_calls_an_error(file: Path) -> None:
     """A mistyped key that Azure ML ignores (`distributon:`) must not make a run that says nothing of the cluster's."""
-    from trainyard.lint.linter import lint as check
-
-    errors = [diagnostic for diagnostic in check([file]).diagnostics if diagnostic.severity == "error"]
+    settings, result = _lint([file])
+    found = _without_known(result.diagnostics, settings.baseline, result.files)
+    errors = [diagnostic for diagnostic in found if diagnostic.severity == "error"]
     if errors:
         print_diagnostics(_with_template_lines(errors))
         sys.exit(1)

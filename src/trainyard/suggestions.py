@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+from functools import lru_cache
 
 _MOST_LISTED = 12
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
     """The known name that is most like a mistyped one, or None when none is near. Case counts little."""
+    return _closest(name, tuple(known))
+
+
+# One mistake may stand in a file thousands of times.
+@lru_cache
+def _closest(name: str, known: tuple[str, ...]) -> str | None:
+    from difflib import get_close_matches
+
     by_lowered = {candidate.lower(): candidate for candidate in known}
     lowered = name.lower()
     if lowered in by_lowered:
@@ -18,6 +26,15 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     if matches:
         return by_lowered[matches[0]]
     return next((known for low, known in by_lowered.items() if _same_words(lowered, low)), None)
+
+
+def only_close(name: str, known: Iterable[str]) -> str | None:
+    """The one known name that can be meant so surely that it may be written unasked; None when in doubt.
+
+    One slip in a short name, two in a long one; figures must agree, as `train_1` is no `train_2` mistyped.
+    """
+    found = [candidate for candidate in known if candidate != name and _is_slip(name, candidate)]
+    return found[0] if len(found) == 1 else None
 
 
 def did_you_mean(name: str, known: Iterable[str], nothing_known: str = "") -> str:
@@ -35,6 +52,33 @@ def close_match(name: str, known: Iterable[str]) -> str:
     """A hint that names the closest known name; empty when none is near. For messages that list them already."""
     match = closest(name, known)
     return f"Did you mean '{match}'?" if match is not None else ""
+
+
+def _is_slip(name: str, candidate: str) -> bool:
+    if _figures(name) != _figures(candidate):
+        return False
+    first, second = name.lower().replace("-", "_"), candidate.lower().replace("-", "_")
+    shortest = min(len(first), len(second))
+    most = 0 if shortest < 4 else 1 if shortest < 8 else 2
+    return abs(len(first) - len(second)) <= most and slips(first, second) <= most
+
+
+def _figures(name: str) -> str:
+    return "".join(filter(str.isdigit, name))
+
+
+def slips(first: str, second: str) -> int:
+    """How many letters are left out, put in, changed or swapped with their neighbour (optimal string alignment)."""
+    rows = [list(range(len(second) + 1))]
+    for i, letter in enumerate(first, start=1):
+        row = [i]
+        for j, other in enumerate(second, start=1):
+            cost = min(rows[-1][j] + 1, row[j - 1] + 1, rows[-1][j - 1] + (letter != other))
+            if i > 1 and j > 1 and letter == second[j - 2] and first[i - 2] == other:
+                cost = min(cost, rows[-2][j - 2] + 1)
+            row.append(cost)
+        rows.append(row)
+    return rows[-1][-1]
 
 
 def _same_words(first: str, second: str) -> bool:

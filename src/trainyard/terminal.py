@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ def colour_choice() -> bool | None:
 
 def print_diagnostics(diagnostics: Sequence[Diagnostic]) -> None:
     """Findings on stderr, each with its line and a caret."""
-    from trainyard.lint.reporters import as_text
+    from trainyard.lint.reporting.text import as_text
 
     if diagnostics:
         colour = sys.stderr.isatty() and colour_choice() is None
@@ -49,6 +48,8 @@ def short(path: Path) -> Path:
 
 def program() -> str:
     """How to call this program from here: by its name where that is found, else by its path."""
+    import shutil
+
     called = Path(sys.argv[0])
     if called.name != "trainyard" or shutil.which("trainyard"):
         return "trainyard"

@@ -91,7 +91,8 @@ def client_takes(file: Path, kind: str) -> bool:
             import azure.ai.ml as azure_ml
 
             loaded = azure_ml.load_component(file) if kind == "component" else azure_ml.load_job(file)
-            return bool(loaded._validate(raise_error=False).passed)
+            # A sweep is checked as it is loaded.
+            return (kind == "job" and loaded.type == "sweep") or bool(loaded._validate(raise_error=False).passed)
     except Exception:
         # The client has many classes of errors, and raises plain TypeErrors too.
         return False
@@ -121,7 +122,8 @@ def test_a_pipeline_without_a_type_is_refused_by_both(tmp_path: Path, type_line:
     assert client_takes(file, "job")
     file.write_text(file.read_text().replace("type: pipeline\n", type_line))
     assert not client_takes(file, "job")
-    assert [d.severity for d in lint([file]).diagnostics] == ["error"]
+    (rule,) = [d.rule for d in lint([file]).diagnostics if d.severity == "error"]
+    assert rule == ("AML104" if type_line else "AML102")
 
 
 def test_a_component_without_a_type_is_a_command_to_both(tmp_path: Path) -> None:
@@ -131,6 +133,68 @@ def test_a_component_without_a_type_is_a_command_to_both(tmp_path: Path) -> None
     assert not has_errors(file)
 
 
+SWEEP = """\
+type: sweep
+trial: {command: 'python x.py ${{search_space.a}}', environment: azureml:e:1}
+search_space: {a: {type: uniform, min_value: 0, max_value: 1}}
+objective: {goal: minimize, primary_metric: loss}
+limits: {max_total_trials: 4}
+sampling_algorithm: random
+compute: azureml:c
+"""
+PARALLEL = """\
+type: parallel
+name: p
+inputs: {d: {type: uri_folder}}
+outputs: {o: {type: uri_file}}
+input_data: ${{inputs.d}}
+mini_batch_size: "10"
+task: {type: run_function, code: ., entry_script: x.py, environment: azureml:e:1, append_row_to: '${{outputs.o}}'}
+"""
+SPARK = """\
+type: spark
+name: s
+inputs: {d: {type: uri_folder, mode: direct}}
+code: .
+entry: {file: x.py}
+args: --d ${{inputs.d}}
+conf: {spark.driver.cores: 1, spark.driver.memory: 2g, spark.executor.cores: 1, spark.executor.memory: 2g,
+  spark.executor.instances: 1}
+"""
+COMMAND_JOB = "type: command\ncommand: echo\nenvironment: azureml:e:1\ncompute: azureml:c\n"
+NESTED = "type: pipeline\nname: n\njobs: {a: {component: ./component.yaml}}\n"
+TAKEN_FILES = [
+    ("job", SWEEP),
+    ("job", SWEEP.replace("sampling_algorithm: random", "sampling_algorithm: {type: random, seed: 3}")),
+    ("job", SWEEP + "early_termination: {type: bandit, slack_factor: 0.1, evaluation_interval: 1}\n"),
+    ("job", SWEEP.replace("goal: minimize", "goal: Minimize")),
+    ("component", PARALLEL),
+    ("component", PARALLEL + "mini_batch_error_threshold: -1\nlogging_level: INFO\nretry_settings: {timeout: 3}\n"),
+    ("component", SPARK),
+    ("component", NESTED),
+    ("component", NESTED + "is_deterministic: false\nversion: 3\ninputs: {a: {type: number, default: 3}}\n"),
+    ("job", COMMAND_JOB),
+    ("job", COMMAND_JOB + "identity: {type: UserIdentity}\nservices: {b: {type: vs_code}}\n"),
+    ("job", COMMAND_JOB + "inputs: {a: 3, b: {type: uri_file, path: https://x.org/a.csv}}\noutputs: {o: null}\n"),
+    (
+        "job",
+        "type: pipeline\nsettings: {default_compute: azureml:c}\njobs:\n  a: {type: pipeline, component: ./n.yaml}\n",
+    ),
+]
+REFUSED_FILES = [
+    ("job", SWEEP.replace("goal: minimize", "goal: minimise")),
+    ("job", SWEEP.replace("type: uniform", "type: unifrom")),
+    ("job", SWEEP.replace("sampling_algorithm: random", "sampling_algorithm: bayes")),
+    ("job", SWEEP.replace("max_total_trials", "max_trials")),
+    ("job", SWEEP.replace("type: sweep", "type: Sweep")),
+    ("job", SWEEP.replace("objective: {goal: minimize, primary_metric: loss}\n", "")),
+    ("component", PARALLEL.replace("type: run_function", "type: run_functions")),
+    ("job", COMMAND_JOB.replace("type: command", "type: Command")),
+    ("job", COMMAND_JOB + "identity: {type: user}\n"),
+    ("job", COMMAND_JOB + "inputs: {a: {type: integer, value: 3}}\n"),
+    ("job", "type: Pipeline\njobs:\n  a: {component: ./component.yaml}\n"),
+    ("job", "type: pipeline\ninputs: {n: {type: integer, default: 3}}\njobs:\n  a: {component: ./component.yaml}\n"),
+]
 CASES = [("component", text) for text in TAKEN_COMPONENTS] + [("job", text) for text in TAKEN_JOBS]
 REFUSED = [("component", text) for text in REFUSED_COMPONENTS] + [("job", text) for text in REFUSED_JOBS]
 
@@ -140,6 +204,29 @@ def test_what_the_client_takes_is_no_error(tmp_path: Path, kind: str, text: str)
     file = write(tmp_path, kind, text)
     assert client_takes(file, kind)
     assert not has_errors(file), lint([file]).diagnostics
+
+
+def write_whole(folder: Path, text: str) -> Path:
+    (folder / "component.yaml").write_text("type: command\n" + COMPONENT)
+    (folder / "n.yaml").write_text(NESTED)
+    (folder / "x.py").write_text("")
+    file = folder / "tried.yaml"
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.parametrize(("kind", "text"), TAKEN_FILES)
+def test_whole_files_that_the_client_takes_have_no_error(tmp_path: Path, kind: str, text: str) -> None:
+    file = write_whole(tmp_path, text)
+    assert client_takes(file, kind)
+    assert not has_errors(file), lint([file]).diagnostics
+
+
+@pytest.mark.parametrize(("kind", "text"), REFUSED_FILES)
+def test_whole_files_that_the_client_refuses_have_one(tmp_path: Path, kind: str, text: str) -> None:
+    file = write_whole(tmp_path, text)
+    assert not client_takes(file, kind)
+    assert has_errors(file)
 
 
 @pytest.mark.parametrize(("kind", "text"), REFUSED)

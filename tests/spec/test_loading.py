@@ -176,7 +176,7 @@ jobs:
         ("command: run\n    environment: azureml:e:1\n    code: git+https://host/repo", rule_ids.NOT_SEEN_OFFLINE),
         ("component: ./none.yaml", rule_ids.COMPONENT_NOT_FOUND),
         ("component: ./p.yaml", rule_ids.BAD_REFERENCE),
-        ("component: ./nested.yaml", rule_ids.BAD_REFERENCE),
+        ("component: ./nested.yaml", rule_ids.NOT_RUN_LOCALLY),
         ("component: [a]", rule_ids.WRONG_TYPE),
         ("component:", rule_ids.MISSING_KEY),
         ("component: ./broken.yaml", rule_ids.YAML_SYNTAX),

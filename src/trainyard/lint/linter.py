@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainyard.errors import UsageError
-from trainyard.lint.rules import RULES
+from trainyard.lint.ignores import Ignores, read_ignores, silence
+from trainyard.lint.rules import COMMAND_CHECKS, DOCUMENT_CHECKS, PIPELINE_CHECKS, RULES
 from trainyard.lint.schema_checks import check_schema
+from trainyard.lint.settings import LintSettings
+from trainyard.lint.surroundings import Surroundings
 from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Diagnostic, SpecError
-from trainyard.spec.documents import Document, require_mapping
+from trainyard.spec.documents import Document, require_mapping, shorten
 from trainyard.spec.environments import environment_of
 from trainyard.spec.findings import DocumentStore, Findings
 from trainyard.spec.kinds import Kind, kind_of
+from trainyard.spec.other_files import read_asset, read_other_job, read_schedule, read_sweep_job
 from trainyard.spec.pipelines import ComponentShelf, read_command_job, read_pipeline, read_pipeline_component
 from trainyard.spec.reading import Reading
+from trainyard.spec.seen import Seen
 from trainyard.suggestions import closest
 
 STANDARD_FOLDERS = ("components", "pipelines", "environments", "compute", "profiles")
+_LONGEST = 450
 _YAML_SUFFIXES = frozenset({".yaml", ".yml"})
 # Kept by tools, not by people; `.github` and the like go with the names that begin with a dot.
 _SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "venv"})
@@ -32,22 +38,31 @@ class UnreadablePath(UsageError):
 
 @dataclass(frozen=True)
 class LintResult:
-    """What was found, in the order of files and lines, and in how many Azure ML files."""
+    """What was found, in the order of files and lines, in which Azure ML files, and which comments silence what."""
 
     diagnostics: tuple[Diagnostic, ...]
-    files_checked: int
+    files: tuple[Path, ...]
+    ignores: Mapping[Path, Ignores] = field(default_factory=dict)
+
+    @property
+    def files_checked(self) -> int:
+        """How many Azure ML files were checked."""
+        return len(self.files)
 
 
-def lint(paths: Sequence[Path]) -> LintResult:
+def lint(
+    paths: Sequence[Path], settings: LintSettings | None = None, texts: Mapping[Path, str] | None = None
+) -> LintResult:
     """Check files, and all Azure ML files in folders; without paths, the project's standard folders here.
 
-    A pipeline takes the components and environments it names along; each file is checked once. Raises
-    UnreadablePath for a path that is not there, is no YAML file or holds none.
+    A pipeline takes the components and environments it names along; each file is checked once. `texts` are read in
+    place of what lies on disk. Raises UnreadablePath for a path that is not there, is no YAML file or holds none.
     """
-    session = _Session()
+    session = _Session(settings or LintSettings(), texts or {})
     for file, is_explicit in _files(paths or _standard_folders()):
         session.check_file(file, is_explicit=is_explicit)
-    return LintResult(session.result(), session.files_checked)
+    session.check_closely()
+    return LintResult(session.result(), tuple(session.files), session.ignores)
 
 
 def _standard_folders() -> list[Path]:
@@ -102,42 +117,70 @@ def _yaml_files(folder: Path) -> Iterator[Path]:
 class _Session:
     """One call of lint: what is read is kept, what is found is gathered, nothing is told twice."""
 
-    def __init__(self) -> None:
-        self._store = DocumentStore()
+    def __init__(self, settings: LintSettings, texts: Mapping[Path, str]) -> None:
+        self._settings = settings
+        self._store = DocumentStore(texts)
         self._shelf = ComponentShelf()
+        self._seen = Seen()
+        self._documents: list[tuple[Document, Kind]] = []
         self._found: dict[tuple[Path, int, int], list[Diagnostic]] = {}
         self._said_as_typo: set[tuple[Path, int, int]] = set()
         self._checked: set[Path] = set()
-        self.files_checked = 0
+        self.files: list[Path] = []
+        self.ignores: dict[Path, Ignores] = {}
 
     def result(self) -> tuple[Diagnostic, ...]:
-        """All that was found, by file, line and column."""
-        return tuple(diagnostic for place in sorted(self._found) for diagnostic in self._found[place])
+        """All that was found and no comment answers for, by file, line and column."""
+        found = [diagnostic for place in sorted(self._found) for diagnostic in self._found[place]]
+        spoilt = {diagnostic.span.file for diagnostic in found if diagnostic.severity == "error"}
+        counting = (d for d in found if not (RULES[d.rule].needs_clean_file and d.span.file in spoilt))
+        heard = silence((d for d in counting if not self._settings.excludes(d.span.file)), self.ignores)
+        stale = [d for ignores in self.ignores.values() for d in (*ignores.problems, *ignores.unused())]
+        if stale:
+            heard = sorted([*heard, *stale], key=lambda diagnostic: diagnostic.span)
+        return tuple(self._settings.with_severity(heard))
 
     def check_file(self, file: Path, *, is_explicit: bool) -> None:
-        if file in self._checked:
+        if file in self._checked or self._settings.excludes(file):
             return
         self._checked.add(file)
         try:
             document = self._store.read(file)
         except SpecError as error:
-            self.files_checked += 1
+            self.files.append(file)
             self._add(error.diagnostics)
             return
-        kind = kind_of(document)
+        kind = self._shelf.kind_of_read(file) or kind_of(document)
         if kind is None:
             if is_explicit:
                 self._add_unknown_kind(document)
             return
-        self.files_checked += 1
+        self.files.append(file)
+        ignores = read_ignores(file, document.text, RULES)
+        if ignores is not None:
+            self.ignores[file] = ignores
         self._check_document(document, kind)
 
+    def check_closely(self) -> None:
+        """The checks that look beyond one file, now that all are read."""
+        surroundings = Surroundings(self._store, self._seen, self._settings.computes)
+        for document, kind in self._documents:
+            for check_document in DOCUMENT_CHECKS:
+                self._add(check_document(document, kind, surroundings))
+        for command in self._seen.commands:
+            for check in COMMAND_CHECKS:
+                self._add(check(command, surroundings))
+        for pipeline in self._seen.pipelines:
+            for check_pipeline in PIPELINE_CHECKS:
+                self._add(check_pipeline(pipeline, surroundings))
+
     def _check_document(self, document: Document, kind: Kind) -> None:
+        self._documents.append((document, kind))
         self._add(document.problems)
         self._add(self._schema_findings(document, kind))
         known = len(self._store.files)
         findings = Findings()
-        reading = Reading(document, self._store, findings)
+        reading = Reading(document, self._store, findings, self._seen)
         if kind == "pipeline":
             read_pipeline(document.root, reading, self._shelf)
         elif kind == "pipeline_component":
@@ -148,6 +191,14 @@ class _Session:
             read_command_job(document.root, reading)
         elif kind == "environment":
             environment_of(document.root, reading)
+        elif kind == "sweep_job":
+            read_sweep_job(document.root, reading, self._shelf)
+        elif kind == "other_job":
+            read_other_job(document.root, reading)
+        elif kind == "schedule":
+            read_schedule(document.root, reading)
+        elif kind == "asset":
+            read_asset(document.root, reading)
         # Files that this one names come first, so that their schemas speak before the reader does.
         for file in self._store.files[known:]:
             self.check_file(file, is_explicit=False)
@@ -194,7 +245,9 @@ class _Session:
             at_place = self._found.setdefault(_place(diagnostic), [])
             if any(_same_matter(diagnostic, known) for known in at_place):
                 continue
-            at_place.append(replace(diagnostic, severity=severity) if diagnostic.severity == "error" else diagnostic)
+            if diagnostic.severity == "error":
+                diagnostic = replace(diagnostic, severity=severity)
+            at_place.append(_on_one_line(diagnostic))
 
 
 # A schema and the reader of the model both mind these; the one that speaks first at a place is enough.
@@ -214,5 +267,16 @@ def _place(diagnostic: Diagnostic) -> tuple[Path, int, int]:
     return diagnostic.span.file, diagnostic.span.line, diagnostic.span.column
 
 
+def _on_one_line(diagnostic: Diagnostic) -> Diagnostic:
+    """The finding as it is, but for a name in its texts that has line breaks, or hundreds of characters."""
+    message, hint = (shorten(" ".join(text.splitlines()), _LONGEST) for text in (diagnostic.message, diagnostic.hint))
+    if (message, hint) == (diagnostic.message, diagnostic.hint):
+        return diagnostic
+    return replace(diagnostic, message=message, hint=hint)
+
+
 def _same_matter(new: Diagnostic, known: Diagnostic) -> bool:
+    # How YAML misreads a value is the lesser part of whatever else is wrong with it.
+    if new.rule == rule_ids.YAML_TRAP or new.rule == known.rule == rule_ids.BAD_REFERENCE:
+        return True
     return (new.rule, new.message) == (known.rule, known.message)

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from trainyard.resources import schema_file
@@ -14,7 +15,7 @@ from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Document, Node, describe, shorten
 from trainyard.spec.kinds import Kind
-from trainyard.suggestions import close_match, closest, did_you_mean
+from trainyard.suggestions import close_match, closest, did_you_mean, only_close
 
 if TYPE_CHECKING:
     import jsonschema_rs
@@ -27,12 +28,18 @@ _SCHEMA_OF_KIND: dict[Kind, str] = {
     "component": "component",
     "pipeline_component": "component",
     "command_job": "command_job",
+    "sweep_job": "sweep_job",
+    "other_job": "other_job",
+    "schedule": "schedule",
+    "asset": "asset",
     "environment": "environment",
     "compute": "compute",
     "profile": "profile",
 }
 _NOT_FINITE = re.compile(r"\.(?:nan|inf)\b|[0-9]e[+-]?[0-9]{3}", re.IGNORECASE)
 _SHARED = "common.schema.json"
+# Who has more unknown keys in one mapping has not mistyped them.
+_MOST_HINTS = 100
 
 # What Azure ML's client does with a key it does not know, by where it stands.
 _FATE_AT_ROOT: dict[Kind, str] = {
@@ -67,9 +74,16 @@ def _validator(name: str) -> jsonschema_rs.Validator:
     return jsonschema_rs.validator_for(bundled_schema(name))
 
 
+def schema_of(kind: Kind) -> str | None:
+    """The name of the schema that files of a kind are held against; None for kinds that have none."""
+    return _SCHEMA_OF_KIND.get(kind)
+
+
 def check_schema(document: Document, kind: Kind) -> Iterator[Diagnostic]:
     """What a document breaks of the schema of its kind, each at the key or value that breaks it."""
-    name = _SCHEMA_OF_KIND[kind]
+    name = schema_of(kind)
+    if name is None:
+        return
     for error in _validator(name).iter_errors(_as_json(document)):
         yield from _translate(error, document, kind, bundled_schema(name))
 
@@ -92,8 +106,8 @@ def _translate(error: Any, document: Document, kind: Kind, schema: dict[str, Any
     keyword: str = error.kind.name
     holder = _holder(schema, error.schema_path)
     if keyword in ("additionalProperties", "unevaluatedProperties"):
-        for key in error.kind.value:
-            yield _unknown_key(key, path, holder, document, kind)
+        for number, key in enumerate(error.kind.value):
+            yield _unknown_key(key, path, holder, document, kind, with_hint=number < _MOST_HINTS)
     elif keyword == "required":
         yield _missing_key(error.kind.value, path, holder, document)
     elif keyword == "propertyNames":
@@ -111,9 +125,9 @@ def _holder(schema: dict[str, Any], schema_path: list[str | int]) -> dict[str, A
 
 
 def _unknown_key(
-    key: str, path: list[str | int], holder: Mapping[str, Any], document: Document, kind: Kind
+    key: str, path: list[str | int], holder: Mapping[str, Any], document: Document, kind: Kind, *, with_hint: bool
 ) -> Diagnostic:
-    known = list(holder.get("properties", {}))
+    known = list(holder.get("properties", {})) if with_hint else []
     if not path:
         where, fate = "here", _FATE_AT_ROOT.get(kind, _FATE_ELSEWHERE)
     elif len(path) == 2 and path[0] == "jobs":
@@ -126,9 +140,11 @@ def _unknown_key(
     if kind == "profile":
         fate = _FATE_AT_ROOT["profile"]
     message = f"unknown key '{shorten(key)}' {where}; {fate}"
-    return Diagnostic(
-        document.key_span([*path, key]), rule_ids.UNKNOWN_KEY, message, hint=did_you_mean(key, _writable(known))
-    )
+    hint = did_you_mean(key, _writable(known))
+    # What is there already is not meant a second time.
+    meant = only_close(key, set(_writable(known)) - document.node_at(path).entries.keys())
+    span = document.key_span([*path, key])
+    return Diagnostic(span, rule_ids.UNKNOWN_KEY, message, hint=hint, replacement=meant)
 
 
 # What Azure ML writes into files that it gives out; nobody means these when they mistype a key.
@@ -171,7 +187,7 @@ def _typos_for(missing: list[str], node: Node, holder: Mapping[str, Any]) -> tup
     known = _writable(list(holder.get("properties", {})))
     return tuple(
         Related(entry.key.span, f"'{shorten(name)}' may be meant for it")
-        for name, entry in node.entries.items()
+        for name, entry in islice(node.entries.items(), _MOST_HINTS)
         if name not in known and closest(name, known) in missing
     )
 
@@ -222,6 +238,19 @@ _RULE_OF_KEYWORD = {
     "anyOf": rule_ids.WRONG_TYPE,
     "oneOf": rule_ids.WRONG_TYPE,
 }
+# What other languages call Azure ML's types.
+_SYNONYMS = {
+    "float": "number",
+    "double": "number",
+    "str": "string",
+    "text": "string",
+    "bool": "boolean",
+    "int": "integer",
+    "long": "integer",
+    "folder": "uri_folder",
+    "directory": "uri_folder",
+    "file": "uri_file",
+}
 _TYPE_WORDS = {
     "string": "a text",
     "integer": "a whole number",
@@ -251,7 +280,9 @@ def _wrong_value(
     options = _choices(holder)
     if keyword in ("enum", "anyOf", "const") and options and not isinstance(options[0], bool):
         rule = rule_ids.NOT_A_CHOICE
-        hint = close_match(node.text or str(node.data), [str(option) for option in options])
+        known = [str(option) for option in options]
+        synonym = _SYNONYMS.get(str(node.text or node.data).lower(), "")
+        hint = f"Did you mean '{synonym}'?" if synonym in known else close_match(node.text or str(node.data), known)
         message = f"{name} is {describe(node.data)}, which is none of {', '.join(map(str, options))}"
     elif keyword == "anyOf" and _only_requires(holder["anyOf"]):
         rule, span = rule_ids.MISSING_KEY, _head_span(path, document)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +11,9 @@ from trainyard.local.digests import ContentDigests
 from trainyard.local.located import mistake
 from trainyard.local.records import cannot_write
 from trainyard.local.walking import files_beneath
+from trainyard.spec.ignore_files import ignore_rule
 from trainyard.spec.model import Component
 
-# azure-ai-ml 1.35.2, _utils/_asset_utils.py get_ignore_file: only the root's file counts, and .amlignore comes first.
-_IGNORE_FILES = (".amlignore", ".gitignore")
 # Dropped whatever the ignore file says: the client's own rule, and the place of our own runs.
 _ALWAYS_DROPPED = frozenset({"__pycache__", ".trainyard"})
 
@@ -69,7 +68,7 @@ def _must_exist(component: Component, path: Path, key: str) -> None:
 
 
 def _included(folder: Path) -> Iterator[tuple[Path, str]]:
-    is_ignored, can_prune = _ignore_rule(folder)
+    is_ignored, can_prune = ignore_rule(folder)
 
     def enters(name: str) -> bool:
         dropped = name.rsplit("/", 1)[-1] in _ALWAYS_DROPPED
@@ -78,19 +77,3 @@ def _included(folder: Path) -> Iterator[tuple[Path, str]]:
     for file, place in files_beneath(folder, enters):
         if not is_ignored(place):
             yield file, place
-
-
-def _ignore_rule(folder: Path) -> tuple[Callable[[str], bool], bool]:
-    """Whether a relative path is ignored, and whether ignored folders need not be looked into.
-
-    As in the client, patterns are held against files and the last match wins; so with a negated pattern a file
-    within an ignored folder can come back.
-    """
-    for name in _IGNORE_FILES:
-        if (folder / name).is_file():
-            import pathspec  # only where there is an ignore file: it takes 36 ms
-
-            lines = [line.rstrip() for line in (folder / name).read_text(encoding="utf-8").splitlines()]
-            specification = pathspec.PathSpec.from_lines("gitignore", lines)
-            return specification.match_file, not any(line.startswith("!") for line in lines)
-    return (lambda _: False), True

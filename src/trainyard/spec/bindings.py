@@ -7,19 +7,21 @@ from dataclasses import dataclass, field
 
 from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Related, Span
-from trainyard.spec.documents import Node, shorten
+from trainyard.spec.documents import Node, describe, shorten
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding
 from trainyard.spec.literals import check_literal
 from trainyard.spec.model import Component, Port, Value
 from trainyard.spec.ports import check_input_path
 from trainyard.spec.reading import Reading
-from trainyard.suggestions import close_match, did_you_mean
+from trainyard.suggestions import close_match, did_you_mean, only_close
 
 # What Azure ML itself fills into output paths and names, without a scope.
 MACROS = frozenset({"name", "default_datastore", "output_name"})
 _SCOPES_OF_COMMANDS = ("inputs", "outputs", "search_space")
 # What stands beneath these keys of a job has a scope of its own, or is checked apart.
-_KEYS_WITH_OWN_SCOPE = frozenset({"component", "trial", "command", "inputs", "outputs", "type", "jobs"})
+_KEYS_WITH_OWN_SCOPE = frozenset(
+    {"component", "trial", "command", "inputs", "outputs", "type", "jobs", "task", "args", "input_data"}
+)
 
 
 @dataclass
@@ -65,7 +67,8 @@ def check_command(command: Node, inputs: Mapping[str, Port], outputs: Mapping[st
                 hint = did_you_mean(name, declared, f"There are no {scope}; declare it beneath `{scope}:`.")
                 if name in others:
                     hint = f"Did you mean '${{{{{'outputs' if scope == 'inputs' else 'inputs'}.{name}}}}}'?"
-                _report(command, binding, 1, rule_ids.UNKNOWN_COMMAND_PORT, message, hint, reading)
+                meant = None if name in others else only_close(name, declared)
+                _report(command, binding, 1, rule_ids.UNKNOWN_COMMAND_PORT, message, hint, reading, meant=meant)
 
 
 def check_job(job: UsedJob, scope: Scope, reading: Reading) -> None:
@@ -116,7 +119,8 @@ def _check_inputs(job: UsedJob, scope: Scope, reading: Reading) -> None:
         message = f"job '{job.name}' sets the input '{shorten(name)}', which its component does not have"
         hint = did_you_mean(name, declared, "The component has no inputs.")
         message += "; Azure ML drops it"
-        findings.add(entry.key.span, rule_ids.UNKNOWN_INPUT, message, hint=hint)
+        meant = only_close(name, [other for other in declared if other not in entries])
+        findings.add(entry.key.span, rule_ids.UNKNOWN_INPUT, message, hint=hint, replacement=meant)
     if declared is None or job.has_own_command:
         return
     for name, port in declared.items():
@@ -154,14 +158,31 @@ def _unknown(entries: Iterable[str], declared: Mapping[str, Port]) -> list[str]:
 
 def _check_outputs(job: UsedJob, scope: Scope, reading: Reading) -> None:
     outputs = job.node.get("outputs")
-    for name, entry in (outputs.entries if outputs is not None else {}).items():
+    entries = outputs.entries if outputs is not None else {}
+    for name, entry in entries.items():
+        _check_output_form(entry.value, scope, reading)
         for node in texts_in(entry.value):
             for binding in _bindings(node, reading):
                 _check_output_binding(node, binding, scope, reading)
         if job.declared_outputs is not None and name not in job.declared_outputs:
             message = f"job '{job.name}' binds the output '{shorten(name)}', which its component does not have"
             hint = did_you_mean(name, job.declared_outputs, "The component has no outputs.")
-            reading.findings.add(entry.key.span, rule_ids.UNKNOWN_OUTPUT, message, hint=hint)
+            meant = only_close(name, [other for other in job.declared_outputs if other not in entries])
+            reading.findings.add(entry.key.span, rule_ids.UNKNOWN_OUTPUT, message, hint=hint, replacement=meant)
+
+
+def _check_output_form(node: Node, scope: Scope, reading: Reading) -> None:
+    """Note an output that is bound to an input, or set to a plain text."""
+    if not node.is_text:
+        return
+    binding = only_binding(node.text)
+    if binding is not None and binding.path[:2] == ("parent", "inputs"):
+        message = f"an output is bound to an output of the pipeline, and '{binding.text}' is an input"
+        hint = f"Write ${{{{parent.outputs.{next(iter(scope.outputs), 'NAME')}}}}}."
+        _report(node, binding, 1, rule_ids.UNKNOWN_SCOPE, message, hint, reading)
+    elif "${" not in node.text and "parent." not in node.text:
+        message = f"an output is a binding, or keys such as path, not {describe(node.data)}"
+        reading.findings.add(node.span, rule_ids.WRONG_TYPE, message, hint="Write `{path: …}`.")
 
 
 def _check_output_binding(node: Node, binding: Binding, scope: Scope, reading: Reading) -> None:
@@ -173,7 +194,8 @@ def _check_output_binding(node: Node, binding: Binding, scope: Scope, reading: R
         if name not in scope.outputs:
             message = f"the pipeline has no output '{shorten(name)}'"
             hint = did_you_mean(name, scope.outputs, "The pipeline declares no outputs.")
-            _report(node, binding, 2, rule_ids.UNKNOWN_PIPELINE_PORT, message, hint, reading)
+            meant = only_close(name, scope.outputs)
+            _report(node, binding, 2, rule_ids.UNKNOWN_PIPELINE_PORT, message, hint, reading, meant=meant)
         return
     if path[:2] == ("parent", "inputs"):
         # A path may be put together from the pipeline's inputs.
@@ -197,7 +219,8 @@ def _check_parent_binding(node: Node, binding: Binding, scope: Scope, reading: R
         if name not in scope.inputs:
             message = f"the pipeline has no input '{shorten(name)}'"
             hint = did_you_mean(name, scope.inputs, "The pipeline declares no inputs.")
-            _report(node, binding, 2, rule_ids.UNKNOWN_PIPELINE_PORT, message, hint, reading)
+            meant = only_close(name, scope.inputs)
+            _report(node, binding, 2, rule_ids.UNKNOWN_PIPELINE_PORT, message, hint, reading, meant=meant)
     elif len(path) > 2 and path[1] == "jobs":
         _check_job_binding(node, binding, scope, reading)
     else:
@@ -215,7 +238,7 @@ def _check_job_binding(node: Node, binding: Binding, scope: Scope, reading: Read
     if job is None:
         message = f"the pipeline has no job '{shorten(path[2])}'"
         hint = did_you_mean(path[2], scope.jobs)
-        _report(node, binding, 2, rule_ids.UNKNOWN_JOB, message, hint, reading)
+        _report(node, binding, 2, rule_ids.UNKNOWN_JOB, message, hint, reading, meant=only_close(path[2], scope.jobs))
         return
     if len(path) < 5 or path[3] not in ("inputs", "outputs"):
         message = f"'{binding.text}' names no output of the job '{job.name}'"
@@ -230,7 +253,8 @@ def _check_job_binding(node: Node, binding: Binding, scope: Scope, reading: Read
         message = f"the job '{job.name}' has no {kind.removesuffix('s')} '{shorten(name)}'"
         hint = did_you_mean(name, declared, f"It has no {kind}.")
         related = (Related(job.key_span, f"the job '{job.name}' is here"),)
-        _report(node, binding, 4, rule_ids.UNKNOWN_JOB_PORT, message, hint, reading, related)
+        meant = only_close(name, declared)
+        _report(node, binding, 4, rule_ids.UNKNOWN_JOB_PORT, message, hint, reading, related, meant=meant)
 
 
 def _hint_for_scope(path: tuple[str, ...], port_kind: str, ports: Mapping[str, Port]) -> str:
@@ -267,11 +291,14 @@ def _report(
     hint: str,
     reading: Reading,
     related: Iterable[Related] = (),
+    meant: str | None = None,
 ) -> None:
     """Note a finding at the `part`-th name of a binding, with all behind it where names may have dots."""
     start, end = binding.part_offsets(part, to_end=rule in _RULES_OF_DOTTED_NAMES)
     span = reading.document.span_within(node, start, end)
-    reading.findings.add(span, rule, message, hint=hint, related=related)
+    # Where the spelling is not the value's (escapes), the span is the whole string, and nothing is replaced.
+    replacement = meant if span != node.span else None
+    reading.findings.add(span, rule, message, hint=hint, related=related, replacement=replacement)
 
 
 # Ports may have dots in their names, so these underline all that is left of the path.

@@ -14,6 +14,7 @@ from trainyard.spec.environments import read_environment
 from trainyard.spec.model import Component, Distribution, Port, Resources, Value
 from trainyard.spec.ports import check_output_names, component_ports
 from trainyard.spec.reading import Reading, is_remote
+from trainyard.spec.seen import SeenCommand
 
 DISTRIBUTION_TYPES = ("pytorch", "mpi", "tensorflow", "ray")
 
@@ -31,7 +32,7 @@ def read_component(node: Node, reading: Reading, *, name: str = "", head: Span |
         hint = "Set them on the jobs that use it."
         span = node.key_span("environment_variables")
         reading.findings.add(span, rule_ids.IGNORED_KEY, message, hint=hint)
-    return read_command(node, inputs, outputs, reading, name=name, head=head)
+    return read_command(node, inputs, outputs, reading, name=name, head=head, is_component=True)
 
 
 def read_command(
@@ -42,6 +43,7 @@ def read_command(
     *,
     name: str = "",
     head: Span | None = None,
+    is_component: bool = False,
 ) -> Component:
     """What a component and a job with its own command have in common: all but how ports are declared."""
     findings = reading.findings
@@ -66,6 +68,7 @@ def read_command(
     command_node = node.get("command")
     if command_node is not None and command_node.is_text:
         check_command(command_node, inputs, outputs, reading)
+    reading.seen.commands.append(SeenCommand(node, component, reading, is_component))
     return component
 
 

@@ -34,7 +34,10 @@ class Related:
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One finding: where, which rule, what is wrong in one line, and (hint) what to do about it."""
+    """One finding: where, which rule, what is wrong in one line, and (hint) what to do about it.
+
+    `replacement` is what to write in place of what the span covers, where that is safe to do unasked.
+    """
 
     span: Span
     rule: str
@@ -42,6 +45,7 @@ class Diagnostic:
     severity: Severity = "error"
     hint: str = ""
     related: tuple[Related, ...] = field(default=())
+    replacement: str | None = None
 
 
 class SpecError(ValueError):

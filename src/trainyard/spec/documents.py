@@ -7,10 +7,10 @@ Azure ML's client reads with. Nothing here knows what the keys mean.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ import yaml
 from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.model import Value
+from trainyard.spec.spelling import Spelling, spelling_of
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -26,6 +27,10 @@ LARGEST_FILE_BYTES = 2 * 1024 * 1024
 DEEPEST_NESTING = 100
 # Aliases share what they name, but every reader walks the tree they stand for.
 MOST_VALUES = 200_000
+# Far more than a command or description has; what is looked into character by character must end.
+LONGEST_TEXT = 64 * 1024
+# Python writes no integer out that has more than 4300 digits.
+_MOST_BITS = 14_000
 
 _LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 # Cheap signs that nesting might be deep; only then are the parser's events counted (libyaml's composer recurses in C).
@@ -58,6 +63,15 @@ _HINT_BY_PROBLEM = (
 )
 
 
+# What is opened here and missed only later, or at the end of the file.
+_TOLD_WHERE_IT_BEGINS = (
+    "found unexpected end of stream",
+    "could not find expected ':'",
+    "did not find expected ',' or",
+    "expected ',' or",
+)
+
+
 class Entry(NamedTuple):
     """A key of a mapping and what stands beneath it."""
 
@@ -76,23 +90,31 @@ class Node:
 
     def __init__(self, file: Path, start: Any, end: Any, data: Any, text: str = "") -> None:
         self.file = file
-        self._start = start
-        self._end = end
+        # A number takes less than half the memory of a mark, and there are two of them per value.
+        self._start = start.index << 2 * _BITS | start.line << _BITS | start.column
+        self._end = end.index << 2 * _BITS | end.line << _BITS | end.column
         self.data = data
         self.text = text
-        self.entries: dict[str, Entry] = {}
-        self.items: list[Node] = []
+        # Scalars, which most nodes are, share what they do not have: half the memory of a large folder.
+        self.entries: dict[str, Entry] = _NO_ENTRIES
+        self.items: list[Node] = _NO_ITEMS
 
     @property
     def span(self) -> Span:
         """Where this stands; a block's end is where the next thing begins."""
         start, end = self._start, self._end
-        return Span(self.file, start.line + 1, start.column + 1, end.line + 1, end.column + 1)
+        return Span(
+            self.file,
+            (start >> _BITS & _MASK) + 1,
+            (start & _MASK) + 1,
+            (end >> _BITS & _MASK) + 1,
+            (end & _MASK) + 1,
+        )
 
     @property
     def offsets(self) -> tuple[int, int]:
         """Where this begins and ends in the document's text, in characters."""
-        return self._start.index, self._end.index
+        return self._start >> 2 * _BITS, self._end >> 2 * _BITS
 
     @property
     def is_mapping(self) -> bool:
@@ -119,6 +141,13 @@ class Node:
         return self.entries[key].key.span
 
 
+# Lines, columns and offsets of the largest file fit into so many bits each.
+_BITS = 24
+_MASK = (1 << _BITS) - 1
+_NO_ENTRIES: dict[str, Entry] = {}
+_NO_ITEMS: list[Node] = []
+
+
 @dataclass
 class Document:
     """A YAML file as it was read. `problems` are what it can be read in spite of: duplicate keys, unknown tags."""
@@ -127,6 +156,7 @@ class Document:
     text: str
     root: Node
     problems: list[Diagnostic] = field(default_factory=list)
+    _spellings: dict[tuple[int, int], Spelling | None] = field(default_factory=dict, repr=False)
 
     @property
     def data(self) -> Any:
@@ -160,25 +190,33 @@ class Document:
 
         Exact in plain, quoted and block strings; where escapes have changed the part's spelling, the whole string.
         """
-        begin, finish = node.offsets
-        # A folded string has blanks where its source has line ends.
-        part = re.compile(r"\s+".join(re.escape(word) for word in re.split(r"\s+", node.text[start:end])))
-        earlier = sum(1 for match in part.finditer(node.text) if match.start() < start)
-        found = next(islice(part.finditer(self.text, begin, finish), earlier, None), None)
-        if found is None:
+        key = node.offsets
+        if key not in self._spellings:
+            self._spellings[key] = spelling_of(node.text, self.text, *key)
+        spelling = self._spellings[key]
+        place = spelling.part(start, end) if spelling is not None else None
+        if place is None:
             return node.span
-        return Span(self.file, *self._position(found.start()), *self._position(found.end()))
+        return Span(self.file, *self.position(place[0]), *self.position(place[1]))
 
-    def _position(self, offset: int) -> tuple[int, int]:
-        line, line_start = 1, 0
-        for line_break in _LINE_BREAK.finditer(self.text, 0, offset):
-            line, line_start = line + 1, line_break.end()
-        return line, offset - line_start + 1
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        return line_starts(self.text)
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """The line and column of an offset in the text."""
+        line = bisect_right(self._line_starts, offset)
+        return line, offset - self._line_starts[line - 1] + 1
 
 
 def source_lines(text: str) -> list[str]:
     """Split a text where YAML does."""
     return _LINE_BREAK.split(text)
+
+
+def line_starts(text: str) -> list[int]:
+    """Where each line of a text begins, in characters."""
+    return [0, *(line_break.end() for line_break in _LINE_BREAK.finditer(text))]
 
 
 def read_document(file: Path) -> Document:
@@ -366,6 +404,8 @@ def _syntax_problem(file: Path, text: str, error: yaml.YAMLError) -> Diagnostic:
         else:
             problem, hint = f"a value cannot begin with {character!r}", "Quote the value."
     related = []
+    if context_mark is not None and any(part in problem for part in _TOLD_WHERE_IT_BEGINS):
+        mark, context_mark = context_mark, None
     if context_mark is not None and error.context and context_mark.index != mark.index:
         span = Span(
             file, context_mark.line + 1, context_mark.column + 1, context_mark.line + 1, context_mark.column + 2
@@ -420,6 +460,9 @@ class _Converter:
 
     def _scalar(self, node: yaml.ScalarNode) -> Node:
         text: str = node.value
+        if len(text) > LONGEST_TEXT:
+            message = f"this text has {len(text):,} characters; {LONGEST_TEXT:,} is the most that is read"
+            raise SpecError(Diagnostic(_span_at(self._file, node.start_mark), rule_ids.TOO_LARGE, message))
         tag = node.tag
         if tag == _STRING:
             return Node(self._file, node.start_mark, node.end_mark, text, text)
@@ -427,7 +470,10 @@ class _Converter:
         construct = _SCALAR_CONSTRUCTORS.get(tag)
         if construct is not None:
             try:
-                data = getattr(self._constructor, construct)(node)
+                constructed = getattr(self._constructor, construct)(node)
+                if isinstance(constructed, int) and constructed.bit_length() > _MOST_BITS:
+                    raise ValueError("too many digits")
+                data = constructed
             except (ValueError, KeyError, IndexError):
                 # `!!int twelve`, or an integer of more digits than Python converts.
                 self._report_tag(node, f"{shorten(text)!r} cannot be read as {tag.rpartition(':')[2]}")

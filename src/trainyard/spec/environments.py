@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from trainyard.spec import rule_ids
@@ -46,7 +47,7 @@ def environment_of(node: Node, reading: Reading) -> Environment | None:
             )
         dockerfile_node = build.get("dockerfile_path")
         dockerfile = findings.text(build, "dockerfile_path") or "Dockerfile"
-        if build_path is not None and not (build_path / dockerfile).is_file():
+        if build_path is not None and not os.path.isfile(build_path / dockerfile):
             span = dockerfile_node.span if dockerfile_node is not None else build.key_span("path")
             message = f"the build context '{build_path.name}' holds no '{dockerfile}'"
             findings.add(span, rule_ids.ENVIRONMENT_FILE_NOT_FOUND, message)
@@ -74,7 +75,10 @@ def _conda_file(node: Node, reading: Reading) -> Path | None:
         message = f"'conda_file' is a file's name or conda's own keys, not {describe(conda.data)}"
         reading.findings.add(conda.span, rule_ids.WRONG_TYPE, message)
         return None
-    return reading.existing(conda, rule_ids.ENVIRONMENT_FILE_NOT_FOUND, "the conda file", folder=False)
+    file = reading.existing(conda, rule_ids.ENVIRONMENT_FILE_NOT_FOUND, "the conda file", folder=False)
+    if file is not None:
+        reading.store.touch(file)
+    return file
 
 
 def _from_file(node: Node, reading: Reading) -> Environment | None:

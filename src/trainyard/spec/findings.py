@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
-from trainyard.spec.documents import Document, Node, describe, read_document, require_mapping
+from trainyard.spec.documents import Document, Node, describe, parse_document, read_document, require_mapping
 from trainyard.spec.expressions import ExpressionError, bindings_in
 from trainyard.spec.model import Value
 from trainyard.suggestions import close_match
@@ -18,26 +19,40 @@ _FALSE_WORDS = frozenset({"false", "f", "no", "n", "off", "0"})
 
 
 class DocumentStore:
-    """Files read once each, for everything that refers to them."""
+    """Files read once each, for everything that refers to them. `texts` are taken in place of what lies on disk."""
 
-    def __init__(self) -> None:
+    def __init__(self, texts: Mapping[Path, str] | None = None) -> None:
+        self._texts = texts or {}
         self._documents: dict[Path, Document | SpecError] = {}
+        self._named: set[Path] = set()
         self.files: list[Path] = []
         """The files that were read, or tried, in that order."""
 
     def read(self, file: Path) -> Document:
         """The document of a file. Raises SpecError, the same each time, when it cannot be read or is no mapping."""
+        if file not in self._named:
+            self._named.add(file)
+            self.files.append(file)
+        return self.peek(file)
+
+    def peek(self, file: Path) -> Document:
+        """The same, for whoever looks at a file that no other names: it does not come among `files`."""
         known = self._documents.get(file)
         if known is None:
             try:
-                known = read_document(file)
+                text = self._texts.get(file)
+                known = read_document(file) if text is None else parse_document(file, text)
             except SpecError as error:
                 known = error
             self._documents[file] = known
-            self.files.append(file)
         if isinstance(known, SpecError):
             raise known
         return known
+
+    def touch(self, file: Path) -> None:
+        """Have a file among `files`, whether or not it can be read."""
+        with contextlib.suppress(SpecError):
+            self.read(file)
 
     def read_mapping(self, file: Path) -> Document:
         """The document of a file that is to hold keys and values. Raises SpecError when it does not."""
@@ -52,9 +67,18 @@ class Findings:
     def __init__(self) -> None:
         self.diagnostics: list[Diagnostic] = []
 
-    def add(self, span: Span, rule: str, message: str, hint: str = "", related: Iterable[Related] = ()) -> None:
+    def add(
+        self,
+        span: Span,
+        rule: str,
+        message: str,
+        hint: str = "",
+        related: Iterable[Related] = (),
+        replacement: str | None = None,
+    ) -> None:
         """Note an error. What severity a linter gives the rule is the linter's affair."""
-        self.diagnostics.append(Diagnostic(span, rule, message, hint=hint, related=tuple(related)))
+        found = Diagnostic(span, rule, message, hint=hint, related=tuple(related), replacement=replacement)
+        self.diagnostics.append(found)
 
     def expect_mapping(self, node: Node | None, what: str) -> Node | None:
         """The node when it is a mapping; None, noted as an error unless it is absent or empty, when it is not."""

@@ -7,7 +7,19 @@ from typing import Literal
 
 from trainyard.spec.documents import Document, Node
 
-Kind = Literal["pipeline", "component", "pipeline_component", "command_job", "environment", "compute", "profile"]
+Kind = Literal[
+    "pipeline",
+    "component",
+    "pipeline_component",
+    "command_job",
+    "sweep_job",
+    "other_job",
+    "schedule",
+    "asset",
+    "environment",
+    "compute",
+    "profile",
+]
 
 COMPUTE_TYPES = ("amlcompute", "computeinstance", "kubernetes", "virtualmachine", "synapsespark")
 COMPONENT_TYPES = ("command", "parallel", "spark", "automl", "sweep", "import", "data_transfer", "flow_parallel")
@@ -19,6 +31,11 @@ _KIND_BY_SCHEMA: tuple[tuple[str, Kind], ...] = (
     ("commandComponent", "component"),
     ("Component", "component"),
     ("commandJob", "command_job"),
+    ("sweepJob", "sweep_job"),
+    ("Job", "other_job"),
+    ("schedule", "schedule"),
+    ("data", "asset"),
+    ("model", "asset"),
     ("environment", "environment"),
     ("amlCompute", "compute"),
     ("computeInstance", "compute"),
@@ -36,22 +53,22 @@ def kind_of(document: Document) -> Kind | None:
     if not root.is_mapping:
         return None
     keys = root.entries.keys()
-    named = _kind_by_schema(root)
+    named = kind_by_schema(root)
     type_text = _text(root, "type").lower()
     if document.file.parent.name == "profiles" and "type" not in keys and "$schema" not in keys:
         return "profile" if keys & {"sku", "extends", "nodes", "cluster"} else None
     if type_text in COMPUTE_TYPES:
         return "compute"
     if type_text == "pipeline":
-        if named in ("pipeline", "pipeline_component"):
-            return named
-        return "pipeline_component" if _looks_like_component(root) else "pipeline"
+        return _form(root, named, "pipeline_component", "pipeline")
     if type_text == "command":
-        if named in ("component", "command_job"):
-            return named
-        return "component" if _looks_like_component(root) else "command_job"
+        return _form(root, named, "component", "command_job")
     if named is not None:
         return named
+    if type_text == "sweep" and "trial" in keys:
+        return "component" if _looks_like_component(root) else "sweep_job"
+    if type_text in _ASSET_TYPES and "path" in keys and "name" in keys:
+        return "asset"
     return _kind_without_type(root, type_text)
 
 
@@ -59,21 +76,27 @@ def _kind_without_type(root: Node, type_text: str) -> Kind | None:
     keys = root.entries.keys()
     if type_text in COMPONENT_TYPES and "name" in keys and keys & {"task", "entry", "inputs"}:
         return "component"
+    if "create_job" in keys and "trigger" in keys:
+        return "schedule"
+    if type_text in _JOB_TYPES and keys & {"task", "entry", "primary_metric"}:
+        return "other_job"
     if type_text and keys & {"jobs"} and _holds_azure_jobs(root):
         return "pipeline"
     if type_text and keys & {"command"} and keys & {"environment", "code"}:
-        return "component" if _looks_like_component(root) else "command_job"
+        return _form(root, None, "component", "command_job")
     if type_text:
         return None
     if "jobs" in keys and "on" not in keys and _holds_azure_jobs(root):
         return "pipeline"
     if "command" in keys and "environment" in keys:
-        return "component" if _looks_like_component(root) else "command_job"
+        return _form(root, None, "component", "command_job")
     if keys & {"image", "build"} and "services" not in keys and keys <= _ENVIRONMENT_KEYS and "name" in keys:
         return "environment"
     return None
 
 
+_ASSET_TYPES = frozenset({"uri_file", "uri_folder", "mltable", "mlflow_model", "custom_model", "triton_model"})
+_JOB_TYPES = frozenset({"parallel", "spark", "automl"})
 _ENVIRONMENT_KEYS = frozenset(
     {
         "name",
@@ -109,6 +132,23 @@ def _holds_azure_jobs(root: Node) -> bool:
     )
 
 
+def _form(root: Node, named: Kind | None, component: Kind, job: Kind) -> Kind:
+    """Component or job: by keys that only one of them has, else by `$schema`, else by how ports are written."""
+    keys = root.entries.keys()
+    says_component, says_job = keys & _COMPONENT_KEYS, keys & _JOB_KEYS
+    if len(says_component) != len(says_job):
+        return component if len(says_component) > len(says_job) else job
+    if named in (component, job):
+        return named
+    if job == "pipeline" and "name" not in keys:
+        return job  # a component that is a pipeline of its own has a name; most pipeline jobs have none
+    return component if _looks_like_component(root) else job
+
+
+_COMPONENT_KEYS = frozenset({"is_deterministic", "additional_includes"})
+_JOB_KEYS = frozenset({"compute", "experiment_name", "limits", "services", "identity"})
+
+
 def _looks_like_component(root: Node) -> bool:
     """Whether ports are declared, as in a component, rather than set, as in a job."""
     keys = root.entries.keys()
@@ -126,7 +166,8 @@ def _is_set(node: Node) -> bool:
     return not node.is_mapping or bool(node.entries.keys() & {"path", "value"})
 
 
-def _kind_by_schema(root: Node) -> Kind | None:
+def kind_by_schema(root: Node) -> Kind | None:
+    """The kind that a file's `$schema` says it is; None when it says nothing, or an address of somebody else's."""
     match = _SCHEMA_NAME.search(_text(root, "$schema"))
     if match is None:
         return None

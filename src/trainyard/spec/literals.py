@@ -94,7 +94,8 @@ def _warn_of_yaml_traps(value: Value, port: Port, findings: Findings) -> None:
         misread = isinstance(value.data, (int, float)) and sent != value.text
     if misread:
         message = f"'{port.name}' is a string, but YAML reads {value.text} as {describe(value.data)}: '{sent}' is sent"
-        findings.add(value.span, rule_ids.YAML_TRAP, message, hint=f'Quote it: "{value.text}".')
+        quoted = f'"{value.text}"'
+        findings.add(value.span, rule_ids.YAML_TRAP, message, hint=f"Quote it: {quoted}.", replacement=quoted)
 
 
 def _check_range(

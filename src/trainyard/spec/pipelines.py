@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,11 +16,12 @@ from trainyard.spec.components import (
     read_distribution,
     read_resources,
 )
-from trainyard.spec.diagnostic import Related, Span
+from trainyard.spec.diagnostic import Related, Span, SpecError
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.findings import Findings
 from trainyard.spec.graph import CYCLE_HINT, bindings_of_value, cycle_message, find_cycle, job_bound_to
+from trainyard.spec.kinds import Kind, kind_of
 from trainyard.spec.model import Component, Job, Pipeline, Port, Value
 from trainyard.spec.ports import (
     DEFAULT_PORT_TYPE,
@@ -30,6 +32,8 @@ from trainyard.spec.ports import (
     pipeline_inputs,
 )
 from trainyard.spec.reading import Reading, is_remote, reference_text
+from trainyard.spec.script_steps import check_arguments, check_code, check_search_space
+from trainyard.spec.seen import SeenPipeline
 from trainyard.suggestions import close_match, did_you_mean
 
 JOB_TYPES = (
@@ -45,6 +49,8 @@ JOB_TYPES = (
     "if_else",
     "parallel_for",
 )
+# `azureml:` before the path of a file.
+_REMOTE_PATH = re.compile(r"azureml:(?:\.|[^/:]+/|[^:]*\.ya?ml$)")
 # A component's own, when the job names one.
 _IGNORED_BESIDE_COMPONENT = ("command", "code", "environment")
 
@@ -56,6 +62,7 @@ class ReadComponent:
     inputs: Mapping[str, Port]
     outputs: Mapping[str, Port]
     component: Component | None = None
+    kind: Kind = "component"
 
 
 class ComponentShelf:
@@ -64,11 +71,17 @@ class ComponentShelf:
     def __init__(self) -> None:
         self._by_file: dict[Path, ReadComponent | None] = {}
 
+    def kind_of_read(self, file: Path) -> Kind | None:
+        """What a file is that was read as a component, whatever it looks like by itself; None for others."""
+        found = self._by_file.get(file)
+        return found.kind if found is not None else None
+
     def read(self, file: Path, reading: Reading) -> ReadComponent | None:
         """The component in a file; None when it cannot be read. What is wrong is noted at the first reading."""
         if file not in self._by_file:
             found = read_component_file(file, reading)
-            self._by_file[file] = read_any_component(*found) if found is not None else None
+            is_component = found is not None and not _is_flow_run(found[0])
+            self._by_file[file] = read_any_component(*found) if found is not None and is_component else None
         return self._by_file[file]
 
 
@@ -78,10 +91,11 @@ def read_any_component(node: Node, reading: Reading, *, name: str = "", head: Sp
     if kind == "command":
         component = read_component(node, reading, name=name, head=head)
         return ReadComponent(component.inputs, component.outputs, component)
-    return ReadComponent(
-        component_ports(node.get("inputs"), "an input", reading),
-        component_ports(node.get("outputs"), "an output", reading),
-    )
+    inputs = component_ports(node.get("inputs"), "an input", reading)
+    outputs = component_ports(node.get("outputs"), "an output", reading)
+    check_code(node, reading)
+    check_arguments(node, inputs, outputs, reading)
+    return ReadComponent(inputs, outputs, kind="pipeline_component" if kind == "pipeline" else "component")
 
 
 def read_pipeline(node: Node, reading: Reading, shelf: ComponentShelf) -> Pipeline:
@@ -161,7 +175,9 @@ def read_jobs(
     for job in used.values():
         check_job(job, scope, reading)
     _check_cycles(used, reading)
-    return {name: _model_of(job, job.component, reading) for name, job in used.items() if job.component is not None}
+    jobs = {name: _model_of(job, job.component, reading) for name, job in used.items() if job.component is not None}
+    reading.seen.pipelines.append(SeenPipeline(body, scope, jobs, reading))
+    return jobs
 
 
 def _check_type(node: Node, findings: Findings) -> None:
@@ -261,17 +277,80 @@ def _given(node: Node) -> Value:
 def _see_ports_of_other_kinds(used: UsedJob, kind: str, reading: Reading, shelf: ComponentShelf) -> None:
     """Note the ports of a job that does not run locally, where it names a component's file."""
     reference = used.node.get("trial" if kind == "sweep" else "component")
+    if reference is None and kind in ("parallel", "spark"):
+        _check_own_script(used, reading)
+    if reference is not None and reference.is_mapping:
+        _read_inline(used, reference, kind, reading)
     if reference is None or not reference.is_text or is_remote(reference.text):
         return
     file = reading.existing(reference, rule_ids.COMPONENT_NOT_FOUND, "the component", folder=False)
     found = shelf.read(file, reading) if file is not None and not _is_flow(file) else None
-    if found is not None and kind != "sweep":
+    if found is None:
+        return
+    if kind == "sweep":
+        _see_ports_of_trial(used, found, reading)
+        return
+    used.declared_inputs, used.declared_outputs = found.inputs, found.outputs
+    if found.component is not None and kind in ("parallel", "spark", "pipeline"):
+        _note_other_kind(used, reference, "a command component", reading)
+
+
+def _see_ports_of_trial(used: UsedJob, trial: ReadComponent, reading: Reading) -> None:
+    """The ports of a sweep: its trial's, less what the search space sets."""
+    space = used.node.get("search_space")
+    names = space.entries if space is not None and space.is_mapping else {}
+    for name, entry in names.items():
+        if name not in trial.inputs:
+            message = f"the search space sets '{shorten(name)}', which the trial does not have"
+            hint = did_you_mean(name, trial.inputs, "The trial has no inputs.")
+            reading.findings.add(entry.key.span, rule_ids.UNKNOWN_INPUT, message, hint=hint)
+    used.declared_inputs = {name: port for name, port in trial.inputs.items() if name not in names}
+    used.declared_outputs = trial.outputs
+
+
+def _check_own_script(used: UsedJob, reading: Reading) -> None:
+    """A parallel or Spark job written in place: its code and arguments, held against its own ports."""
+    inputs, outputs = _own_ports(used.node, reading)
+    check_code(used.node, reading)
+    check_arguments(used.node, inputs, outputs, reading)
+    used.declared_outputs = outputs
+
+
+def _read_inline(used: UsedJob, node: Node, kind: str, reading: Reading) -> None:
+    """A component, or a sweep's trial, that is written in place."""
+    if kind != "sweep":
+        found = read_any_component(node, reading, name=used.name, head=used.node.key_span("component"))
         used.declared_inputs, used.declared_outputs = found.inputs, found.outputs
+        return
+    check_search_space(node, used.node, reading)
+    own = node if node.get("inputs") is not None or node.get("outputs") is not None else used.node
+    inputs, outputs = _own_ports(own, reading)
+    read_command(node, inputs, outputs, reading, name=used.name, head=used.node.key_span("trial"))
 
 
 def _is_flow(file: Path) -> bool:
     """Whether a file is a prompt flow, whose ports Azure ML makes up itself."""
     return file.name.startswith("flow.") or file.name.startswith("flow_")
+
+
+def _is_something_else(file: Path, component: Node, reading: Reading) -> bool:
+    """Whether a file is surely no component, which is then noted where it is named as one."""
+    try:
+        kind = kind_of(reading.store.read_mapping(file))
+    except SpecError:
+        return False
+    if kind in ("environment", "compute", "schedule", "asset", "pipeline", "sweep_job"):
+        word = "an" if kind[0] in "ae" else "a"
+        message = f"'{file.name}' is {word} {kind.replace('_', ' ')}, not a component"
+        reading.findings.add(component.span, rule_ids.UNKNOWN_KIND, message)
+        return kind != "pipeline"
+    return False
+
+
+def _is_flow_run(node: Node) -> bool:
+    """Whether a file is the run of a prompt flow, which stands where a component does and has no ports of its own."""
+    schema = node.get("$schema")
+    return node.get("flow") is not None or (schema is not None and "promptflow" in schema.text)
 
 
 def _use_component(used: UsedJob, component: Node, reading: Reading, shelf: ComponentShelf) -> None:
@@ -299,33 +378,52 @@ def _use_component(used: UsedJob, component: Node, reading: Reading, shelf: Comp
             message = "the component is this file itself"
             reading.findings.add(component.span, rule_ids.BAD_REFERENCE, message)
             return
+        if _is_something_else(file, component, reading):
+            return
         found = shelf.read(file, reading)
     if found is None:
         return
     used.declared_inputs, used.declared_outputs = found.inputs, found.outputs
     used.component = found.component
     if found.component is None:
-        message = f"the component of the job '{used.name}' is no command component"
-        hint = "Give the job the component's type, or name a component of type command."
-        reading.findings.add(component.span, rule_ids.BAD_REFERENCE, message, hint=hint)
+        _note_other_kind(used, component, "no command component", reading)
+
+
+def _note_other_kind(used: UsedJob, component: Node, found: str, reading: Reading) -> None:
+    """Note a job whose type is another than its component's, at the type where it is written."""
+    kind = used.node.get("type")
+    message = f"the component of the job '{used.name}' is {found}"
+    hint = "Give the job the component's type, or name a component of this one."
+    # Without a type, Azure ML's client takes any component; a local run takes commands alone.
+    rule = rule_ids.BAD_REFERENCE if kind is not None else rule_ids.NOT_RUN_LOCALLY
+    reading.findings.add((kind or component).span, rule, message, hint=hint)
 
 
 def _note_remote(node: Node, reference: str, what: str, reading: Reading) -> bool:
     if not is_remote(reference):
         return False
+    if _REMOTE_PATH.match(reference):
+        message = f"'{shorten(reference)}' is neither a file nor an asset"
+        hint = f"A file is '{reference.removeprefix('azureml:')}', an asset azureml:NAME:VERSION."
+        reading.findings.add(node.span, rule_ids.BAD_REFERENCE, message, hint)
+        return True
     message = f"the {what} '{shorten(reference)}' is kept in Azure ML and cannot be seen from here"
     hint = "Name a local file to run or check it here."
     reading.findings.add(node.span, rule_ids.NOT_SEEN_OFFLINE, message, hint=hint)
     return True
 
 
+def _own_ports(node: Node, reading: Reading) -> tuple[dict[str, Port], dict[str, Port]]:
+    """The inputs and outputs of a job that is written in place; what is no mapping has been told already."""
+    inputs, outputs = (
+        ports if ports is not None and ports.is_mapping else None for ports in (node.get("inputs"), node.get("outputs"))
+    )
+    return pipeline_inputs(inputs, reading), job_outputs(outputs, reading)
+
+
 def _use_own_command(used: UsedJob, reading: Reading) -> None:
     """A job with its own command: a component made up of the job itself. Types of bound ports are settled later."""
-    inputs_node = used.node.get("inputs")
-    is_mapping = inputs_node is not None and inputs_node.is_mapping
-    inputs = pipeline_inputs(inputs_node if is_mapping else None, reading)
-    outputs_node = used.node.get("outputs")
-    outputs = job_outputs(outputs_node if outputs_node is not None and outputs_node.is_mapping else None, reading)
+    inputs, outputs = _own_ports(used.node, reading)
     bare = {name: replace(port, default=None, path=None) for name, port in inputs.items()}
     used.component = read_command(used.node, bare, outputs, reading, name=used.name)
     used.declared_inputs, used.declared_outputs = used.component.inputs, outputs

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard.spec import rule_ids
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.findings import DocumentStore, Findings
+from trainyard.spec.seen import Seen
 from trainyard.suggestions import closest
 
 _FILE_PREFIX = "file:"
@@ -16,11 +17,12 @@ _FILE_PREFIX = "file:"
 
 @dataclass(frozen=True)
 class Reading:
-    """One file being read: its document, the store that other files come from, and where findings go."""
+    """One file being read: its document, the store that other files come from, where findings go, what was seen."""
 
     document: Document
     store: DocumentStore
     findings: Findings
+    seen: Seen = field(default_factory=Seen)
 
     @property
     def file(self) -> Path:
@@ -33,7 +35,7 @@ class Reading:
 
     def of(self, document: Document) -> Reading:
         """The same for a file that this one names."""
-        return Reading(document, self.store, self.findings)
+        return Reading(document, self.store, self.findings, self.seen)
 
     def existing(self, node: Node, rule: str, what: str, *, folder: bool | None = None) -> Path | None:
         """The file or folder that a text names; None, and noted, when it is not there.
@@ -69,7 +71,7 @@ def is_address(reference: str) -> bool:
 def _similar_file(path: Path) -> str:
     folder = path.parent
     try:
-        names = sorted(entry.name for entry in os.scandir(folder)) if folder.is_dir() else []
+        names = sorted(entry.name for entry in os.scandir(folder)) if os.path.isdir(folder) else []
     except (OSError, ValueError):
         names = []
     match = closest(path.name, names)

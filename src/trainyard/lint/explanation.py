@@ -1,0 +1,91 @@
+"""A rule in full: for the terminal (`trainyard explain AML101`) and as a page of docs/rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from trainyard.errors import UsageError
+from trainyard.lint.rule import EXAMPLE_FILE, Rule
+from trainyard.lint.rules import RULES
+from trainyard.suggestions import close_match
+
+_SILENCE = "`# trainyard: ignore[{id}] reason` at the end of the line, or on the line above, silences it there."
+
+
+def find_rule(text: str) -> Rule:
+    """A rule by its id or its name, in any case. Raises UsageError, with the closest, for what is none."""
+    by_name = {name.lower(): rule for rule in RULES.values() for name in (rule.id, rule.name)}
+    rule = by_name.get(text.strip().lower())
+    if rule is None:
+        raise _unknown(text, by_name)
+    return rule
+
+
+def _unknown(text: str, by_name: Mapping[str, Rule]) -> UsageError:
+    hint = close_match(text, by_name) or "They are numbered as AML206 is; docs/rules/README.md lists them."
+    return UsageError(f"{text!r} is no rule. {hint}")
+
+
+def as_text(rule: Rule) -> str:
+    """A rule as a person reads it on a terminal."""
+    parts = [f"{rule.id} {rule.name} ({_severity(rule)})", rule.meaning, rule.detail]
+    for title, files in _examples(rule):
+        parts.append(f"{title}:\n" + "\n".join(_indented(name, text) for name, text in files.items()))
+    if rule.severity is not None:
+        parts.append(_SILENCE.format(id=rule.id).replace("`", ""))
+    return "\n\n".join(parts).replace("`", "'")
+
+
+def as_page(rule: Rule) -> str:
+    """A rule as a page in Markdown."""
+    parts = [f"# {rule.id}: {rule.name}", f"*{_severity(rule).capitalize()}.* {rule.meaning}", rule.detail]
+    for title, files in _examples(rule):
+        parts.append(f"## {title}")
+        parts += [f"{_file_line(name)}```{_language(name)}\n{text.rstrip()}\n```" for name, text in files.items()]
+    if rule.severity is not None:
+        parts.append(_SILENCE.format(id=rule.id))
+    return "\n\n".join(parts) + "\n"
+
+
+def index_page(rules: Iterable[Rule]) -> str:
+    """The list of all rules in Markdown."""
+    lines = [
+        "# The rules of `trainyard lint`",
+        "",
+        "Written by `python docs/generate_rules.py` from `src/trainyard/lint/rules/`, which the tests run as well:",
+        "each wrong example is found by its rule alone, on its line, and each right one is silent.",
+        "`trainyard explain AML101` shows the same.",
+        "",
+        "An *error* fails, or does something else than was written. A *warning* is taken by Azure ML, and most likely",
+        "not what was meant. What is *local* only a run on this machine minds.",
+        "",
+        "| rule | | |",
+        "|---|---|---|",
+    ]
+    lines += [f"| [{rule.id}]({rule.id}.md) | {_severity(rule)} | {rule.meaning} |" for rule in rules]
+    return "\n".join(lines) + "\n"
+
+
+def _severity(rule: Rule) -> str:
+    return rule.severity or "local"
+
+
+def _examples(rule: Rule) -> list[tuple[str, dict[str, str]]]:
+    if rule.example is None:
+        return []
+    wrong, right = rule.example.wrong, rule.example.right
+    changed = {name: text for name, text in right.items() if wrong.get(name) != text}
+    return [("Wrong", wrong), ("Right", changed or right)]
+
+
+def _indented(name: str, text: str) -> str:
+    head = "" if name == EXAMPLE_FILE else f"  {name}\n"
+    return head + "\n".join(f"    {line}".rstrip() for line in text.splitlines())
+
+
+def _file_line(name: str) -> str:
+    return "" if name == EXAMPLE_FILE else f"`{name}`:\n\n"
+
+
+def _language(name: str) -> str:
+    return {"py": "python", "yaml": "yaml", "json": "json"}.get(name.rpartition(".")[2], "text")

@@ -1,0 +1,110 @@
+"""What a finding is known by when lines move: its rule, its file, the keys that lead to it, and its text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from trainyard.lint.reporting.places import file_name
+from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
+from trainyard.spec.documents import Document, Node, read_document, shorten
+
+
+class Identity(NamedTuple):
+    """A finding without its line: equal before and after lines above it come and go."""
+
+    file: str
+    rule: str
+    keys: str
+    text: str
+
+
+class Fingerprints:
+    """The identities of findings in files named from a folder; each file is read once."""
+
+    def __init__(self, relative_to: Path) -> None:
+        self._relative_to = relative_to
+        self._outlines: dict[Path, _Outline | None] = {}
+
+    def identity(self, diagnostic: Diagnostic) -> Identity:
+        """What a finding is known by."""
+        span = diagnostic.span
+        name = Path(file_name(span.file, self._relative_to)).as_posix()
+        outline = self._outline(span.file)
+        if outline is None:
+            # What is no YAML has no keys; its text is of no use either when it cannot be read.
+            return Identity(name, diagnostic.rule, "", "")
+        return Identity(name, diagnostic.rule, outline.keys_to(span), _text_of(outline.document, span))
+
+    def of_all(self, diagnostics: Iterable[Diagnostic]) -> Iterator[str]:
+        """A digest per finding; the second of the same identity has another than the first."""
+        seen: Counter[Identity] = Counter()
+        for diagnostic in diagnostics:
+            identity = self.identity(diagnostic)
+            seen[identity] += 1
+            yield hashlib.sha256(json.dumps([*identity, seen[identity]]).encode()).hexdigest()[:32]
+
+    def _outline(self, file: Path) -> _Outline | None:
+        if file not in self._outlines:
+            try:
+                self._outlines[file] = _Outline(read_document(file))
+            except SpecError:
+                self._outlines[file] = None
+        return self._outlines[file]
+
+
+class _Outline:
+    """Where each key of a document begins and what it covers ends, so that a place is found without a walk."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self._entries: list[_Entry] = []
+        self._seen: set[int] = set()
+        self._collect(document.root, None)
+        self._entries.sort(key=lambda entry: entry.begin)
+        self._begins = [entry.begin for entry in self._entries]
+
+    def keys_to(self, span: Span) -> str:
+        """The keys that lead to a place. A list's items have none, so that one more above changes nothing."""
+        place = (span.line, span.column)
+        index = bisect_right(self._begins, place) - 1
+        entry = self._entries[index] if index >= 0 else None
+        while entry is not None and not entry.begin <= place < entry.end:
+            entry = entry.parent
+        return entry.keys if entry is not None else ""
+
+    def _collect(self, node: Node, parent: _Entry | None) -> None:
+        # What an alias stands for is where it was written first.
+        if id(node) in self._seen:
+            return
+        self._seen.add(id(node))
+        for key, (key_node, value) in node.entries.items():
+            keys = f"{parent.keys}.{key}" if parent is not None else key
+            begin, end = key_node.span, value.span
+            ends = max((end.end_line, end.end_column), (begin.end_line, begin.end_column))
+            entry = _Entry((begin.line, begin.column), ends, keys, parent)
+            self._entries.append(entry)
+            self._collect(value, entry)
+        for item in node.items:
+            self._collect(item, parent)
+
+
+class _Entry(NamedTuple):
+    begin: tuple[int, int]
+    end: tuple[int, int]
+    keys: str
+    parent: _Entry | None
+
+
+def _text_of(document: Document, span: Span) -> str:
+    lines = document.lines
+    if span.line > len(lines):
+        return ""
+    line = lines[span.line - 1]
+    end = span.end_column - 1 if span.end_line == span.line else len(line)
+    return shorten(line[span.column - 1 : end].strip(), 120)

@@ -1,0 +1,184 @@
+"""`lint --fix`: writes what findings say is surely meant, in place, and leaves every other byte as it is.
+
+A fix is written only when its file parses afterwards, what it is for is mended, and no error appears anywhere that was
+not there before; where all fixes together fail that, they are tried half by half.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.errors import UserError
+from trainyard.lint.linter import LintResult
+from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.spec.documents import line_starts, parse_document
+
+_BOM = "\ufeff"
+_QUOTES = ("'", '"')
+# Each round fixes what the one before brought to light; more of them than names in a binding are not needed.
+_MOST_ROUNDS = 8
+
+# Lints with some texts in place of what lies on disk.
+Relint = Callable[[Mapping[Path, str]], LintResult]
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What was written: the findings that are mended, and what lint says now."""
+
+    mended: tuple[Diagnostic, ...]
+    result: LintResult
+
+
+def fix(result: LintResult, relint: Relint, is_writable: Callable[[Path], bool] = lambda _: True) -> Fixed:
+    """Write the fixes that findings carry, and lint again. Files that are not `is_writable` are left alone.
+
+    What a fix brings to light is fixed too, so that a second call finds nothing to do.
+    """
+    texts: dict[Path, str] = {}
+    mended: list[Diagnostic] = []
+    for _ in range(_MOST_ROUNDS):
+        fixable = [d for d in result.diagnostics if d.replacement is not None and is_writable(d.span.file)]
+        done, written = _Round(texts, result, relint).fix(fixable)
+        if not done:
+            break
+        mended += done
+        texts.update(written)
+        result = relint(_without_marks(texts))
+    for file, text in texts.items():
+        _write(file, text)
+    return Fixed(tuple(mended), result)
+
+
+class _Round:
+    """The fixes of one result, all seen against the same texts."""
+
+    def __init__(self, texts: Mapping[Path, str], result: LintResult, relint: Relint) -> None:
+        self._texts = texts
+        self._result = result
+        self._relint = relint
+        self._read: dict[Path, str | None] = {}
+
+    def fix(self, fixable: Sequence[Diagnostic]) -> tuple[list[Diagnostic], dict[Path, str]]:
+        """The findings that can be mended without harm, and the texts in which they are."""
+        readable = [diagnostic for diagnostic in fixable if self._before(diagnostic.span.file) is not None]
+        return self._write_in(self._add(readable, []))
+
+    def _add(self, more: Sequence[Diagnostic], chosen: list[Diagnostic]) -> list[Diagnostic]:
+        """The chosen fixes with those of `more` that do no harm: all at once if they can be, else half by half."""
+        if not more:
+            return chosen
+        if self._is_good([*chosen, *more]):
+            return [*chosen, *more]
+        if len(more) == 1:
+            return chosen
+        middle = len(more) // 2
+        return self._add(more[middle:], self._add(more[:middle], chosen))
+
+    def _is_good(self, fixes: Sequence[Diagnostic]) -> bool:
+        """Whether all of these can be written, mend what they are for, and bring no error."""
+        done, texts = self._write_in(fixes)
+        if len(done) < len(fixes) or not all(_parses(file, text) for file, text in texts.items()):
+            return False
+        found = self._relint(_without_marks({**self._texts, **texts})).diagnostics
+        before, after = (Counter(map(_matter, each)) for each in (self._result.diagnostics, found))
+        errors = {_matter(each) for each in found if each.severity == "error"}
+        is_mended = all(
+            after[matter] + count <= before[matter] for matter, count in Counter(map(_matter, fixes)).items()
+        )
+        return is_mended and all(after[matter] <= before[matter] for matter in errors)
+
+    def _write_in(self, fixes: Sequence[Diagnostic]) -> tuple[list[Diagnostic], dict[Path, str]]:
+        by_file: dict[Path, list[Diagnostic]] = {}
+        for diagnostic in fixes:
+            by_file.setdefault(diagnostic.span.file, []).append(diagnostic)
+        done, texts = [], {}
+        for file, wanted in by_file.items():
+            before = self._before(file)
+            assert before is not None
+            texts[file], written = apply(before, wanted)
+            done += written
+        return done, texts
+
+    def _before(self, file: Path) -> str | None:
+        if file not in self._read:
+            self._read[file] = self._texts[file] if file in self._texts else _read(file)
+        return self._read[file]
+
+
+def apply(text: str, fixable: Iterable[Diagnostic]) -> tuple[str, list[Diagnostic]]:
+    """A text with findings' replacements written into it, and those that could be. Of two that overlap, the first."""
+    starts = line_starts(text.removeprefix(_BOM))
+    shift = len(text) - len(text.removeprefix(_BOM))
+    parts, at, done = [], 0, []
+    for diagnostic in sorted(fixable, key=lambda each: each.span):
+        span = diagnostic.span
+        if span.end_line > len(starts):
+            continue
+        start = starts[span.line - 1] + span.column - 1 + shift
+        end = starts[span.end_line - 1] + span.end_column - 1 + shift
+        written = _as_written(text[start:end], diagnostic.replacement)
+        if written is None or start < at:
+            continue
+        parts += [text[at:start], written]
+        at = end
+        done.append(diagnostic)
+    return "".join([*parts, text[at:]]), done
+
+
+def _as_written(old: str, new: str | None) -> str | None:
+    """How a replacement is written where `old` stands, with its quotes; None where that is not plainly to be told."""
+    if new is None or not old.strip() or "\n" in old or "\r" in old or old[0] in "&!|>*":
+        return None
+    if old[0] in _QUOTES and new[0] not in _QUOTES:
+        return f"{old[0]}{new}{old[0]}" if old[-1] == old[0] and "\\" not in new and old[0] not in new else None
+    return new
+
+
+def _matter(diagnostic: Diagnostic) -> tuple[Path, str, str]:
+    """What a finding says, without its line: a fix moves what stands behind it."""
+    return diagnostic.span.file, diagnostic.rule, diagnostic.message
+
+
+def _without_marks(texts: Mapping[Path, str]) -> dict[Path, str]:
+    """Texts as a document is read from them: without byte order marks."""
+    return {file: text.removeprefix(_BOM) for file, text in texts.items()}
+
+
+def _parses(file: Path, text: str) -> bool:
+    try:
+        parse_document(file, text.removeprefix(_BOM))
+    except SpecError:
+        return False
+    return True
+
+
+def _read(file: Path) -> str | None:
+    """The text with its line ends and byte order mark; None when it is no UTF-8."""
+    try:
+        return file.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _write(file: Path, text: str) -> None:
+    """Replace a file at once and whole, through links, with its permissions."""
+    target = Path(os.path.realpath(file))
+    mode = stat.S_IMODE(target.stat().st_mode)
+    if not os.access(target, os.W_OK):
+        raise UserError(f"{file}: its fixes cannot be written: permission denied.")
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as temporary:
+            temporary.write(text.encode("utf-8"))
+        os.chmod(name, mode)
+        os.replace(name, target)
+    except BaseException:
+        os.unlink(name)
+        raise

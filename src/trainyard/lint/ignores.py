@@ -1,0 +1,189 @@
+"""`# trainyard: ignore[AML101] reason`: findings that the author of a file has answered for, where they are.
+
+A comment at the end of a line speaks of what begins on that line; one that has a line for itself speaks of the next
+line that is no comment. A value of several lines belongs to the line it begins on. `ignore-file[…]` speaks of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from trainyard.lint.rule import Rule
+from trainyard.lint.rule_names import hint_for
+from trainyard.lint.rules.silencing import BAD_IGNORE, UNUSED_IGNORE
+from trainyard.spec.diagnostic import Diagnostic, Span
+from trainyard.spec.documents import Loader, line_starts
+from trainyard.suggestions import close_match
+
+_COMMENT = re.compile(r"(?<!\S)#[^\r\n\x85\u2028\u2029]*")
+_LINE_BREAK = re.compile(r"[\r\n\x85\u2028\u2029]")
+_DIRECTIVE = re.compile(r"#\s*trainyard:\s*(?P<word>[A-Za-z_-]+)\s*(?P<ids>\[[^\]]*\]?)?")
+_WORDS = ("ignore", "ignore-file")
+_ID = re.compile(r"[^\s,\[\]]+")
+
+
+@dataclass
+class Ignore:
+    """One rule that a comment silences, from a line to a line; `is_used` once it has silenced something."""
+
+    rule: str
+    span: Span
+    first_line: int
+    last_line: int
+    is_used: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Ignores:
+    """The comments of one file, and what is wrong with them."""
+
+    entries: tuple[Ignore, ...]
+    problems: tuple[Diagnostic, ...]
+
+    def silence(self, diagnostic: Diagnostic) -> bool:
+        """Whether a comment answers for a finding; if so, it is used."""
+        line = diagnostic.span.line
+        found = [
+            entry
+            for entry in self.entries
+            if entry.rule == diagnostic.rule and entry.first_line <= line <= entry.last_line
+        ]
+        for entry in found:
+            entry.is_used = True
+        return bool(found)
+
+    def unused(self) -> Iterator[Diagnostic]:
+        """A finding for each rule that was silenced in vain."""
+        for entry in self.entries:
+            if not entry.is_used:
+                message = f"{entry.rule} is ignored here, and there is nothing to ignore"
+                hint = "Remove it, so that it hides no later mistake."
+                yield UNUSED_IGNORE.found(entry.span, message, hint)
+
+
+def read_ignores(file: Path, text: str, rules: Mapping[str, Rule]) -> Ignores | None:
+    """The ignore comments in the text of a YAML file; None when there is no comment that speaks to Trainyard."""
+    if "trainyard:" not in text or _DIRECTIVE.search(text) is None:
+        return None
+    reader = _Reader(file, text, rules)
+    for start, comment in _comments(text, reader.scalars):
+        reader.read(start, comment)
+    return Ignores(tuple(reader.entries), tuple(reader.problems))
+
+
+def silence(diagnostics: Iterable[Diagnostic], ignores: Mapping[Path, Ignores]) -> list[Diagnostic]:
+    """Those findings that no comment answers for."""
+    return [
+        diagnostic
+        for diagnostic in diagnostics
+        if diagnostic.span.file not in ignores or not ignores[diagnostic.span.file].silence(diagnostic)
+    ]
+
+
+@dataclass(frozen=True)
+class _Scalar:
+    """Where a scalar stands in the text. `body` is where text begins that holds no comment."""
+
+    body: int
+    end: int
+    first_line: int
+    last_line: int
+
+
+class _Reader:
+    """Reads the comments of one text."""
+
+    def __init__(self, file: Path, text: str, rules: Mapping[str, Rule]) -> None:
+        self._file = file
+        self._text = text
+        self._rules = rules
+        self._starts = line_starts(text)
+        self.scalars = _scalars(text)
+        self.entries: list[Ignore] = []
+        self.problems: list[Diagnostic] = []
+
+    def read(self, start: int, comment: str) -> None:
+        """Take a comment for what it says, if it speaks to us."""
+        directive = _DIRECTIVE.search(comment)
+        if directive is None:
+            return
+        word, ids = directive["word"], directive["ids"]
+        if word not in _WORDS:
+            span = self._span(start + directive.start("word"), start + directive.end("word"))
+            self._problem(span, f"'trainyard: {word}' says nothing to the linter", close_match(word, _WORDS))
+        elif ids is None or not ids.endswith("]") or _ID.search(ids) is None:
+            span = self._span(start + directive.start("word"), start + directive.end())
+            self._problem(span, f"'{word}' names no rule", f"Write `# trainyard: {word}[AML101] reason`.")
+        else:
+            first, last = (1, len(self._starts)) if word == "ignore-file" else self._lines_meant(start)
+            for found in _ID.finditer(ids):
+                offset = start + directive.start("ids") + found.start()
+                self._add(found[0], self._span(offset, offset + len(found[0])), first, last)
+
+    def _add(self, rule: str, span: Span, first: int, last: int) -> None:
+        if rule in self._rules:
+            self.entries.append(Ignore(rule, span, first, last))
+        else:
+            self._problem(span, f"there is no rule '{rule}' to ignore", hint_for(rule, self._rules))
+
+    def _lines_meant(self, start: int) -> tuple[int, int]:
+        """The lines that a comment at an offset speaks of: its own, or the next that is no comment."""
+        line = self._line_of(start)
+        if not self._line_text(line)[: start - self._starts[line - 1]].strip():
+            while line < len(self._starts) and self._line_text(line).lstrip().startswith("#"):
+                line += 1
+        return line, max((scalar.last_line for scalar in self.scalars if scalar.first_line == line), default=line)
+
+    def _line_text(self, line: int) -> str:
+        end = self._starts[line] if line < len(self._starts) else len(self._text)
+        return self._text[self._starts[line - 1] : end]
+
+    def _line_of(self, offset: int) -> int:
+        return bisect_right(self._starts, offset)
+
+    def _span(self, start: int, end: int) -> Span:
+        line = self._line_of(start)
+        column = start - self._starts[line - 1] + 1
+        return Span(self._file, line, column, line, column + end - start)
+
+    def _problem(self, span: Span, message: str, hint: str) -> None:
+        self.problems.append(BAD_IGNORE.found(span, message, hint))
+
+
+def _scalars(text: str) -> Sequence[_Scalar]:
+    """Every scalar of a text, in order, as far as the text is YAML."""
+    found = []
+    try:
+        for token in yaml.scan(text, Loader=Loader):
+            if isinstance(token, yaml.ScalarToken):
+                start, end = token.start_mark, token.end_mark
+                body = start.index
+                last_line = end.line + 1
+                if token.style in ("|", ">"):
+                    # A comment may follow the indicator; what is beneath is text, up to where the next line begins.
+                    body = _line_end(text, start.index)
+                    last_line = end.line if end.column == 0 else end.line + 1
+                found.append(_Scalar(body, end.index, start.line + 1, last_line))
+    except yaml.YAMLError:
+        pass
+    return found
+
+
+def _line_end(text: str, offset: int) -> int:
+    line_break = _LINE_BREAK.search(text, offset)
+    return line_break.start() if line_break else len(text)
+
+
+def _comments(text: str, scalars: Sequence[_Scalar]) -> Iterator[tuple[int, str]]:
+    """Each comment with its offset: what begins with '#' outside of scalars."""
+    bodies = [scalar.body for scalar in scalars]
+    for match in _COMMENT.finditer(text):
+        index = bisect_right(bodies, match.start()) - 1
+        if index < 0 or match.start() >= scalars[index].end:
+            yield match.start(), match[0]

@@ -1,0 +1,21 @@
+"""What is meant by something that should be a rule's id and is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainyard.lint.rule import Rule
+from trainyard.suggestions import close_match, slips
+
+_MOST_LISTED = 3
+
+
+def hint_for(written: str, rules: Mapping[str, Rule]) -> str:
+    """The ids that are one slip away, or the id of the rule whose name was written."""
+    near = sorted(rule for rule in rules if slips(written.upper(), rule) <= 1)[:_MOST_LISTED]
+    if near:
+        return f"Did you mean {' or '.join(near)}?"
+    by_name = {rule.name: rule.id for rule in rules.values()}
+    if written in by_name:
+        return f"Its id is {by_name[written]}."
+    return close_match(written, by_name)

@@ -1,0 +1,416 @@
+"""Files and assets that are named: components, code, environments, data. Found by the readers of `spec`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from trainyard.lint.rule import Example, Rule
+from trainyard.lint.scripts import CalledScript
+from trainyard.lint.surroundings import Surroundings
+from trainyard.spec import rule_ids
+from trainyard.spec.diagnostic import Diagnostic
+from trainyard.spec.documents import Document, Node, shorten
+from trainyard.spec.kinds import Kind
+from trainyard.spec.script_steps import python_files
+from trainyard.spec.seen import SeenCommand, SeenPipeline
+from trainyard.suggestions import close_match, closest, only_close
+
+_TRAIN = """\
+=== train.yaml
+type: command
+name: train
+command: python train.py
+environment: azureml:torch:3
+"""
+
+_FOUND_BY_READERS = (
+    Rule(
+        rule_ids.COMPONENT_NOT_FOUND,
+        "component-not-found",
+        "error",
+        "A component's file is not there.",
+        "A path is meant from the folder of the file that holds it.",
+        Example("type: pipeline\njobs:\n  train:\n    component: ‹./trian.yaml⇒./train.yaml›\n" + _TRAIN),
+    ),
+    Rule(
+        rule_ids.CODE_NOT_FOUND,
+        "code-not-found",
+        "error",
+        "The code's folder is not there.",
+        "`code` is a folder seen from the file that holds it; it is uploaded as it is.",
+        Example("""\
+type: command
+name: train
+code: ‹./scr⇒./src›
+command: python train.py
+environment: azureml:torch:3
+=== src/train.py
+print("training")
+"""),
+    ),
+    Rule(
+        rule_ids.ENVIRONMENT_FILE_NOT_FOUND,
+        "environment-file-not-found",
+        "error",
+        "An environment's file is absent.",
+        "A conda file, a Dockerfile or a `file:` is meant from the folder of the file that names it.",
+        Example("""\
+type: command
+name: train
+command: python train.py
+environment:
+  image: mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04
+  conda_file: ‹conda.yml⇒conda.yaml›
+=== conda.yaml
+channels: [conda-forge]
+dependencies: [python=3.11]
+"""),
+    ),
+    Rule(
+        rule_ids.DATA_NOT_FOUND,
+        "data-not-found",
+        "warning",
+        "An input's local data is not there.",
+        "A local path is uploaded when the job is submitted; it may still come to be until then.",
+        Example("""\
+type: pipeline
+inputs:
+  images: {type: uri_folder, path: ‹./image⇒./images›}
+jobs:
+  train:
+    component: azureml:train:1
+    inputs: {images: "${{parent.inputs.images}}"}
+=== images/labels.csv
+file,label
+"""),
+    ),
+    Rule(
+        rule_ids.BAD_REFERENCE,
+        "bad-reference",
+        "error",
+        "A reference that Azure ML's client does not follow.",
+        "An environment in a file is `file:./environment.yaml`; a registered one `azureml:NAME:VERSION`.",
+        Example("""\
+type: command
+name: train
+command: python train.py
+environment: ‹⇒file:›./environment.yaml
+=== environment.yaml
+name: torch
+image: mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04
+"""),
+    ),
+)
+
+SCRIPT_NOT_FOUND = Rule(
+    rule_ids.SCRIPT_NOT_FOUND,
+    "script-not-found",
+    "error",
+    "The script that the command calls is not in the code.",
+    "The command runs in the folder that `code` names; Python stops at once when there is no such file. Said only "
+    "where nothing before it in the command could have made it, and where the folder holds Python at all.",
+    Example("""\
+type: command
+name: train
+code: ./src
+command: python ‹trian.py⇒train.py›
+environment: azureml:torch:3
+=== src/train.py
+print("training")
+"""),
+)
+SCRIPT_LEFT_OUT = Rule(
+    "AML407",
+    "script-left-out",
+    "error",
+    "The script is kept out of the snapshot by .amlignore or .gitignore.",
+    "It lies in the folder, and is not uploaded: the job does not find it. `.amlignore` counts before `.gitignore`.",
+    Example("""\
+type: command
+name: train
+code: ./src
+command: python ‸train.py
+environment: azureml:torch:3
+=== src/train.py
+print("training")
+=== src/.amlignore
+‹*.py
+⇒notebooks/
+›"""),
+)
+MODULE_NOT_FOUND = Rule(
+    "AML408",
+    "module-not-found",
+    "error",
+    "The module that the command starts is not in its package.",
+    "Said only when the package lies in the code; one that the environment brings along cannot be seen from here.",
+    Example(
+        """\
+type: command
+name: train
+code: ./src
+command: python -m digits.‹trian⇒train›
+environment: azureml:torch:3
+=== src/digits/__init__.py
+=== src/digits/train.py
+print("training")
+""".replace("digits.‹", "‸digits.‹")
+    ),
+)
+NO_VERSION = Rule(
+    "AML409",
+    "no-version",
+    "warning",
+    "A registered asset is named without a version.",
+    "`azureml:NAME` alone loads, and is refused when the job is submitted. Write `azureml:NAME:VERSION`, or "
+    "`azureml:NAME@LABEL`.",
+    Example(
+        """\
+type: command
+name: train
+command: python train.py
+environment: azureml:torch‹⇒:3›
+""".replace("azureml:torch", "‸azureml:torch")
+    ),
+)
+MOVING_VERSION = Rule(
+    "AML410",
+    "moving-version",
+    "warning",
+    "The version of an asset is whatever is newest.",
+    "A training that ran today may not run tomorrow, and steps are run again whenever it moves. Name the version.",
+    Example("""\
+type: command
+name: train
+command: python train.py
+environment: ‸azureml://registries/azureml/environments/sklearn-1.5/‹labels/latest⇒versions/17›
+"""),
+)
+UNKNOWN_CURATED = Rule(
+    "AML411",
+    "unknown-curated-environment",
+    "warning",
+    "Azure ML's registry has no curated environment of this name, as far as is known here.",
+    "Said of names that resemble those of the families ACPT, TensorFlow and scikit-learn. New ones appear: check with "
+    "`az ml environment list --registry-name azureml`.",
+    Example("""\
+type: command
+name: train
+command: python train.py
+environment: ‸azureml://registries/azureml/environments/‹acpt-pytorch-2.8-cuda12.4⇒acpt-pytorch-2.8-cuda12.6›/versions/7
+"""),
+)
+COMPUTE_FORM = Rule(
+    "AML412",
+    "compute-form",
+    "warning",
+    "A compute is named in a form that no compute has.",
+    "Computes have no versions and no registry: `azureml:NAME`, `serverless`, `local`, or the resource's full id.",
+    Example("""\
+type: pipeline
+jobs:
+  train:
+    component: azureml:train:1
+    compute: ‸azureml:gpu-cluster‹:1⇒›
+"""),
+)
+UNKNOWN_COMPUTE = Rule(
+    "AML413",
+    "unknown-compute",
+    "warning",
+    "A compute whose name differs by a slip from one of the project's.",
+    "The compute files beside the pipeline have a cluster of almost the same name, and none of this.",
+    Example("""\
+type: pipeline
+jobs:
+  train:
+    component: azureml:train:1
+    compute: ‸azureml:gpu-‹clutser⇒cluster›
+=== compute/gpu.yaml
+type: amlcompute
+name: gpu-cluster
+size: Standard_ND96asr_v4
+"""),
+)
+RULES = (
+    *_FOUND_BY_READERS,
+    SCRIPT_NOT_FOUND,
+    SCRIPT_LEFT_OUT,
+    MODULE_NOT_FOUND,
+    NO_VERSION,
+    MOVING_VERSION,
+    UNKNOWN_CURATED,
+    COMPUTE_FORM,
+    UNKNOWN_COMPUTE,
+)
+
+# The names of these families as of 2026-11, with earlier ones that files still name:
+# https://learn.microsoft.com/azure/machine-learning/resource-curated-environments
+_CURATED = (
+    *("acpt-pytorch-2.8-cuda12.6", "acpt-pytorch-2.2-cuda12.1", "acpt-pytorch-2.1-cuda12.1"),
+    *("acpt-pytorch-2.0-cuda11.7", "acpt-pytorch-1.13-cuda11.7", "acpt-pytorch-1.13-py38-cuda11.7-gpu"),
+    *("acpt-pytorch-1.12-cuda11.6", "acpt-pytorch-1.12-py39-cuda11.6-gpu", "acpt-pytorch-1.11-cuda11.3"),
+    *("acpt-pytorch-1.11-py38-cuda11.3-gpu", "acpt-pytorch-1.11-py38-cuda11.5-gpu"),
+    *("tensorflow-2.16-cuda12", "tensorflow-2.12-cuda11", "tensorflow-2.11-cuda11"),
+    *("sklearn-1.5", "sklearn-1.1", "sklearn-1.0"),
+)
+_FAMILY = re.compile(r"(acpt|tensorflow|sklearn)-")
+_REGISTRY_ENVIRONMENT = re.compile(r"azureml://registries/azureml/environments/([^/]+)(?:/|$)")
+_NAME_ONLY = re.compile(r"azureml:(?!/)[^:@/\s]+")
+_DATA_ADDRESS = re.compile(r"azureml://([^/]*)")
+_DATA_ADDRESSES = ("datastores", "subscriptions", "registries", "locations", "jobs")
+_ASSET = re.compile(
+    r"azureml:[^:@/\s]+(?::[^:@/\s]+|@[^:@/\s]+)|azureml:/+(?:subscriptions|locations)/.*", re.IGNORECASE
+)
+_REGISTRY_ASSET = re.compile(r"azureml://registries/[^/]+/([^/]+)(?:/[^/]+(?:/([^/]+)(?:/[^/]+)?)?)?/?$")
+_ASSET_FOLDERS = ("components", "environments", "models", "data", "codes")
+_LATEST = re.compile(r"/labels/latest$|@latest$", re.IGNORECASE)
+_COMPUTE_NAME = re.compile(r"azureml:[^:@/\s]+")
+_RESOURCE_ID = re.compile(r"(azureml:)?/subscriptions/|azureml://(?:subscriptions|locations)/", re.IGNORECASE)
+
+
+def check_command(seen: SeenCommand, surroundings: Surroundings) -> Iterator[Diagnostic]:
+    """The script that a command calls, and the environment it runs in."""
+    for called in surroundings.calls_of(seen):
+        if called.file is None:
+            yield from _missing_script(called, seen)
+        elif surroundings.is_left_out(called.root, called.file):
+            span = called.span(called.call.script)
+            message = f"'{called.call.script.text}' is not uploaded: the code's ignore file leaves it out"
+            yield SCRIPT_LEFT_OUT.found(span, message, "Write a line `!…` for it, or a narrower pattern.")
+    environment = seen.node.get("environment")
+    if environment is not None and environment.is_text:
+        yield from _environment(environment)
+
+
+def check_document(document: Document, kind: Kind, surroundings: Surroundings) -> Iterator[Diagnostic]:
+    """How data is named: the inputs and outputs of jobs and pipelines."""
+    if kind in ("command_job", "sweep_job", "other_job"):
+        yield from _compute(document.root.get("compute"), document.file, surroundings)
+    if kind in ("pipeline", "command_job", "sweep_job", "other_job"):
+        jobs = document.root.get("jobs")
+        holders = [document.root, *(entry.value for entry in (jobs.entries.values() if jobs is not None else ()))]
+        for holder in holders:
+            for key in ("inputs", "outputs"):
+                ports = holder.get(key) if holder.is_mapping else None
+                for entry in ports.entries.values() if ports is not None else ():
+                    path = entry.value.get("path") if entry.value.is_mapping else None
+                    if path is not None and path.is_text:
+                        yield from _data_path(path)
+
+
+def _data_path(path: Node) -> Iterator[Diagnostic]:
+    if _NAME_ONLY.fullmatch(path.text):
+        message = f"'{path.text}' names no version of the data"
+        yield NO_VERSION.found(path.span, message, f"Write {path.text}:VERSION, or {path.text}@latest.")
+    elif path.text.startswith("azureml:") and not path.text.startswith("azureml:/"):
+        yield from _asset_form(path, "data")
+    match = _DATA_ADDRESS.match(path.text)
+    if match is not None and match[1] not in _DATA_ADDRESSES:
+        hint = close_match(match[1], _DATA_ADDRESSES) or "Data lies in azureml://datastores/NAME/paths/…"
+        yield replace(
+            Diagnostic(path.span, rule_ids.BAD_REFERENCE, f"there is no azureml://{match[1]}/", hint=hint),
+            severity="warning",
+        )
+
+
+def check_pipeline(seen: SeenPipeline, surroundings: Surroundings) -> Iterator[Diagnostic]:
+    """How jobs name components and computes."""
+    for job in seen.scope.jobs.values():
+        component = job.node.get("component") or job.node.get("trial")
+        if component is not None and component.is_text:
+            yield from _version(component, "component")
+        yield from _compute(job.node.get("compute"), seen.reading.file, surroundings)
+    settings = seen.body.get("settings")
+    if settings is not None and settings.is_mapping:
+        yield from _compute(settings.get("default_compute"), seen.reading.file, surroundings)
+
+
+def _missing_script(called: CalledScript, seen: SeenCommand) -> Iterator[Diagnostic]:
+    script = called.call.script
+    if script.text.startswith("/") or called.call.follows_others or "${{" in script.text or not script.is_plain:
+        return
+    if called.call.is_module:
+        yield from _missing_module(called)
+        return
+    names = python_files(called.root)
+    if not names or seen.component.additional_includes:
+        return
+    meant = closest(script.text.removeprefix("./"), names)
+    hint = f"Did you mean '{meant}'?" if meant is not None else f"The code is '{called.root.name}', which holds others."
+    message = f"there is no '{script.text}' in the code, which is '{called.root.name}'"
+    yield SCRIPT_NOT_FOUND.found(called.span(script), message, hint, replacement=only_close(script.text, names))
+
+
+def _missing_module(called: CalledScript) -> Iterator[Diagnostic]:
+    script = called.call.script
+    if script.text.endswith(".py") and os.path.isfile(called.root / script.text):
+        message = f"-m takes a module, and '{script.text}' is a file"
+        yield MODULE_NOT_FOUND.found(called.span(script), message, f"Write `python {script.text}`.")
+        return
+    names = script.text.split(".")
+    package = called.root / names[0]
+    if len(names) < 2 or not os.path.isdir(package) or not any(package.glob("*.py")):
+        return
+    folder = called.root.joinpath(*names[:-1])
+    siblings = [file.stem for file in folder.glob("*.py")] if os.path.isdir(folder) else []
+    message = f"the package '{names[0]}' lies in the code, and has no module '{'.'.join(names[1:])}'"
+    meant = closest(names[-1], siblings)
+    hint = f"Did you mean '{'.'.join([*names[:-1], meant])}'?" if meant else ""
+    yield MODULE_NOT_FOUND.found(called.span(called.call.script), message, hint)
+
+
+def _environment(node: Node) -> Iterator[Diagnostic]:
+    yield from _version(node, "environment")
+    match = _REGISTRY_ENVIRONMENT.match(node.text)
+    if match is None or match[1] in _CURATED or not _FAMILY.match(match[1]):
+        return
+    hint = close_match(match[1], _CURATED) or "`az ml environment list --registry-name azureml` shows them."
+    yield UNKNOWN_CURATED.found(node.span, f"no curated environment '{match[1]}' is known here", hint)
+
+
+def _version(node: Node, what: str) -> Iterator[Diagnostic]:
+    yield from _asset_form(node, what)
+    if _NAME_ONLY.fullmatch(node.text):
+        message = f"'{node.text}' names no version of the {what}"
+        yield NO_VERSION.found(node.span, message, f"Write {node.text}:VERSION.")
+    elif _LATEST.search(node.text):
+        message = f"this {what} is whatever version is the newest on the day"
+        yield MOVING_VERSION.found(node.span, message, "Write /versions/N for /labels/latest, or :N for @latest.")
+
+
+def _asset_form(node: Node, what: str) -> Iterator[Diagnostic]:
+    """An `azureml:` reference of a form that no asset has."""
+    text = node.text
+    if not text.startswith("azureml:") or "${{" in text or _NAME_ONLY.fullmatch(text) or _ASSET.fullmatch(text):
+        return
+    registry = _REGISTRY_ASSET.match(text)
+    hint = f"Write azureml:NAME:VERSION, azureml:NAME@LABEL or azureml://registries/REGISTRY/{what}s/NAME/versions/N."
+    message = f"'{shorten(text)}' names no {what} in a form that Azure ML follows"
+    if registry is not None and registry[1] in _ASSET_FOLDERS and registry[2] is None:
+        yield NO_VERSION.found(node.span, f"this names no version of the {what}", f"Write {text}/versions/N.")
+    elif registry is None or registry[1] not in _ASSET_FOLDERS or registry[2] not in ("versions", "labels"):
+        found = Diagnostic(node.span, rule_ids.BAD_REFERENCE, message, hint=hint)
+        yield replace(found, severity="warning")
+
+
+def _compute(node: Node | None, file: Path, surroundings: Surroundings) -> Iterator[Diagnostic]:
+    if node is None or not node.is_text or "${{" in node.text or not node.text.startswith("azureml:"):
+        return
+    if _COMPUTE_NAME.fullmatch(node.text):
+        known = surroundings.compute_names(file)
+        name = node.text.removeprefix("azureml:")
+        meant = only_close(name, known) if name not in known else None
+        if meant is not None:
+            message = f"the project's compute files have no '{name}'"
+            yield UNKNOWN_COMPUTE.found(node.span, message, f"Did you mean 'azureml:{meant}'?")
+        return
+    if _RESOURCE_ID.match(node.text):
+        return
+    name = node.text.removeprefix("azureml:").strip("/").split("/")[-1].split(":")[0].split("@")[0]
+    message = f"'{node.text}' is no compute: these have names alone"
+    yield COMPUTE_FORM.found(node.span, message, f"Write azureml:{name}.")

@@ -1,0 +1,383 @@
+"""The flags that a Python script takes, read from its source without running it.
+
+Known: `argparse`, `click`, `typer`, and dataclasses in the manner of `trainyard.steps`. A script that puts its parser
+together in ways that cannot be read (loops, other modules, sub-commands) gives None: nothing is then said of it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_LARGEST_SCRIPT_BYTES = 1_000_000
+# What takes a parser and adds flags to it that no reading of this file shows.
+_FOREIGN_PARSERS = frozenset({"HfArgumentParser", "TrlParser", "LightningCLI", "ArgParser", "Fire"})
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag: how it may be written, and what is known of its value."""
+
+    names: tuple[str, ...]
+    line: int
+    file: Path
+    is_required: bool = False
+    choices: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class ScriptFlags:
+    """All flags of a script. `takes_others`: it leaves unknown flags alone. `abbreviates`: `--epo` is `--epochs`."""
+
+    flags: Mapping[str, Flag] = field(default_factory=dict)
+    takes_others: bool = False
+    abbreviates: bool = False
+
+    def find(self, name: str) -> Flag | None:
+        """The flag that a name means."""
+        if name in self.flags or not self.abbreviates or not name.startswith("--"):
+            return self.flags.get(name)
+        meant = {flag.names: flag for known, flag in self.flags.items() if known.startswith(name)}
+        return next(iter(meant.values())) if len(meant) == 1 else None
+
+
+def read_flags(file: Path, root: Path) -> ScriptFlags | None:
+    """The flags of a script in a snapshot whose folder is `root`; None when they cannot be told."""
+    tree = parse(file)
+    if tree is None:
+        return None
+    imported = _imported_names(tree)
+    for reader in (_from_dataclass, _from_click, _from_typer, _from_argparse):
+        found = reader(tree, imported, file, root)
+        if found is not None:
+            return found if isinstance(found, ScriptFlags) else None
+    return None
+
+
+def parse(file: Path) -> ast.Module | None:
+    """A script's syntax tree; None when there is none to be had."""
+    try:
+        if file.stat().st_size > _LARGEST_SCRIPT_BYTES:
+            return None
+        return ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+class Undecidable:
+    """What a reader gives for a script that is of its kind, and beyond it."""
+
+
+_UNDECIDABLE = Undecidable()
+_Found = ScriptFlags | Undecidable | None
+
+
+def _imported_names(tree: ast.Module) -> dict[str, str]:
+    """Local names of what is imported anywhere, as dotted paths."""
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                names[alias.asname or alias.name.split(".")[0]] = (
+                    alias.name if alias.asname else alias.name.split(".")[0]
+                )
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return names
+
+
+def _dotted(node: ast.expr, imported: Mapping[str, str]) -> str:
+    """`argparse.ArgumentParser` for whatever names it; empty for anything else."""
+    if isinstance(node, ast.Name):
+        return imported.get(node.id, node.id)
+    if isinstance(node, ast.Attribute):
+        base = _dotted(node.value, imported)
+        return f"{base}.{node.attr}" if base else ""
+    return ""
+
+
+def _constant(node: ast.expr | None) -> object:
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+def _keyword(call: ast.Call, name: str) -> ast.expr | None:
+    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+
+
+def _texts(node: ast.expr | None, tree: ast.Module) -> tuple[str, ...] | None:
+    """The members of a list, tuple or set of constants, or of a module's variable that holds one; as texts."""
+    if isinstance(node, ast.Name):
+        assigned = [
+            statement.value
+            for statement in tree.body
+            if isinstance(statement, ast.Assign)
+            and any(isinstance(target, ast.Name) and target.id == node.id for target in statement.targets)
+        ]
+        node = assigned[0] if len(assigned) == 1 else None
+    if not isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+        return None
+    values = [_constant(item) for item in node.elts]
+    return None if any(value is None for value in values) else tuple(str(value) for value in values)
+
+
+# argparse -------------------------------------------------------------------------------------------------------------
+
+
+def _from_argparse(tree: ast.Module, imported: Mapping[str, str], file: Path, root: Path) -> _Found:
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    if any(_dotted(call.func, imported).rpartition(".")[2] in _FOREIGN_PARSERS for call in calls):
+        return _UNDECIDABLE
+    makers = [call for call in calls if _dotted(call.func, imported) == "argparse.ArgumentParser"]
+    if len(makers) != 1:
+        return _UNDECIDABLE if makers else None
+    (maker,) = makers
+    prefix_chars, files = _keyword(maker, "prefix_chars"), _keyword(maker, "fromfile_prefix_chars")
+    if maker.args[1:] or prefix_chars is not None or files is not None or _keyword(maker, "parents") is not None:
+        return _UNDECIDABLE
+    if _parser_leaves_the_file(tree, calls):
+        return _UNDECIDABLE
+    flags: dict[str, Flag] = {}
+    if _constant(_keyword(maker, "add_help")) is not False:
+        flags = dict.fromkeys(("-h", "--help"), Flag(("-h", "--help"), 1, file))
+    takes_others = False
+    in_loops = {id(call) for loop in ast.walk(tree) if isinstance(loop, (ast.For, ast.While, ast.comprehension))
+                for call in ast.walk(loop)}  # fmt: skip
+    for call in calls:
+        method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        if method == "add_subparsers":
+            return _UNDECIDABLE
+        takes_others = takes_others or method in ("parse_known_args", "parse_known_intermixed_args")
+        if method != "add_argument":
+            continue
+        flag = _argparse_flag(call, tree, file)
+        if flag is None or id(call) in in_loops:
+            return _UNDECIDABLE
+        flags.update(dict.fromkeys(flag.names, flag))
+    return ScriptFlags(flags, takes_others, abbreviates=_constant(_keyword(maker, "allow_abbrev")) is not False)
+
+
+def _argparse_flag(call: ast.Call, tree: ast.Module, file: Path) -> Flag | None:
+    """The flag that one `add_argument` adds, without names for a positional; None when it cannot be told."""
+    names = [_constant(argument) for argument in call.args]
+    if not all(isinstance(name, str) for name in names) or any(keyword.arg is None for keyword in call.keywords):
+        return None
+    flags = tuple(str(name) for name in names if str(name).startswith("-"))
+    if _dotted(_keyword(call, "action") or ast.Constant(0), {}).endswith("BooleanOptionalAction"):
+        flags += tuple(f"--no-{name[2:]}" for name in flags if name.startswith("--"))
+    required = _constant(_keyword(call, "required")) is True
+    kind = _keyword(call, "type")
+    # Any other function may turn what is given into one of the choices.
+    is_plain = kind is None or (isinstance(kind, ast.Name) and kind.id in ("str", "int"))
+    choices = _texts(_keyword(call, "choices"), tree) if is_plain else None
+    return Flag(flags, call.lineno, file, required, choices)
+
+
+def _parser_leaves_the_file(tree: ast.Module, calls: list[ast.Call]) -> bool:
+    """Whether the parser, or a group of it, is handed to something that this file does not define."""
+    parsers = {
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        for target in node.targets
+        if isinstance(target, ast.Name) and _makes_parser(node.value)
+    }
+    own = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    for call in calls:
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        if any(isinstance(value, ast.Name) and value.id in parsers for value in given) and not (
+            isinstance(call.func, ast.Name) and call.func.id in own
+        ):
+            return True
+    return False
+
+
+def _makes_parser(call: ast.Call) -> bool:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return name in ("ArgumentParser", "add_argument_group", "add_mutually_exclusive_group")
+
+
+# click ----------------------------------------------------------------------------------------------------------------
+
+
+def _from_click(tree: ast.Module, imported: Mapping[str, str], file: Path, root: Path) -> _Found:
+    commands = [function for function in _functions(tree) if _decorated(function, imported, "click.command")]
+    if any(_decorated(function, imported, "click.group") for function in _functions(tree)) or len(commands) > 1:
+        return _UNDECIDABLE
+    if not commands:
+        return None
+    flags = {"--help": Flag(("--help",), 1, file)}
+    takes_others = False
+    for decorator in commands[0].decorator_list:
+        call = decorator if isinstance(decorator, ast.Call) else None
+        name = _dotted(call.func if call is not None else decorator, imported)
+        if name == "click.command" and call is not None:
+            takes_others = _keyword(call, "context_settings") is not None
+        if name in ("click.command", "click.argument", "click.pass_context"):
+            continue
+        flag = _click_flag(call, tree, imported, file) if call is not None and name == "click.option" else None
+        if flag is None:
+            return _UNDECIDABLE
+        flags.update(dict.fromkeys(flag.names, flag))
+    return ScriptFlags(flags, takes_others)
+
+
+def _click_flag(call: ast.Call, tree: ast.Module, imported: Mapping[str, str], file: Path) -> Flag | None:
+    names = [_constant(argument) for argument in call.args]
+    if not all(isinstance(name, str) for name in names) or any(keyword.arg is None for keyword in call.keywords):
+        return None
+    flags = tuple(part for name in names for part in str(name).split("/") if part.strip().startswith("-"))
+    kind = _keyword(call, "type")
+    choices = None
+    if isinstance(kind, ast.Call) and _dotted(kind.func, imported) == "click.Choice" and kind.args:
+        insensitive = _constant(_keyword(kind, "case_sensitive")) is False
+        choices = None if insensitive else _texts(kind.args[0], tree)
+    required = _constant(_keyword(call, "required")) is True and _keyword(call, "envvar") is None
+    return Flag(tuple(flag.strip() for flag in flags), call.lineno, file, required, choices)
+
+
+def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+def _decorated(function: ast.FunctionDef, imported: Mapping[str, str], name: str) -> bool:
+    return any(
+        _dotted(decorator.func if isinstance(decorator, ast.Call) else decorator, imported) == name
+        for decorator in function.decorator_list
+    )
+
+
+# typer ----------------------------------------------------------------------------------------------------------------
+
+
+def _from_typer(tree: ast.Module, imported: Mapping[str, str], file: Path, root: Path) -> _Found:
+    run = [
+        node.args[0].id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and _dotted(node.func, imported) == "typer.run"
+        and node.args
+        and isinstance(node.args[0], ast.Name)
+    ]
+    apps = {
+        target.id
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and _dotted(node.value.func, imported) == "typer.Typer"
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    commands = [
+        function.name
+        for function in _functions(tree)
+        for app in apps
+        if _decorated(function, {}, f"{app}.command") or _decorated(function, {}, f"{app}.callback")
+    ]
+    if not run and not apps:
+        return None
+    main = [function for function in _functions(tree) if function.name in (*run, *commands)]
+    if len(main) != 1:
+        return _UNDECIDABLE
+    flags = {"--help": Flag(("--help",), 1, file)}
+    for parameter, default in _parameters(main[0]):
+        found = _typer_flag(parameter, default, imported, file)
+        if found is None:
+            return _UNDECIDABLE
+        flags.update(dict.fromkeys(found.names, found))
+    return ScriptFlags(flags)
+
+
+def _parameters(function: ast.FunctionDef) -> Iterator[tuple[ast.arg, ast.expr | None]]:
+    positional = [*function.args.posonlyargs, *function.args.args]
+    defaults = [None] * (len(positional) - len(function.args.defaults)) + list(function.args.defaults)
+    yield from zip(positional, defaults, strict=True)
+    yield from zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+
+
+def _typer_flag(parameter: ast.arg, default: ast.expr | None, imported: Mapping[str, str], file: Path) -> Flag | None:
+    """A parameter as the flag that typer makes of it; without names for an argument. None when it cannot be told."""
+    annotation = parameter.annotation
+    marker = default if isinstance(default, ast.Call) else None
+    if isinstance(annotation, ast.Subscript) and _dotted(annotation.value, imported).endswith("Annotated"):
+        inner = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else []
+        markers = [element for element in inner[1:] if isinstance(element, ast.Call)]
+        if len(markers) != 1:
+            return None
+        (marker,) = markers
+        annotation = inner[0]
+    name = _dotted(marker.func, imported) if marker is not None else ""
+    if name == "typer.Argument" or (marker is None and default is None):
+        return Flag((), parameter.lineno, file)
+    if marker is not None and name != "typer.Option":
+        return None
+    written = tuple(
+        part
+        for argument in (marker.args if marker is not None else [])
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str) and argument.value.startswith("-")
+        for part in argument.value.split("/")
+    )
+    flag = "--" + parameter.arg.replace("_", "-")
+    names = written or ((flag, "--no-" + flag[2:]) if _dotted(annotation or ast.Constant(0), {}) == "bool" else (flag,))
+    is_default_marker = marker is not None and marker is default
+    required = is_default_marker and bool(marker) and _first_is_ellipsis(marker)
+    return Flag(names, parameter.lineno, file, required)
+
+
+def _first_is_ellipsis(call: ast.Call | None) -> bool:
+    return call is not None and bool(call.args) and _constant(call.args[0]) is Ellipsis
+
+
+# dataclasses in the manner of trainyard.steps -------------------------------------------------------------------------
+
+_STEP_FIELDS = frozenset({"parameter", "input_folder", "input_file", "output_folder"})
+
+
+def _from_dataclass(tree: ast.Module, imported: Mapping[str, str], file: Path, root: Path) -> _Found:
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and _dotted(node.func, imported).rpartition(".")[2] == "run_step"
+            and node.args
+            and isinstance(node.args[0], ast.Name)
+        ):
+            fields = _class_fields(imported.get(node.args[0].id, ""), root, depth=0)
+            help_flag = Flag(("-h", "--help"), 1, file)
+            return ScriptFlags({**dict.fromkeys(help_flag.names, help_flag), **fields}) if fields else _UNDECIDABLE
+    return None
+
+
+def _class_fields(path: str, root: Path, depth: int) -> dict[str, Flag]:
+    """The fields of a class, by flag, those of its bases first. Empty when it is not found in the snapshot."""
+    module, _, name = path.rpartition(".")
+    file = root / (module.replace(".", "/") + ".py")
+    tree = parse(file) if module and depth < 9 else None
+    if tree is None:
+        return {}
+    imported = _imported_names(tree)
+    definition = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name), None)
+    if definition is None:
+        return {}
+    flags: dict[str, Flag] = {}
+    for base in definition.bases:
+        dotted = _dotted(base, imported)
+        flags.update(_class_fields(dotted if "." in dotted else f"{module}.{dotted}", root, depth + 1))
+    for statement in definition.body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            flag = _step_flag(statement.target.id, statement, tree, file)
+            if flag is not None:
+                flags[flag.names[0]] = flag
+    return flags
+
+
+def _step_flag(name: str, statement: ast.AnnAssign, tree: ast.Module, file: Path) -> Flag | None:
+    call = statement.value
+    if not isinstance(call, ast.Call) or _dotted(call.func, {}).rpartition(".")[2] not in _STEP_FIELDS:
+        return None
+    has_default = bool(call.args) or _keyword(call, "default") is not None
+    required = not has_default and _constant(_keyword(call, "optional")) is not True
+    return Flag(
+        ("--" + name.replace("_", "-"),), statement.lineno, file, required, _texts(_keyword(call, "choices"), tree)
+    )

@@ -1,0 +1,193 @@
+"""What a project wants of the linter: `[tool.trainyard.lint]` in pyproject.toml, or `[lint]` in .trainyard.toml.
+
+[tool.trainyard.lint]
+exclude = ["examples/**"]           # patterns as in .gitignore, seen from this file's folder
+baseline = "lint-baseline.json"     # known findings, silent until they are mended
+
+[tool.trainyard.lint.severity]
+AML407 = "off"                      # error, warning, info, off
+
+[tool.trainyard.lint.computes]
+gpu-cluster = "Standard_ND96asr_v4" # the VM size behind a cluster's name
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from trainyard.errors import UsageError
+from trainyard.lint.rule import Rule
+from trainyard.lint.rule_names import hint_for
+from trainyard.spec.diagnostic import Diagnostic, Severity
+from trainyard.suggestions import close_match
+
+if TYPE_CHECKING:
+    from pathspec import PathSpec
+
+# Nearest first; in one folder the first of these that speaks of the linter is taken.
+FILE_NAMES = (".trainyard.toml", "pyproject.toml")
+SEVERITIES = ("error", "warning", "info", "off")
+_KEYS = ("severity", "exclude", "computes", "baseline")
+
+
+class WrongSettings(UsageError):
+    """Settings that cannot be read or say something nobody knows; names the file, the key and the mend."""
+
+
+@dataclass(frozen=True)
+class LintSettings:
+    """What a project wants of the linter; `file` says it, None when nothing does."""
+
+    file: Path | None = None
+    severity: Mapping[str, Severity | Literal["off"]] = field(default_factory=dict)
+    exclude: tuple[str, ...] = ()
+    computes: Mapping[str, str] = field(default_factory=dict)
+    baseline: Path | None = None
+
+    def excludes(self, path: Path) -> bool:
+        """Whether a file is not to be checked."""
+        if not self.exclude:
+            return False
+        assert self.file is not None
+        try:
+            relative = path.relative_to(self.file.parent)
+        except ValueError:
+            return False
+        return self._patterns.match_file(relative.as_posix())
+
+    @cached_property
+    def _patterns(self) -> PathSpec[Any]:
+        from pathspec import GitIgnoreSpec
+
+        return GitIgnoreSpec.from_lines(self.exclude)
+
+    def with_severity(self, diagnostics: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
+        """Findings as severe as the project has them, without those of rules that are off."""
+        for diagnostic in diagnostics:
+            severity = self.severity.get(diagnostic.rule, diagnostic.severity)
+            if severity != "off":
+                yield replace(diagnostic, severity=severity) if severity != diagnostic.severity else diagnostic
+
+
+def settings_for(paths: Sequence[Path], rules: Mapping[str, Rule]) -> LintSettings:
+    """The settings nearest upwards from what all paths (or, without any, the working directory) lie in.
+
+    Raises WrongSettings when they cannot be used.
+    """
+    absolute = [os.path.abspath(path) for path in paths] or [os.getcwd()]
+    start = Path(os.path.commonpath(absolute))
+    for folder in (start, *start.parents):
+        for name in FILE_NAMES:
+            file = folder / name
+            if not file.is_file():
+                continue
+            table = _table_in(file)
+            if table is not None:
+                return _Reader(file, rules).read(table)
+    return LintSettings()
+
+
+def _table_in(file: Path) -> dict[str, Any] | None:
+    """The linter's table in a file; None when it has none."""
+    content = _toml(file)
+    tables = [_at(file, content, "tool", "trainyard", "lint")]
+    if file.name == ".trainyard.toml":
+        tables.append(_at(file, content, "lint"))
+        unknown = next((key for key in content if key not in ("lint", "tool")), None)
+        if unknown is not None:
+            raise WrongSettings(f"{_named(file)}: unknown key '{unknown}'. The linter's settings stand under [lint].")
+    found = [table for table in tables if table is not None]
+    if len(found) > 1:
+        raise WrongSettings(f"{_named(file)}: [lint] and [tool.trainyard.lint] say the same twice. Remove one of them.")
+    return found[0] if found else None
+
+
+def _toml(file: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
+    try:
+        text = file.read_bytes().decode("utf-8")
+        # Most pyproject.toml say nothing of us, and need not even be TOML to be passed over.
+        return tomllib.loads(text) if "trainyard" in text or file.name == ".trainyard.toml" else {}
+    except OSError as error:
+        raise WrongSettings(f"{_named(file)}: cannot be read: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError:
+        raise WrongSettings(f"{_named(file)}: not UTF-8.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise WrongSettings(f"{_named(file)}: not TOML: {error}") from None
+
+
+def _at(file: Path, content: Mapping[str, Any], *keys: str) -> dict[str, Any] | None:
+    found: Any = content
+    for depth, key in enumerate(keys, start=1):
+        if key not in found:
+            return None
+        found = found[key]
+        if not isinstance(found, dict):
+            raise WrongSettings(f"{_named(file)}: '{'.'.join(keys[:depth])}' is a table, not {found!r}.")
+    return dict(found)
+
+
+def _named(file: Path) -> str:
+    try:
+        return str(file.relative_to(Path.cwd()))
+    except ValueError:
+        return str(file)
+
+
+class _Reader:
+    """Reads one table, key by key."""
+
+    def __init__(self, file: Path, rules: Mapping[str, Rule]) -> None:
+        self._file = file
+        self._rules = rules
+
+    def read(self, table: Mapping[str, Any]) -> LintSettings:
+        """The settings that the table says."""
+        for key in table:
+            if key not in _KEYS:
+                self._refuse(f"unknown key '{key}'", close_match(key, _KEYS) or f"There are: {', '.join(_KEYS)}.")
+        baseline = table.get("baseline")
+        if baseline is not None and (not isinstance(baseline, str) or not baseline):
+            self._refuse(f"'baseline' is the name of a file, not {baseline!r}")
+        return LintSettings(
+            self._file,
+            self._severities(table.get("severity", {})),
+            self._patterns(table.get("exclude", [])),
+            self._pairs("computes", table.get("computes", {})),
+            self._file.parent / baseline if baseline is not None else None,
+        )
+
+    def _severities(self, table: Any) -> Mapping[str, Severity | Literal["off"]]:
+        for rule, severity in self._pairs("severity", table).items():
+            if rule not in self._rules:
+                self._refuse(f"severity: there is no rule '{rule}'", hint_for(rule, self._rules))
+            if severity not in SEVERITIES:
+                hint = close_match(severity, SEVERITIES)
+                self._refuse(f"severity: '{rule}' is {' or '.join(SEVERITIES)}, not '{severity}'", hint)
+        return dict(table)
+
+    def _patterns(self, patterns: Any) -> tuple[str, ...]:
+        if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
+            self._refuse(f"'exclude' is a list of patterns, not {patterns!r}", 'Write `exclude = ["examples/**"]`.')
+        return tuple(patterns)
+
+    def _pairs(self, key: str, table: Any) -> dict[str, str]:
+        if not isinstance(table, dict):
+            self._refuse(f"'{key}' is a table of names with values, not {table!r}")
+        for name, value in table.items():
+            if not isinstance(value, str):
+                self._refuse(f"{key}: '{name}' is a text, not {value!r}")
+        return dict(table)
+
+    def _refuse(self, message: str, hint: str = "") -> Any:
+        raise WrongSettings(f"{_named(self._file)}: {message}. {hint}".rstrip().replace("..", "."))

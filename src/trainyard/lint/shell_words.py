@@ -1,0 +1,167 @@
+"""A command as the shell will cut it: words with their places, and which Python scripts they call.
+
+Bindings stay whole, whatever stands in them. What only a shell could tell (variables, command substitution) is left as
+it is written; whoever asks about a word sees the `$` in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+_OPERATORS = re.compile(r"&&|\|\||[;|&\n]|[0-9]?>>?(?:&[0-9])?|<")
+_BLANKS = re.compile(r"[ \t\r]+|\\\r?\n")
+# The bound keeps a command of nothing but openings from being searched to its end for each of them.
+_BINDING = re.compile(r"\$\{\{.{0,500}?\}\}", re.DOTALL)
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
+_SUBSTITUTION = re.compile(r"\$\(|`|\$[A-Za-z_{](?!\{)")
+LAUNCHERS = frozenset({"torchrun", "deepspeed", "accelerate", "horovodrun", "mpirun", "mpiexec"})
+LAUNCHER_MODULES = frozenset(
+    {"torch.distributed.launch", "torch.distributed.run", "accelerate.commands.launch", "deepspeed.launcher.runner"}
+)
+_SPEAKERS = frozenset({"echo", "printf"})
+# What leaves the folder and its files as they are.
+_HARMLESS = frozenset(
+    {"export", "set", "ulimit", "env", "ls", "pwd", "nvidia-smi", "date", "true", ":", "sleep", "which", "df", "free"}
+    | {"echo", "printf", "pip", "pip3", "conda", "apt-get", "python", "python3"}
+)
+# Flags of Python itself that take a value of their own.
+_PYTHON_FLAGS_WITH_VALUE = frozenset({"-W", "-X"})
+
+
+@dataclass(frozen=True)
+class Word:
+    """One word: its text without quotes, and its offsets in the command. `is_optional` within `$[[ … ]]`."""
+
+    text: str
+    start: int
+    end: int
+    is_optional: bool = False
+    is_quoted: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether this is what the process will get: no variable and no command in it (a binding may be)."""
+        return _SUBSTITUTION.search(_BINDING.sub("", self.text)) is None
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a Python script or module, with its arguments."""
+
+    script: Word
+    is_module: bool
+    arguments: tuple[Word, ...]
+    follows_others: bool
+    """Whether commands stand before it, which may have changed the folder or made files."""
+
+
+@lru_cache
+def simple_commands(command: str) -> list[list[Word]]:
+    """The words of a command, one list for each that `&&`, `;`, `|` or a line's end divides from the next."""
+    commands: list[list[Word]] = [[]]
+    is_optional = False
+    position = 0
+    while position < len(command):
+        if blanks := _BLANKS.match(command, position):
+            position = blanks.end()
+        elif command.startswith("$[[", position) or (is_optional and command.startswith("]]", position)):
+            is_optional = command[position] == "$"
+            position += 3 if is_optional else 2
+        elif command[position] == "#" and (position == 0 or command[position - 1] in " \t\n"):
+            line_end = command.find("\n", position)
+            position = len(command) if line_end < 0 else line_end
+        elif operator := _OPERATORS.match(command, position):
+            position = operator.end()
+            if operator[0].lstrip("0123456789")[0] not in "<>":
+                commands.append([])
+        else:
+            word = _word(command, position, is_optional)
+            commands[-1].append(word)
+            position = word.end
+    return [words for words in commands if words]
+
+
+def _word(command: str, start: int, is_optional: bool) -> Word:
+    parts: list[str] = []
+    is_quoted = False
+    position = start
+    while position < len(command):
+        character = command[position]
+        if binding := _BINDING.match(command, position):
+            parts.append(binding[0])
+            position = binding.end()
+        elif character in "'\"":
+            closing = _closing_quote(command, position)
+            parts.append(command[position + 1 : closing])
+            is_quoted = True
+            position = closing + 1
+        elif character == "\\" and position + 1 < len(command) and command[position + 1] != "\n":
+            parts.append(command[position + 1])
+            position += 2
+        elif character in " \t\r\n;|&<>\\" or (is_optional and command.startswith("]]", position)):
+            break
+        else:
+            parts.append(character)
+            position += 1
+    return Word("".join(parts), start, max(position, start + 1), is_optional, is_quoted)
+
+
+def _closing_quote(command: str, opening: int) -> int:
+    quote = command[opening]
+    position = opening + 1
+    while position < len(command) and command[position] != quote:
+        position += 2 if quote == '"' and command[position] == "\\" else 1
+    return min(position, len(command))
+
+
+def python_calls(command: str) -> Iterator[Call]:
+    """Each Python script or module that a command calls, through launchers too (`torchrun train.py`)."""
+    follows_others = False
+    for words in simple_commands(command):
+        rest = _without_assignments(words)
+        yield from _calls_of(rest, follows_others)
+        follows_others = follows_others or bool(rest and rest[0].text not in _HARMLESS)
+
+
+def _calls_of(words: Sequence[Word], follows_others: bool) -> Iterator[Call]:
+    if not words or words[0].text in _SPEAKERS:
+        return
+    place = next((at for at, word in enumerate(words) if _PYTHON.fullmatch(word.text)), None)
+    if place is not None:
+        yield from _python_call(words[place + 1 :], follows_others=follows_others)
+    elif words[0].text in LAUNCHERS or words[0].text.endswith(".py"):
+        yield from _script_among(words, follows_others=follows_others)
+
+
+def _without_assignments(words: Sequence[Word]) -> Sequence[Word]:
+    first = next((at for at, word in enumerate(words) if not _ASSIGNMENT.match(word.text)), len(words))
+    return words[first:]
+
+
+def _python_call(words: Sequence[Word], *, follows_others: bool) -> Iterator[Call]:
+    position = 0
+    while position < len(words) and words[position].text.startswith("-"):
+        flag = words[position].text
+        if flag == "-m" and position + 1 < len(words):
+            module = words[position + 1]
+            if module.text in LAUNCHER_MODULES:
+                yield from _script_among(words[position + 2 :], follows_others=follows_others)
+                return
+            yield Call(module, True, tuple(words[position + 2 :]), follows_others)
+            return
+        if flag in ("-c", "-"):
+            return
+        position += 2 if flag in _PYTHON_FLAGS_WITH_VALUE else 1
+    if position < len(words) and words[position].text.endswith(".py"):
+        yield Call(words[position], False, tuple(words[position + 1 :]), follows_others)
+
+
+def _script_among(words: Sequence[Word], *, follows_others: bool) -> Iterator[Call]:
+    """The script that a launcher is given among its own flags."""
+    place = next((at for at, word in enumerate(words) if word.text.endswith(".py")), None)
+    if place is not None:
+        yield Call(words[place], False, tuple(words[place + 1 :]), follows_others)

@@ -1,0 +1,213 @@
+"""What a rule may look at beside the YAML: scripts in snapshots, machines behind computes. Each is read once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard.lint.script_flags import ScriptFlags, read_flags
+from trainyard.lint.scripts import CalledScript, called_scripts
+from trainyard.spec.diagnostic import Span, SpecError
+from trainyard.spec.documents import Document, Node
+from trainyard.spec.findings import DocumentStore
+from trainyard.spec.ignore_files import ignore_rule
+from trainyard.spec.kinds import kind_of
+from trainyard.spec.model import Component
+from trainyard.spec.seen import Seen, SeenCommand
+
+if TYPE_CHECKING:
+    from trainyard.catalogue.skus import Sku
+
+# How far above a file its project's `compute/` and `profiles/` are looked for.
+_LEVELS_UP = 3
+
+
+@dataclass(frozen=True)
+class KnownCompute:
+    """A cluster as a file of the project has it: its VM size, how many machines at most, and where that is said."""
+
+    name: str
+    size: str
+    tier: str = ""
+    max_instances: int | None = None
+    span: Span | None = None
+
+    @property
+    def sku(self) -> Sku | None:
+        """What the catalogue knows of the size."""
+        return sku_named(self.size)
+
+
+@dataclass
+class Surroundings:
+    """One call of the linter: what was read, and caches.
+
+    `seen` is all that was met; `computes` those that the configuration names, by name, with their VM size.
+    """
+
+    store: DocumentStore
+    seen: Seen = field(default_factory=Seen)
+    computes: Mapping[str, str] = field(default_factory=dict)
+    _calls: dict[int, list[CalledScript]] = field(default_factory=dict)
+    _flags: dict[tuple[Path, Path], ScriptFlags | None] = field(default_factory=dict)
+    _ignore_rules: dict[Path, Callable[[str], bool]] = field(default_factory=dict)
+    _known: dict[tuple[str, Path], dict[str, KnownCompute]] = field(default_factory=dict)
+
+    def calls_of(self, seen: SeenCommand) -> list[CalledScript]:
+        """The Python scripts that a command calls."""
+        if id(seen) not in self._calls:
+            self._calls[id(seen)] = list(called_scripts(seen))
+        return self._calls[id(seen)]
+
+    def command_of(self, component: Component) -> SeenCommand | None:
+        """Where a component was read."""
+        return self._command_by_component.get(id(component))
+
+    def is_used(self, component: Component) -> bool:
+        """Whether a job of a pipeline that was read uses a component: its machines are then the job's."""
+        return id(component) in self._used_components
+
+    @cached_property
+    def _used_components(self) -> frozenset[int]:
+        return frozenset(id(job.component) for pipeline in self.seen.pipelines for job in pipeline.jobs.values())
+
+    def command_node(self, component: Component) -> tuple[Node, Document] | None:
+        """The text of a component's command, and the document that it stands in."""
+        seen = self.command_of(component)
+        command = seen.node.get("command") if seen is not None else None
+        if seen is None or command is None or not command.is_text:
+            return None
+        return command, seen.reading.document
+
+    @cached_property
+    def _command_by_component(self) -> dict[int, SeenCommand]:
+        return {id(command.component): command for command in self.seen.commands}
+
+    def flags_of(self, script: Path, root: Path) -> ScriptFlags | None:
+        """The flags of a script of a snapshot, or None when they cannot be told."""
+        key = (script, root)
+        if key not in self._flags:
+            self._flags[key] = read_flags(script, root)
+        return self._flags[key]
+
+    def is_left_out(self, root: Path, file: Path) -> bool:
+        """Whether the ignore file of a snapshot keeps a file out of it."""
+        if root not in self._ignore_rules:
+            try:
+                self._ignore_rules[root] = ignore_rule(root)[0]
+            except (OSError, ValueError):
+                self._ignore_rules[root] = lambda _: False
+        return self._ignore_rules[root](file.relative_to(root).as_posix())
+
+    def compute_named(self, reference: str, used_in: Path) -> KnownCompute | None:
+        """The cluster that `azureml:NAME` means, when a file beside the one that uses it, or the settings, tell."""
+        name = reference.removeprefix("azureml:")
+        if name in self.computes:
+            return KnownCompute(name, self.computes[name])
+        for source, folder in self._compute_places(used_in):
+            found = self._known_in(source, folder).get(name)
+            if found is not None:
+                return found
+        return None
+
+    def compute_names(self, used_in: Path) -> frozenset[str]:
+        """The names of all clusters that are known where a file uses one."""
+        names = {name for place in self._compute_places(used_in) for name in self._known_in(*place)}
+        return frozenset(names | self.computes.keys())
+
+    def _compute_places(self, used_in: Path) -> Iterator[tuple[str, Path]]:
+        for source in ("compute", "profiles"):
+            for folder in used_in.parents[: _LEVELS_UP + 1]:
+                yield source, folder
+
+    def _known_in(self, source: str, folder: Path) -> dict[str, KnownCompute]:
+        key = (source, folder)
+        if key not in self._known:
+            read = self._computes_of_files if source == "compute" else self._computes_of_profiles
+            self._known[key] = {compute.name: compute for compute in read(folder)}
+        return self._known[key]
+
+    def _computes_of_profiles(self, folder: Path) -> Iterator[KnownCompute]:
+        """The clusters of a project's profiles; one that two profiles describe differently is left out."""
+        files = {file.stem: file for file in _yaml_files(folder / "profiles")}
+        sizes: dict[str, set[str]] = {}
+        for name in files:
+            cluster, size = _inherited(name, "cluster", files, self.store), _inherited(name, "sku", files, self.store)
+            if cluster and size:
+                sizes.setdefault(cluster, set()).add(size)
+        for cluster, known in sizes.items():
+            if len(known) == 1:
+                yield KnownCompute(cluster, known.pop())
+
+    def _computes_of_files(self, folder: Path) -> Iterator[KnownCompute]:
+        for place in (folder / "compute", folder / "computes", folder):
+            # A folder itself may hold anything: of its files only those are looked at that were read anyway.
+            for file in _yaml_files(place) if place != folder else self._read_by_folder.get(folder, ()):
+                document = _document(file, self.store)
+                if document is not None and kind_of(document) == "compute":
+                    yield from _compute_of(document)
+
+    @cached_property
+    def _read_by_folder(self) -> dict[Path, list[Path]]:
+        found: dict[Path, list[Path]] = {}
+        for file in self.store.files:
+            found.setdefault(file.parent, []).append(file)
+        return found
+
+
+@lru_cache(maxsize=1024)
+def sku_named(size: str) -> Sku | None:
+    """A VM size of the catalogue, or None."""
+    from trainyard.catalogue.skus import UnknownSku, find_sku
+
+    try:
+        return find_sku(size)
+    except UnknownSku:
+        return None
+
+
+def _compute_of(document: Document) -> Iterator[KnownCompute]:
+    name, size = _text(document.root, "name"), _text(document.root, "size")
+    most = document.root.get("max_instances")
+    if name and size:
+        most_instances = most.data if most is not None and type(most.data) is int else None
+        span = document.root.key_span("size")
+        yield KnownCompute(name, size, _text(document.root, "tier").lower(), most_instances, span)
+
+
+def _inherited(name: str, key: str, files: Mapping[str, Path], store: DocumentStore) -> str:
+    for _ in files:
+        document = _document(files[name], store) if name in files else None
+        if document is None:
+            return ""
+        if _text(document.root, key):
+            return _text(document.root, key)
+        name = _text(document.root, "extends")
+    return ""
+
+
+def _yaml_files(folder: Path) -> list[Path]:
+    try:
+        return (
+            sorted(file for file in folder.iterdir() if file.suffix in (".yaml", ".yml"))
+            if os.path.isdir(folder)
+            else []
+        )
+    except OSError:
+        return []
+
+
+def _document(file: Path, store: DocumentStore) -> Document | None:
+    try:
+        return store.peek(file)
+    except SpecError:
+        return None
+
+
+def _text(node: Node, key: str) -> str:
+    found = node.get(key)
+    return found.text if found is not None and not isinstance(found.data, (dict, list)) else ""

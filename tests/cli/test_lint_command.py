@@ -1,0 +1,123 @@
+"""`trainyard lint` as a person, a hook and a workflow call it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+ROOT = Path(__file__).parents[2]
+COMPONENT = "type: command\nname: c\nenvironment: azureml:e:1\nis_deterministic: false\ncommand: run\n"
+MISTAKEN = COMPONENT.replace("is_deterministic", "is_determinstic")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, worked in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_findings_go_to_stderr_with_a_summary(trainyard: Run, here: Path) -> None:
+    (here / "c.yaml").write_text(MISTAKEN)
+    outcome = trainyard("lint", "c.yaml")
+    assert (outcome.exit_code, outcome.stdout) == (1, "")
+    assert outcome.stderr.startswith("c.yaml:4:1: error[AML101] unknown key 'is_determinstic'")
+    assert outcome.stderr.endswith("1 error, 0 warnings in 1 file; --fix mends 1 of them\n")
+
+
+def test_sarif_and_github_go_to_stdout(trainyard: Run, here: Path) -> None:
+    (here / "c.yaml").write_text(MISTAKEN)
+    sarif = trainyard("lint", "c.yaml", "--format", "sarif")
+    assert (sarif.exit_code, sarif.stderr) == (1, "")
+    assert json.loads(sarif.stdout)["runs"][0]["results"][0]["ruleId"] == "AML101"
+    github = trainyard("lint", "c.yaml", "--format", "github")
+    assert github.exit_code == 1
+    assert github.stdout.startswith("::error file=c.yaml,line=4,col=1,endColumn=16,title=AML101 (Trainyard)::unknown")
+    (here / "c.yaml").write_text(COMPONENT)
+    assert trainyard("lint", "c.yaml", "--format", "github").stdout == ""
+
+
+@pytest.mark.parametrize("output_format", ["text", "json", "sarif", "github"])
+def test_exit_1_is_for_errors_alone(trainyard: Run, here: Path, output_format: str) -> None:
+    (here / "c.yaml").write_text(COMPONENT + "# trainyard: ignore[AML101]\n")
+    assert trainyard("lint", "c.yaml", "--format", output_format).exit_code == 0
+    (here / ".trainyard.toml").write_text("[lint.severity]\nAML801 = 'error'\n")
+    assert trainyard("lint", "c.yaml", "--format", output_format).exit_code == 1
+
+
+def test_fix_says_what_it_did_and_what_remains(trainyard: Run, here: Path) -> None:
+    (here / "c.yaml").write_text(MISTAKEN + "outputs: {}\nnothing_like_it: 3\n")
+    outcome = trainyard("lint", "--fix", "c.yaml")
+    assert outcome.exit_code == 1
+    assert "fixed c.yaml:4: unknown key 'is_determinstic'" in outcome.stderr
+    assert "unknown key 'nothing_like_it'" in outcome.stderr
+    assert (here / "c.yaml").read_text() == COMPONENT + "outputs: {}\nnothing_like_it: 3\n"
+    (here / "c.yaml").write_text(MISTAKEN)
+    assert trainyard("lint", "--fix", "c.yaml").exit_code == 0
+
+
+def test_fix_leaves_rendered_files_to_their_templates(trainyard: Run, tmp_path: Path) -> None:
+    rendered = tmp_path / "components" / "train_ddp.yaml"
+    rendered.parent.mkdir()
+    shutil.copy(ROOT / "components" / "train_ddp.yaml", rendered)
+    mistaken = rendered.read_text().replace("is_deterministic", "is_determinstic")
+    rendered.write_text(mistaken)
+    outcome = trainyard("lint", "--fix", str(rendered))
+    assert outcome.exit_code == 1
+    assert f"not fixed: {rendered} is rendered" in outcome.stderr
+    assert "templates/components/_step.j2:" in outcome.stderr
+    assert rendered.read_text() == mistaken
+
+
+def test_a_baseline_from_the_first_day_to_the_last(trainyard: Run, here: Path) -> None:
+    (here / "pyproject.toml").write_text("[tool.trainyard.lint]\nbaseline = 'known.json'\n")
+    (here / "c.yaml").write_text(MISTAKEN)
+    assert "known.json: no such file" in trainyard("lint", "c.yaml").stderr
+    written = trainyard("lint", "c.yaml", "--write-baseline")
+    assert (written.exit_code, written.stderr) == (0, "known.json knows 1 finding now\n")
+    known = trainyard("lint", "c.yaml")
+    assert (known.exit_code, known.stderr) == (0, "no findings in 1 file; 1 more known to the baseline\n")
+    (here / "c.yaml").write_text(COMPONENT)
+    stale = trainyard("lint", "c.yaml")
+    assert stale.exit_code == 0
+    assert "known.json:4:1: warning[AML803]" in stale.stderr
+    assert trainyard("lint", "c.yaml", "--write-baseline", "--baseline", "other.json").exit_code == 0
+    assert trainyard("lint", "c.yaml", "--baseline", "other.json").stderr == "no findings in 1 file\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--write-baseline"], "--write-baseline: say where, with --baseline FILE"),
+        (["--write-baseline", "--fix"], "--fix and --write-baseline exclude each other"),
+        (["--baseline", "none.json"], "none.json: no such file"),
+        (["--format", "xml"], "'xml' is not one of"),
+    ],
+)
+def test_wrong_use_exits_2(trainyard: Run, here: Path, arguments: list[str], words: str) -> None:
+    (here / "c.yaml").write_text(COMPONENT)
+    outcome = trainyard("lint", "c.yaml", *arguments)
+    assert outcome.exit_code == 2
+    assert words in outcome.stderr
+
+
+def test_wrong_settings_exit_2(trainyard: Run, here: Path) -> None:
+    (here / ".trainyard.toml").write_text("[lint]\nexclud = []\n")
+    (here / "c.yaml").write_text(COMPONENT)
+    outcome = trainyard("lint", "c.yaml")
+    assert outcome.exit_code == 2
+    assert ".trainyard.toml: unknown key 'exclud'. Did you mean 'exclude'?" in outcome.stderr
+
+
+def test_a_run_minds_the_settings_too(trainyard: Run, here: Path) -> None:
+    (here / "c.yaml").write_text(MISTAKEN + "code: .\ninputs: {n: {type: integer}}\n")
+    (here / "p.yaml").write_text("type: pipeline\njobs: {a: {component: ./c.yaml}}\n")
+    assert "unknown key 'is_determinstic'" in trainyard("run", "p.yaml").stderr
+    (here / ".trainyard.toml").write_text("[lint.severity]\nAML101 = 'off'\n")
+    assert "unknown key" not in trainyard("run", "p.yaml").stderr

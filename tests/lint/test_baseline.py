@@ -1,0 +1,140 @@
+"""A baseline: known findings are silent wherever they move, new ones are not, and mended ones are asked back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainyard.lint.baseline import UnusableBaseline, read_baseline, write_baseline
+from trainyard.lint.linter import lint
+from trainyard.spec.diagnostic import Diagnostic
+
+
+@pytest.fixture
+def spoilt(project: Path) -> Path:
+    """The project with two mistakes."""
+    train = project / "components" / "train.yaml"
+    train.write_text(train.read_text().replace("is_deterministic", "is_determinstic").replace("shm_size", "shm-size"))
+    return project
+
+
+def write(project: Path, *paths: Path) -> int:
+    file = project / "lint-baseline.json"
+    result = lint(paths or [project])
+    previous = read_baseline(file) if file.exists() else None
+    return write_baseline(file, result.diagnostics, result.files, previous)
+
+
+def sift(project: Path, *paths: Path) -> list[Diagnostic]:
+    result = lint(paths or [project])
+    return read_baseline(project / "lint-baseline.json").sift(result.diagnostics, result.files)
+
+
+def test_known_findings_are_silent(spoilt: Path) -> None:
+    assert write(spoilt) == 2
+    assert sift(spoilt) == []
+    assert sift(spoilt, spoilt / "pipelines" / "digits.yaml") == []
+
+
+def test_a_baseline_has_a_line_per_finding_for_reviews(spoilt: Path) -> None:
+    write(spoilt)
+    text = (spoilt / "lint-baseline.json").read_text()
+    found = [json.loads(line.strip().rstrip(",")) for line in text.splitlines() if '"file"' in line]
+    assert found == [
+        {"file": "components/train.yaml", "rule": "AML101", "keys": "is_determinstic", "text": "is_determinstic"},
+        {"file": "components/train.yaml", "rule": "AML101", "keys": "resources.shm-size", "text": "shm-size"},
+    ]
+    assert json.loads(text)["findings"] == found
+
+
+def test_moved_lines_change_nothing(spoilt: Path) -> None:
+    write(spoilt)
+    train = spoilt / "components" / "train.yaml"
+    train.write_text("# More\n\n" + train.read_text().replace("inputs:\n", "# and more\ninputs:\n"))
+    assert sift(spoilt) == []
+
+
+def test_what_is_new_is_told(spoilt: Path) -> None:
+    write(spoilt)
+    train = spoilt / "components" / "train.yaml"
+    train.write_text(train.read_text().replace("display_name", "displayname"))
+    (new,) = sift(spoilt)
+    assert (new.rule, new.severity) == ("AML101", "error")
+    assert "displayname" in new.message
+
+
+def test_a_second_mistake_of_the_same_kind_is_new(spoilt: Path) -> None:
+    pipeline = spoilt / "pipelines" / "digits.yaml"
+    prepare = spoilt / "components" / "prepare.yaml"
+    text = prepare.read_text()
+    prepare.write_text(text.replace("${{inputs.seed}}", "${{inputs.sed}}"))
+    write(spoilt)
+    prepare.write_text(text.replace("${{inputs.seed}}", "${{inputs.sed}} ${{inputs.sed}}"))
+    assert [each.rule for each in sift(spoilt, pipeline)] == ["AML206"]
+
+
+def test_what_is_mended_is_asked_back_where_it_is_written(spoilt: Path) -> None:
+    write(spoilt)
+    train = spoilt / "components" / "train.yaml"
+    train.write_text(train.read_text().replace("shm-size", "shm_size"))
+    (stale,) = sift(spoilt)
+    assert (stale.rule, stale.severity) == ("AML803", "warning")
+    assert (stale.span.file.name, stale.span.line) == ("lint-baseline.json", 5)
+    assert stale.message == "AML101 is no longer found in components/train.yaml at 'resources.shm-size'"
+    assert write(spoilt) == 1
+    assert sift(spoilt) == []
+
+
+def test_files_that_were_not_checked_are_not_judged(spoilt: Path) -> None:
+    write(spoilt)
+    prepare = spoilt / "components" / "prepare.yaml"
+    assert sift(spoilt, prepare) == []
+    assert write(spoilt, prepare) == 2
+    (spoilt / "components" / "train.yaml").unlink()
+    assert [each.rule for each in sift(spoilt, prepare)] == ["AML803", "AML803"]
+    assert write(spoilt, prepare) == 0
+
+
+def test_what_is_no_yaml_can_be_known(project: Path) -> None:
+    (project / "components" / "broken.yaml").write_text("a: [")
+    (project / "components" / "binary.yaml").write_bytes(b"\0")
+    assert write(project) == 2
+    assert sift(project) == []
+
+
+def test_unused_ignores_are_never_known(project: Path) -> None:
+    train = project / "components" / "train.yaml"
+    train.write_text(train.read_text() + "# trainyard: ignore[AML101]\n")
+    assert write(project) == 0
+    assert [each.rule for each in sift(project)] == ["AML801"]
+
+
+def test_a_baseline_laid_out_anew_still_counts(spoilt: Path) -> None:
+    write(spoilt)
+    file = spoilt / "lint-baseline.json"
+    file.write_text(json.dumps(json.loads(file.read_text())))
+    assert sift(spoilt) == []
+    (spoilt / "components" / "train.yaml").unlink()
+    (spoilt / "pipelines" / "digits.yaml").unlink()
+    assert {each.span.line for each in sift(spoilt)} == {1}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "no such file or directory. `trainyard lint --write-baseline` makes it."),
+        ("{", "not JSON"),
+        ("[]", r"its format is \[\]"),
+        ('{"format": "trainyard.lint-baseline/9"}', r"its format is 'trainyard.lint-baseline/9'; this Trainyard reads"),
+        ('{"format": "trainyard.lint-baseline/1"}', "a finding has no 'findings'"),
+        ('{"format": "trainyard.lint-baseline/1", "findings": [{"file": "a"}]}', "a finding has no 'rule'"),
+    ],
+)
+def test_what_is_no_baseline_is_said_to_be_none(tmp_path: Path, text: str | None, words: str) -> None:
+    file = tmp_path / "b.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(UnusableBaseline, match=words):
+        read_baseline(file)

@@ -1,0 +1,199 @@
+"""Findings as text, SARIF and GitHub annotations; JSON and the plain text are in test_linter.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from trainyard.lint.linter import lint
+from trainyard.lint.reporting.github import as_github, checkout_folder
+from trainyard.lint.reporting.json_list import as_json
+from trainyard.lint.reporting.sarif import as_sarif
+from trainyard.lint.reporting.summary import summarise
+from trainyard.lint.reporting.text import as_text
+from trainyard.lint.rules import RULES
+from trainyard.spec.diagnostic import Diagnostic, Related, Span
+
+SARIF_SCHEMA = json.loads((Path(__file__).parent / "data" / "sarif-schema-2.1.0.json").read_text(encoding="utf-8"))
+
+
+def put(folder: Path, name: str, text: str) -> Path:
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8", errors="surrogateescape")
+    return file
+
+
+# Text
+
+
+def excerpt_of(folder: Path, line: str, column: int, end: int) -> list[str]:
+    """The source line and the carets beneath it, without the gutter."""
+    file = put(folder, "a.yaml", line + "\n")
+    text = as_text([Diagnostic(Span(file, 1, column, 1, end), "AML001", "message")], colour=False, relative_to=folder)
+    return [line[4:] for line in text.split("\n")[1:3]]
+
+
+def test_carets_stand_beneath_wide_characters(tmp_path: Path) -> None:
+    assert excerpt_of(tmp_path, "名前: 値", 5, 6) == ["名前: 値", "      ^^"]
+    assert excerpt_of(tmp_path, "cafe\u0301: x", 8, 9) == ["cafe\u0301: x", "      ^"]
+
+
+def test_the_whole_span_is_underlined(tmp_path: Path) -> None:
+    assert excerpt_of(tmp_path, "shm-size: 16g", 1, 9) == ["shm-size: 16g", "^^^^^^^^"]
+
+
+def test_nothing_in_a_file_steers_the_terminal(tmp_path: Path) -> None:
+    file = put(tmp_path, "\x1b[2Ja.yaml", "key: \x1b[31mred\u202e\n")
+    related = (Related(Span(file), "declared\x07 here"),)
+    found = [Diagnostic(Span(file, 1, 6, 1, 7), "AML001", "'\x1b]0;title\x07'\nmore", hint="a\rb", related=related)]
+    text = as_text(found, colour=False, relative_to=tmp_path)
+    assert not set(text) & set("\x1b\x07\r\u202e")
+    assert "\\x1b[31mred\\u202e" in text
+    assert text.count("\n") == 4
+
+
+def test_a_long_span_is_cut_with_its_line(tmp_path: Path) -> None:
+    source, carets = excerpt_of(tmp_path, "x" * 1000, 1, 1001)
+    assert len(source) == len(carets) == 160
+
+
+def test_the_summary_says_what_can_be_done_next() -> None:
+    def finding(severity: Any) -> Diagnostic:
+        return Diagnostic(Span(Path("a")), "AML001", "message", severity)
+
+    assert summarise([], 1) == "no findings in 1 file"
+    assert summarise([], 2, known=3) == "no findings in 2 files; 3 more known to the baseline"
+    found = [finding("error"), finding("error"), finding("info")]
+    assert summarise(found, 4, fixable=1) == "2 errors, 1 warning in 4 files; --fix mends 1 of them"
+
+
+# SARIF
+
+
+def sarif_of(found: list[Diagnostic], folder: Path) -> Any:
+    document = json.loads(as_sarif(found, relative_to=folder))
+    jsonschema_rs.validator_for(SARIF_SCHEMA, validate_formats=True).validate(document)
+    return document["runs"][0]
+
+
+def test_findings_of_all_kinds_are_valid_sarif(tmp_path: Path) -> None:
+    examples = {rule.id: rule.example for rule in RULES.values() if rule.example is not None}
+    for rule, example in examples.items():
+        for name, text in example.wrong.items():
+            put(tmp_path, f"{rule}/{name}", text)
+    found = list(lint([tmp_path]).diagnostics)
+    run = sarif_of(found, tmp_path)
+    assert [result["ruleId"] for result in run["results"]] == [diagnostic.rule for diagnostic in found]
+    assert len({diagnostic.rule for diagnostic in found}) > len(examples) / 2
+
+
+def test_the_schema_of_sarif_refuses_what_is_none(tmp_path: Path) -> None:
+    document = json.loads(as_sarif([Diagnostic(Span(tmp_path / "a.yaml"), "AML001", "message")], relative_to=tmp_path))
+    document["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["region"]["startLine"] = 0
+    with pytest.raises(jsonschema_rs.ValidationError):
+        jsonschema_rs.validator_for(SARIF_SCHEMA).validate(document)
+
+
+def test_sarif_has_place_level_rule_and_related_places(project: Path) -> None:
+    pipeline = project / "pipelines" / "digits.yaml"
+    pipeline.write_text(pipeline.read_text().replace("precision: fp32", "precision: fp8"))
+    (found,) = lint([pipeline]).diagnostics
+    run = sarif_of([found], project)
+    (result,) = run["results"]
+    assert result["message"]["text"].startswith(found.message)
+    assert result["level"] == "error"
+    region = {
+        "startLine": found.span.line,
+        "startColumn": found.span.column,
+        "endLine": found.span.end_line,
+        "endColumn": found.span.end_column,
+    }
+    place = result["locations"][0]["physicalLocation"]
+    artifact = {"uri": "pipelines/digits.yaml", "uriBaseId": "%SRCROOT%"}
+    assert place == {"artifactLocation": artifact, "region": region}
+    (related,) = result["relatedLocations"]
+    assert related["message"]["text"] == "'precision' is declared here"
+    assert related["physicalLocation"]["artifactLocation"]["uri"] == "components/train.yaml"
+    rules = run["tool"]["driver"]["rules"]
+    assert rules[result["ruleIndex"]]["id"] == found.rule
+    assert {rule["id"] for rule in rules} == {rule.id for rule in RULES.values() if rule.severity is not None}
+    assert run["originalUriBaseIds"]["%SRCROOT%"]["uri"] == project.as_uri() + "/"
+
+
+def test_a_finding_is_the_same_to_sarif_when_lines_move(project: Path) -> None:
+    train = project / "components" / "train.yaml"
+    mistaken = train.read_text().replace("is_deterministic", "is_determinstic").replace("shm_size", "shm-size")
+    train.write_text(mistaken)
+    before = sarif_of(list(lint([train]).diagnostics), project)["results"]
+    train.write_text("# One line more\n\n" + mistaken)
+    after = sarif_of(list(lint([train]).diagnostics), project)["results"]
+    assert [each["partialFingerprints"] for each in before] == [each["partialFingerprints"] for each in after]
+    assert before[0]["partialFingerprints"] != before[1]["partialFingerprints"]
+
+
+def test_sarif_of_names_that_addresses_do_not_hold(tmp_path: Path) -> None:
+    odd = put(tmp_path, "a b#ü%.yaml", "x\n")
+    found = [
+        Diagnostic(Span(odd, 3, 4, 2, 1), "AML001", "What?", "warning"),
+        Diagnostic(Span(Path("/elsewhere/a.yaml")), "TY101", "message", "info"),
+    ]
+    run = sarif_of(found, tmp_path)
+    first, second = (result["locations"][0]["physicalLocation"] for result in run["results"])
+    assert first["artifactLocation"]["uri"] == "a%20b%23%C3%BC%25.yaml"
+    assert second["artifactLocation"] == {"uri": "file:///elsewhere/a.yaml"}
+    assert run["tool"]["driver"]["rules"][-1]["id"] == "TY101"
+    assert [result["level"] for result in run["results"]] == ["warning", "note"]
+
+
+def test_no_findings_are_valid_sarif(tmp_path: Path) -> None:
+    assert sarif_of([], tmp_path)["results"] == []
+
+
+# GitHub
+
+
+def test_github_has_a_command_per_finding(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    found = [
+        Diagnostic(Span(file, 2, 3, 2, 7), "AML101", "message", hint="hint", related=(Related(Span(file, 9), "here"),)),
+        Diagnostic(Span(file, 2, 3, 4, 1), "AML102", "message", "warning"),
+        Diagnostic(Span(file), "AML103", "message", "info"),
+    ]
+    assert as_github(found, relative_to=tmp_path).split("\n") == [
+        "::error file=a.yaml,line=2,col=3,endColumn=7,title=AML101 (Trainyard)::message%0Ahint%0Aa.yaml:9: here",
+        "::warning file=a.yaml,line=2,endLine=4,title=AML102 (Trainyard)::message",
+        "::notice file=a.yaml,line=1,col=1,endColumn=1,title=AML103 (Trainyard)::message",
+    ]
+
+
+def test_github_commands_cannot_be_broken_out_of(tmp_path: Path) -> None:
+    file = tmp_path / "a,b:c%d\ne.yaml"
+    found = [Diagnostic(Span(file), "AML101", "100 %\r\n::set-output name=x::y \udc80")]
+    (line,) = as_github(found, relative_to=tmp_path).splitlines()
+    assert "file=a%2Cb%3Ac%25d%0Ae.yaml," in line
+    assert line.endswith("::100 %25%0D%0A::set-output name=x::y \\udc80")
+
+
+def test_files_are_named_from_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
+    assert checkout_folder() == tmp_path
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path / "other"))
+    assert checkout_folder() == tmp_path / "sub"
+    monkeypatch.delenv("GITHUB_WORKSPACE")
+    assert checkout_folder() == tmp_path / "sub"
+
+
+def test_names_that_are_no_utf8_are_written_all_the_same(tmp_path: Path) -> None:
+    found = [Diagnostic(Span(tmp_path / "a\udcff.yaml"), "AML001", "message")]
+    assert json.loads(as_json(found, relative_to=tmp_path))[0]["file"] == "a\udcff.yaml"
+    assert "a\\udcff.yaml" in as_text(found, colour=False, relative_to=tmp_path)
+    assert sarif_of(found, tmp_path)["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == (
+        "a%FF.yaml"
+    )
