@@ -12,6 +12,8 @@ FILE ?= pipelines/ddp.yaml
 PROFILE ?=
 SET ?=
 KILLS ?= 20
+FUZZ ?= 10000
+ONLY ?=
 SETTINGS := $(foreach setting,$(SET),--set '$(setting)')
 
 .PHONY: help
@@ -67,17 +69,25 @@ check: $(VENV)/.ready-to-test ## Style, types, imports, drift of what is rendere
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python docs/generate.py --check
+	@$(BIN)/python docs/generate_rules.py --check
 	@$(TRAINYARD) render --check
 	@$(TRAINYARD) lint
 
+# What the bars are measured against (accelerate, Lightning, …) is installed only for that.
+$(VENV)/.ready-to-bench: pyproject.toml constraints.txt | $(VENV)/.ready-to-test
+	@echo "installing what the benchmarks compare with (accelerate, lightning, …)" >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
+	@touch $@
+
+BENCHMARKS := command_speed lint_speed first_run step_overhead checkpoint_stall batches sample_order prepare_text gpu
 .PHONY: bench
-bench: $(VENV)/.ready-to-test ## Measure what the bars name; results go to benchmarks/results/
-	@$(BIN)/python benchmarks/command_speed.py
-	@$(BIN)/python benchmarks/first_run.py
+bench: $(VENV)/.ready-to-bench ## Measure what the bars name (about 40 minutes), or ONLY=lint_speed
+	@status=0; for benchmark in $(or $(ONLY),$(BENCHMARKS)); do \
+	  echo "== $$benchmark"; $(BIN)/python benchmarks/$$benchmark.py || status=1; done; exit $$status
 
 .PHONY: soak
-soak: $(VENV)/.ready-to-test ## The long proofs: make soak KILLS=200
-	@KILLS=$(KILLS) $(BIN)/python -m pytest -m soak --timeout=0 tests/soak
+soak: $(VENV)/.ready-to-test ## The long proofs: make soak KILLS=200 FUZZ=100000
+	@KILLS=$(KILLS) FUZZ=$(FUZZ) $(BIN)/python -m pytest -m soak --timeout=0 tests/soak
 
 .PHONY: clean
 clean: ## Remove .venv, runs and caches (never what git tracks)
