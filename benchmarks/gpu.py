@@ -1,12 +1,14 @@
 """Language models on one NVIDIA GPU: tokens/s and MFU of Trainyard's loop, a bare loop, accelerate and Lightning.
 
-    python benchmarks/gpu.py            at most 9 minutes; needs torch and transformers
+    python benchmarks/gpu.py [--deterministic false]       at most 9 minutes; needs torch and transformers
 
 GPT-2 124M and 350M at sequence 1024, a Llama of 1.1B at sequence 2048: bf16 autocast over fp32 masters, torch's scaled
 dot-product attention, blocks compiled one by one, fused AdamW, clipping, no activation checkpointing. The contenders
 run one after the other in this process on the same model, batches and settings; accelerate and Lightning are left out
-where they are not installed. MFU = tokens/s x (6N + 12LHQT) / the device's peak (training/measuring/flops.py). Results
-go to benchmarks/results/gpu.json. Without a GPU a tiny model runs through it as a test; nothing is called measured.
+where they are not installed. All choose deterministic algorithms, as Trainyard's steps do unless told otherwise; what
+that costs is seen with --deterministic false. MFU = tokens/s x (6N + 12LHQT) / the device's peak
+(training/measuring/flops.py). Results go to benchmarks/results/gpu.json, or gpu_not_deterministic.json beside it.
+Without a GPU a tiny model runs through it as a test; nothing is called measured.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ from trainyard.steps.entrypoint import end_process
 from trainyard.steps.training.guards.stopping import StopRequest
 from trainyard.steps.training.measuring.flops import flops_per_token, peak_flops_per_second
 from trainyard.steps.training.measuring.measures import Work
+from trainyard.steps.training.randomness.determinism import ask_for_determinism
 from trainyard.steps.training.samples.batches import Tensors
-from trainyard.steps.training.world import World, join_world
+from trainyard.steps.world import World, join_world
 from whole_loop import InMemoryTask, Loop, whole_loop
 
 LEARNING_RATE, WEIGHT_DECAY, CLIP_NORM = 3e-4, 0.1, 1.0
@@ -197,6 +200,7 @@ def ours(case: Case, world: World, folder: Path) -> Loop:
         micro_batch_size=case.samples,
         precision="bf16",
         compile=world.device.type == "cuda",
+        deterministic=torch.are_deterministic_algorithms_enabled(),
         learning_rate=LEARNING_RATE,
         weight_decay=WEIGHT_DECAY,
         gradient_clip_norm=CLIP_NORM,
@@ -337,7 +341,13 @@ def fitted(case: Case, device: torch.device) -> Case:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tiny", action="store_true", help="only the tiny model, as a test; nothing is saved")
+    parser.add_argument("--deterministic", choices=("true", "false"), default="true", help="of every loop")
     arguments = parser.parse_args()
+    is_deterministic = arguments.deterministic == "true"
+    if is_deterministic:
+        ask_for_determinism()
+    settings = {**SETTINGS, "deterministic": is_deterministic}
+    name = "gpu" if is_deterministic else "gpu_not_deterministic"
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     started = time.monotonic()
@@ -354,12 +364,12 @@ def main() -> int:
             found.append(measure(case, world, Path(folder)))
     if has_gpu:
         device = torch.cuda.get_device_name()
-        save_results("gpu", {"device": device, "cuda": torch.version.cuda, "settings": SETTINGS, "models": found})
+        save_results(name, {"device": device, "cuda": torch.version.cuda, "settings": settings, "models": found})
     else:
         print("no NVIDIA GPU: " + "; ".join(f"{case.name} not measured" for case in CASES))
-        if not arguments.tiny and not (RESULTS / "gpu.json").exists():
+        if not arguments.tiny and not (RESULTS / f"{name}.json").exists():
             models = [{"model": case.name, "contenders": "not measured"} for case in CASES]
-            save_results("gpu", {"device": "not measured", "settings": SETTINGS, "models": models})
+            save_results(name, {"device": "not measured", "settings": settings, "models": models})
     print(f"{time.monotonic() - started:.0f} s")
     return 0
 

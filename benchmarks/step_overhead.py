@@ -7,8 +7,9 @@ short windows of steps on the same batches, so that a machine that slows down sl
 rounds of the difference from, and the ratio to, the window of a hand-written DDP loop in the same round. Trainyard runs
 its whole loop: metrics.jsonl, loss, guards, stop agreement, stop file, hang watch. The others run what their
 documentation shows, without logging: accelerate's `Accelerator`, Lightning's `Trainer` and, for the record, Lightning's
-`Fabric`, whose loop is the user's own. CPU seconds are of the whole process, its communication threads included: they
-tell also on a busy machine. Results go to benchmarks/results/step_overhead.json. Exit 1 when a bar is missed.
+`Fabric`, whose loop is the user's own. All choose deterministic algorithms, as Trainyard's steps do unless told
+otherwise. CPU seconds are of the whole process, its communication threads included: they tell also on a busy machine.
+Results go to benchmarks/results/step_overhead.json. Exit 1 when a bar is missed.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ from torch.nn.parallel import DistributedDataParallel
 from results import save_results
 from trainyard.steps.entrypoint import end_process
 from trainyard.steps.training.guards.stopping import StopRequest
+from trainyard.steps.training.randomness.determinism import ask_for_determinism
 from trainyard.steps.training.samples.batches import Tensors
-from trainyard.steps.training.world import World, join_world
+from trainyard.steps.world import World, join_world
 from whole_loop import InMemoryTask, Loop, whole_loop
 
 WORLD_SIZE = 2
@@ -348,6 +350,7 @@ def rank_main(case: Case, out: Path, rounds: int | None) -> int:
     """One of the two processes that measure a case."""
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    ask_for_determinism()
     stop_request = StopRequest(out / "stop", LIMIT_SECONDS)
     with join_world(120) as world:
         figures = measure(case, world, out, rounds, stop_request)
@@ -404,7 +407,8 @@ def main() -> int:
             )
         missed += [f"{case.name}: {what}" for what in missed_bars(case, found["contenders"])]
     if arguments.case is None:
-        save_results("step_overhead", {"processes": WORLD_SIZE, "cases": figures, "missed": missed})
+        settings = {"processes": WORLD_SIZE, "deterministic": True}
+        save_results("step_overhead", {**settings, "cases": figures, "missed": missed})
     print("\n".join(missed) or "all bars hold")
     return int(bool(missed))
 

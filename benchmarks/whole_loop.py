@@ -18,7 +18,6 @@ from trainyard.steps.configs.train_ddp import TrainDDP
 from trainyard.steps.training.agreement import Agreement
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.checkpoints.commit import Progress
-from trainyard.steps.training.determinism import seed_everything
 from trainyard.steps.training.engines.base import EngineParts
 from trainyard.steps.training.engines.ddp import DDPEngine
 from trainyard.steps.training.guards.hang_watch import HangWatch
@@ -29,13 +28,14 @@ from trainyard.steps.training.measuring.measures import StepMeasures, Work
 from trainyard.steps.training.measuring.profiler import StepProfiler
 from trainyard.steps.training.measuring.recorder import Recorder
 from trainyard.steps.training.measuring.step_clock import StepClock
-from trainyard.steps.training.precision import Precision
+from trainyard.steps.training.optimizing.precision import Precision
+from trainyard.steps.training.optimizing.schedule import WarmupThenCosine
+from trainyard.steps.training.randomness.determinism import seed_everything
 from trainyard.steps.training.samples.batch_arithmetic import divide_batch
 from trainyard.steps.training.samples.batches import MicroBatch, Tensors
 from trainyard.steps.training.samples.plan import Step, TrainingPlan
-from trainyard.steps.training.schedule import WarmupThenCosine
 from trainyard.steps.training.tasks.base import Task
-from trainyard.steps.training.world import World, read_rank_variables
+from trainyard.steps.world import World, read_rank_variables
 
 Loop = Callable[[Iterator[Tensors]], None]
 """Takes a step for each batch, until there are none."""
@@ -70,7 +70,7 @@ class _BatchesInMemory:
     def __iter__(self) -> Iterator[tuple[Step, list[MicroBatch]]]:
         for number, tensors in enumerate(self._batches, start=1):
             sample_ids = np.arange(len(next(iter(tensors.values()))))
-            yield self._plan.step(number), [MicroBatch(tensors, sample_ids, 1.0, is_last=True)]
+            yield self._plan.step(number), [MicroBatch(tensors, sample_ids, is_stand_in=False, is_last=True)]
 
 
 def whole_loop(
@@ -79,12 +79,14 @@ def whole_loop(
     """The loop of `train_ddp` with these settings, writing its metrics into a folder."""
     nowhere = dict.fromkeys(("data", "model", "checkpoints"), folder)
     config = TrainDDP(**nowhere, metrics=folder, checkpoint_every_steps=0, **settings)
+    assert torch.are_deterministic_algorithms_enabled() == config.deterministic, "all loops, or none"
     folder.mkdir(parents=True, exist_ok=True)
     batch = divide_batch(config.global_batch_size, config.micro_batch_size, world.size)
     plan = TrainingPlan(10**9 * batch.global_batch_size, batch, epochs=1)
     precision = Precision(config.precision, world.device)
     seed_everything(0)
     engine = DDPEngine(EngineParts(task.new_model, config, batch, world))
+    engine.model.train()
     checkpoints = Checkpoints(config.checkpoints, world, {})
     recorder = Recorder(world, config.metrics, config.log_every_steps, plan.total_steps)
     recorder.begin(0, {}, {})

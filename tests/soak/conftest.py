@@ -15,15 +15,24 @@ KILLS = int(os.environ.get("KILLS", "20"))
 
 
 @pytest.fixture(scope="session")
-def kills_per_engine() -> int:
-    """Nine in ten kills go to single trainings, evenly over three engines."""
-    return max(1, KILLS * 9 // 10 // 3)
+def kills_per_training() -> int:
+    """Nine in ten kills go to single trainings, evenly over three engines with two and three ranks each."""
+    return max(1, KILLS * 9 // 10 // 6)
 
 
 @pytest.fixture(scope="session")
-def disturbances_of_runs(kills_per_engine: int) -> int:
+def disturbances_of_runs(kills_per_training: int) -> int:
     """The rest go to whole runs of a pipeline, which take ten times as long."""
-    return max(1, KILLS - 3 * kills_per_engine)
+    return max(1, KILLS - 6 * kills_per_training)
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from trainyard.steps import prepare_images
+
+    folder = tmp_path_factory.mktemp("digits")
+    assert prepare_images.main(["--prepared", str(folder)]) == 0
+    return folder
 
 
 @pytest.fixture(scope="session")

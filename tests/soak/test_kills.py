@@ -2,7 +2,7 @@
 
 A random rank is hit by SIGKILL or SIGTERM at a random moment, inside a save included, and the training started again,
 until it ends. Its last checkpoint (weights, optimizer, every rank's random state) must have the bits of an undisturbed
-training, every time.
+training, every time. With three ranks it also matters in which order numbers are added.
 """
 
 from __future__ import annotations
@@ -25,31 +25,24 @@ def server() -> Iterator[RankServer]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from trainyard.steps import prepare_images
-
-    folder = tmp_path_factory.mktemp("digits")
-    assert prepare_images.main(["--prepared", str(folder)]) == 0
-    return folder
-
-
+@pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("engine", [DDP, FSDP, ZERO_2], ids=str)
 def test_killed_trainings_end_with_the_bits_of_an_undisturbed_one(
     digits: Path,
     tmp_path: Path,
     server: RankServer,
     engine: ResumableEngine,
-    kills_per_engine: int,
+    ranks: int,
+    kills_per_training: int,
     seed: int,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def new_training(name: str) -> Training:
-        return Training(server, engine.step, digits, tmp_path / name, engine.flags(tmp_path))
+        return Training(server, engine.step, digits, tmp_path / name, engine.flags(tmp_path), ranks)
 
     def say(line: str) -> None:
         with capsys.disabled():
-            print(f"\n{engine}: {line}", end="", flush=True)
+            print(f"\n{engine}, {ranks} ranks: {line}", end="", flush=True)
 
     say(f"SEED={seed}")
-    kill_until(new_training, kills_per_engine, random.Random(f"{seed} {engine}"), say)
+    kill_until(new_training, kills_per_training, random.Random(f"{seed} {engine} {ranks}"), say)

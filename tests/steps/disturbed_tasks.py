@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import torch
 from tiny_task import TinyTask, WithoutDropout
@@ -22,7 +23,7 @@ class ToldToStopWhileStarting(TinyTask):
 
 
 class ToldToStopWhileEvaluating(TinyTask):
-    """The signal comes in the first batch of the n-th evaluation that STOP_IN_EVALUATION names."""
+    """The signal comes in the first batch of the n-th evaluation that STOP_IN_EVALUATION names. Draws there, too."""
 
     evaluated_batches = 0
     evaluations = 0
@@ -33,6 +34,7 @@ class ToldToStopWhileEvaluating(TinyTask):
         return super().loss(model, batch)
 
     def measure(self, model: torch.nn.Module, batch: Tensors) -> dict[str, torch.Tensor]:
+        torch.rand(1)
         ToldToStopWhileEvaluating.evaluated_batches += 1
         if self.is_new_evaluation:
             ToldToStopWhileEvaluating.evaluations += 1
@@ -40,6 +42,26 @@ class ToldToStopWhileEvaluating(TinyTask):
             if str(ToldToStopWhileEvaluating.evaluations) == os.environ.get("STOP_IN_EVALUATION"):
                 signal.raise_signal(signal.SIGTERM)
         return super().measure(model, batch)
+
+
+class ToldToStopInTheLastStep(TinyTask):
+    """The signal comes in the 21st step."""
+
+    calls = 0
+
+    def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        self.calls += 1
+        if self.calls == 21:
+            signal.raise_signal(signal.SIGTERM)
+        return super().loss(model, batch)
+
+
+class SlowToSave(TinyTask):
+    """Writing the model takes longer than the process group's timeout of the test."""
+
+    def save_model(self, model: torch.nn.Module, folder: Path) -> None:
+        time.sleep(7)
+        super().save_model(model, folder)
 
 
 class HangsOnce(TinyTask):

@@ -19,7 +19,7 @@ from engine_trainings import EngineTraining
 from tiny_transformer import TinyTransformer
 
 from trainyard.steps.entrypoint import end_process
-from trainyard.steps.training.world import World, join_world
+from trainyard.steps.world import World, join_world
 
 ENGINES: dict[str, dict[str, Any]] = {
     "ddp": {"engine": "ddp"},

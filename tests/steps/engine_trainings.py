@@ -25,14 +25,14 @@ from trainyard.steps.configs.training import Training
 from trainyard.steps.dataset.manifest import read_manifest
 from trainyard.steps.dataset.reader import SplitReader
 from trainyard.steps.entrypoint import end_process
-from trainyard.steps.training.determinism import seed_everything
+from trainyard.steps.sample_order.order import SampleOrder
 from trainyard.steps.training.engines.base import Engine, EngineParts
+from trainyard.steps.training.randomness.determinism import seed_everything
 from trainyard.steps.training.samples.batch_arithmetic import divide_batch
 from trainyard.steps.training.samples.batches import as_tensors
-from trainyard.steps.training.samples.order import SampleOrder
 from trainyard.steps.training.samples.plan import TrainingPlan
 from trainyard.steps.training.tasks.base import TaskSettings
-from trainyard.steps.training.world import World, join_world
+from trainyard.steps.world import World, join_world
 
 ENGINES: dict[str, tuple[str, type[Training]]] = {
     "ddp": ("ddp.DDPEngine", TrainDDP),

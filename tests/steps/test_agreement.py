@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,12 +13,12 @@ import torch
 from rank_processes import training_arguments
 from tiny_task import TinyTask
 
-from trainyard.steps import train_ddp
+from trainyard.steps import train_ddp, train_fsdp
 from trainyard.steps.training.agreement import AgreedStep, Agreement, TakenStep
 from trainyard.steps.training.measuring.step_clock import StepMarks
 from trainyard.steps.training.samples.batch_arithmetic import divide_batch
 from trainyard.steps.training.samples.plan import TrainingPlan
-from trainyard.steps.training.world import World, join_world
+from trainyard.steps.world import World, join_world
 
 PLAN = TrainingPlan(1000, divide_batch(10, 10, 1), epochs=1)
 
@@ -90,8 +91,9 @@ def test_a_loss_that_is_not_finite_is_agreed_on_as_such(world: World) -> None:
     assert agreed.loss != agreed.loss
 
 
-def test_nobody_waits_for_a_number_in_quiet_steps(
-    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", [train_ddp, train_fsdp], ids=["ddp", "fsdp"])
+def test_nobody_waits_for_a_number_in_quiet_steps_on_a_cpu(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: ModuleType
 ) -> None:
     """Every way in which a tensor's number comes to the host is watched over 20 steps in which nothing is due."""
     seen: list[str] = []
@@ -119,7 +121,7 @@ def test_nobody_waits_for_a_number_in_quiet_steps(
         monkeypatch.setattr(torch.Tensor, name, watched(name, getattr(torch.Tensor, name)))
     flags = ("--epochs", 4, "--micro-batch-size", 64, "--log-every-steps", 5, "--evaluate-every-epochs", 0)
     arguments = training_arguments(digits, tmp_path, "tiny_task:Watched", *flags)
-    assert train_ddp.main([str(argument) for argument in arguments]) == 0
+    assert step.main([str(argument) for argument in arguments]) == 0
     assert Watched.calls > 30
     # On a CPU the optimizer looks at the norm, which is on the host; on a GPU its kernel does (step_decided_on_device).
     assert set(seen) <= {"agreement.py: tolist", "optimizer.py: item"}  # very short steps share a late read

@@ -11,10 +11,10 @@ import torch
 
 from trainyard.steps.dataset.manifest import read_manifest
 from trainyard.steps.dataset.reader import SplitReader
-from trainyard.steps.training.augmentation import augment
 from trainyard.steps.training.samples.batch_arithmetic import divide_batch
 from trainyard.steps.training.samples.batches import SAMPLE_DRAWS, TrainingBatches
 from trainyard.steps.training.samples.plan import TrainingPlan
+from trainyard.steps.training.tasks.augmentation import augment
 from trainyard.steps.training.tasks.base import TaskSettings
 from trainyard.steps.training.tasks.image_classification import ImageClassification
 

@@ -20,9 +20,9 @@ from trainyard.steps.dataset.manifest import ArrayType, read_manifest
 from trainyard.steps.dataset.reader import SplitReader
 from trainyard.steps.dataset.writer import DatasetWriter
 from trainyard.steps.errors import StepError
+from trainyard.steps.sample_order.order import SampleOrder
 from trainyard.steps.training.samples.batch_arithmetic import divide_batch
 from trainyard.steps.training.samples.batches import SAMPLE_DRAWS, MicroBatch, Prefetched, TrainingBatches
-from trainyard.steps.training.samples.order import SampleOrder
 from trainyard.steps.training.samples.plan import Step, TrainingPlan
 
 CPU = torch.device("cpu")
@@ -97,7 +97,7 @@ def test_ranks_together_get_each_step_of_the_order(digits: Path) -> None:
     ranks = [TrainingBatches(split, plan, SEED, rank, steps_done=25, device=CPU) for rank in (0, 1)]
     for (step, first), (_, second) in zip(*ranks, strict=True):
         expected = every_image[SampleOrder(split.samples, SEED, step.epoch).sample_ids(step.start, step.stop)]
-        images = [batch.tensors["images"] for batch in [*first, *second] if batch.weight == 1]
+        images = [batch.tensors["images"] for batch in [*first, *second] if not batch.is_stand_in]
         assert np.array_equal(torch.cat(images).numpy(), expected)
     for batches in ranks:
         batches.close()
@@ -121,7 +121,7 @@ def test_every_sample_comes_once_an_epoch_with_its_number(
 ) -> None:
     plan = plan_of(numbers.samples, micro, accumulation, world_size, epochs=2)
     steps_done = data.draw(st.integers(0, plan.total_steps))
-    seen: dict[int, list[int]] = {step.number: [] for step in plan.steps_after(steps_done)}
+    seen: dict[int, list[int]] = {number: [] for number in range(steps_done + 1, plan.total_steps + 1)}
     for rank in range(world_size):
         for step, micro_batches in taken(TrainingBatches(numbers, plan, SEED, rank, steps_done, CPU)):
             assert [batch.is_last for batch in micro_batches] == [False] * (len(micro_batches) - 1) + [True]
@@ -129,9 +129,9 @@ def test_every_sample_comes_once_an_epoch_with_its_number(
                 assert batch.tensors["name"].tolist() == batch.sample_ids.tolist()
                 assert batch.tensors["pair"].tolist() == [[number, number] for number in batch.sample_ids]
                 assert batch.samples == len(batch.sample_ids) <= micro
-                if batch.weight:
+                if not batch.is_stand_in:
                     seen[step.number] += batch.sample_ids.tolist()
-    for step in plan.steps_after(steps_done):
+    for step in map(plan.step, range(steps_done + 1, plan.total_steps + 1)):
         order = SampleOrder(numbers.samples, SEED, step.epoch)
         assert seen[step.number] == order.sample_ids(step.start, step.stop).tolist()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ from forked_ranks import RankServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numbers_engine import NumbersEngine, fragments_of, same, some_tensors, write_as_ranks
-from rank_processes import training_arguments
+from rank_processes import Ranks as RankProcesses
+from rank_processes import clean_environment, free_port, rank_variables, training_arguments
 from safetensors.torch import load_file
 
 from trainyard.steps.errors import StepError
@@ -23,9 +26,11 @@ from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.checkpoints.commit import BrokenCheckpoint, Progress, read_commit
 from trainyard.steps.training.checkpoints.own_part import own_part
 from trainyard.steps.training.checkpoints.reader import StateReader
-from trainyard.steps.training.checkpoints.retention import checkpoint_folders
+from trainyard.steps.training.checkpoints.restoring import restore_engine
+from trainyard.steps.training.checkpoints.retention import checkpoint_folders, keep_newest_and_best
+from trainyard.steps.training.checkpoints.together import Ranks
 from trainyard.steps.training.fragments import Fragment, whole_tensor
-from trainyard.steps.training.world import World, join_world
+from trainyard.steps.world import World, join_world
 
 MIB = 1 << 20
 
@@ -198,6 +203,20 @@ def test_another_models_state_is_refused_with_the_tensors_name(
     assert message in str(refused.value)
 
 
+def test_ranks_that_have_the_same_keys_do_not_send_them(tmp_path: Path, world: World) -> None:
+    sent: list[object] = []
+
+    class Overheard(Ranks):
+        def each(self, action: Any) -> list[Any]:
+            things = super().each(action)
+            sent.extend(things)
+            return things
+
+    write_as_ranks(tmp_path / "c", some_tensors(0), 1, at(1), divided=False)
+    restore_engine(tmp_path / "c", read_commit(tmp_path / "c"), NumbersEngine(some_tensors(1)), Overheard(world))
+    assert sum(len(str(thing)) for thing in sent) < 200, sent
+
+
 def test_a_range_that_no_file_holds_is_named(tmp_path: Path) -> None:
     write_as_ranks(tmp_path / "c", some_tensors(0), 2, at(1), divided=True)
     reader = StateReader(tmp_path / "c", ["state-rank-00000.safetensors"])
@@ -244,6 +263,21 @@ def test_another_versions_checkpoint_is_refused_and_kept(tmp_path: Path, world: 
     assert (tmp_path / "step-00000007").is_dir()
 
 
+def test_what_the_file_system_does_not_give_now_is_not_taken_for_broken(tmp_path: Path, world: World) -> None:
+    """To go on from the older one would cost the newer. The file leads to itself: an error like a store's time-out."""
+    for step in (3, 7):
+        write_as_ranks(tmp_path / f"step-{step:08d}", some_tensors(step), 2, at(step), divided=True)
+    for name in ("commit.json", "state-rank-00001.safetensors"):
+        file = tmp_path / "step-00000007" / name
+        aside = file.rename(tmp_path / name)
+        file.symlink_to(file)
+        with pytest.raises(StepError, match=f"{name}: Too many levels of symbolic links") as refused:
+            checkpoints(tmp_path, world).choose("auto")
+        assert not isinstance(refused.value, BrokenCheckpoint)
+        aside.replace(file)
+    assert checkpoints(tmp_path, world).choose("auto") == tmp_path / "step-00000007"
+
+
 # Which ones stay
 
 
@@ -287,6 +321,20 @@ def test_the_checkpoint_gone_on_from_is_marked_without_being_written_again(tmp_p
     assert read_commit(tmp_path / "step-00000003").is_best
 
 
+def test_old_checkpoints_stay_when_they_cannot_be_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for step in (1, 2, 3):
+        write_as_ranks(tmp_path / f"step-{step:08d}", some_tensors(0), 1, at(step), divided=False)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        keep_newest_and_best(tmp_path / "step-00000003", 1, keep_best=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    said = capsys.readouterr().out
+    assert said == f"warning: old checkpoints cannot be looked at, and stay: {tmp_path}: Too many open files\n"
+    assert steps_in(tmp_path) == [1, 2, 3]
+
+
 # What cannot be written
 
 
@@ -322,6 +370,46 @@ def test_the_last_checkpoint_must_be_written(tmp_path: Path, world: World, small
     with pytest.raises(StepError, match=r"state-rank-00000\.safetensors: File too large"):
         checkpoints(tmp_path, world).save(NumbersEngine(some_tensors(0, width=500)), at(2), wait=True)
     assert steps_in(tmp_path) == []
+
+
+WAIT_FOR_RANK_1 = """
+import time
+from trainyard.steps.entrypoint import end_process
+from trainyard.steps.training.checkpoints.together import Ranks
+from trainyard.steps.world import join_world
+
+world = join_world(3)
+ranks = Ranks(world)
+world.wait_for_all()
+if world.is_main:
+    try:
+        ranks.each(lambda: None)
+    except RuntimeError as failure:
+        print(failure)
+else:
+    time.sleep(60)
+end_process(0)
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_does_not_come_is_waited_for_as_long_as_the_flag_says() -> None:
+    port = free_port()
+    ranks = RankProcesses(
+        [
+            subprocess.Popen(
+                [sys.executable, "-c", WAIT_FOR_RANK_1],
+                env={**clean_environment(), **rank_variables(rank, 2, port)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in (0, 1)
+        ]
+    )
+    try:
+        assert "3000ms" in ranks.processes[0].communicate(timeout=40)[0]
+    finally:
+        ranks.kill()
 
 
 # In a training

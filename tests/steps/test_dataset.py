@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from rank_processes import Ranks, clean_environment, free_port, rank_variables
 
 from trainyard.steps.dataset.manifest import ArrayType, Manifest, Shard, Split, read_manifest
 from trainyard.steps.dataset.reader import SplitReader
+from trainyard.steps.dataset.shard_files import verify_dataset
 from trainyard.steps.dataset.writer import DatasetWriter
 from trainyard.steps.errors import StepError
+from trainyard.steps.world import join_world
 
 
 @pytest.fixture
@@ -80,9 +83,12 @@ def test_an_altered_shard_is_noticed_when_digests_are_checked(copy: Path) -> Non
     altered = bytearray(file.read_bytes())
     altered[8] ^= 1
     file.write_bytes(altered)
-    read_manifest(copy)
-    with pytest.raises(StepError, match=r"test-00000\.labels\.bin is not what was written"):
-        read_manifest(copy, check_digests=True)
+    manifest = read_manifest(copy)
+    with (
+        pytest.raises(StepError, match=r"test-00000\.labels\.bin is not what was written"),
+        join_world(30, {}) as world,
+    ):
+        verify_dataset(copy, manifest, world)
 
 
 def test_a_format_of_another_version(copy: Path) -> None:
@@ -187,7 +193,7 @@ from trainyard.steps.dataset.manifest import read_manifest
 from trainyard.steps.dataset.shard_files import verify_dataset
 from trainyard.steps.entrypoint import end_process
 from trainyard.steps.errors import StepError
-from trainyard.steps.training.world import join_world
+from trainyard.steps.world import join_world
 
 with join_world(60) as world:
     for folder in map(Path, sys.argv[1:]):
@@ -235,6 +241,17 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="no more"):
         write()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_processes_that_remove_the_same_shards_do_not_stumble_over_each_other(tmp_path: Path) -> None:
+    """As after a failed writing, which every process tidies up."""
+    for number in range(1000):
+        (tmp_path / f"train-{number:05d}.x.bin").touch()
+    writers = [DatasetWriter(tmp_path, {}, 3) for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        for removal in [threads.submit(writer.__enter__) for writer in writers]:
+            removal.result()
     assert list(tmp_path.iterdir()) == []
 
 

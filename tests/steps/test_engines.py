@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
@@ -14,8 +15,8 @@ from torch.nn import functional
 
 from trainyard.steps.training.engines.blocks import find_blocks
 from trainyard.steps.training.engines.from_rank_zero import without_memory
-from trainyard.steps.training.loss_scale import LossScale
-from trainyard.steps.training.optimizer import (
+from trainyard.steps.training.optimizing.loss_scale import LossScale
+from trainyard.steps.training.optimizing.optimizer import (
     gradient_seed,
     new_optimizer,
     optimizer_step,
@@ -178,6 +179,16 @@ def test_the_loss_scale_grows_again_and_survives_a_checkpoint() -> None:
     other.update(good)
     assert other.value == 65536.0
     assert LossScale(torch.device("cpu"), enabled=False).scalars() == {}
+
+
+@pytest.mark.parametrize("step", ["train_ddp", "train_fsdp"])
+def test_every_engine_names_a_parameter_that_does_not_lie_row_by_row(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], step: str
+) -> None:
+    arguments = training_arguments(digits, tmp_path, "tiny_task:Transposed", "--max-steps", 1)
+    assert importlib.import_module(f"trainyard.steps.{step}").main([str(argument) for argument in arguments]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"trainyard.steps.{step}: error: 1.weight of the model does not lie row by row"), said
 
 
 def test_fsdp_names_a_parameter_without_rows() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.steps.configs import STEP_CONFIGS, PrepareImages, TrainDDP
+from trainyard.steps.configs import STEP_CONFIGS, PrepareImages, PrepareText, TrainDDP
 from trainyard.steps.flags import parse_flags
 from trainyard.steps.settings_table import settings_table
 from trainyard.steps.step_fields import input_folder, output_folder, parameter, step_fields
@@ -163,3 +163,12 @@ def test_a_field_without_documentation_is_a_mistake_of_its_author() -> None:
 def test_an_optional_input_has_no_default() -> None:
     source = next(field for field in step_fields(PrepareImages) if field.name == "source")
     assert (source.optional, source.required, source.default, source.type) == (True, False, None, "uri_folder")
+
+
+@pytest.mark.parametrize("config", [PrepareImages, PrepareText, TrainDDP])
+def test_a_seed_that_not_every_generator_takes_is_refused(
+    config: type[object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse_flags(config, "trainyard.steps.any", ["--seed", str(2**32)])
+    assert "--seed: 4294967296 is above the most allowed, 2147483647" in capsys.readouterr().err

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,20 @@ from trainyard.steps.training.guards.unhealthy_steps import LossSpikes, Nonfinit
 from trainyard.steps.training.measuring.step_clock import StepTimes
 from trainyard.steps.training.samples.batch_arithmetic import divide_batch
 from trainyard.steps.training.samples.plan import TrainingPlan
-from trainyard.steps.training.world import RankVariables
+from trainyard.steps.world import RankVariables
 
 PLAN = TrainingPlan(1000, divide_batch(10, 10, 1), epochs=1)
 
 
 def agreed(number: int, loss: float = 1.0, norm: float = 1.0) -> AgreedStep:
     return AgreedStep(PLAN.step(number), 0.1, loss, norm, False, [0.1], StepTimes(0.2, 0.1))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def metrics(out: Path) -> list[dict[str, Any]]:
@@ -87,13 +96,42 @@ def test_a_single_rank_that_hangs_dumps_its_stacks(tmp_path: Path) -> None:
         watch = HangWatch(RankVariables(), timeout_seconds=1, log=log)
         watch.start()
         watch.reached(3, "forward pass")
-        while watch.finding is None:
-            pass
+        wait_until(lambda: watch.finding is not None)
         watch.close()
     text = (tmp_path / "log").read_text()
     assert "rank 0: nothing has moved for 0." in text
     assert "at step 3, forward pass; its stacks:" in text
     assert "test_a_single_rank_that_hangs_dumps_its_stacks" in text
+
+
+def test_a_hang_that_is_over_is_no_finding_any_more(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log:
+        watch = HangWatch(RankVariables(), timeout_seconds=1, log=log)
+        watch.start()
+        wait_until(lambda: watch.finding is not None)
+        watch.still_at_work()
+        wait_until(lambda: watch.finding is None)
+        watch.close()
+
+
+def test_long_work_is_no_hang(tmp_path: Path) -> None:
+    """Half of the timeout passes in it, and more."""
+    with (tmp_path / "log").open("w") as log:
+        watch = HangWatch(RankVariables(), timeout_seconds=4, log=log)
+        watch.start()
+        with watch.long_work():
+            time.sleep(2.8)
+        watch.close()
+    assert (tmp_path / "log").read_text() == ""
+
+
+@pytest.mark.slow
+def test_rank_0_may_write_the_model_for_longer_than_the_timeout(digits: Path, tmp_path: Path) -> None:
+    flags = ("disturbed_tasks:SlowToSave", "--process-group-timeout-seconds", 4, "--max-steps", 2)
+    exit_codes, outputs = run_ranks("train_ddp", training_arguments(digits, tmp_path, *flags), 2)
+    assert exit_codes == [0, 0], outputs
+    assert "nothing has moved" not in "".join(outputs)
+    assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
 @pytest.mark.slow

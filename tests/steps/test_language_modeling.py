@@ -18,6 +18,7 @@ from trainyard.steps import evaluate, prepare_text, train_ddp
 from trainyard.steps.dataset.manifest import read_manifest
 from trainyard.steps.dataset.reader import SplitReader
 from trainyard.steps.errors import StepError
+from trainyard.steps.training.engines.from_rank_zero import without_memory
 from trainyard.steps.training.tasks.base import SampleRequest, TaskSettings
 from trainyard.steps.training.tasks.language_modeling import LanguageModeling
 
@@ -133,6 +134,19 @@ def test_training_goes_on_from_a_folder_with_weights(text: Path, model: Path, tm
     assert train(text, tmp_path, "--model-type", model, "--learning-rate", 0) == 0
     before, after = (task_for(text).load_model(folder).state_dict() for folder in (model, tmp_path / "model"))
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_rank_that_is_brought_the_weights_does_not_read_them(text: Path, model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    (folder / "model.safetensors").write_bytes(b"nothing to read")
+
+    def described(module: torch.nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]:
+        tensors = [*module.named_parameters(), *module.named_buffers()]
+        return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors}
+
+    brought = without_memory(task_for(text, str(folder), None).new_model)
+    assert all(tensor.is_meta for tensor in [*brought.parameters(), *brought.buffers()])
+    assert described(brought) == described(task_for(text, str(model), None).new_model())
 
 
 def test_models_and_datasets_that_do_not_fit(text: Path, model: Path, digits: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from trainyard.steps.training.measuring.recorder import Recorder
 from trainyard.steps.training.measuring.step_clock import StepTimes
 from trainyard.steps.training.samples.batch_arithmetic import divide_batch
 from trainyard.steps.training.samples.plan import TrainingPlan
-from trainyard.steps.training.world import join_world
+from trainyard.steps.world import join_world
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 PLAN = TrainingPlan(10_000, divide_batch(20, 10, 2), epochs=1)
@@ -118,6 +118,9 @@ def test_flops_are_what_torch_counts(model_type: str, settings: dict[str, Any]) 
 
 def test_models_that_the_formula_is_not_for() -> None:
     assert flops_per_token(torch.nn.Sequential(torch.nn.Linear(3, 3)), 10) is None
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 128}
+    with torch.device("meta"):
+        assert flops_per_token(new_model("mixtral", num_local_experts=4, **sizes), 64) is None, "a mixture of experts"
 
 
 def test_peaks() -> None:
@@ -126,7 +129,16 @@ def test_peaks() -> None:
     assert peak_flops_per_second("NVIDIA H100 80GB HBM3", "fp32") == 67e12
     assert peak_flops_per_second("NVIDIA H200", "fp16") == 989.5e12
     assert peak_flops_per_second("Tesla T4", "bf16") is None, "no bf16 on a T4"
+    assert peak_flops_per_second("NVIDIA H200 NVL", "bf16") == 835.5e12
     assert peak_flops_per_second("a CPU", "fp32") is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["NVIDIA A100-SXM4-80GB MIG 1g.10gb", "NVIDIA A10-4Q", "NVIDIA A100-3-20C", "NVIDIA A10G", "NVIDIA T400 4GB"],
+)
+def test_no_peak_of_a_part_of_a_device_or_of_one_with_a_similar_name(name: str) -> None:
+    assert peak_flops_per_second(name, "fp16") is None
 
 
 def test_every_figure_is_documented(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -61,12 +64,77 @@ def test_a_store_that_does_not_work_ends_nothing(
     assert "MLflow: no more logging: " in capsys.readouterr().out
 
 
-def test_without_a_store_nothing_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_store_nothing_is_logged_or_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
     log = MlflowLog()
-    log.metrics({"loss": 1.0}, step=1)
+    assert nothing_is_kept_by(log)
     log.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_after_a_store_that_does_not_work_nothing_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "file" / "mlruns").as_uri())
+    log = MlflowLog()
+    log.metrics({"loss": 1.0}, step=1)
+    end = time.monotonic() + 20
+    while any(thread.name == "mlflow" for thread in threading.enumerate()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert nothing_is_kept_by(log)
+
+
+def nothing_is_kept_by(log: MlflowLog) -> bool:
+    class Value:
+        pass
+
+    value = Value()
+    kept = weakref.ref(value)
+    log.parameters({"anything": value})
+    del value
+    return kept() is None
+
+
+def test_a_training_that_fails_while_starting_closes_what_it_opened(
+    digits: Path, tmp_path: Path, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mlflow.tracking import MlflowClient
+
+    (tmp_path / "samples").write_text("in the way")
+    arguments = training_arguments(digits, tmp_path, "tiny_task:TinyTask", "--record-samples", tmp_path / "samples")
+    assert train_ddp.main([str(argument) for argument in arguments]) == 1
+    assert f"{tmp_path}/samples: File exists" in capsys.readouterr().err
+    client = MlflowClient()
+    (run,) = client.search_runs([client.get_experiment_by_name("spine").experiment_id])
+    assert run.info.status == "FAILED"
+    assert not {"batches", "mlflow"} & {thread.name for thread in threading.enumerate()}
+
+
+def test_lines_from_before_are_there_whenever_a_resumed_training_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "".join(json.dumps({"step": step}) + "\n" for step in range(1, 6))
+    (tmp_path / "metrics.jsonl").write_text(lines)
+
+    def ends_here(*_: object) -> None:
+        raise OSError("the machine is gone")
+
+    monkeypatch.setattr("os.replace", ends_here)
+    with pytest.raises(OSError, match="the machine is gone"):
+        MetricsFile(tmp_path, steps_done=3)
+    monkeypatch.undo()
+    assert (tmp_path / "metrics.jsonl").read_text() == lines
+    metrics = MetricsFile(tmp_path, steps_done=3)
+    assert metrics.take_back_last_line() == {"step": 3}
+    metrics.write({"step": 3, "validation_loss": 0.5})
+    metrics.close()
+    assert (tmp_path / "metrics.jsonl").read_text() == (
+        '{"step": 1}\n{"step": 2}\n{"step": 3, "validation_loss": 0.5}\n'
+    )
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
 def test_a_full_disk_under_the_metrics_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
+from trainyard.steps.sample_order.order import SampleOrder
 from trainyard.steps.training.samples.batch_arithmetic import divide_batch
-from trainyard.steps.training.samples.order import SampleOrder
 from trainyard.steps.training.samples.plan import TrainingPlan
 
 LEAST_PROBABILITY = 1e-4
@@ -78,7 +78,7 @@ def test_equal_at_any_world_size_and_micro_batch(samples: int, micro: int, world
     order = SampleOrder(samples, seed=9, epoch=1)
     taken = [
         order.sample_ids(part.start, part.stop)
-        for step in plan.steps_after(0)
+        for step in map(plan.step, range(1, plan.total_steps + 1))
         for rank in range(world_size)
         for part in plan.micro_batches(step, rank)
         if not part.is_stand_in

@@ -6,36 +6,28 @@ that were measured are in the tests' output (`pytest -rP`).
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
-from rank_processes import run_ranks
+from parity_worlds import (
+    ALONE,
+    DDP,
+    FSDP,
+    IN_MICRO_BATCHES,
+    SINGLE_STEPS,
+    ZERO,
+    Figures,
+    World,
+    largest_difference,
+    run_trainings,
+)
 
 pytestmark = pytest.mark.slow
 
-STEPS, SINGLE_STEPS = 50, 10
-DDP, FSDP = {"engine": "ddp"}, {"engine": "fsdp"}
-ZERO: list[dict[str, Any]] = [{"engine": "deepspeed", "zero": {"stage": stage}} for stage in range(4)]
 OFFLOADED = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
-IN_MICRO_BATCHES = {"micro_batch_size": 4}
 OTHERWISE = {"activation_checkpointing": True, "fused_optimizer": False}
 
-Trainings = dict[str, dict[str, Any]]
-Figures = dict[str, dict[str, list[float]]]
-
-
-class World(NamedTuple):
-    """What is trained with so many ranks: curves of 50 steps, and single steps, whose learning rate is zero."""
-
-    ranks: int
-    curves: Trainings
-    single: Trainings
-
-
 WORLDS = {
-    "alone": World(1, {"alone": DDP}, {"alone": DDP, "alone, micro-batches": DDP | IN_MICRO_BATCHES}),
     "ddp and fsdp": World(
         2,
         {"ddp": DDP, "fsdp": FSDP},
@@ -58,15 +50,6 @@ WORLDS = {
             "zero3, otherwise": ZERO[3] | OTHERWISE,
         },
     ),
-    "compiled": World(
-        2,
-        {},
-        {
-            "ddp, compiled": DDP | {"compile": True},
-            "fsdp, compiled": FSDP | {"compile": True, "activation_checkpointing": True},
-            "zero2, compiled": ZERO[2] | {"compile": True},
-        },
-    ),
     "four ranks": World(
         4,
         {"ddp, 4 ranks, micro-batches": DDP | IN_MICRO_BATCHES},
@@ -75,32 +58,14 @@ WORLDS = {
 }
 
 
-def run_trainings(digits: Path, out: Path, world: World, limit_seconds: float = 90) -> Figures:
-    curves = {f"curve {name}": how | {"steps": STEPS} for name, how in world.curves.items()}
-    still = {"steps": SINGLE_STEPS, "learning_rate": 0.0}
-    trainings = curves | {f"single {name}": how | still for name, how in world.single.items()}
-    (out / "trainings.json").write_text(json.dumps(trainings))
-    arguments = [out / "trainings.json", digits, out]
-    exit_codes, outputs = run_ranks("engine_trainings", arguments, world.ranks, limit_seconds=limit_seconds)
-    assert exit_codes == [0] * world.ranks, "\n".join(outputs)
-    assert outputs == [""] * world.ranks, "engines are quiet"
-    return {name: json.loads((out / f"{name}.json").read_text()) for name in trainings}
-
-
 @pytest.fixture(scope="module")
 def alone(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Figures:
-    return run_trainings(digits, tmp_path_factory.mktemp("alone"), WORLDS["alone"])
+    return run_trainings(digits, tmp_path_factory.mktemp("alone"), ALONE)
 
 
-@pytest.fixture(scope="module", params=["ddp and fsdp", "zero", "four ranks"])
+@pytest.fixture(scope="module", params=WORLDS)
 def together(request: pytest.FixtureRequest, digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Figures:
     return run_trainings(digits, tmp_path_factory.mktemp("together"), WORLDS[request.param])
-
-
-def largest_difference(found: list[float], expected: list[float]) -> float:
-    """Relative."""
-    assert len(found) == len(expected)
-    return max(abs(one - other) / abs(other) for one, other in zip(found, expected, strict=True))
 
 
 def test_fifty_steps_agree(alone: Figures, together: Figures) -> None:
@@ -126,16 +91,6 @@ def test_single_steps_from_the_same_weights_agree(alone: Figures, together: Figu
         }
         print(f"largest relative difference of a single step's {measure}:", differences)
         assert max(differences.values()) <= 1e-6
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(400)
-def test_compiled_models_agree(alone: Figures, digits: Path, tmp_path: Path) -> None:
-    """Apart from the others, because the first compilation takes most of a minute."""
-    compiled = run_trainings(digits, tmp_path, WORLDS["compiled"], limit_seconds=300)
-    for figures in compiled.values():
-        for measure in ("losses", "norms"):
-            assert largest_difference(figures[measure], alone["single alone"][measure]) <= 1e-6
 
 
 def test_one_process_in_micro_batches_agrees(alone: Figures) -> None:

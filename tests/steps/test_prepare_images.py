@@ -19,6 +19,7 @@ from trainyard.resources import schema_file
 from trainyard.steps import prepare_images
 from trainyard.steps.dataset.manifest import Manifest, read_manifest
 from trainyard.steps.dataset.reader import SplitReader
+from trainyard.steps.dataset.shard_files import require_digests
 from trainyard.steps.entrypoint import describe_os_error
 from trainyard.steps.json_files import write_json
 
@@ -39,7 +40,9 @@ def complaint(capsys: pytest.CaptureFixture[str], out: Path, *arguments: object)
 
 
 def everything(folder: Path, split: str) -> dict[str, np.ndarray]:
-    reader = SplitReader(folder, read_manifest(folder, check_digests=True), split)
+    manifest = read_manifest(folder)
+    require_digests(folder, manifest.shards())
+    reader = SplitReader(folder, manifest, split)
     return reader.gather(np.arange(reader.samples))
 
 
@@ -88,7 +91,8 @@ def write_images(folder: Path, per_class: int = 10, size: tuple[int, int] = (6, 
 
 
 def test_digits_are_split_by_class(digits: Path) -> None:
-    manifest = read_manifest(digits, check_digests=True)
+    manifest = read_manifest(digits)
+    require_digests(digits, manifest.shards())
     assert {name: split.samples for name, split in manifest.splits.items()} == {
         "train": 1293,
         "validation": 145,
@@ -218,7 +222,8 @@ def test_an_older_dataset_is_replaced_whole(tmp_path: Path) -> None:
     for name in ("notes.txt", "data_batch_1.bin"):
         (tmp_path / name).write_text("mine")
     assert prepare(tmp_path) == 0
-    manifest = read_manifest(tmp_path, check_digests=True)
+    manifest = read_manifest(tmp_path)
+    require_digests(tmp_path, manifest.shards())
     named = {shard.file for split in manifest.splits.values() for shard in split.shards}
     assert {file.name for file in tmp_path.iterdir()} == {*named, "manifest.json", "notes.txt", "data_batch_1.bin"}
 

@@ -21,12 +21,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from trainyard.steps import prepare_text
 from trainyard.steps.dataset.manifest import ArrayType, read_manifest
 from trainyard.steps.dataset.reader import SplitReader
+from trainyard.steps.dataset.shard_files import require_digests
 from trainyard.steps.dataset.writer import DatasetWriter
 from trainyard.steps.text_sources.cutting import PIECE_BYTES, pieces
 from trainyard.steps.tokenising import encoding
 from trainyard.steps.tokenising.rows import SplitRows, TokenSpool, write_rows
 from trainyard.steps.tokenising.splits import split_rule
-from trainyard.steps.training.world import join_world
+from trainyard.steps.world import join_world
 
 ONLY_TRAIN = ("--validation-fraction", "0", "--test-fraction", "0")
 SMALL = ("--vocabulary-size", "300", "--sequence-length", "8")
@@ -78,7 +79,8 @@ def test_the_default_text_is_the_documentation_of_python(tmp_path: Path, capsys:
     from pydoc_data.topics import topics
 
     assert prepare(None, tmp_path, "--vocabulary-size", 512, "--sequence-length", 64) == 0
-    manifest = read_manifest(tmp_path, check_digests=True)
+    manifest = read_manifest(tmp_path)
+    require_digests(tmp_path, manifest.shards())
     assert manifest.content == "tokens"
     assert manifest.arrays == {"tokens": ArrayType("uint16", (65,))}
     text = manifest.text

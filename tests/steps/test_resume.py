@@ -36,7 +36,7 @@ class Trainings:
         self.place, self._data, self._server = place, data, server
         self._whole: dict[tuple[str, str], Path] = {}
 
-    def train(self, name: str, engine: ResumableEngine, world_size: int, task: str) -> str:
+    def train(self, name: str, engine: ResumableEngine, world_size: int, task: str, *more: object) -> str:
         """Train to the end from whatever is there; gives what was said."""
         out = self.place / name
         out.mkdir(exist_ok=True)
@@ -44,7 +44,7 @@ class Trainings:
             *("--micro-batch-size", 16, "--log-every-steps", 1, "--checkpoint-every-steps", 7),
             *("--keep-checkpoints", 3, "--record-samples", out / "samples"),
         ]
-        arguments = training_arguments(self._data, out, f"tiny_task:{task}", *flags, *engine.flags(self.place))
+        arguments = training_arguments(self._data, out, f"tiny_task:{task}", *flags, *more, *engine.flags(self.place))
         log = out / f"{engine}_{world_size}.log"
         self._server.start(engine.step, arguments, world_size, log)
         exit_codes = self._server.wait()
@@ -108,6 +108,20 @@ def test_at_the_same_world_size_every_bit_is_the_same(trainings: Trainings, engi
     assert losses(cut) == losses(whole)
     weights = Path("model") / "model.safetensors"
     assert (cut / weights).read_bytes() == (whole / weights).read_bytes()
+
+
+@pytest.mark.parametrize("engine", [DDP, FSDP, ZERO_2], ids=str)
+def test_a_model_that_comes_in_evaluation_mode_trains_with_dropout_all_the_way(
+    trainings: Trainings, engine: ResumableEngine
+) -> None:
+    """Two epochs, cut off after the evaluation between them."""
+    whole, cut = (trainings.place / f"{name}_{engine}_FromWeights" for name in ("whole", "cut"))
+    trainings.train(whole.name, engine, 2, "FromWeights", "--epochs", 2)
+    shutil.copytree(whole, cut)
+    for later in (35, 42):
+        shutil.rmtree(step_folder(cut / "checkpoints", later))
+    assert "step 28, " in trainings.train(cut.name, engine, 2, "FromWeights", "--epochs", 2)
+    assert commit_of(cut, 42) == commit_of(whole, 42)
 
 
 def keys(out: Path) -> set[str]:

@@ -15,9 +15,9 @@ import torch
 
 from trainyard.steps.dataset.manifest import read_manifest
 from trainyard.steps.dataset.reader import SplitReader
+from trainyard.steps.sample_order.order import SampleOrder
 from trainyard.steps.training.samples.batch_arithmetic import divide_batch
 from trainyard.steps.training.samples.batches import MicroBatch, TrainingBatches
-from trainyard.steps.training.samples.order import SampleOrder
 from trainyard.steps.training.samples.plan import Step, TrainingPlan
 from trainyard.steps.training.samples.sample_record import SampleRecord
 
@@ -57,10 +57,10 @@ def assert_complete(folder: Path, split: SplitReader) -> None:
     """Each step has just the samples of its place in the order, so each epoch has every sample once."""
     lines = lines_of(folder)
     plan = plan_of(split, 1, GLOBAL_BATCH)
-    taken: dict[int, list[int]] = {step.number: [] for step in plan.steps_after(0)}
+    taken: dict[int, list[int]] = {number: [] for number in range(1, plan.total_steps + 1)}
     for line in lines:
         taken[line["step"]] += line["sample_ids"]
-    for step in plan.steps_after(0):
+    for step in map(plan.step, range(1, plan.total_steps + 1)):
         expected = SampleOrder(split.samples, SEED, step.epoch).sample_ids(step.start, step.stop)
         assert sorted(taken[step.number]) == sorted(expected.tolist()), f"step {step.number}"
     for epoch in (1, 2):
@@ -101,13 +101,13 @@ def test_a_training_from_the_start_begins_anew(tmp_path: Path, split: SplitReade
 STEP = Step(number=1, epoch=1, start=0, stop=1, samples_consumed=1, ends_epoch=True, is_last=True)
 
 
-def batch(*sample_ids: int, weight: float = 1.0) -> MicroBatch:
-    return MicroBatch({}, np.array(sample_ids), weight, is_last=True)
+def batch(*sample_ids: int, is_stand_in: bool = False) -> MicroBatch:
+    return MicroBatch({}, np.array(sample_ids), is_stand_in, is_last=True)
 
 
 def test_a_line_leaves_out_stand_ins(tmp_path: Path) -> None:
     record = SampleRecord(tmp_path, rank=3, world_size=4, steps_done=0)
-    record.write(STEP, [batch(5, 9), batch(7), batch(2, weight=0.0)])
+    record.write(STEP, [batch(5, 9), batch(7), batch(2, is_stand_in=True)])
     assert (tmp_path / "rank-00003.jsonl").read_text() == '{"step": 1, "epoch": 1, "sample_ids": [5, 9, 7]}\n'
     record.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -115,6 +116,33 @@ def test_a_notice_comes_within_two_seconds(service: MetadataService) -> None:
     assert reasons == [f"Azure's scheduled event Preempt of {MACHINE}"]
     assert service.asked[0].startswith("/metadata/instance/compute/name?api-version=")
     assert service.asked[1] == "/metadata/scheduledevents?api-version=2020-07-01"
+
+
+def test_an_answer_that_is_no_http_is_said_and_asked_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainyard.steps.training.guards.scheduled_events._ASK_AGAIN_SECONDS", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/metadata/scheduledevents"
+        events = ScheduledEvents(url, lambda reason: None)
+        for _ in range(2):
+            connection, _address = listener.accept()
+            with connection:
+                connection.recv(10_000)
+                connection.sendall(b"who are you?\r\n")
+        events.close()
+    assert "asking again from time to time: who are you?" in capsys.readouterr().out
+
+
+def test_a_training_asks_no_longer_than_it_lasts(digits: Path, tmp_path: Path, service: MetadataService) -> None:
+    flags = ("--scheduled-events-url", service.url, "--max-steps", 1)
+    arguments = training_arguments(digits, tmp_path, "tiny_task:TinyTask", *flags)
+    assert train_ddp.main([str(argument) for argument in arguments]) == 0
+    end = time.monotonic() + 5
+    while any(thread.name == "scheduled-events" for thread in threading.enumerate()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_nobody_answers_and_the_training_goes_on(

@@ -12,7 +12,7 @@ import torch
 from rank_processes import run_ranks, training_arguments
 from safetensors.torch import load_file
 
-from trainyard.steps import train_ddp
+from trainyard.steps import prepare_images, train_ddp
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.checkpoints.retention import checkpoint_folders
 
@@ -88,6 +88,16 @@ def test_sigterm_while_saving(
     assert checkpoint_folders(tmp_path / "cut" / "checkpoints")[0].name == "step-00000007"
     assert train(digits, tmp_path / "cut", "tiny_task:Slow", *flags) == 0
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
+
+
+def test_sigterm_in_the_last_step_ends_a_training_that_is_not_evaluated(tmp_path: Path) -> None:
+    """Nothing but the model is left to write, and it is written."""
+    data, out = tmp_path / "data", tmp_path / "out"
+    assert prepare_images.main(["--prepared", str(data), "--validation-fraction", "0"]) == 0
+    flags = ("--micro-batch-size", 64, "--max-steps", 21)
+    assert train(data, out, "disturbed_tasks:ToldToStopInTheLastStep", *flags) == 0
+    assert weights(out)
+    assert metrics(out)[-1]["step"] == 21
 
 
 def test_a_time_limit(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

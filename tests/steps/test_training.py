@@ -77,6 +77,12 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not(digits: Path, tm
     assert not same(weights(tmp_path / "a"), weights(tmp_path / "c"))
 
 
+def test_determinism_costs_no_writing_of_memory_that_is_written_anyway(digits: Path, tmp_path: Path) -> None:
+    assert train(digits, tmp_path, "tiny_task:TinyTask", "--max-steps", 1) == 0
+    assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.utils.deterministic.fill_uninitialized_memory
+
+
 def test_accumulation_changes_only_rounding(digits: Path, tmp_path: Path) -> None:
     for name, micro in (("whole", 64), ("pieces", 4)):
         arguments = ("--micro-batch-size", micro, "--log-every-steps", 1)

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from trainyard.steps.errors import StepError
-from trainyard.steps.training.random_state import random_state, restore_random_state
-from trainyard.steps.training.world import join_world, lost_connections_explained, read_rank_variables
+from trainyard.steps.training.randomness.random_state import random_state, restore_random_state
+from trainyard.steps.world import join_world, lost_connections_explained, read_rank_variables
 
 COMPLETE = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "MASTER_ADDR": "10.0.0.4", "MASTER_PORT": "6105"}
 

@@ -53,12 +53,33 @@ class WithoutDropout(TinyTask):
     dropout = 0.0
 
 
+class FromWeights(TinyTask):
+    """Its model comes in evaluation mode, as transformers gives one that was read from a folder."""
+
+    def new_model(self) -> torch.nn.Module:
+        return super().new_model().eval()
+
+    def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        is_warm_up = len(batch["labels"]) == 1
+        assert is_warm_up or all(part.training for part in model.modules()), "without dropout"
+        return super().loss(model, batch)
+
+
 class Slow(TinyTask):
     """Steps of 20 ms, so that a test can interrupt a training in its middle. Draws from every generator."""
 
     def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
         time.sleep(0.02)
         return super().loss(model, batch) * (1 + 0.1 * random.random()) * (1 + 0.1 * float(np.random.rand()))
+
+
+class Transposed(TinyTask):
+    """A model with a weight that lies column by column in memory, as channels_last ones do."""
+
+    def new_model(self) -> torch.nn.Module:
+        model = super().new_model()
+        model[1].weight = torch.nn.Parameter(model[1].weight.detach().t().contiguous().t())  # type: ignore[index]
+        return model
 
 
 class NotFinite(TinyTask):

@@ -133,7 +133,7 @@ def _number(text: str, field: StepField) -> int | float:
     if not math.isfinite(number):
         raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
     if field.minimum is not None and number < field.minimum:
-        raise argparse.ArgumentTypeError(f"{text} is below the least allowed, {field.minimum:g}")
+        raise argparse.ArgumentTypeError(f"{text} is below the least allowed, {field.minimum:.10g}")
     if field.maximum is not None and number > field.maximum:
-        raise argparse.ArgumentTypeError(f"{text} is above the most allowed, {field.maximum:g}")
+        raise argparse.ArgumentTypeError(f"{text} is above the most allowed, {field.maximum:.10g}")
     return number

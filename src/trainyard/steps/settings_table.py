@@ -21,9 +21,9 @@ def _takes(field: StepField) -> str:
     if field.choices:
         return ", ".join(f"`{choice}`" for choice in field.choices)
     if field.minimum is not None and field.maximum is not None:
-        return f"{field.type}, {field.minimum:g} to {field.maximum:g}"
+        return f"{field.type}, {field.minimum:.10g} to {field.maximum:.10g}"
     if field.minimum is not None:
-        return f"{field.type}, at least {field.minimum:g}"
+        return f"{field.type}, at least {field.minimum:.10g}"
     return field.type
 
 

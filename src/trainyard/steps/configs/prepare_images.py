@@ -40,5 +40,5 @@ class PrepareImages:
     workers: int = parameter(0, minimum=0, maximum=256)
     """Processes that decode images; 0 takes one per processor."""
 
-    seed: int = parameter(0, minimum=0)
+    seed: int = parameter(0, minimum=0, maximum=2**31 - 1)
     """Decides which images go into which split."""

@@ -49,7 +49,7 @@ class PrepareText:
     workers: int = parameter(0, minimum=0, maximum=256)
     """Processes that tokenise for each rank; 0 takes one per processor."""
 
-    seed: int = parameter(0, minimum=0)
+    seed: int = parameter(0, minimum=0, maximum=2**31 - 1)
     """Decides which documents go into which split."""
 
     process_group_timeout_seconds: int = parameter(1800, minimum=1)

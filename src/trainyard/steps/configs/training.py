@@ -83,7 +83,7 @@ class Training:
     deterministic: bool = parameter(True)
     """Ask torch for algorithms that give the same bits each time, where it has them."""
 
-    seed: int = parameter(0, minimum=0)
+    seed: int = parameter(0, minimum=0, maximum=2**31 - 1)
     """Decides the initial weights, the order of the samples and all other randomness."""
 
     checkpoint_every_steps: int = parameter(100, minimum=0)
@@ -129,7 +129,8 @@ class Training:
     """How long a rank waits for the others before it reports a hang and ends."""
 
     verify_data: str = parameter("sizes", choices=("sizes", "digests"))
-    """What of the dataset's files is checked before training starts: their sizes, or also every byte."""
+    """What of the dataset's files is checked before training starts: their sizes, or also every byte. The bytes are
+    shared out among all ranks, so every node must read the same files, as from a mounted store."""
 
     profile_steps: str | None = parameter(None)
     """Steps A:B to trace with torch's profiler, one trace per rank in the folder profile/ of `metrics`."""

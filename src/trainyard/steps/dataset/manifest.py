@@ -14,7 +14,7 @@ from trainyard.steps.dataset.manifest_document import (
     check_manifest_document,
     document_sha256,
 )
-from trainyard.steps.dataset.shard_files import require_digests, require_sizes
+from trainyard.steps.dataset.shard_files import require_sizes
 from trainyard.steps.errors import StepError
 from trainyard.steps.json_files import read_json_object, write_json
 
@@ -102,11 +102,10 @@ class Manifest:
         return [shard for split in self.splits.values() for shard in split.shards]
 
 
-def read_manifest(folder: Path, *, check_digests: bool = False) -> Manifest:
-    """Read a dataset's manifest and hold its files to it: sizes always, digests on request.
+def read_manifest(folder: Path) -> Manifest:
+    """Read a dataset's manifest and hold the sizes of its files to it; for digests, see `verify_dataset`.
 
-    Raises StepError naming what in the manifest cannot be, or the first file that is missing, has another size, or
-    (on request) another digest.
+    Raises StepError naming what in the manifest cannot be, or the first file that is missing or has another size.
     """
     file = folder / MANIFEST_FILE
     if not file.is_file():
@@ -118,8 +117,6 @@ def read_manifest(folder: Path, *, check_digests: bool = False) -> Manifest:
         raise StepError(f"{file} is not a manifest that a prepare step wrote: {mistake}") from None
     manifest = replace(_from_document(document), folder=folder)
     require_sizes(folder, manifest.shards())
-    if check_digests:
-        require_digests(folder, manifest.shards())
     return manifest
 
 

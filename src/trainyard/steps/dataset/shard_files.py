@@ -15,7 +15,7 @@ from trainyard.steps.progress_lines import ProgressLines
 
 if TYPE_CHECKING:
     from trainyard.steps.dataset.manifest import Manifest, Shard
-    from trainyard.steps.training.world import World
+    from trainyard.steps.world import World
 
 Thing = TypeVar("Thing")
 

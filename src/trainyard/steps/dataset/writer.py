@@ -68,7 +68,7 @@ class DatasetWriter:
         (self._folder / MANIFEST_FILE).unlink(missing_ok=True)
         for file in self._folder.iterdir():
             if _SHARD_NAME.fullmatch(file.name):
-                file.unlink()
+                file.unlink(missing_ok=True)  # another process of a failed writing may remove it, too
 
 
 class SplitWriter:

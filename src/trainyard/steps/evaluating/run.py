@@ -16,15 +16,15 @@ from trainyard.steps.dataset.reader import SplitReader
 from trainyard.steps.errors import StepError
 from trainyard.steps.evaluating.figures import Counts, class_figures
 from trainyard.steps.json_files import write_json
-from trainyard.steps.training.determinism import ask_for_determinism
+from trainyard.steps.outputs import require_writable
 from trainyard.steps.training.evaluation import evaluate_split
 from trainyard.steps.training.measuring.mlflow_log import MlflowLog
-from trainyard.steps.training.outputs import require_writable
-from trainyard.steps.training.precision import Precision
+from trainyard.steps.training.optimizing.precision import Precision
+from trainyard.steps.training.randomness.determinism import ask_for_determinism
 from trainyard.steps.training.tasks import find_task
 from trainyard.steps.training.tasks.base import Sample, SampleRequest, Task, TaskSettings
-from trainyard.steps.training.versions import banner
-from trainyard.steps.training.world import World, join_world, lost_connections_explained, read_rank_variables
+from trainyard.steps.versions import banner
+from trainyard.steps.world import World, join_world, lost_connections_explained, read_rank_variables
 
 _MOST_CLASSES_IN_PICTURE = 1000
 

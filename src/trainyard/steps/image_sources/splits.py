@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from trainyard.steps.errors import StepError
 from trainyard.steps.image_sources.source import ImagePart, ImageSource, Labels
-from trainyard.steps.training.samples.order import SampleOrder
+from trainyard.steps.sample_order.order import SampleOrder
 
 SampleIds: TypeAlias = npt.NDArray[np.int64]
 

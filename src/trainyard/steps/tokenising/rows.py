@@ -20,7 +20,7 @@ import torch.distributed as dist
 from trainyard.steps.dataset.manifest import Shard, Split
 from trainyard.steps.dataset.writer import DatasetWriter
 from trainyard.steps.file_errors import errors_name
-from trainyard.steps.training.world import World
+from trainyard.steps.world import World
 
 SPLITS = ("train", "validation", "test")
 TOKENS_ARRAY = "tokens"

@@ -15,6 +15,7 @@ from trainyard.steps.configs.prepare_text import PrepareText
 from trainyard.steps.dataset.manifest import ArrayType, TokenText
 from trainyard.steps.dataset.writer import DatasetWriter
 from trainyard.steps.errors import StepError
+from trainyard.steps.outputs import require_writable
 from trainyard.steps.progress_lines import ProgressLines
 from trainyard.steps.text_sources import open_source
 from trainyard.steps.text_sources.source import Block, TextFile, TextSource, first_names
@@ -28,8 +29,7 @@ from trainyard.steps.tokenising.vocabulary import (
     load_vocabulary,
     plain_tokenizer,
 )
-from trainyard.steps.training.outputs import require_writable
-from trainyard.steps.training.world import (
+from trainyard.steps.world import (
     World,
     join_world,
     lost_connections_explained,

@@ -10,11 +10,11 @@ import torch
 
 from trainyard.steps.dataset.reader import SplitReader
 from trainyard.steps.training.agreement import LateSum
-from trainyard.steps.training.precision import Precision
+from trainyard.steps.training.optimizing.precision import Precision
 from trainyard.steps.training.samples.batches import Prefetched, Tensors, as_tensors, to_device
 from trainyard.steps.training.samples.plan import even_part
 from trainyard.steps.training.tasks.base import Task
-from trainyard.steps.training.world import World
+from trainyard.steps.world import World
 
 Sums = dict[str, torch.Tensor]
 
@@ -84,6 +84,7 @@ class _AgreedStop:
             return
         if self._pending is not None and self._pending.read()[0] > 0:
             raise EvaluationStopped
+        # What is asked in the last round is never read: nothing is left to leave, and the next step asks again.
         self._pending = LateSum(torch.tensor([float(self._is_raised())], device=self._world.device))
 
 

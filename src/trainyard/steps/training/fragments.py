@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from trainyard.steps.errors import StepError
+
 MODEL_KEY = "model/"
 
 
@@ -37,6 +39,17 @@ class Fragment:
     def stop(self) -> int:
         """The index after the last element."""
         return self.start + self.values.numel()
+
+
+def refuse_other_layouts(model: torch.nn.Module) -> None:
+    """StepError names a parameter or saved buffer whose elements do not lie in their order, row by row."""
+    parameters, buffers = named_once(model)
+    for name, tensor in (parameters | buffers).items():
+        if not tensor.is_contiguous():
+            raise StepError(
+                f"{name} of the model does not lie row by row in memory, as after .to(memory_format=channels_last) or "
+                ".t(): make it contiguous in the model; batches may be channels_last"
+            )
 
 
 def whole_tensor(key: str, tensor: torch.Tensor) -> Fragment:

@@ -22,14 +22,14 @@ from trainyard.steps.training.measuring.memory import memory_summary
 from trainyard.steps.training.measuring.profiler import StepProfiler
 from trainyard.steps.training.measuring.recorder import Recorder
 from trainyard.steps.training.measuring.step_clock import StepClock
-from trainyard.steps.training.precision import Precision
-from trainyard.steps.training.random_state import random_state, restore_random_state
+from trainyard.steps.training.optimizing.precision import Precision
+from trainyard.steps.training.optimizing.schedule import WarmupThenCosine
+from trainyard.steps.training.randomness.random_state import random_state, restore_random_state
 from trainyard.steps.training.samples.batches import MicroBatch, TrainingBatches
 from trainyard.steps.training.samples.plan import Step, TrainingPlan
 from trainyard.steps.training.samples.sample_record import SampleRecord
-from trainyard.steps.training.schedule import WarmupThenCosine
 from trainyard.steps.training.tasks.base import Task
-from trainyard.steps.training.world import World
+from trainyard.steps.world import World
 
 
 @dataclass
@@ -111,8 +111,8 @@ def forward_and_backward(
             run.hang_watch.reached(step.number, "forward pass")
             with run.precision.autocast():
                 loss = run.task.loss(run.engine.model, batch.tensors)
-            if batch.weight != 1.0:
-                loss = loss * batch.weight
+            if batch.is_stand_in:
+                loss = loss * 0.0
             run.clock.forward_ends()
             run.hang_watch.reached(step.number, "backward pass")
             run.engine.backward(loss, step_terms)
@@ -124,7 +124,7 @@ def loss_terms(run: TrainingRun, step: Step, micro_batches: list[MicroBatch]) ->
     """How many terms the step's loss has over all ranks: what its sum is divided by."""
     if not run.task.loss_terms_vary:
         return float(step.samples * run.task.loss_terms(micro_batches[0].tensors) // micro_batches[0].samples)
-    own = sum(run.task.loss_terms(batch.tensors) * batch.weight for batch in micro_batches)
+    own = sum(run.task.loss_terms(batch.tensors) for batch in micro_batches if not batch.is_stand_in)
     # On the host, over gloo: the count is needed here, and a GPU need not be waited for.
     return max(1.0, run.world.sum(torch.tensor(own, dtype=torch.float64)).item())
 
@@ -147,7 +147,11 @@ def guard(run: TrainingRun, agreed: AgreedStep) -> None:
 
 def record(run: TrainingRun, agreed: AgreedStep, validation: Mapping[str, float], *, always: bool = False) -> None:
     """Write the step down if it is one to be written down."""
-    counts = {"skipped_steps": run.nonfinite_guard.skipped_steps, "loss_spikes": run.loss_spikes.count}
+    counts = {
+        "skipped_steps": run.nonfinite_guard.skipped_steps,
+        "loss_spikes": run.loss_spikes.count,
+        "failed_saves": run.checkpoints.failed_saves,
+    }
     run.recorder.record(agreed, run.measures, counts, validation, always=always)
 
 
@@ -166,8 +170,11 @@ def close_step(run: TrainingRun, agreed: AgreedStep, *, stopping: bool) -> bool:
     record(run, agreed, validation, always=stopping and validation_is_due(run, step))
     if stopping or checkpoint_is_due(run, step) or run.checkpoints.is_best(validation):
         run.hang_watch.reached(step.number, "saving a checkpoint")
-        run.checkpoints.save(run.engine, run.progress, validation, wait=stopping or step.is_last)
-    return stopping
+        with run.hang_watch.long_work():
+            run.checkpoints.save(run.engine, run.progress, validation, wait=stopping or step.is_last)
+    # With only the model left to write, another attempt would cost more than going on.
+    is_complete = step.is_last and (bool(validation) or not validation_is_due(run, step))
+    return stopping and not is_complete
 
 
 def may_begin(run: TrainingRun) -> bool:
@@ -183,7 +190,8 @@ def may_begin(run: TrainingRun) -> bool:
         except EvaluationStopped:
             return False
         if run.checkpoints.is_best(run.last_validation):
-            run.checkpoints.save(run.engine, run.progress, run.last_validation, wait=True)
+            with run.hang_watch.long_work():
+                run.checkpoints.save(run.engine, run.progress, run.last_validation, wait=True)
     return True
 
 
@@ -193,18 +201,20 @@ def validate(run: TrainingRun, step: Step) -> Mapping[str, float]:
     run.hang_watch.reached(step.number, "evaluation")
     state = random_state(run.world.device)
     run.engine.align_ranks()
-    sums = evaluate_split(
-        run.task,
-        run.engine.evaluation_model(),
-        run.validation_split,
-        run.world,
-        run.precision,
-        run.settings.micro_batch_size,
-        in_lockstep=run.engine.forwards_in_lockstep,
-        stop_is_raised=run.stop_request.is_raised,
-        on_batch=run.hang_watch.still_at_work,
-    )
-    restore_random_state(state, run.world.device)
+    try:
+        sums = evaluate_split(
+            run.task,
+            run.engine.evaluation_model(),
+            run.validation_split,
+            run.world,
+            run.precision,
+            run.settings.micro_batch_size,
+            in_lockstep=run.engine.forwards_in_lockstep,
+            stop_is_raised=run.stop_request.is_raised,
+            on_batch=run.hang_watch.still_at_work,
+        )
+    finally:
+        restore_random_state(state, run.world.device)
     run.last_validation = run.task.summarise(sums, "validation")
     return run.last_validation
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,10 @@ from trainyard.steps.dataset.reader import SplitReader
 from trainyard.steps.dataset.shard_files import verify_dataset
 from trainyard.steps.entrypoint import STOPPED_EXIT_CODE
 from trainyard.steps.errors import StepError
+from trainyard.steps.outputs import require_writable
 from trainyard.steps.training.agreement import Agreement
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.checkpoints.commit import Progress
-from trainyard.steps.training.determinism import ask_for_determinism, seed_everything
 from trainyard.steps.training.engines.base import Engine, EngineParts
 from trainyard.steps.training.guards.hang_watch import HangWatch, late_ranks_named
 from trainyard.steps.training.guards.scheduled_events import ScheduledEvents, choose_url
@@ -34,18 +36,21 @@ from trainyard.steps.training.measuring.memory import memory_summary
 from trainyard.steps.training.measuring.profiler import ProfiledSteps, StepProfiler, parse_profile_steps
 from trainyard.steps.training.measuring.recorder import Recorder
 from trainyard.steps.training.measuring.step_clock import StepClock
-from trainyard.steps.training.outputs import require_writable
-from trainyard.steps.training.precision import Precision
-from trainyard.steps.training.random_state import random_state, restore_random_state
+from trainyard.steps.training.optimizing.precision import Precision
+from trainyard.steps.training.optimizing.schedule import WarmupThenCosine
+from trainyard.steps.training.randomness.determinism import ask_for_determinism, seed_everything
+from trainyard.steps.training.randomness.random_state import random_state, restore_random_state
 from trainyard.steps.training.samples.batch_arithmetic import BatchArithmetic, divide_batch
 from trainyard.steps.training.samples.batches import TrainingBatches
 from trainyard.steps.training.samples.plan import TrainingPlan
 from trainyard.steps.training.samples.sample_record import SampleRecord
-from trainyard.steps.training.schedule import WarmupThenCosine
 from trainyard.steps.training.tasks import find_task
 from trainyard.steps.training.tasks.base import Task, TaskSettings
-from trainyard.steps.training.versions import banner, installed_versions
-from trainyard.steps.training.world import World, join_world, lost_connections_explained, read_rank_variables
+from trainyard.steps.versions import banner, installed_versions
+from trainyard.steps.world import World, join_world, lost_connections_explained, read_rank_variables
+
+_EXCHANGE_EVERY_SECONDS = 1.0
+"""While all wait for one rank's work."""
 
 
 def run_training(settings: Training, step_name: str, engine_class: type[Engine]) -> int:
@@ -73,10 +78,14 @@ def run_training(settings: Training, step_name: str, engine_class: type[Engine])
     ):
         world.say(banner(world.device, world.size))
         hang_watch.start()
-        if events_url is not None and variables.local_rank == 0:
-            ScheduledEvents(events_url, stop_request.ask)
         given = _Given(settings, step_name, manifest, batch, task, profiled_steps, stop_request, hang_watch)
-        return _train_and_save(_put_together(given, engine_class, world))
+        with ExitStack() as opened:
+            if events_url is not None and variables.local_rank == 0:
+                opened.callback(ScheduledEvents(events_url, stop_request.ask).close)
+            run = _put_together(given, engine_class, world, opened)
+            started, steps_before = time.monotonic(), run.progress.step
+            is_complete = _train_and_save(run)
+        return _say_what_was_done(run, run.progress.step - steps_before, time.monotonic() - started, is_complete)
 
 
 @dataclass(frozen=True)
@@ -93,23 +102,30 @@ class _Given:
     hang_watch: HangWatch
 
 
-def _put_together(given: _Given, engine_class: type[Engine], world: World) -> TrainingRun:
+def _put_together(given: _Given, engine_class: type[Engine], world: World, opened: ExitStack) -> TrainingRun:
+    """Everything that the training needs; what is to be closed, whatever comes later, is put on `opened`."""
     settings, manifest, task = given.settings, given.manifest, given.task
     if settings.deterministic:
         ask_for_determinism()
     if settings.verify_data == "digests":
         given.hang_watch.reached(0, "verifying the dataset")
-        verify_dataset(settings.data, manifest, world)
+        with given.hang_watch.long_work():
+            verify_dataset(settings.data, manifest, world)
     train_split = SplitReader(settings.data, manifest, "train")
     plan = TrainingPlan(train_split.samples, given.batch, settings.epochs, settings.max_steps)
     _refuse_to_profile_after_the_end(given.profiled_steps, plan)
     precision = Precision(settings.precision, world.device, by_autocast=engine_class.uses_autocast)
     given.hang_watch.reached(0, "building the model")
     seed_everything(settings.seed)
-    engine = engine_class(EngineParts(task.new_model, settings, given.batch, world))
+    with given.hang_watch.long_work():
+        engine = engine_class(EngineParts(task.new_model, settings, given.batch, world))
+    # Weights that were read from a folder come in evaluation mode, in which there is no dropout.
+    engine.model.train()
     # The weights come from the seed alone; what ranks draw while training must differ from rank to rank.
     seed_everything(settings.seed + world.rank)
 
+    recorder = Recorder(world, settings.metrics, settings.log_every_steps, plan.total_steps)
+    opened.callback(recorder.close)
     given.hang_watch.reached(0, "looking for checkpoints")
     checkpoints = Checkpoints(
         settings.checkpoints,
@@ -119,12 +135,13 @@ def _put_together(given: _Given, engine_class: type[Engine], world: World) -> Tr
         keep_best=settings.keep_best_checkpoint,
         asynchronous=settings.asynchronous_checkpoints,
     )
-    chosen = checkpoints.choose(settings.resume)
-    progress = Progress() if chosen is None else checkpoints.load(chosen, engine, settings.seed)
+    opened.callback(checkpoints.finish)
+    with given.hang_watch.long_work():
+        chosen = checkpoints.choose(settings.resume)
+        progress = Progress() if chosen is None else checkpoints.load(chosen, engine, settings.seed)
 
     settings_record = _settings_record(given, engine)
     _say_what_will_be_done(world, plan, settings_record, chosen, progress)
-    recorder = Recorder(world, settings.metrics, settings.log_every_steps, plan.total_steps)
     recorder.begin(progress.step, settings_record, {**settings_record["settings"], **dataclasses.asdict(given.batch)})
     batches = TrainingBatches(
         train_split,
@@ -135,6 +152,13 @@ def _put_together(given: _Given, engine_class: type[Engine], world: World) -> Tr
         world.device,
         sample_draws=task.needs_sample_draws,
     )
+    opened.callback(batches.close)
+    sample_record = None
+    if settings.record_samples is not None:
+        sample_record = SampleRecord(Path(settings.record_samples), world.rank, world.size, progress.step)
+        opened.callback(sample_record.close)
+    profiler = StepProfiler(given.profiled_steps, settings.metrics, world.rank, world.device)
+    opened.callback(profiler.close)
     work = _work(task, engine, precision, world)
     has_validation = "validation" in manifest.splits
     return TrainingRun(
@@ -154,31 +178,26 @@ def _put_together(given: _Given, engine_class: type[Engine], world: World) -> Tr
         clock=StepClock(world.device),
         measures=StepMeasures(work, lambda: batches.wait_seconds, lambda: checkpoints.stall_seconds),
         recorder=recorder,
-        sample_record=_sample_record(settings, world, progress),
-        profiler=StepProfiler(given.profiled_steps, settings.metrics, world.rank, world.device),
+        sample_record=sample_record,
+        profiler=profiler,
         hang_watch=given.hang_watch,
         validation_split=SplitReader(settings.data, manifest, "validation") if has_validation else None,
         progress=progress,
     )
 
 
-def _train_and_save(run: TrainingRun) -> int:
-    started, steps_before = time.monotonic(), run.progress.step
-    is_complete = False
-    try:
-        _warm_up(run)
-        is_complete = train(run)
-        if is_complete:
-            _save_model(run)
-    finally:
-        run.checkpoints.finish()
-        run.batches.close()
-        run.profiler.close()
-        run.recorder.close(failed=not is_complete)
-        if run.sample_record is not None:
-            run.sample_record.close()
-    seconds = time.monotonic() - started
-    steps = run.progress.step - steps_before
+def _train_and_save(run: TrainingRun) -> bool:
+    """Gives whether the training has come to its end."""
+    _warm_up(run)
+    if not train(run):
+        return False
+    _save_model(run)
+    run.recorder.complete()
+    return True
+
+
+def _say_what_was_done(run: TrainingRun, steps: int, seconds: float, is_complete: bool) -> int:
+    """Gives the step's exit code."""
     if steps:
         run.world.say(f"at the end: {memory_summary(run.world)}; {run.measures.summary(seconds)}")
     if not is_complete:
@@ -217,16 +236,20 @@ def _warm_up(run: TrainingRun) -> None:
 def _save_model(run: TrainingRun) -> None:
     run.hang_watch.reached(run.plan.total_steps + 1, "saving the model")
     run.engine.align_ranks()
-    model = run.engine.whole_model()
-    if run.world.is_main:
-        run.task.save_model(model, run.settings.model)
-    run.world.wait_for_all()
+    with run.hang_watch.long_work():
+        model = run.engine.whole_model()
+    _let_main_work(run.world, lambda: run.task.save_model(model, run.settings.model), run.hang_watch.still_at_work)
 
 
-def _sample_record(settings: Training, world: World, progress: Progress) -> SampleRecord | None:
-    if settings.record_samples is None:
-        return None
-    return SampleRecord(Path(settings.record_samples), world.rank, world.size, progress.step)
+def _let_main_work(world: World, work: Callable[[], None], while_waiting: Callable[[], None]) -> None:
+    """Let rank 0 work for as long as it takes. The others wait in exchanges of a second, none of which times out."""
+    with ThreadPoolExecutor(max_workers=1) as threads:
+        working = [threads.submit(work)] if world.is_main else []
+        # On the host, over gloo: on a GPU, NCCL's watchdog would count the wait.
+        while world.sum(torch.tensor(float(len(wait(working, _EXCHANGE_EVERY_SECONDS).not_done)))).item() > 0:
+            while_waiting()
+        for done in working:
+            done.result()
 
 
 def _refuse_to_profile_after_the_end(profiled_steps: ProfiledSteps | None, plan: TrainingPlan) -> None:

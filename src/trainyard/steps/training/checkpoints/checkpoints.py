@@ -22,8 +22,8 @@ from trainyard.steps.training.checkpoints.state_files import RANDOM_PREFIX, in_f
 from trainyard.steps.training.checkpoints.together import Ranks
 from trainyard.steps.training.engines.base import Engine
 from trainyard.steps.training.fragments import Fragment
-from trainyard.steps.training.random_state import random_state
-from trainyard.steps.training.world import World
+from trainyard.steps.training.randomness.random_state import random_state
+from trainyard.steps.world import World
 
 
 class Checkpoints:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainyard.steps.entrypoint import describe_os_error
 from trainyard.steps.errors import StepError
 from trainyard.steps.file_digests import file_sha256
+from trainyard.steps.file_errors import errors_name
 from trainyard.steps.training.checkpoints.commit import BrokenCheckpoint, Commit, SavedFile, read_commit
 from trainyard.steps.training.checkpoints.retention import checkpoint_folders, remove_checkpoint
 from trainyard.steps.training.checkpoints.together import Ranks
@@ -37,7 +37,8 @@ def choose_checkpoint(folder: Path, resume: str, ranks: Ranks) -> Path | None:
 def verify_checkpoint(folder: Path, ranks: Ranks) -> Commit:
     """Hold every file of a checkpoint to its size and digest, each rank a part of them.
 
-    BrokenCheckpoint, on every rank, names the first that does not match.
+    BrokenCheckpoint, on every rank, names the first that does not match. Another StepError when the file system does
+    not give what is there, perhaps only now: an older checkpoint gone on with would cost the newer one.
     """
     commit = ranks.main(lambda: read_commit(folder))
 
@@ -54,12 +55,12 @@ def _verify_file(file: Path, saved: SavedFile) -> None:
         size_bytes = file.stat().st_size
         if size_bytes != saved.bytes:
             raise BrokenCheckpoint(f"{file} has {size_bytes} bytes instead of {saved.bytes}")
-        if file_sha256(file) != saved.sha256:
-            raise BrokenCheckpoint(f"{file} is not what was written: its SHA-256 differs")
+        with errors_name(file):
+            digest = file_sha256(file)
     except FileNotFoundError:
         raise BrokenCheckpoint(f"{file} is missing") from None
-    except OSError as failure:
-        raise BrokenCheckpoint(f"{file} cannot be read: {describe_os_error(failure)}") from None
+    if digest != saved.sha256:
+        raise BrokenCheckpoint(f"{file} is not what was written: its SHA-256 differs")
 
 
 def _remove_all(folder: Path) -> None:

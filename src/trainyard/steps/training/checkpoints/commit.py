@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.steps.errors import StepError
+from trainyard.steps.file_errors import errors_name
 from trainyard.steps.training.checkpoints.durable_files import make_names_durable, write_durably
 
 COMMIT_FILE = "commit.json"
@@ -71,13 +72,17 @@ def write_commit(folder: Path, commit: Commit) -> None:
 
 
 def read_commit(folder: Path) -> Commit:
-    """Read commit.json. BrokenCheckpoint says what is missing or wrong; StepError refuses another version's."""
+    """Read commit.json. BrokenCheckpoint says what is missing or wrong; StepError refuses another version's.
+
+    OSError when the file system does not give what is there: that says nothing about the checkpoint.
+    """
     file = folder / COMMIT_FILE
     try:
-        document = json.loads(file.read_bytes())
-    except FileNotFoundError:
+        with errors_name(file):
+            document = json.loads(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
         raise BrokenCheckpoint(f"{file} is missing: saving was cut off") from None
-    except (ValueError, OSError) as failure:
+    except ValueError as failure:
         raise BrokenCheckpoint(f"{file} cannot be read: {failure}") from None
     if not isinstance(document, dict):
         raise BrokenCheckpoint(f"{file} is not what a training step wrote")

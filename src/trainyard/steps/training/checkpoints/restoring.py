@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from trainyard.steps.training.checkpoints.commit import Commit
 from trainyard.steps.training.checkpoints.reader import StateReader, keys_in, read_whole
 from trainyard.steps.training.checkpoints.state_files import RANDOM_PREFIX
 from trainyard.steps.training.checkpoints.together import Ranks
-from trainyard.steps.training.determinism import seed_everything
 from trainyard.steps.training.engines.base import Engine
 from trainyard.steps.training.fragments import Fragment
-from trainyard.steps.training.random_state import restore_random_state
+from trainyard.steps.training.randomness.determinism import seed_everything
+from trainyard.steps.training.randomness.random_state import restore_random_state
 
 _NAMED_KEYS = 3
 
@@ -59,18 +60,31 @@ def restore_randomness(folder: Path, commit: Commit, ranks: Ranks, device: torch
 def _require_same_keys(folder: Path, files: Sequence[str], fragments: Sequence[Fragment], ranks: Ranks) -> None:
     """Extra keys are refused like missing ones: to drop a part of what was learnt in silence is no resuming."""
 
-    def of_this_rank() -> tuple[set[str], set[str]]:
-        saved = {key for name in files[ranks.rank :: ranks.size] for key in keys_in(folder / name)}
-        wanted = {fragment.key for fragment in fragments if math.prod(fragment.shape) > 0}
-        return {key for key in saved if not key.startswith(RANDOM_PREFIX)}, wanted
+    def saved_keys() -> set[str]:
+        found = {key for name in files[ranks.rank :: ranks.size] for key in keys_in(folder / name)}
+        return {key for key in found if not key.startswith(RANDOM_PREFIX)}
 
-    of_all = ranks.each(of_this_rank)
-    saved = {key for of_rank, _ in of_all for key in of_rank}
-    wanted = {key for _, of_rank in of_all for key in of_rank}
+    def wanted_keys() -> set[str]:
+        return {fragment.key for fragment in fragments if math.prod(fragment.shape) > 0}
+
+    saved, wanted = (_of_all_ranks(keys, ranks) for keys in (saved_keys, wanted_keys))
     if saved != wanted:
         lacks = _listed("lacks {}", wanted - saved)
         has = _listed("has {}, which this model does not have", saved - wanted)
         raise StepError(f"{folder} does not fit this model: it {' and '.join(filter(None, (lacks, has)))}")
+
+
+def _of_all_ranks(keys: Callable[[], set[str]], ranks: Ranks) -> set[str]:
+    """What any rank has. Mostly all have the same, as a digest tells; else each sends its own."""
+    own: set[str] = set()
+
+    def digest() -> str:
+        own.update(keys())
+        return hashlib.sha256("\n".join(sorted(own)).encode()).hexdigest()
+
+    if len(set(ranks.each(digest))) == 1:
+        return own
+    return set().union(*ranks.each(lambda: own))
 
 
 def _listed(text: str, keys: set[str]) -> str:

@@ -30,19 +30,19 @@ def keep_newest_and_best(newest: Path, keep: int, *, keep_best: bool) -> None:
     """Keep the last few and the best up to `newest`, which was committed just now.
 
     Whatever else is there goes: older ones, what an attempt that was cut off left, and later steps of an attempt that
-    this training did not go on from. What cannot be removed is said, and tried again after the next checkpoint.
+    this training did not go on from. What cannot be done is said, and tried again after the next checkpoint.
     """
-    others = [folder for folder in checkpoint_folders(newest.parent) if folder != newest]
-    earlier = [folder for folder in others if _step(folder) < _step(newest) and (folder / COMMIT_FILE).is_file()]
-    kept = [newest, *earlier][:keep]
-    if keep_best:
-        kept += [folder for folder in (newest, *earlier) if _is_best(folder)][:1]
-    for folder in others:
-        if folder not in kept:
-            try:
-                remove_checkpoint(folder)
-            except OSError as failure:
-                print(f"warning: an old checkpoint cannot be removed: {describe_os_error(failure)}", flush=True)
+    try:
+        no_longer_kept = _no_longer_kept(newest, keep, keep_best=keep_best)
+    except OSError as failure:
+        # Nothing goes before it is known what must stay.
+        print(f"warning: old checkpoints cannot be looked at, and stay: {describe_os_error(failure)}", flush=True)
+        return
+    for folder in no_longer_kept:
+        try:
+            remove_checkpoint(folder)
+        except OSError as failure:
+            print(f"warning: an old checkpoint cannot be removed: {describe_os_error(failure)}", flush=True)
 
 
 def remove_checkpoint(folder: Path) -> None:
@@ -50,6 +50,15 @@ def remove_checkpoint(folder: Path) -> None:
     (folder / COMMIT_FILE).unlink(missing_ok=True)
     if folder.is_dir():
         shutil.rmtree(folder)
+
+
+def _no_longer_kept(newest: Path, keep: int, *, keep_best: bool) -> list[Path]:
+    others = [folder for folder in checkpoint_folders(newest.parent) if folder != newest]
+    earlier = [folder for folder in others if _step(folder) < _step(newest) and (folder / COMMIT_FILE).is_file()]
+    kept = [newest, *earlier][:keep]
+    if keep_best:
+        kept += [folder for folder in (newest, *earlier) if _is_best(folder)][:1]
+    return [folder for folder in others if folder not in kept]
 
 
 def _is_best(folder: Path) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from trainyard.steps.errors import StepError
+from trainyard.steps.training.checkpoints.durable_files import BLOCK_BYTES
 from trainyard.steps.training.fragments import Fragment
 
 _TYPE_NAMES = {
@@ -29,7 +30,7 @@ _TYPE_NAMES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-_HEADER_ALIGNMENT_BYTES = 8
+_LENGTH_BYTES = 8
 RANDOM_PREFIX = "random/"
 """Before the keys of what each rank has for itself: the state of its random number generators."""
 
@@ -77,7 +78,8 @@ def state_file_header(pieces: Sequence[Fragment]) -> bytes:
             "data_offsets": [start, end],
         }
     header = json.dumps(entries, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % _HEADER_ALIGNMENT_BYTES)
+    # The format allows spaces; with these, the tensors begin at a block's beginning.
+    header += b" " * (-(_LENGTH_BYTES + len(header)) % BLOCK_BYTES)
     return struct.pack("<Q", len(header)) + header
 
 

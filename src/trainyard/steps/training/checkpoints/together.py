@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from trainyard.steps.entrypoint import describe_os_error
 from trainyard.steps.errors import StepError
-from trainyard.steps.training.world import World
+from trainyard.steps.world import World
 
 Thing = TypeVar("Thing")
 
@@ -31,7 +31,7 @@ class Ranks:
     def __init__(self, world: World) -> None:
         self.rank, self.size, self.is_main = world.rank, world.size, world.is_main
         # The default group is not for two threads at once (seen in torch 2.13: they wait for ever).
-        self._group = dist.new_group(backend="gloo") if world.size > 1 else None
+        self._group = dist.new_group(backend="gloo", timeout=world.timeout) if world.size > 1 else None
         _KEPT_GROUPS.append(self._group)
 
     def each(self, action: Callable[[], Thing]) -> list[Thing]:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from trainyard.steps.configs.training import Training
 from trainyard.steps.training.fragments import Fragment
 from trainyard.steps.training.samples.batch_arithmetic import BatchArithmetic
-from trainyard.steps.training.world import World
+from trainyard.steps.world import World
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,9 @@ class Engine(ABC):
     def step(self, learning_rate: float) -> torch.Tensor:
         """Clip the gradient, take the optimizer's step, and clear the gradient.
 
-        Gives the gradient's global norm before clipping, the same on every rank, as a tensor on the device: no rank
-        waits for its device here. When the norm is not finite, parameters and optimizer are left as they were.
+        Gives the gradient's global norm before clipping, the same on every rank, as a tensor on the device. No rank
+        waits for its device here, except where DeepSpeed (ZeRO 1 to 3) or an optimizer in main memory reads the norm
+        on the host. When the norm is not finite, parameters and optimizer are left as they were.
         """
 
     def align_ranks(self) -> None:

@@ -11,9 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainyard.steps.training.engines.base import Engine, EngineParts
 from trainyard.steps.training.engines.blocks import prepare_blocks
-from trainyard.steps.training.fragments import Fragment, replicated_state
-from trainyard.steps.training.loss_scale import LossScale
-from trainyard.steps.training.optimizer import gradient_seed, new_optimizer, optimizer_step
+from trainyard.steps.training.fragments import Fragment, refuse_other_layouts, replicated_state
+from trainyard.steps.training.optimizing.loss_scale import LossScale
+from trainyard.steps.training.optimizing.optimizer import gradient_seed, new_optimizer, optimizer_step
 
 # Said of every depthwise convolution: the strides of dimensions of size one differ in name only.
 warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
@@ -29,6 +29,7 @@ class DDPEngine(Engine):
         self._clip_norm = settings.gradient_clip_norm
         self._loss_scale = LossScale(self._world.device, enabled=settings.precision == "fp16")
         self._replica = parts.new_model().to(self._world.device)
+        refuse_other_layouts(self._replica)
         prepare_blocks(self._replica, settings)
         self._optimizer = new_optimizer(
             self._replica.parameters(), settings.weight_decay, fused=settings.fused_optimizer

@@ -1,4 +1,7 @@
-"""A model whose weights only rank 0 has at first: no node ever holds it more than once in main memory."""
+"""A model whose weights only rank 0 has at first: no node holds it more than once in main memory.
+
+But for the moments in which every rank builds one of the few models that cannot be built without memory.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.distributed as dist
 
-from trainyard.steps.training.world import World
+from trainyard.steps.world import World
 
 
 class ModelFromRankZero:
@@ -56,7 +59,7 @@ def without_memory(new_model: Callable[[], torch.nn.Module]) -> torch.nn.Module:
         with torch.device("meta"):
             model = new_model()
     except Exception:
-        # Some need numbers while they are built, or weights from a file: built as rank 0's, then emptied.
+        # Some need numbers while they are built, and a user's task may read weights: built as rank 0's, then emptied.
         return _emptied(new_model())
     return _emptied(new_model()) if _keeps_tensors_aside(model) else model
 

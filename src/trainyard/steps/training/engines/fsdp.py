@@ -19,9 +19,9 @@ from trainyard.steps.training.engines.base import Engine, EngineParts
 from trainyard.steps.training.engines.blocks import find_blocks, prepare_blocks
 from trainyard.steps.training.engines.from_rank_zero import ModelFromRankZero
 from trainyard.steps.training.engines.whole_model import whole_model
-from trainyard.steps.training.fragments import MODEL_KEY, Fragment, named_once, whole_tensor
-from trainyard.steps.training.loss_scale import LossScale
-from trainyard.steps.training.optimizer import gradient_seed, new_optimizer, optimizer_step
+from trainyard.steps.training.fragments import MODEL_KEY, Fragment, named_once, refuse_other_layouts, whole_tensor
+from trainyard.steps.training.optimizing.loss_scale import LossScale
+from trainyard.steps.training.optimizing.optimizer import gradient_seed, new_optimizer, optimizer_step
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -44,6 +44,7 @@ class FSDPEngine(Engine):
         self._loss_scale = LossScale(self._world.device, enabled=settings.precision == "fp16")
         built = ModelFromRankZero(parts.new_model, self._world)
         self.model = built.module
+        refuse_other_layouts(self.model)
         refuse_single_numbers(self.model)
         self._parameter_count = sum(parameter.numel() for parameter in self.model.parameters())
         prepare_blocks(self.model, settings)

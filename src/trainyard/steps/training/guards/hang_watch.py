@@ -1,7 +1,8 @@
 """When ranks wait for each other too long: every rank writes down where it is, and which rank is late is named.
 
 A thread in each rank looks at how far it has come, and tells the others through a store of its own. When nothing has
-moved for half of the process group's timeout, each rank dumps the stacks of its threads to its log.
+moved for half of the process group's timeout, each rank dumps the stacks of its threads to its log, and rank 0 and the
+late ranks say which ones are late.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from typing import Any, TextIO
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from trainyard.steps.errors import StepError
-from trainyard.steps.training.world import RankVariables
+from trainyard.steps.world import RankVariables
 
 _PART_OF_TIMEOUT = 0.5
+_PART_IN_LONG_WORK = 0.9
 _LOOKS_PER_LIMIT = 8
 _LONGEST_PAUSE_SECONDS = 5.0
 
@@ -45,7 +47,7 @@ class HangWatch:
     def __init__(self, variables: RankVariables, timeout_seconds: int, log: TextIO | None = None) -> None:
         self._rank, self._size = variables.rank, variables.world_size
         self._variables = variables
-        self._limit_seconds = timeout_seconds * _PART_OF_TIMEOUT
+        self._timeout_seconds, self._part_of_timeout = timeout_seconds, _PART_OF_TIMEOUT
         self._pause_seconds = min(self._limit_seconds / _LOOKS_PER_LIMIT, _LONGEST_PAUSE_SECONDS)
         # What stands in for sys.stderr in some places has no descriptor, which stacks are dumped to.
         self._log = log or sys.__stderr__ or sys.stderr
@@ -54,7 +56,7 @@ class HangWatch:
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hang-watch", daemon=True)
         self.finding: str | None = None
-        """Which rank is late, once a hang was noticed."""
+        """Which rank is late, while nothing moves; None again when this rank has come further."""
 
     def start(self) -> None:
         """Begin to watch."""
@@ -70,6 +72,19 @@ class HangWatch:
         """Say that this rank has come further with what it does."""
         self._beats += 1
 
+    @contextmanager
+    def long_work(self) -> Iterator[None]:
+        """For work in which a rank says nothing for long, such as writing a checkpoint: a hang is seen later there."""
+        self._part_of_timeout = _PART_IN_LONG_WORK
+        yield
+        # Not after an error, which shall still find what was found.
+        self._beats += 1
+        self._part_of_timeout = _PART_OF_TIMEOUT
+
+    @property
+    def _limit_seconds(self) -> float:
+        return self._timeout_seconds * self._part_of_timeout
+
     def close(self) -> None:
         """End the watch."""
         self._closed.set()
@@ -82,7 +97,7 @@ class HangWatch:
         beats, since, has_dumped = self._beats, time.monotonic(), False
         while not self._closed.wait(self._pause_seconds):
             if self._beats != beats:
-                beats, since, has_dumped = self._beats, time.monotonic(), False
+                beats, since, has_dumped, self.finding = self._beats, time.monotonic(), False, None
             waited_seconds = time.monotonic() - since
             if not has_dumped:
                 # Should this thread get no turn (code that holds Python's lock, a store that hangs), C dumps instead.
@@ -106,9 +121,10 @@ class HangWatch:
     def _find_late_ranks(self, store: Store | None) -> None:
         # By then the others have told where they stand.
         self._closed.wait(2 * self._pause_seconds)
-        places = {rank: _published(store, rank) for rank in range(self._size)} if store else {0: self._place}
+        places = _published(store, self._size) if store else {0: self._place}
         self.finding = late_ranks(places)
-        print(f"rank {self._rank}: {self.finding}", file=self._log, flush=True)
+        if self._rank == 0 or self._rank in ranks_behind(places):
+            print(f"rank {self._rank}: {self.finding}", file=self._log, flush=True)
 
     def _connect(self) -> Store | None:
         """A connection of its own: the main thread may be waiting on the process group's."""
@@ -138,16 +154,23 @@ def late_ranks_named(watch: HangWatch) -> Iterator[None]:
 
 def late_ranks(places: Mapping[int, Place | None]) -> str:
     """Which ranks are behind the others, in words."""
-    silent = [rank for rank, place in places.items() if place is None]
-    if silent:
-        return f"{_ranks(silent)} never said where it is"
-    order = {rank: (place.step, place.stage) for rank, place in places.items() if place is not None}
-    least, most = min(order.values()), max(order.values())
-    behind = [rank for rank, position in order.items() if position == least]
-    if least == most:
+    behind = ranks_behind(places)
+    if places[behind[0]] is None:
+        return f"{_ranks(behind)} never said where it is"
+    if len(behind) == len(places):
         return f"all ranks are at {places[0]}"
-    ahead = next(places[rank] for rank, position in order.items() if position == most)
+    ahead = max(places.values(), key=_position)
     return f"late: {_ranks(behind)}, at {places[behind[0]]}; others are at {ahead}"
+
+
+def ranks_behind(places: Mapping[int, Place | None]) -> list[int]:
+    """The ranks that have come least far; one that never said where it is has come nowhere."""
+    least = min(_position(place) for place in places.values())
+    return [rank for rank, place in places.items() if _position(place) == least]
+
+
+def _position(place: Place | None) -> tuple[int, int]:
+    return (-1, -1) if place is None else (place.step, place.stage)
 
 
 def _ranks(ranks: list[int]) -> str:
@@ -162,8 +185,13 @@ def _publish(store: Store | None, rank: int, place: Place) -> None:
             return  # the same: the process group notices soon
 
 
-def _published(store: Any, rank: int) -> Place | None:
+def _published(store: Any, size: int) -> dict[int, Place | None]:
+    """Where every rank is, in one question as long as each has said so once."""
+    ranks = range(size)
     try:
-        return Place(*json.loads(store.get(str(rank)))) if store.check([str(rank)]) else None
+        keys = [str(rank) for rank in ranks]
+        known = keys if store.check(keys) else [key for key in keys if store.check([key])]
+        said = dict(zip(known, store.multi_get(known), strict=True))
     except RuntimeError:
-        return None
+        said = {}
+    return {rank: Place(*json.loads(said[str(rank)])) if str(rank) in said else None for rank in ranks}

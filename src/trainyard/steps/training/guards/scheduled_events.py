@@ -7,6 +7,7 @@ ask once a second, never through a proxy, and says that the first answer may tak
 
 from __future__ import annotations
 
+import http.client
 import json
 import threading
 import urllib.error
@@ -66,7 +67,7 @@ class ScheduledEvents:
             try:
                 reason = self._ask()
                 pause = _ASK_EVERY_SECONDS
-            except (OSError, ValueError) as failure:
+            except (OSError, ValueError, http.client.HTTPException) as failure:
                 reason = None
                 pause = _ASK_AGAIN_SECONDS
                 self._complain(failure)

@@ -10,11 +10,14 @@ activation checkpointing computes again is not, and neither is causal masking di
 
 from __future__ import annotations
 
+import re
+
 import torch
 
 _TERA = 1e12
 _PEAK_TERAFLOPS: tuple[tuple[str, dict[str, float]], ...] = (
     ("MI300X", {"fp32": 163.4, "fp16": 1307.4, "bf16": 1307.4}),
+    ("H200 NVL", {"fp32": 60.0, "fp16": 835.5, "bf16": 835.5}),
     ("H200", {"fp32": 67.0, "fp16": 989.5, "bf16": 989.5}),
     ("H100 NVL", {"fp32": 60.0, "fp16": 835.5, "bf16": 835.5}),
     ("H100 PCIe", {"fp32": 51.0, "fp16": 756.5, "bf16": 756.5}),
@@ -25,22 +28,36 @@ _PEAK_TERAFLOPS: tuple[tuple[str, dict[str, float]], ...] = (
     ("V100", {"fp32": 15.7, "fp16": 125.0}),
     ("T4", {"fp32": 8.1, "fp16": 65.0}),
 )
-"""Dense, without sparsity, by a part of the device's name; the first that fits counts. fp32 is without TF32, which
+"""Dense, without sparsity, by words of the device's name; the first that fits counts. fp32 is without TF32, which
 torch uses only when asked to. From the vendors' data sheets: NVIDIA's for H200, H100, A100, A10, V100 and T4 Tensor
 Core GPUs, AMD's for the Instinct MI300X."""
+_PART_OF_DEVICE = re.compile(r"\bMIG\b|-\d+[ABCQ]\b")
+"""Names of slices (A100-SXM4-80GB MIG 1g.10gb) and of virtual GPUs (A10-4Q): NVIDIA's MIG and vGPU user guides."""
+_EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""What configurations of transformers call the number of experts."""
 
 
 def peak_flops_per_second(device_name: str, precision: str) -> float | None:
-    """What one device can do at most in a precision (fp32, bf16, fp16); None for a device that is not in the table."""
-    for part, teraflops in _PEAK_TERAFLOPS:
-        if part in device_name:
+    """What one device can do at most in a precision (fp32, bf16, fp16).
+
+    None for a device that is not in the table, and for a part of one, whose share of it its name does not say.
+    """
+    if _PART_OF_DEVICE.search(device_name):
+        return None
+    for words, teraflops in _PEAK_TERAFLOPS:
+        if re.search(rf"\b{words}\b", device_name):
             return teraflops[precision] * _TERA if precision in teraflops else None
     return None
 
 
 def flops_per_token(model: torch.nn.Module, tokens_per_sample: int) -> float | None:
-    """Training FLOPs per token of a transformer that has a transformers config; None for any other model."""
+    """Training FLOPs per token of a transformer that has a transformers config; None for any other model.
+
+    Also None for a mixture of experts, of whose parameters only some are multiplied for each token.
+    """
     config = _config_of(model)
+    if any(getattr(config, name, None) for name in _EXPERT_COUNTS):
+        return None
     sizes = [getattr(config, name, None) for name in ("num_hidden_layers", "num_attention_heads", "hidden_size")]
     whole = [size for size in sizes if isinstance(size, int)]
     if len(whole) < len(sizes):

@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from trainyard.steps.training.world import World
+from trainyard.steps.world import World
 
 _GIB = 2**30
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ class MetricsFile:
         kept = _lines_up_to(file, steps_done)
         self.last_line: dict[str, Any] = json.loads(kept[-1]) if kept else {}
         """The newest line that is kept from before, as it was written."""
+        self._last_line_starts = sum(len(line.encode()) for line in kept[:-1])
         self._has_complained = False
-        self._stream = file.open("w", encoding="utf-8")
-        self._stream.writelines(kept[:-1])
-        self._last_line_starts = self._stream.tell()
-        self._stream.writelines(kept[-1:])
-        self._stream.flush()
+        if kept:
+            # Whatever ends this process now, the lines of before are in one of the two files.
+            beside = file.with_name(f"{METRICS_FILE}.new")
+            beside.write_text("".join(kept), encoding="utf-8")
+            os.replace(beside, file)
+        self._stream = file.open("a" if kept else "w", encoding="utf-8")
 
     def write(self, metrics: Mapping[str, float | int | None]) -> None:
         """Write one line. What is not finite becomes null, which JSON has a word for."""

@@ -33,26 +33,31 @@ class MlflowLog:
 
     def parameters(self, values: Mapping[str, object]) -> None:
         """Log settings."""
-        self._queue.put(("parameters", dict(values)))
+        self._put("parameters", dict(values))
 
     def metrics(self, values: Mapping[str, float | int], step: int) -> None:
         """Log the finite ones of some figures at a step."""
         finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
-        self._queue.put(("metrics", (finite, step, int(time.time() * 1000))))
+        self._put("metrics", (finite, step, int(time.time() * 1000)))
 
     def artifact(self, file: Path) -> None:
         """Log a file."""
-        self._queue.put(("artifact", file))
+        self._put("artifact", file)
 
     def close(self, *, failed: bool = False) -> None:
         """Wait until everything is logged, but not for long."""
         if self._thread is None:
             return
-        self._queue.put(("finish", "FAILED" if failed else "FINISHED"))
+        self._put("finish", "FAILED" if failed else "FINISHED")
         self._queue.put(None)
         self._thread.join(_CLOSE_SECONDS)
         if self._thread.is_alive():
             print(f"MLflow: gave up on the tracking server after {_CLOSE_SECONDS:.0f} seconds", flush=True)
+
+    def _put(self, kind: str, value: object) -> None:
+        # Where nobody takes it out any more, it would only pile up.
+        if self._thread is not None and self._thread.is_alive():
+            self._queue.put((kind, value))
 
     def _run(self) -> None:
         try:

@@ -13,7 +13,7 @@ from trainyard.steps.training.measuring.measures import StepMeasures
 from trainyard.steps.training.measuring.memory import peak_memory_bytes
 from trainyard.steps.training.measuring.metrics import MetricsFile
 from trainyard.steps.training.measuring.mlflow_log import MlflowLog
-from trainyard.steps.training.world import World
+from trainyard.steps.world import World
 
 SETTINGS_FILE = "settings.json"
 _LINE_EVERY_SECONDS = 1.0
@@ -28,6 +28,7 @@ class Recorder:
         self._file: MetricsFile | None = None
         self._mlflow: MlflowLog | None = None
         self._last_line = 0.0
+        self._is_complete = False
 
     def begin(self, steps_done: int, settings: Mapping[str, object], parameters: Mapping[str, object]) -> None:
         """Open the records, going on after `steps_done` steps. `settings` is kept as a file, `parameters` in MLflow."""
@@ -78,11 +79,16 @@ class Recorder:
         if self._file is not None:
             self._write({**self._file.take_back_last_line(), **_named(validation)}, print_always=True)
 
-    def close(self, *, failed: bool = False) -> None:
-        """Close the records, and wait for MLflow a while."""
-        if self._file is not None and self._mlflow is not None:
+    def complete(self) -> None:
+        """Say that the training has come to its end: closed before, its run in MLflow counts as failed."""
+        self._is_complete = True
+
+    def close(self) -> None:
+        """Close what was opened of the records, and wait for MLflow a while."""
+        if self._file is not None:
             self._file.close()
-            self._mlflow.close(failed=failed)
+        if self._mlflow is not None:
+            self._mlflow.close(failed=not self._is_complete)
 
     def _write(self, metrics: dict[str, Any], *, print_always: bool) -> None:
         if self._file is not None and self._mlflow is not None:

@@ -123,9 +123,11 @@ def _from_folder(folder: Path, settings: Mapping[str, Any], needs: ModelNeeds) -
         **_own_names(settings, config),
     }.items():
         setattr(config, name, value)
-    if not has_weights:
+    if has_weights:
+        needs.require_fit(config, f"--model-type {folder}: the model")
+    # Where only names and shapes are wanted, no rank reads weights that another brings.
+    if not has_weights or torch.get_default_device().type == "meta":
         return _build(str(folder), lambda: _auto(needs).from_config(config))
-    needs.require_fit(config, f"--model-type {folder}: the model")
     return _pretrained(folder, needs, {"config": config, **needs.pretrained_options})
 
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 
 from trainyard.steps.dataset.reader import SplitReader
-from trainyard.steps.training.samples.keyed_mixing import key_stream, mix_with_key
-from trainyard.steps.training.samples.order import Ids, SampleOrder
+from trainyard.steps.sample_order.keyed_mixing import key_stream, mix_with_key
+from trainyard.steps.sample_order.order import Ids, SampleOrder
 from trainyard.steps.training.samples.plan import MicroBatchRange, Step, TrainingPlan
 
 Tensors = dict[str, torch.Tensor]
@@ -35,11 +35,11 @@ _IDS_AT_ONCE = 1 << 14
 
 
 class MicroBatch(NamedTuple):
-    """What one rank takes through the model at once. `weight` is 0 for a stand-in, else 1."""
+    """What one rank takes through the model at once. A stand-in's loss counts nothing: see `MicroBatchRange`."""
 
     tensors: Tensors
     sample_ids: Ids
-    weight: float
+    is_stand_in: bool
     is_last: bool
 
     @property
@@ -231,7 +231,7 @@ def _cut(tensors: Tensors, sample_ids: Ids, ranges: Sequence[MicroBatchRange]) -
         yield MicroBatch(
             tensors=dict(zip(tensors, of_arrays, strict=True)),
             sample_ids=sample_ids[start : start + size],
-            weight=0.0 if each.is_stand_in else 1.0,
+            is_stand_in=each.is_stand_in,
             is_last=each.is_last,
         )
         start += size

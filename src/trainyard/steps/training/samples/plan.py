@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -56,11 +55,6 @@ class TrainingPlan:
         """Optimizer steps in the whole training."""
         steps = self.epochs * self.steps_per_epoch
         return steps if self.max_steps is None else min(steps, self.max_steps)
-
-    def steps_after(self, steps_done: int) -> Iterator[Step]:
-        """The steps that are still to do."""
-        for number in range(steps_done + 1, self.total_steps + 1):
-            yield self.step(number)
 
     def step(self, number: int) -> Step:
         """Step `number`, counted from 1."""

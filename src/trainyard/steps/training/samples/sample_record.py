@@ -40,7 +40,8 @@ class SampleRecord:
         """
         if self._has_failed:
             return
-        sample_ids = [number for batch in micro_batches if batch.weight for number in batch.sample_ids.tolist()]
+        batches = [batch for batch in micro_batches if not batch.is_stand_in]
+        sample_ids = [number for batch in batches for number in batch.sample_ids.tolist()]
         line = json.dumps({"step": step.number, "epoch": step.epoch, "sample_ids": sample_ids}).encode() + b"\n"
         try:
             while line:

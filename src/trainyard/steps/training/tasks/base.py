@@ -93,13 +93,13 @@ class Task(ABC):
 
     def save_model(self, model: torch.nn.Module, folder: Path) -> None:
         """Write a trained model. By default its weights as model.safetensors."""
-        from trainyard.steps.training.tensor_files import write_tensors
+        from trainyard.steps.training.tasks.tensor_files import write_tensors
 
         write_tensors(folder / "model.safetensors", dict(model.state_dict()))
 
     def load_model(self, folder: Path) -> torch.nn.Module:
         """Read what `save_model` wrote. By default the weights into a new model."""
-        from trainyard.steps.training.tensor_files import read_tensors
+        from trainyard.steps.training.tasks.tensor_files import read_tensors
 
         model = self.new_model()
         model.load_state_dict(read_tensors(folder / "model.safetensors", torch.device("cpu")))

@@ -11,10 +11,10 @@ from torch.nn import functional
 from trainyard.steps.dataset.manifest import Manifest
 from trainyard.steps.errors import StepError
 from trainyard.steps.json_files import write_json
-from trainyard.steps.training.augmentation import augment
 from trainyard.steps.training.models.from_transformers import load_model, new_model, save_model
 from trainyard.steps.training.models.image_models import ImageModelNeeds
 from trainyard.steps.training.samples.batches import SAMPLE_DRAWS, Tensors
+from trainyard.steps.training.tasks.augmentation import augment
 from trainyard.steps.training.tasks.base import Task, TaskSettings
 
 _HALF_RANGE = 127.5

@@ -23,8 +23,8 @@ from trainyard.steps.training.engines.deepspeed.masters import rebuild_low_preci
 from trainyard.steps.training.engines.deepspeed.start import start_deepspeed
 from trainyard.steps.training.engines.whole_model import whole_model
 from trainyard.steps.training.fragments import MODEL_KEY, Fragment, named_once, replicated_state, whole_tensor
-from trainyard.steps.training.loss_scale import LossScale
-from trainyard.steps.training.optimizer import gradient_seed, optimizer_step
+from trainyard.steps.training.optimizing.loss_scale import LossScale
+from trainyard.steps.training.optimizing.optimizer import gradient_seed, optimizer_step
 from trainyard.steps.training.samples.batch_arithmetic import BatchArithmetic
 
 _SCALER_KEY = "deepspeed_scaler/"
@@ -32,7 +32,12 @@ _SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis"
 
 
 class DeepSpeedEngine(Engine):
-    """With stage 0 each rank has everything in fp32; from stage 1 on it has its part of the fp32 masters."""
+    """With stage 0 each rank has everything in fp32; from stage 1 on it has its part of the fp32 masters.
+
+    With fp16, stage 3 of DeepSpeed 0.19.8 moves its scale before it takes the scale out of the gradient
+    (runtime/zero/stage3.py, `step`): in the one step after which the scale doubles, gradient and norm are half of what
+    they should be. bf16 has no scale.
+    """
 
     name = "deepspeed"
     uses_autocast = False

@@ -18,8 +18,9 @@ from trainyard.steps.training.engines.deepspeed.casting import forward_in_autoca
 from trainyard.steps.training.engines.deepspeed.library import import_deepspeed
 from trainyard.steps.training.engines.deepspeed.masters import MasterRange, master_ranges
 from trainyard.steps.training.engines.from_rank_zero import ModelFromRankZero
-from trainyard.steps.training.optimizer import begin_state, stateless_optimizer
-from trainyard.steps.training.world import World
+from trainyard.steps.training.fragments import refuse_other_layouts
+from trainyard.steps.training.optimizing.optimizer import begin_state, stateless_optimizer
+from trainyard.steps.world import World
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _LARGEST_BUCKET_ELEMENTS = 500_000_000
@@ -50,6 +51,7 @@ def start_deepspeed(parts: EngineParts, config: dict[str, Any]) -> StartedDeepSp
     dtype = _DTYPES[parts.settings.precision]
     built = ModelFromRankZero(parts.new_model, parts.world)
     module = built.module
+    refuse_other_layouts(module)
     refuse_frozen(module)
     weights = dict(module.named_parameters())
     shapes = {name: tuple(parameter.shape) for name, parameter in weights.items()}

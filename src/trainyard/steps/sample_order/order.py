@@ -16,7 +16,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.steps.training.samples.keyed_mixing import key_stream
+from trainyard.steps.sample_order.keyed_mixing import key_stream
 
 Ids = npt.NDArray[np.int64]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trainyard.steps.training.loss_scale import LossScale
+from trainyard.steps.training.optimizing.loss_scale import LossScale
 
 _LEAST_NORM = 1e-6
 """Added to a norm that is divided by, as torch.nn.utils.clip_grad_norm_ does."""

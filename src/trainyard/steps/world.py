@@ -82,7 +82,9 @@ class World:
         self.local_rank = variables.local_rank
         self.device = _own_device(variables)
         self._set_threads(variables)
-        _join(variables, self.device, timedelta(seconds=timeout_seconds))
+        self.timeout = timedelta(seconds=timeout_seconds)
+        """How long a rank waits for the others."""
+        _join(variables, self.device, self.timeout)
 
     @property
     def is_main(self) -> bool:
@@ -108,7 +110,7 @@ class World:
     def from_main(self, thing: Thing) -> Thing:
         """What rank 0 gave, on every rank."""
         box = [thing]
-        dist.broadcast_object_list(box, src=0, device=self.device if self.device.type == "cuda" else None)
+        dist.broadcast_object_list(box, src=0)
         return box[0]
 
     def wait_for_all(self) -> None:

@@ -16,6 +16,8 @@ def ask_for_determinism() -> None:
     """Choose deterministic algorithms; where torch has none, it warns and goes on. Before any work on a GPU."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", _CUBLAS_WORKSPACE)
     torch.use_deterministic_algorithms(True, warn_only=True)
+    # Else every torch.empty is written once before it is used, for the sake of code that reads what it never wrote.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
 
 

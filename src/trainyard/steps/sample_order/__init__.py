@@ -1,0 +1,1 @@
+"""The order of samples: a permutation that is computed, not stored."""

@@ -1,0 +1,46 @@
+"""Trainings by several engines in worlds of several sizes, whose losses and norms are to agree."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rank_processes import run_ranks
+
+STEPS, SINGLE_STEPS = 50, 10
+DDP, FSDP = {"engine": "ddp"}, {"engine": "fsdp"}
+ZERO: list[dict[str, Any]] = [{"engine": "deepspeed", "zero": {"stage": stage}} for stage in range(4)]
+IN_MICRO_BATCHES = {"micro_batch_size": 4}
+
+Trainings = dict[str, dict[str, Any]]
+Figures = dict[str, dict[str, list[float]]]
+
+
+class World(NamedTuple):
+    """What is trained with so many ranks: curves of 50 steps, and single steps, whose learning rate is zero."""
+
+    ranks: int
+    curves: Trainings
+    single: Trainings
+
+
+ALONE = World(1, {"alone": DDP}, {"alone": DDP, "alone, micro-batches": DDP | IN_MICRO_BATCHES})
+
+
+def run_trainings(digits: Path, out: Path, world: World, limit_seconds: float = 90) -> Figures:
+    curves = {f"curve {name}": how | {"steps": STEPS} for name, how in world.curves.items()}
+    still = {"steps": SINGLE_STEPS, "learning_rate": 0.0}
+    trainings = curves | {f"single {name}": how | still for name, how in world.single.items()}
+    (out / "trainings.json").write_text(json.dumps(trainings))
+    arguments = [out / "trainings.json", digits, out]
+    exit_codes, outputs = run_ranks("engine_trainings", arguments, world.ranks, limit_seconds=limit_seconds)
+    assert exit_codes == [0] * world.ranks, "\n".join(outputs)
+    assert outputs == [""] * world.ranks, "engines are quiet"
+    return {name: json.loads((out / f"{name}.json").read_text()) for name in trainings}
+
+
+def largest_difference(found: list[float], expected: list[float]) -> float:
+    """Relative."""
+    assert len(found) == len(expected)
+    return max(abs(one - other) / abs(other) for one, other in zip(found, expected, strict=True))
