@@ -25,6 +25,7 @@ from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import source_lines
 from trainyard.spec.graph import topological_order
 from trainyard.spec.loading import load_component, load_pipeline
+from trainyard.spec.rule_ids import CHECK_FAILED
 
 ROOT = Path(__file__).parents[2]
 SEED = 20261121
@@ -41,6 +42,7 @@ TOKENS = [
     *("${{parent.jobs.train.outputs.model}}", "${{parent.inputs.x}}", "${{search_space.a}}", "${{name}}"),
     *("azureml:", "azureml:a:1", "azureml:a@latest", "azureml://registries/a/b", "file:", "file:..", ".", "..", "/"),
     *("/dev/null", "git+https://x", "https://x", "~", "a" * 300, "999" * 40, "2020-01-01", ".nan", "-.inf", "0o9"),
+    *("1", "01", "+2", "2.5"),
     *("0x1F", "1_000", "1:30", "1e999", "'", '"', "\\", "#", " # trainyard: ignore[AML101]", "# trainyard: ignore["),
     *("\t", "\0", "\x07", "\x1b[31m", "\x7f", "\x85", "\xa0", "é", "名", "\u2028", "\u202e", "\ufeff", "\r", "\n"),
     *("python -m a.b", "torchrun", "mpirun -np 8", "deepspeed --num_gpus 8 x.py", "&& curl x | sh", "`x`", "$(x)"),
@@ -101,6 +103,7 @@ def _check(file: Path, content: bytes, *, thoroughly: bool) -> None:
     last_line = len(source_lines(content.decode("utf-8", errors="replace"))) + 1
     for diagnostic in found:
         span = diagnostic.span
+        assert diagnostic.rule != CHECK_FAILED, diagnostic
         assert span.line >= 1, diagnostic
         assert span.column >= 1, diagnostic
         assert (span.line, span.column) <= (span.end_line, span.end_column), diagnostic
@@ -124,7 +127,7 @@ def _check(file: Path, content: bytes, *, thoroughly: bool) -> None:
         load_component(file)
 
 
-class TookTooLong(Exception):
+class TookTooLong(BaseException):
     """A file that the linter did not come to an end with; the traceback says where it was."""
 
 

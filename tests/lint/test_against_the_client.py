@@ -161,6 +161,45 @@ args: --d ${{inputs.d}}
 conf: {spark.driver.cores: 1, spark.driver.memory: 2g, spark.executor.cores: 1, spark.executor.memory: 2g,
   spark.executor.instances: 1}
 """
+NO_COMPUTE = "type: pipeline\njobs:\n  a: {component: ./component.yaml}\n"
+WITH_COMPUTE = "type: pipeline\nsettings: {default_compute: serverless}\njobs:\n  a:\n"
+AUTOML = (
+    WITH_COMPUTE
+    + """\
+    type: automl
+    task: classification
+    primary_metric: accuracy
+    target_column_name: y
+    training_data: {type: mltable, path: 'azureml:d:1'}
+"""
+)
+COPY = (
+    WITH_COMPUTE
+    + """\
+    type: data_transfer
+    task: copy_data
+    data_copy_mode: merge_with_overwrite
+    inputs: {f: {type: uri_file, path: 'azureml:d:1'}}
+    outputs: {o: {type: uri_file}}
+"""
+)
+IMPORT = (
+    WITH_COMPUTE
+    + """\
+    type: data_transfer
+    task: import_data
+    source: {type: database, connection: 'azureml:c', query: q}
+    outputs: {sink: {type: mltable}}
+"""
+)
+SPARK_JOB = """\
+type: spark
+code: .
+entry: {file: x.py}
+conf: {spark.driver.cores: 1, spark.driver.memory: 2g, spark.executor.cores: 1, spark.executor.memory: 2g,
+  spark.executor.instances: 1}
+resources: {instance_type: standard_e4s_v3, runtime_version: '3.4'}
+"""
 COMMAND_JOB = "type: command\ncommand: echo\nenvironment: azureml:e:1\ncompute: azureml:c\n"
 NESTED = "type: pipeline\nname: n\njobs: {a: {component: ./component.yaml}}\n"
 TAKEN_FILES = [
@@ -174,6 +213,13 @@ TAKEN_FILES = [
     ("component", NESTED),
     ("component", NESTED + "is_deterministic: false\nversion: 3\ninputs: {a: {type: number, default: 3}}\n"),
     ("job", COMMAND_JOB),
+    ("job", AUTOML),
+    ("job", AUTOML.replace("accuracy", "AUC_weighted")),
+    ("job", COPY),
+    ("job", IMPORT),
+    ("job", SPARK_JOB),
+    ("job", COMMAND_JOB + "services: {b: {type: Custom, port: 8000}, c: {type: tensor_board, log_dir: x}}\n"),
+    ("job", WITH_COMPUTE.replace("}", ", datastore: x}") + OWN_COMMAND),
     ("job", COMMAND_JOB + "identity: {type: UserIdentity}\nservices: {b: {type: vs_code}}\n"),
     ("job", COMMAND_JOB + "inputs: {a: 3, b: {type: uri_file, path: https://x.org/a.csv}}\noutputs: {o: null}\n"),
     (
@@ -189,6 +235,14 @@ REFUSED_FILES = [
     ("job", SWEEP.replace("type: sweep", "type: Sweep")),
     ("job", SWEEP.replace("objective: {goal: minimize, primary_metric: loss}\n", "")),
     ("component", PARALLEL.replace("type: run_function", "type: run_functions")),
+    ("job", NO_COMPUTE),
+    ("job", COMMAND_JOB + "resources: {instance_count: '${{inputs.n}}'}\ninputs: {n: 2}\n"),
+    ("job", COMMAND_JOB + "services: {b: {job_service_type: vs_code}}\n"),
+    ("job", AUTOML.replace("accuracy", "mae")),
+    ("job", AUTOML.replace("    target_column_name: y\n", "")),
+    ("job", COPY.replace("merge_with_overwrite", "overwrite")),
+    ("job", IMPORT.replace("connection", "connction")),
+    ("job", SPARK_JOB.replace("spark.driver.memory: 2g, ", "")),
     ("job", COMMAND_JOB.replace("type: command", "type: Command")),
     ("job", COMMAND_JOB + "identity: {type: user}\n"),
     ("job", COMMAND_JOB + "inputs: {a: {type: integer, value: 3}}\n"),

@@ -97,6 +97,7 @@ def test_one_mistake_is_one_finding(tmp_path: Path, text: str, line: int, rule: 
     assert (found.rule, found.span.line, found.hint) == (rule, line, hint)
 
 
+COMPUTE = "compute: azureml:c\n"
 PORTS = """\
 inputs:
   epochs: {type: integer}
@@ -117,12 +118,12 @@ def test_a_pipelines_literal_suits_what_it_is_bound_to(tmp_path: Path, literals:
     put(tmp_path, "c.yaml", using("inputs.epochs", "inputs.rate", "inputs.format") + PORTS)
     job = "jobs:\n  a:\n    component: ./c.yaml\n    inputs:\n      epochs: ${{parent.inputs.n}}\n"
     bound = "      rate: ${{parent.inputs.rate}}\n      format: ${{parent.inputs.format}}\n"
-    found = lint([put(tmp_path, "p.yaml", f"type: pipeline\ninputs:\n{literals}{job}{bound}")]).diagnostics
+    found = lint([put(tmp_path, "p.yaml", f"type: pipeline\ninputs:\n{literals}{COMPUTE}{job}{bound}")]).diagnostics
     assert [d.rule for d in found] == rules
     for diagnostic in found:
         assert diagnostic.span.line in (3, 5)
         binding, declaration = diagnostic.related
-        assert (binding.span.file.name, binding.span.line) == ("p.yaml", 10 if diagnostic.span.line == 3 else 12)
+        assert (binding.span.file.name, binding.span.line) == ("p.yaml", 11 if diagnostic.span.line == 3 else 13)
         assert declaration.span.file.name == "c.yaml"
 
 
@@ -187,13 +188,14 @@ def test_what_cannot_be_read_is_a_diagnostic_each(tmp_path: Path) -> None:
         ("name: e\nimage: x\nversion: 3\n", []),
         ("name: ci\ntype: computeinstance\nsize: Standard_DS3_v2\nidle_time_before_shutdown_minutes: 30\n", []),
         ("name: k8s\ntype: kubernetes\nresource_id: x\nnamespace: n\n", []),
-        ("type: pipeline\njobs:\n  s:\n    type: sweep\n    trial: azureml:c:1\n    search_space: {}\n"
-         "  t:\n    component: azureml:c:1\n    inputs: {m: '${{parent.jobs.s.outputs.model}}'}\n", []),
+        ("type: pipeline\ncompute: azureml:c\njobs:\n  s:\n    type: sweep\n    trial: azureml:c:1\n"
+         "    search_space: {}\n  t:\n    component: azureml:c:1\n"
+         "    inputs: {m: '${{parent.jobs.s.outputs.model}}'}\n", []),
         ("type: pipeline\njobs:\n  s:\n    type: spark\n    component: ./none.yaml\n", ["AML401"]),
-        ("type: pipeline\ninputs: {n: 2}\njobs:\n  s:\n    component: azureml:c:1\n"
+        ("type: pipeline\ncompute: azureml:c\ninputs: {n: 2}\njobs:\n  s:\n    component: azureml:c:1\n"
          "    resources: {instance_count: '${{parent.inputs.n}}'}\n", []),
         ("type: pipeline\ncomponent: azureml:p:1\ninputs: {a: 3}\n", []),
-        ("type: pipeline\njobs:\n  a:\n    component: azureml:c:1\n"
+        ("type: pipeline\ncompute: azureml:c\njobs:\n  a:\n    component: azureml:c:1\n"
          "    inputs: {d: {type: URI_FOLDER, path: 'azureml:d:1'}}\n", []),
         ("type: pipeline\n", ["AML102"]),
         ("type: pipeline\njobs:\n", ["AML102"]),

@@ -6,14 +6,19 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from trainyard.lint import linter
 from trainyard.lint.linter import lint
 from trainyard.lint.reporting.json_list import as_json
 from trainyard.lint.reporting.sarif import as_sarif
 from trainyard.lint.reporting.text import as_text
+from trainyard.spec.diagnostic import Diagnostic
+from trainyard.spec.documents import Document
+from trainyard.spec.rule_ids import CHECK_FAILED
 
 COMPONENT = "type: command\nname: c\nversion: 1\nenvironment: azureml:e:1\nis_deterministic: false\n"
 LIMIT_SECONDS = 2.0
@@ -248,3 +253,26 @@ def test_names_that_are_no_utf8(tmp_path: Path) -> None:
     with open(os.fsencode(tmp_path) + b"/odd\xff\n.yaml", "wb") as file:
         file.write(b"type: command\nfoo: 1\n")
     assert "AML101" in rules_of(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["1", "01", "+1", "1.5", "null", "true", "2026-01-01", "-1", "1_0"])
+@pytest.mark.parametrize("place", ["jobs", "inputs", "jobs: {a: {type: command, command: x}}\ntags", ""])
+def test_a_key_that_is_no_text_is_a_key(tmp_path: Path, place: str, key: str) -> None:
+    file = tmp_path / "pipeline.yml"
+    where = f"{place}:\n  " if place else ""
+    file.write_text(f"type: pipeline\n{where}{key}: {{command: x, 2: [3]}}\n")
+    assert CHECK_FAILED not in rules_of(file)
+
+
+def test_a_failing_check_costs_no_other_file_its_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.yml").write_text(COMPONENT + "command: echo\n")
+    (tmp_path / "b.yml").write_text(COMPONENT + "command: echo\nenvironmnt: x\n")
+
+    def fails_at_a(document: Document, *_: object) -> Iterator[Diagnostic]:
+        if document.file.name == "a.yml":
+            raise IndexError("out of range")
+        yield from ()
+
+    monkeypatch.setattr(linter, "DOCUMENT_CHECKS", (fails_at_a,))
+    found = {(d.span.file.name, d.rule) for d in lint([tmp_path]).diagnostics}
+    assert {("a.yml", CHECK_FAILED), ("b.yml", "AML101")} <= found

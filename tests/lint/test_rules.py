@@ -12,7 +12,7 @@ from trainyard.lint.rules import RULES
 from trainyard.spec import rule_ids
 
 # What no short text can show; `test_linter.py` has a test of each.
-WITHOUT_EXAMPLE = {"AML001", "AML003", "AML011", "AML803", "AML901", "AML902"}
+WITHOUT_EXAMPLE = {"AML001", "AML003", "AML011", "AML013", "AML803", "AML901", "AML902"}
 WITH_EXAMPLE = [rule for rule in RULES.values() if rule.example is not None]
 
 

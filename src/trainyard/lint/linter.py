@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainyard.errors import UsageError
 from trainyard.lint.ignores import Ignores, read_ignores, silence
 from trainyard.lint.rules import COMMAND_CHECKS, DOCUMENT_CHECKS, PIPELINE_CHECKS, RULES
+from trainyard.lint.rules.types import MODE_UNSUITED
 from trainyard.lint.schema_checks import check_schema
 from trainyard.lint.settings import LintSettings
 from trainyard.lint.surroundings import Surroundings
 from trainyard.spec import rule_ids
-from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.documents import Document, require_mapping, shorten
 from trainyard.spec.environments import environment_of
 from trainyard.spec.findings import DocumentStore, Findings
-from trainyard.spec.kinds import Kind, kind_of
+from trainyard.spec.kinds import Kind, is_other_resource, kind_of
 from trainyard.spec.other_files import read_asset, read_other_job, read_schedule, read_sweep_job
 from trainyard.spec.pipelines import ComponentShelf, read_command_job, read_pipeline, read_pipeline_component
 from trainyard.spec.reading import Reading
@@ -132,8 +134,14 @@ class _Session:
     def result(self) -> tuple[Diagnostic, ...]:
         """All that was found and no comment answers for, by file, line and column."""
         found = [diagnostic for place in sorted(self._found) for diagnostic in self._found[place]]
-        spoilt = {diagnostic.span.file for diagnostic in found if diagnostic.severity == "error"}
-        counting = (d for d in found if not (RULES[d.rule].needs_clean_file and d.span.file in spoilt))
+        spoilt = {d.span.file for d in found if d.severity == "error" and not RULES[d.rule].needs_clean_file}
+        doubled = {d.span.file for d in found if d.rule == rule_ids.DUPLICATE_KEY}
+        counting = (
+            d
+            for d in found
+            if not (RULES[d.rule].needs_clean_file and d.span.file in spoilt)
+            and not (d.rule in _FOLLOW_DOUBLED and d.span.file in doubled)
+        )
         heard = silence((d for d in counting if not self._settings.excludes(d.span.file)), self.ignores)
         stale = [d for ignores in self.ignores.values() for d in (*ignores.problems, *ignores.unused())]
         if stale:
@@ -159,20 +167,34 @@ class _Session:
         ignores = read_ignores(file, document.text, RULES)
         if ignores is not None:
             self.ignores[file] = ignores
-        self._check_document(document, kind)
+        with self._one_file(file):
+            self._check_document(document, kind)
+
+    @contextmanager
+    def _one_file(self, file: Path) -> Iterator[None]:
+        """A mistake of the linter's own costs what it finds in one file, and is told; others keep their findings."""
+        try:
+            yield
+        except Exception as error:
+            message = f"the linter failed at this file, which is its own mistake: {type(error).__name__}: {error}"
+            hint = "Please report it, with the file."
+            self._add([Diagnostic(Span(file), rule_ids.CHECK_FAILED, message, hint=hint)])
 
     def check_closely(self) -> None:
         """The checks that look beyond one file, now that all are read."""
         surroundings = Surroundings(self._store, self._seen, self._settings.computes)
         for document, kind in self._documents:
-            for check_document in DOCUMENT_CHECKS:
-                self._add(check_document(document, kind, surroundings))
+            with self._one_file(document.file):
+                for check_document in DOCUMENT_CHECKS:
+                    self._add(check_document(document, kind, surroundings))
         for command in self._seen.commands:
-            for check in COMMAND_CHECKS:
-                self._add(check(command, surroundings))
+            with self._one_file(command.reading.file):
+                for check in COMMAND_CHECKS:
+                    self._add(check(command, surroundings))
         for pipeline in self._seen.pipelines:
-            for check_pipeline in PIPELINE_CHECKS:
-                self._add(check_pipeline(pipeline, surroundings))
+            with self._one_file(pipeline.reading.file):
+                for check_pipeline in PIPELINE_CHECKS:
+                    self._add(check_pipeline(pipeline, surroundings))
 
     def _check_document(self, document: Document, kind: Kind) -> None:
         self._documents.append((document, kind))
@@ -235,6 +257,9 @@ class _Session:
             return
         message = "this is no kind of Azure ML file that is known here; nothing in it was checked"
         hint = "A `$schema:` or `type:` says what a file is."
+        if is_other_resource(document.root):
+            message = "this is a deployment, an endpoint or another resource; nothing in it was checked"
+            hint = "What is checked: jobs, components, environments, compute, data, models, schedules."
         self._add([Diagnostic(document.root.span, rule_ids.UNKNOWN_KIND, message, "info", hint)])
 
     def _add(self, diagnostics: Iterable[Diagnostic]) -> None:
@@ -263,6 +288,10 @@ _SHAPE_RULES = frozenset(
 )
 
 
+# What the job that a second one of its name hides is missed for.
+_FOLLOW_DOUBLED = frozenset({rule_ids.UNKNOWN_JOB_PORT, rule_ids.CYCLE})
+
+
 def _place(diagnostic: Diagnostic) -> tuple[Path, int, int]:
     return diagnostic.span.file, diagnostic.span.line, diagnostic.span.column
 
@@ -278,5 +307,8 @@ def _on_one_line(diagnostic: Diagnostic) -> Diagnostic:
 def _same_matter(new: Diagnostic, known: Diagnostic) -> bool:
     # How YAML misreads a value is the lesser part of whatever else is wrong with it.
     if new.rule == rule_ids.YAML_TRAP or new.rule == known.rule == rule_ids.BAD_REFERENCE:
+        return True
+    # A mode that is none of this side's is told with those that are.
+    if new.rule == MODE_UNSUITED.id and known.rule == rule_ids.NOT_A_CHOICE:
         return True
     return (new.rule, new.message) == (known.rule, known.message)

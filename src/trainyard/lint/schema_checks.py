@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from trainyard.resources import schema_file
 from trainyard.spec import rule_ids
-from trainyard.spec.diagnostic import Diagnostic, Related, Span
+from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 from trainyard.spec.documents import Document, Node, describe, shorten
 from trainyard.spec.kinds import Kind
 from trainyard.suggestions import close_match, closest, did_you_mean, only_close
@@ -20,8 +20,9 @@ from trainyard.suggestions import close_match, closest, did_you_mean, only_close
 if TYPE_CHECKING:
     import jsonschema_rs
 
-# The schema's own annotations: what a value should be in words, and the rule when the keyword's own does not fit.
-_EXPECTED, _RULE = "x-expected", "x-rule"
+# The schema's own annotations: what a value should be in words, the rule when the keyword's own does not fit, and
+# the severity where Azure ML's client takes what breaks it.
+_EXPECTED, _RULE, _SEVERITY = "x-expected", "x-rule", "x-severity"
 
 _SCHEMA_OF_KIND: dict[Kind, str] = {
     "pipeline": "pipeline",
@@ -48,6 +49,8 @@ _FATE_AT_ROOT: dict[Kind, str] = {
     "profile": "no template reads it",
 }
 _FATE_IN_JOB = "Azure ML sends it along and ignores it"
+_FATE_IN_SETTINGS = "Azure ML's client sends it along, and nothing is known to read it"
+_FATE_IN_TASK = "Azure ML's client drops it"
 _FATE_ELSEWHERE = "Azure ML's client refuses the file"
 
 
@@ -102,7 +105,7 @@ def _finite(data: Any) -> Any:
 
 
 def _translate(error: Any, document: Document, kind: Kind, schema: dict[str, Any]) -> Iterator[Diagnostic]:
-    path: list[str | int] = list(error.instance_path)
+    path = _as_written(error.instance_path, document.root)
     keyword: str = error.kind.name
     holder = _holder(schema, error.schema_path)
     if keyword in ("additionalProperties", "unevaluatedProperties"):
@@ -114,6 +117,23 @@ def _translate(error: Any, document: Document, kind: Kind, schema: dict[str, Any
         yield from _bad_names(path, holder, document)
     else:
         yield _wrong_value(keyword, error.kind.value, path, holder, document)
+
+
+def _as_written(path: Sequence[str | int], root: Node) -> list[str | int]:
+    """The path with each key as the document has it: the validator tells of a key that is digits as an index."""
+    written: list[str | int] = []
+    node = root
+    for step in path:
+        if isinstance(step, int) and node.is_mapping:
+            name = str(step)
+            if name not in node.entries:  # `01`, or `+1`
+                name = next(key for key in node.entries if key.lstrip("+0") == name.lstrip("0"))
+            written.append(name)
+            node = node.entries[name].value
+        else:
+            written.append(step)
+            node = node.items[step] if isinstance(step, int) else node.entries[step].value
+    return written
 
 
 def _holder(schema: dict[str, Any], schema_path: list[str | int]) -> dict[str, Any]:
@@ -134,17 +154,24 @@ def _unknown_key(
         inline = document.node_at(path).get("component") is None
         where, fate = f"in the job '{path[-1]}'", _FATE_ELSEWHERE if inline else _FATE_IN_JOB
     else:
-        where = f"in '{path[-1]}'" if isinstance(path[-1], str) else "here"
+        where = f"in '{shorten(path[-1])}'" if isinstance(path[-1], str) else "here"
         silent = kind == "component" and path[0] in ("distribution", "resources")
         fate = _FATE_AT_ROOT["component"] if silent else _FATE_ELSEWHERE
+    severity: Severity = "error"
     if kind == "profile":
         fate = _FATE_AT_ROOT["profile"]
+    elif path == ["settings"] and kind == "pipeline":
+        fate = _FATE_IN_SETTINGS
+        severity = "warning" if only_close(key, _writable(known)) is None else "error"
+    elif path[-1:] == ["task"] and kind in ("pipeline", "pipeline_component", "component", "other_job"):
+        fate = _FATE_IN_TASK
     message = f"unknown key '{shorten(key)}' {where}; {fate}"
-    hint = did_you_mean(key, _writable(known))
+    hint = "Did you mean 'program_arguments'?" if fate == _FATE_IN_TASK and key == "args" else ""
+    hint = hint or did_you_mean(key, _writable(known))
     # What is there already is not meant a second time.
     meant = only_close(key, set(_writable(known)) - document.node_at(path).entries.keys())
     span = document.key_span([*path, key])
-    return Diagnostic(span, rule_ids.UNKNOWN_KEY, message, hint=hint, replacement=meant)
+    return Diagnostic(span, rule_ids.UNKNOWN_KEY, message, severity, hint, replacement=meant)
 
 
 # What Azure ML writes into files that it gives out; nobody means these when they mistype a key.
@@ -220,7 +247,8 @@ def _bad_names(path: list[str | int], rule: Mapping[str, Any], document: Documen
 
 
 def _as_name(name: str) -> str:
-    return "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name).lower()
+    lowered = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name).lower()
+    return f"_{lowered}" if lowered[:1].isdigit() else lowered
 
 
 _RULE_OF_KEYWORD = {
@@ -307,7 +335,10 @@ def _wrong_value(
             rule, span, message = rule_ids.MISSING_KEY, document.key_span(path), f"{name} has nothing beneath it"
     else:
         message = f"{name} cannot be {describe(node.data)}"
-    return Diagnostic(span, holder.get(_RULE, rule), message, hint=hint, related=related)
+    if path[-1:] == ["shm_size"] and node.text.isdecimal():
+        hint = f"Write {node.text}g, if these are gigabytes."
+    severity = holder.get(_SEVERITY, "error")
+    return Diagnostic(span, holder.get(_RULE, rule), message, severity, hint, related)
 
 
 def _name_of(path: list[str | int]) -> str:

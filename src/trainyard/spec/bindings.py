@@ -23,6 +23,9 @@ _KEYS_WITH_OWN_SCOPE = frozenset(
     {"component", "trial", "command", "inputs", "outputs", "type", "jobs", "task", "args", "input_data"}
 )
 
+# Of `if_else`, `do_while` and `parallel_for`: they name a whole job, ${{parent.jobs.NAME}}.
+_KEYS_THAT_NAME_JOBS = frozenset({"true_block", "false_block", "body"})
+
 
 @dataclass
 class UsedJob:
@@ -76,9 +79,19 @@ def check_job(job: UsedJob, scope: Scope, reading: Reading) -> None:
     _check_inputs(job, scope, reading)
     _check_outputs(job, scope, reading)
     for key, entry in job.node.entries.items():
-        if key not in _KEYS_WITH_OWN_SCOPE:
+        if key in _KEYS_THAT_NAME_JOBS:
+            for node in texts_in(entry.value):
+                _check_named_jobs(node, scope, reading)
+        elif key not in _KEYS_WITH_OWN_SCOPE:
             for node in texts_in(entry.value):
                 check_parent_bindings(node, scope, reading)
+
+
+def _check_named_jobs(node: Node, scope: Scope, reading: Reading) -> None:
+    for binding in _bindings(node, reading):
+        is_of_job = binding.path[:2] == ("parent", "jobs") and len(binding.path) == 3
+        if not is_of_job or binding.path[2] not in scope.jobs:
+            _check_parent_binding(node, binding, scope, reading)
 
 
 def check_parent_bindings(node: Node, scope: Scope, reading: Reading) -> None:
@@ -161,7 +174,7 @@ def _check_outputs(job: UsedJob, scope: Scope, reading: Reading) -> None:
     entries = outputs.entries if outputs is not None else {}
     for name, entry in entries.items():
         _check_output_form(entry.value, scope, reading)
-        for node in texts_in(entry.value):
+        for node in () if _is_bound_to_input(entry.value) else texts_in(entry.value):
             for binding in _bindings(node, reading):
                 _check_output_binding(node, binding, scope, reading)
         if job.declared_outputs is not None and name not in job.declared_outputs:
@@ -169,6 +182,11 @@ def _check_outputs(job: UsedJob, scope: Scope, reading: Reading) -> None:
             hint = did_you_mean(name, job.declared_outputs, "The component has no outputs.")
             meant = only_close(name, [other for other in job.declared_outputs if other not in entries])
             reading.findings.add(entry.key.span, rule_ids.UNKNOWN_OUTPUT, message, hint=hint, replacement=meant)
+
+
+def _is_bound_to_input(node: Node) -> bool:
+    binding = only_binding(node.text) if node.is_text else None
+    return binding is not None and binding.path[:2] == ("parent", "inputs")
 
 
 def _check_output_form(node: Node, scope: Scope, reading: Reading) -> None:

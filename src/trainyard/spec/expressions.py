@@ -141,6 +141,9 @@ def _optional_part(text: str, start: int) -> OptionalPart:
         if mark[0] == "]]":
             return OptionalPart(tuple(segments), start, mark.end())
         if mark[0] == "$[[":
+            between = text[start + 3 : mark.start()]
+            if "]" in between or text.count("]]") < text.count("$[["):
+                raise ExpressionError("'$[[' is not closed by ']]' before the next one begins", start, start + 3)
             raise ExpressionError("'$[[' within '$[[': optional parts do not nest", mark.start(), mark.end())
         binding = _binding(text, mark.start())
         segments.append(binding)

@@ -6,6 +6,7 @@ import re
 from typing import Literal
 
 from trainyard.spec.documents import Document, Node
+from trainyard.spec.model import PARAMETER_TYPES
 
 Kind = Literal[
     "pipeline",
@@ -53,6 +54,8 @@ def kind_of(document: Document) -> Kind | None:
     if not root.is_mapping:
         return None
     keys = root.entries.keys()
+    if is_other_resource(root):
+        return None
     named = kind_by_schema(root)
     type_text = _text(root, "type").lower()
     if document.file.parent.name == "profiles" and "type" not in keys and "$schema" not in keys:
@@ -136,6 +139,8 @@ def _form(root: Node, named: Kind | None, component: Kind, job: Kind) -> Kind:
     """Component or job: by keys that only one of them has, else by `$schema`, else by how ports are written."""
     keys = root.entries.keys()
     says_component, says_job = keys & _COMPONENT_KEYS, keys & _JOB_KEYS
+    if component == "component" and not says_job and _declares_parameters(root):
+        return component
     if len(says_component) != len(says_job):
         return component if len(says_component) > len(says_job) else job
     if named in (component, job):
@@ -145,7 +150,7 @@ def _form(root: Node, named: Kind | None, component: Kind, job: Kind) -> Kind:
     return component if _looks_like_component(root) else job
 
 
-_COMPONENT_KEYS = frozenset({"is_deterministic", "additional_includes"})
+_COMPONENT_KEYS = frozenset({"is_deterministic", "additional_includes", "version"})
 _JOB_KEYS = frozenset({"compute", "experiment_name", "limits", "services", "identity"})
 
 
@@ -162,8 +167,32 @@ def _looks_like_component(root: Node) -> bool:
     return "name" in keys
 
 
+def _declares_parameters(root: Node) -> bool:
+    """Whether an input has the type of a literal and no value, which a job's never has."""
+    inputs = root.get("inputs")
+    return inputs is not None and any(
+        entry.value.is_mapping and not _is_set(entry.value) and _text(entry.value, "type") in PARAMETER_TYPES
+        for entry in inputs.entries.values()
+    )
+
+
 def _is_set(node: Node) -> bool:
     return not node.is_mapping or bool(node.entries.keys() & {"path", "value"})
+
+
+# Azure ML's, and nothing that runs or describes a job: `pipelineComponentBatchDeployment` is no pipeline component.
+_OTHER_RESOURCES = re.compile(
+    "deployment|endpoint|workspace|registry|connection|datastore|hub|project|feature", re.IGNORECASE
+)
+
+
+def is_other_resource(root: Node) -> bool:
+    """Whether a document is a deployment, an endpoint, a workspace or alike, which nothing here looks into."""
+    match = _SCHEMA_NAME.search(_text(root, "$schema"))
+    if match is not None and _OTHER_RESOURCES.search(match[1]):
+        return True
+    keys = root.entries.keys()
+    return "endpoint_name" in keys and "jobs" not in keys and "command" not in keys
 
 
 def kind_by_schema(root: Node) -> Kind | None:

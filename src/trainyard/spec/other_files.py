@@ -8,7 +8,7 @@ from trainyard.spec.documents import Node
 from trainyard.spec.pipelines import ComponentShelf
 from trainyard.spec.ports import check_input_path, job_outputs, pipeline_inputs
 from trainyard.spec.reading import Reading, is_address, is_remote
-from trainyard.spec.script_steps import check_arguments, check_code, check_search_space
+from trainyard.spec.script_steps import check_arguments, check_files, check_search_space
 
 # Where an AutoML job names its data.
 _AUTOML_DATA = ("training_data", "validation_data", "test_data")
@@ -38,7 +38,7 @@ def read_other_job(node: Node, reading: Reading) -> None:
     inputs = pipeline_inputs(node.get("inputs"), reading)
     outputs = job_outputs(node.get("outputs"), reading)
     _check_input_paths(node, reading)
-    check_code(node, reading)
+    check_files(node, reading)
     check_arguments(node, inputs, outputs, reading)
 
 

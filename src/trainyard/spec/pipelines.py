@@ -32,7 +32,7 @@ from trainyard.spec.ports import (
     pipeline_inputs,
 )
 from trainyard.spec.reading import Reading, is_remote, reference_text
-from trainyard.spec.script_steps import check_arguments, check_code, check_search_space
+from trainyard.spec.script_steps import check_arguments, check_files, check_search_space
 from trainyard.spec.seen import SeenPipeline
 from trainyard.suggestions import close_match, did_you_mean
 
@@ -93,7 +93,7 @@ def read_any_component(node: Node, reading: Reading, *, name: str = "", head: Sp
         return ReadComponent(component.inputs, component.outputs, component)
     inputs = component_ports(node.get("inputs"), "an input", reading)
     outputs = component_ports(node.get("outputs"), "an output", reading)
-    check_code(node, reading)
+    check_files(node, reading)
     check_arguments(node, inputs, outputs, reading)
     return ReadComponent(inputs, outputs, kind="pipeline_component" if kind == "pipeline" else "component")
 
@@ -279,6 +279,8 @@ def _see_ports_of_other_kinds(used: UsedJob, kind: str, reading: Reading, shelf:
     reference = used.node.get("trial" if kind == "sweep" else "component")
     if reference is None and kind in ("parallel", "spark"):
         _check_own_script(used, reading)
+    if reference is None and kind == "automl" and used.node.get("outputs") is not None:
+        used.declared_outputs = _own_ports(used.node, reading)[1]
     if reference is not None and reference.is_mapping:
         _read_inline(used, reference, kind, reading)
     if reference is None or not reference.is_text or is_remote(reference.text):
@@ -311,7 +313,7 @@ def _see_ports_of_trial(used: UsedJob, trial: ReadComponent, reading: Reading) -
 def _check_own_script(used: UsedJob, reading: Reading) -> None:
     """A parallel or Spark job written in place: its code and arguments, held against its own ports."""
     inputs, outputs = _own_ports(used.node, reading)
-    check_code(used.node, reading)
+    check_files(used.node, reading)
     check_arguments(used.node, inputs, outputs, reading)
     used.declared_outputs = outputs
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from trainyard.spec import rule_ids
 from trainyard.spec.bindings import check_command
 from trainyard.spec.documents import Node
+from trainyard.spec.environments import read_environment
 from trainyard.spec.expressions import ExpressionError, bindings_in
 from trainyard.spec.model import Port
 from trainyard.spec.reading import Reading, is_remote
@@ -21,11 +22,12 @@ _MOST_FILES_LOOKED_AT = 2000
 _ARGUMENT_PLACES = (("task", "program_arguments"), ("task", "append_row_to"), ("input_data",), ("args",))
 
 
-def check_code(node: Node, reading: Reading) -> None:
-    """Note a folder of code, of a step or of its task, that is not there."""
+def check_files(node: Node, reading: Reading) -> None:
+    """Note the code and the environment's files, of a step or of its task, that are not there."""
     for holder in (node, node.get("task")):
         if holder is None or not holder.is_mapping:
             continue
+        read_environment(holder.get("environment"), reading)
         code = holder.get("code")
         if code is not None and code.is_text and not _is_elsewhere(code.text):
             folder = reading.existing(code, rule_ids.CODE_NOT_FOUND, "the code")

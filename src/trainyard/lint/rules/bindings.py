@@ -69,6 +69,7 @@ inputs:
         "`parent.jobs.JOB.outputs`. Other forms are refused when the job is submitted, or stay as they are.",
         Example("""\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 inputs:
   epochs: 3
 jobs:
@@ -86,6 +87,7 @@ jobs:
         "The client sends the name as it is; the job fails when Azure ML cannot resolve it.",
         Example("""\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 inputs:
   epochs: 3
 jobs:
@@ -104,6 +106,7 @@ jobs:
         "The client sends the name as it is; the pipeline is refused when Azure ML cannot resolve it.",
         Example("""\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 jobs:
   train:
     component: azureml:train:1
@@ -122,6 +125,7 @@ jobs:
         Example(
             """\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 jobs:
   train:
     component: ./train.yaml
@@ -158,6 +162,7 @@ inputs:
         Example(
             """\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 inputs:
   model: {type: uri_folder, path: azureml:start:1}
 jobs:
@@ -265,6 +270,7 @@ UNBOUND_PIPELINE_OUTPUT = Rule(
     Example(
         """\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 outputs:
   ‸model: {type: uri_folder}
 jobs:
@@ -285,6 +291,7 @@ UNREAD_PIPELINE_INPUT = Rule(
     Example(
         """\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 inputs:
   ‸epochs: 30
 jobs:
@@ -304,6 +311,7 @@ TEXT_FOR_BINDING = Rule(
     "Without the `$`, or with one brace, Azure ML takes it for the value itself.",
     Example("""\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 jobs:
   train:
     component: azureml:train:1
@@ -323,6 +331,7 @@ UNREAD_OUTPUT = Rule(
     Example(
         """\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 ‹⇒outputs:
   model: {type: uri_folder}
 ›jobs:
@@ -345,6 +354,7 @@ OUTPUTS_COLLIDE = Rule(
     Example(
         """\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 outputs:
   model: {type: uri_folder}
 ‹⇒  second: {type: uri_folder}
@@ -420,10 +430,11 @@ def _legacy_bindings(command: Node, seen: SeenCommand) -> Iterator[Diagnostic]:
 def _without_optional_input(part: OptionalPart, command: Node, seen: SeenCommand) -> Iterator[Diagnostic]:
     inputs = seen.component.inputs
     names = [".".join(s.path[1:]) for s in part.segments if isinstance(s, Binding) and s.path[0] == "inputs"]
-    if any(name not in inputs or inputs[name].optional for name in names):
+    # With no input in it, it is written out as it stands.
+    if not names or any(name not in inputs or inputs[name].optional for name in names):
         return
     span = seen.reading.document.span_within(command, part.start, part.start + 3)
-    why = f"'{names[0]}' is not optional" if names else "there is no input in it"
+    why = f"'{names[0]}' is not optional"
     related = [Related(inputs[name].key_span, f"'{name}' is declared here") for name in names[:1]]
     hint = "Declare it `optional: true`, or remove $[[ and ]]."
     yield REQUIRED_INSIDE.found(span, f"this part is never left out: {why}", hint, related)

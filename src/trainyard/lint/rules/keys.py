@@ -72,6 +72,7 @@ inputs:
         "Names of jobs are lower-case identifiers, `shm_size` a number and a unit, `default_compute` `azureml:NAME`.",
         Example("""\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 jobs:
   ‹train-model⇒train_model›:
     component: azureml:train:1
@@ -101,6 +102,7 @@ resources: {instance_count: ‹0⇒1›, shm_size: 16g}
         "`component` are ignored in favour of the component's own.",
         Example("""\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 jobs:
   train:
     component: azureml:train:1

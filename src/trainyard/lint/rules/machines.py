@@ -129,6 +129,7 @@ BF16_WITHOUT_HARDWARE = Rule(
     "Torch emulates it, slower than fp32, or stops. Use fp16 or fp32 there.",
     Example("""\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 jobs:
   train:
     component: ./train.yaml
@@ -205,6 +206,7 @@ SPOT_WITHOUT_CHECKPOINTS = Rule(
     "`upload` are lost.",
     Example("""\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 jobs:
   ‸train:
     component: ./train.yaml
@@ -627,8 +629,14 @@ def _uploaded_checkpoints(node: Node) -> Iterator[Diagnostic]:
             yield UPLOADED_CHECKPOINTS.found(mode.span, message, "Write `mode: rw_mount`.", replacement="rw_mount")
 
 
+# `echo $TF_CONFIG` trains nothing.
+_PROGRAM = re.compile(r"python|torchrun|deepspeed|mpirun|horovodrun|accelerate|train|\.(?:sh|py)\b")
+
+
 def _left_deterministic(placement: Placement) -> Iterator[Diagnostic]:
-    if placement.distribution is not None and placement.node.get("is_deterministic") is None:
+    command = placement.node.get("command")
+    starts_program = command is not None and _PROGRAM.search(command.text) is not None
+    if placement.distribution is not None and starts_program and placement.node.get("is_deterministic") is None:
         name = placement.node.entries.get("name")
         message = "Azure ML takes this training to be deterministic, and reuses its outputs instead of running it"
         hint = "Add `is_deterministic: false`."

@@ -34,7 +34,10 @@ _FOUND_BY_READERS = (
         "error",
         "A component's file is not there.",
         "A path is meant from the folder of the file that holds it.",
-        Example("type: pipeline\njobs:\n  train:\n    component: ‹./trian.yaml⇒./train.yaml›\n" + _TRAIN),
+        Example(
+            "type: pipeline\nsettings: {default_compute: azureml:cpus}\njobs:\n  train:\n"
+            "    component: ‹./trian.yaml⇒./train.yaml›\n" + _TRAIN
+        ),
     ),
     Rule(
         rule_ids.CODE_NOT_FOUND,
@@ -78,6 +81,7 @@ dependencies: [python=3.11]
         "A local path is uploaded when the job is submitted; it may still come to be until then.",
         Example("""\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 inputs:
   images: {type: uri_folder, path: ‹./image⇒./images›}
 jobs:
@@ -236,6 +240,22 @@ name: gpu-cluster
 size: Standard_ND96asr_v4
 """),
 )
+NO_COMPUTE = Rule(
+    "AML414",
+    "no-compute",
+    "error",
+    "A job has no compute, and its pipeline names none for all.",
+    "Azure ML's client refuses the pipeline: `Compute not set`. Write `settings: {default_compute: azureml:NAME}`, or "
+    "`compute:` at the job. Spark's jobs may have `resources` in its place.",
+    Example("""\
+type: pipeline
+‹⇒settings: {default_compute: azureml:cpus}
+›jobs:
+  ‸train:
+    component: azureml:train:1
+"""),
+    needs_clean_file=True,
+)
 RULES = (
     *_FOUND_BY_READERS,
     SCRIPT_NOT_FOUND,
@@ -246,6 +266,7 @@ RULES = (
     UNKNOWN_CURATED,
     COMPUTE_FORM,
     UNKNOWN_COMPUTE,
+    NO_COMPUTE,
 )
 
 # The names of these families as of 2026-11, with earlier ones that files still name:
@@ -288,7 +309,9 @@ def check_command(seen: SeenCommand, surroundings: Surroundings) -> Iterator[Dia
 
 
 def check_document(document: Document, kind: Kind, surroundings: Surroundings) -> Iterator[Diagnostic]:
-    """How data is named: the inputs and outputs of jobs and pipelines."""
+    """How data is named, the inputs and outputs of jobs and pipelines; whether jobs have a compute."""
+    if kind == "pipeline":
+        yield from _no_compute(document.root)
     if kind in ("command_job", "sweep_job", "other_job"):
         yield from _compute(document.root.get("compute"), document.file, surroundings)
     if kind in ("pipeline", "command_job", "sweep_job", "other_job"):
@@ -301,6 +324,26 @@ def check_document(document: Document, kind: Kind, surroundings: Surroundings) -
                     path = entry.value.get("path") if entry.value.is_mapping else None
                     if path is not None and path.is_text:
                         yield from _data_path(path)
+
+
+# A pipeline's jobs have computes of their own; Spark's may have `resources`.
+_NEED_A_COMPUTE = frozenset({"command", "parallel", "sweep", "automl", "import", "data_transfer"})
+
+
+def _no_compute(pipeline: Node) -> Iterator[Diagnostic]:
+    """A pipeline's first job that says nothing of where it runs."""
+    settings, jobs = pipeline.get("settings"), pipeline.get("jobs")
+    default = settings.get("default_compute") if settings is not None else None
+    if jobs is None or any(node is not None and node.data is not None for node in (default, pipeline.get("compute"))):
+        return
+    for name, entry in jobs.entries.items():
+        kind, compute = entry.value.get("type"), entry.value.get("compute")
+        kind_text = kind.text.lower() if kind is not None else "command"
+        if kind_text in _NEED_A_COMPUTE and (compute is None or compute.data is None):
+            message = f"the job '{shorten(name)}' has no compute, and the pipeline names none for all"
+            hint = "Write `settings: {default_compute: azureml:NAME}`, or `compute:` at the job."
+            yield NO_COMPUTE.found(entry.key.span, message, hint)
+            return
 
 
 def _data_path(path: Node) -> Iterator[Diagnostic]:

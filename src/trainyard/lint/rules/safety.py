@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from trainyard.lint.rule import Example, Rule
 from trainyard.lint.surroundings import Surroundings
@@ -38,6 +39,7 @@ SECRET = Rule(
     Example(
         """\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 jobs:
   train:
     component: azureml:train:1
@@ -142,6 +144,8 @@ def check_command(seen: SeenCommand, surroundings: Surroundings) -> Iterator[Dia
         port = seen.component.inputs.get(".".join(binding.path[1:])) if binding.path[0] == "inputs" else None
         if port is None or binding in quoted or port.type != "string" or port.choices is not None:
             continue
+        if port.default is not None and port.default.text.startswith("${{jobs."):
+            continue  # the earlier form of a binding to data
         if (
             not seen.is_component
             and port.default is None
@@ -152,14 +156,19 @@ def check_command(seen: SeenCommand, surroundings: Surroundings) -> Iterator[Dia
         span = seen.reading.document.span_within(command, binding.start, binding.end)
         message = f"'{port.name}' is a text and stands unquoted: a blank in it makes two words"
         related = [Related(port.key_span, f"'{port.name}' is declared here")]
-        yield UNQUOTED_TEXT.found(span, message, f"Write '{binding.text}'.", related)
+        found = UNQUOTED_TEXT.found(span, message, f"Write '{binding.text}'.", related)
+        yield replace(found, severity="info") if port.default is not None and _is_one_word(port.default.text) else found
 
 
 def _may_be_text(seen: SeenCommand, name: str) -> bool:
     """Whether what a job gives its own command may hold a blank: a literal without one cannot."""
     inputs = seen.node.get("inputs")
     node = inputs.get(name) if inputs is not None else None
-    return node is not None and node.is_text and re.fullmatch(r"[\w.,:/@%+=-]*", node.text) is None
+    return node is not None and node.is_text and not _is_one_word(node.text)
+
+
+def _is_one_word(text: str) -> bool:
+    return re.fullmatch(r"[\w.,:/@%+=-]*", text) is not None
 
 
 def _quoted(command: str, bindings: list[Binding]) -> list[Binding]:

@@ -12,7 +12,7 @@ from trainyard.spec.bindings import Scope, UsedJob
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node
 from trainyard.spec.expressions import Binding, only_binding
-from trainyard.spec.model import Port, Value
+from trainyard.spec.model import PORT_TYPES, Port, Value
 from trainyard.spec.ports import UNKNOWN_TYPE
 from trainyard.spec.seen import SeenCommand, SeenPipeline
 
@@ -36,7 +36,10 @@ _FOUND_BY_READERS = (
         "error",
         "A required input is not set.",
         "An input that has no default and is not optional is to be set by each job.",
-        Example("type: pipeline\njobs:\n  ‸train:\n    component: ./train.yaml\n‹⇒    inputs: {epochs: 3}\n›" + _TRAIN),
+        Example(
+            "type: pipeline\nsettings: {default_compute: azureml:cpus}\njobs:\n  ‸train:\n"
+            "    component: ./train.yaml\n‹⇒    inputs: {epochs: 3}\n›" + _TRAIN
+        ),
     ),
     Rule(
         rule_ids.UNKNOWN_INPUT,
@@ -47,6 +50,7 @@ _FOUND_BY_READERS = (
         Example(
             """\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 jobs:
   train:
     component: ./train.yaml
@@ -66,6 +70,7 @@ jobs:
         Example(
             """\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 outputs:
   model: {type: uri_folder}
 jobs:
@@ -86,8 +91,8 @@ jobs:
         "A literal is not of its input's type.",
         "The client sends `str()` of whatever stands there; the script dies of it on the cluster.",
         Example(
-            "type: pipeline\njobs:\n  train:\n    component: ./train.yaml\n    inputs:\n      epochs: ‹three⇒3›\n"
-            + _TRAIN
+            "type: pipeline\nsettings: {default_compute: azureml:cpus}\njobs:\n  train:\n    component: ./train.yaml\n"
+            "    inputs:\n      epochs: ‹three⇒3›\n" + _TRAIN
         ),
     ),
     Rule(
@@ -97,7 +102,8 @@ jobs:
         "A literal is beyond its input's min or max.",
         "Azure ML's client does not hold values against min and max.",
         Example(
-            "type: pipeline\njobs:\n  train:\n    component: ./train.yaml\n    inputs:\n      epochs: ‹0⇒1›\n" + _TRAIN
+            "type: pipeline\nsettings: {default_compute: azureml:cpus}\njobs:\n  train:\n    component: ./train.yaml\n"
+            "    inputs:\n      epochs: ‹0⇒1›\n" + _TRAIN
         ),
     ),
     Rule(
@@ -109,6 +115,7 @@ jobs:
         Example(
             """\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 jobs:
   train:
     component: ./train.yaml
@@ -141,6 +148,7 @@ DATA_TYPE_MISMATCH = Rule(
     Example(
         """\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 inputs:
   table: {type: ‹uri_folder⇒uri_file›, path: azureml:table:1}
 jobs:
@@ -161,6 +169,7 @@ PARAMETER_FOR_DATA = Rule(
     Example(
         """\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 inputs:
   table: {type: uri_file, path: azureml:table:1}
 jobs:
@@ -182,6 +191,7 @@ LITERAL_FOR_DATA = Rule(
     Example(
         """\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 jobs:
   score:
     component: ./score.yaml
@@ -287,6 +297,8 @@ def check_pipeline(seen: SeenPipeline, surroundings: Surroundings) -> Iterator[D
             binding = only_binding(text.text) if text.is_text else None
             if binding is not None:
                 yield from _compare(job, node, binding, port, seen)
+            elif node.is_mapping and node.get("path") is not None and "${{" not in text.text:
+                yield from _compare_said(job, node, port)
             elif not node.is_mapping and "${{" not in text.text and not _BINDING_SCOPES.search(text.text):
                 yield from _literal_for_data(node, port)
         for name, _, text in _bound(job, "outputs"):
@@ -365,6 +377,18 @@ def _compare(job: UsedJob, node: Node, binding: Binding, port: Port, seen: SeenP
         yield DATA_TYPE_MISMATCH.found(span, given, "Declare both with the same type.", related)
 
 
+def _compare_said(job: UsedJob, node: Node, port: Port) -> Iterator[Diagnostic]:
+    """The type that a job's input says beside its path, against the port's."""
+    kind = node.get("type")
+    said = kind.text.lower() if kind is not None else port.type
+    if kind is None or port.is_parameter or said == port.type or (said, port.type) in _READABLE_AS:
+        return
+    if said in PORT_TYPES:
+        message = f"'{port.name}' of the job '{job.name}' takes {_article(port.type)}, and is given {_article(said)}"
+        related = [Related(port.key_span, f"'{port.name}' is {_article(port.type)}")]
+        yield DATA_TYPE_MISMATCH.found(kind.span, message, "Declare both with the same type.", related)
+
+
 def _compare_output(job: UsedJob, name: str, text: Node, seen: SeenPipeline) -> Iterator[Diagnostic]:
     binding = only_binding(text.text) if text.is_text else None
     port = (job.declared_outputs or {}).get(name)
@@ -397,6 +421,10 @@ def _source(binding: Binding, scope: Scope) -> Port | None:
         return None
     job = scope.jobs[path[2]]
     ports: Mapping[str, Port] | None = job.declared_outputs if path[3] == "outputs" else job.declared_inputs
+    # What a job's own command writes has the type of what it is bound to, if that says one.
+    value = job.outputs.get(".".join(path[4:])) if path[3] == "outputs" else None
+    if job.has_own_command and value is not None and isinstance(value.data, str):
+        return None
     return None if job.has_own_command and path[3] == "inputs" else (ports or {}).get(".".join(path[4:]))
 
 

@@ -78,6 +78,7 @@ environment: azureml:torch:3
         "A list, or a text alone, says nothing to Azure ML.",
         Example("""\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 jobs:
   train:
     component: ./train.yaml
@@ -96,6 +97,7 @@ jobs:
         "A whole job can vanish this way: Azure ML's client reads the second and forgets the first.",
         Example("""\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 jobs:
   train:
     component: azureml:train:1
@@ -124,6 +126,7 @@ max_instances: ‹!count ⇒›2
         "Braces open a mapping in YAML: a binding without its `$` becomes a key that is a mapping.",
         Example("""\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 inputs:
   epochs: 3
 jobs:
@@ -142,6 +145,7 @@ jobs:
         "Then `str()` of it is sent. Quote texts; write numbers as `0.0003` or `3.0e-4`.",
         Example("""\
 type: pipeline
+settings: {default_compute: azureml:cpus}
 jobs:
   train:
     component: ./train.yaml
@@ -178,6 +182,13 @@ is_deterministic: false
 command: python train.py
 environment: azureml:torch:3
 """),
+    ),
+    Rule(
+        rule_ids.CHECK_FAILED,
+        "check-failed",
+        "error",
+        "The linter itself failed at a file.",
+        "This is a mistake in Trainyard: what else is wrong with the file may be missing; other files are checked.",
     ),
 )
 _BY_ID = {rule.id: rule for rule in RULES}
@@ -252,7 +263,7 @@ def _trap(node: Node, path: tuple[str, ...], document: Document) -> Iterator[Dia
         if _OCTAL.fullmatch(text) or _SEXAGESIMAL.fullmatch(text):
             message = f"YAML 1.1 reads {text} as {describe(data)}"
             yield _TRAP.found(node.span, message, f"Quote it: {quoted}.", replacement=quoted)
-        elif (path == ("version",) or _is_sent_as_text(path)) and str(data) != text:
+        elif (path == ("version",) or path[-1] == "runtime_version" or _is_sent_as_text(path)) and str(data) != text:
             message = f"YAML reads {text} as {describe(data)}, and '{data}' is sent"
             yield _TRAP.found(node.span, message, f"Quote it: {quoted}.", replacement=quoted)
     elif isinstance(data, bool) and text.lower() not in ("true", "false") and _is_sent_as_text(path):
