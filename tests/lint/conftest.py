@@ -49,6 +49,7 @@ class Mistake:
     def plant(self, project: Path) -> tuple[Path, int, int]:
         """Write it into a project; the file, line and column where it is."""
         for name, text in self.texts().items():
+            (project / name).parent.mkdir(parents=True, exist_ok=True)
             (project / name).write_text(text, encoding="utf-8")
         return self.place(project)
 

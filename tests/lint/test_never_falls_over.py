@@ -243,7 +243,10 @@ def test_a_folder_that_may_not_be_read(tmp_path: Path) -> None:
         "os.getuid() == 0 and os.setuid(65534)\n"
         "print([d.rule for d in lint([Path(sys.argv[1])]).diagnostics])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    # Without coverage, which would write beside the tests as the other user.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     (tmp_path / "locked").chmod(0o755)
     assert done.stderr == ""
     assert done.stdout.strip() in ("['AML001']", "['AML001', 'AML001']")
