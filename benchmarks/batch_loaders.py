@@ -18,6 +18,7 @@ import os
 import sys
 import time
 import types
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,12 +58,12 @@ WORKLOADS = {
 }
 
 
-class Epochs:
+class Epochs(ABC):
     """Iterates one epoch after the other; a batch is a dictionary of tensors."""
 
+    @abstractmethod
     def epoch(self) -> Iterator[dict[str, torch.Tensor]]:
         """This rank's batches of the next epoch."""
-        raise NotImplementedError
 
 
 class Trainyard(Epochs):

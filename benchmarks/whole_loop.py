@@ -54,9 +54,6 @@ class InMemoryTask(Task):
     def new_model(self) -> torch.nn.Module:
         return self._new_model()
 
-    def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
-        raise NotImplementedError
-
     def measure(self, model: torch.nn.Module, batch: Tensors) -> dict[str, torch.Tensor]:
         raise AssertionError("nothing is evaluated here")
 

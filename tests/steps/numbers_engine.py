@@ -67,25 +67,25 @@ class NumbersEngine(Engine):
         pass
 
     def micro_batch(self, *, is_last: bool) -> AbstractContextManager[object]:
-        raise NotImplementedError
+        raise AssertionError("a checkpoint asks for none of this")
 
     def warm_up(self, loss: Callable[[], torch.Tensor]) -> None:
-        raise NotImplementedError
+        raise AssertionError("a checkpoint asks for none of this")
 
     def backward(self, loss_sum: torch.Tensor, step_terms: float) -> None:
-        raise NotImplementedError
+        raise AssertionError("a checkpoint asks for none of this")
 
     def step(self, learning_rate: float) -> torch.Tensor:
-        raise NotImplementedError
+        raise AssertionError("a checkpoint asks for none of this")
 
     def evaluation_model(self) -> torch.nn.Module:
-        raise NotImplementedError
+        raise AssertionError("a checkpoint asks for none of this")
 
     def parameter_count(self) -> int:
-        raise NotImplementedError
+        raise AssertionError("a checkpoint asks for none of this")
 
     def whole_model(self) -> torch.nn.Module:
-        raise NotImplementedError
+        raise AssertionError("a checkpoint asks for none of this")
 
 
 def write_as_ranks(folder: Path, tensors: Tensors, world_size: int, progress: Progress, *, divided: bool) -> None:

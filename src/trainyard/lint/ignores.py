@@ -171,6 +171,7 @@ def _scalars(text: str) -> Sequence[_Scalar]:
                     last_line = end.line if end.column == 0 else end.line + 1
                 found.append(_Scalar(body, end.index, start.line + 1, last_line))
     except yaml.YAMLError:
+        # The reader of documents has a finding for it (AML002); comments before it still count.
         pass
     return found
 
