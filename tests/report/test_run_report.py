@@ -406,5 +406,5 @@ def test_ten_thousand_steps_take_a_moment(make_digits_run: MakeRun, training_lin
         write_report(folder.path)
         return time.process_time() - start
 
-    assert min(processor_seconds() for _ in range(3)) < 0.3
+    assert min(processor_seconds() for _ in range(3)) < 1
     assert (folder.path / "report.html").stat().st_size < 400_000
