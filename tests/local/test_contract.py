@@ -106,10 +106,54 @@ def test_every_rank_of_a_pytorch_job_gets_exactly_the_contract(
         "cluster_name": "local",
         "node_id": "local_1",
         "run_attempt_count": 1,
-        "gpu_count": len(list(Path("/dev").glob("nvidia[0-9]*"))),
+        "gpu_count": 0,
         "vm_size": "Standard_ND96asr_v4",
         "vm_priority": "Dedicated",
     }
+
+
+@pytest.mark.parametrize(
+    ("gpus", "chosen", "max_processes", "seen_by_rank", "note"),
+    [
+        (8, None, None, ["0,1,2,3", "0,1,2,3", "4,5,6,7", "4,5,6,7"], None),
+        (8, "7, 5,3,1", None, ["7,5", "7,5", "3,1", "3,1"], None),
+        (8, "7,5,3", 1, [None], "work: 4 processes (2 x 2) were reduced to 1 (1 x 1) by --max-processes 1"),
+        (1, None, None, ["", "", "", ""], "work: 4 processes run without GPUs, since this machine has 1 GPU: "),
+        (0, None, None, [None, None, None, None], None),
+    ],
+)
+def test_each_node_has_gpus_of_its_own(
+    workspace: Any,
+    output_of: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    gpus: int,
+    chosen: str | None,
+    max_processes: int | None,
+    seen_by_rank: list[str | None],
+    note: str | None,
+) -> None:
+    for number in range(gpus):
+        (tmp_path / f"nvidia{number}").touch()
+    monkeypatch.setattr("trainyard.local.gpus._DEVICE_FILES", str(tmp_path / "nvidia[0-9]*"))
+    if chosen is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    file = workspace.one_job(
+        WRITE,
+        outputs={"seen": "uri_folder"},
+        distribution={"type": "pytorch", "process_count_per_instance": 2},
+        resources={"instance_count": 2},
+    )
+
+    record = workspace.run(file, max_processes=max_processes)
+
+    seen = environments(output_of(record, "work", "seen"))
+    expected = [chosen if visible is None else visible for visible in seen_by_rank]
+    assert [environment.get("CUDA_VISIBLE_DEVICES") for _, environment in sorted(seen.items())] == expected
+    assert len(record.notes) == (note is not None)
+    assert all(text.startswith(str(note)) for text in record.notes)
 
 
 def test_without_a_distribution_there_are_no_rank_variables_at_all(
@@ -203,7 +247,7 @@ def test_python_on_the_path_is_the_one_that_runs_trainyard(workspace: Any, outpu
 def test_every_variable_has_a_source() -> None:
     names = [variable.name for variable in VARIABLES]
     assert len(names) == len(set(names))
-    assert set(names) == EVERY_JOB | PYTORCH | {"AZ_BATCH_HOST_LIST"}
+    assert set(names) == EVERY_JOB | PYTORCH | {"AZ_BATCH_HOST_LIST", "CUDA_VISIBLE_DEVICES"}
     assert all(variable.source for variable in VARIABLES)
 
 

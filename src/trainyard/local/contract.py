@@ -10,14 +10,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from trainyard.local.gpus import VISIBLE_DEVICES
 from trainyard.local.values import ParameterValue, as_text
 
-When = Literal["every job", "pytorch", "several nodes"]
+When = Literal["every job", "pytorch", "several nodes", "GPUs shared out"]
 
 MASTER_ADDRESS = "127.0.0.1"
 _NO_SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"
@@ -28,7 +29,8 @@ class ProcessContext:
     """What one process of a job is: its run, its place among the ranks, its files.
 
     `node_rank` counts nodes, `local_rank` processes on a node. `input_paths` and `output_paths` are of ports that
-    carry files, `parameters` are the literals. `attempt` counts from 1.
+    carry files, `parameters` are the literals. `attempt` counts from 1. `gpus` are the node's own, of which other nodes
+    or the processors have the rest when they are `gpus_are_shared_out`.
     """
 
     run_id: str
@@ -45,7 +47,8 @@ class ProcessContext:
     working_folder: Path
     data_folder: Path
     attempt: int = 1
-    gpus: int = 0
+    gpus: Sequence[str] = ()
+    gpus_are_shared_out: bool = False
     vm_size: str = "local"
     input_paths: Mapping[str, Path] = field(default_factory=dict)
     output_paths: Mapping[str, Path] = field(default_factory=dict)
@@ -74,7 +77,7 @@ class ProcessContext:
                 "cluster_name": "local",
                 "node_id": f"local_{self.node_rank}",
                 "run_attempt_count": self.attempt,
-                "gpu_count": self.gpus,
+                "gpu_count": len(self.gpus),
                 "vm_size": self.vm_size,
                 "vm_priority": "Dedicated",
             }
@@ -140,6 +143,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("MLFLOW_EXPERIMENT_NAME", "every job", lambda p: p.experiment, _MLFLOW),
     # MLflow 3 refuses its file store without it; the store is ours, so the permission is too.
     Variable("MLFLOW_ALLOW_FILE_STORE", "every job", lambda p: "true", _LOCAL),
+    # This machine plays several nodes, or has too few GPUs: a node sees its own only, which may be none.
+    Variable(VISIBLE_DEVICES, "GPUs shared out", lambda p: ",".join(p.gpus), _LOCAL),
     # Without it a rank's last lines are lost when it is killed, and the live display has nothing to show.
     Variable("PYTHONUNBUFFERED", "every job", lambda p: "1", _LOCAL),
 )
@@ -185,6 +190,7 @@ def contract_variables(process: ProcessContext) -> dict[str, str]:
         "every job": True,
         "pytorch": process.distribution == "pytorch",
         "several nodes": process.nodes > 1,
+        "GPUs shared out": process.gpus_are_shared_out,
     }
     variables = {variable.name: str(variable.value(process)) for variable in VARIABLES if holds[variable.when]}
     for name, path in process.input_paths.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import shutil
 import signal
@@ -14,6 +13,7 @@ from pathlib import Path
 from trainyard.local.command import fill_command
 from trainyard.local.contract import ProcessContext, process_environment
 from trainyard.local.errors import RunError
+from trainyard.local.gpus import available_gpus, gpus_of_node
 from trainyard.local.interruption import StopRequest
 from trainyard.local.logs import last_lines, log_name
 from trainyard.local.ports import AZURE_ML_MASTER_PORT, reserved_port
@@ -148,6 +148,8 @@ def _process(attempt: Attempt, rank: int, port: int) -> ProcessStart:
     job = attempt.job
     node, local_rank = divmod(rank, job.processes_per_node)
     resources = job.job.effective_resources
+    all_gpus = available_gpus(os.environ)
+    gpus = gpus_of_node(all_gpus, node, nodes=job.nodes, processes_per_node=job.processes_per_node)
     context = ProcessContext(
         run_id=attempt.run_id,
         root_run_id=attempt.root_run_id,
@@ -163,7 +165,8 @@ def _process(attempt: Attempt, rank: int, port: int) -> ProcessStart:
         working_folder=_working_folder(attempt, node),
         data_folder=attempt.job_folder / "data",
         attempt=attempt.number,
-        gpus=len(glob.glob("/dev/nvidia[0-9]*")),
+        gpus=gpus,
+        gpus_are_shared_out=gpus != all_gpus,
         vm_size=str(resources.instance_type.data) if resources and resources.instance_type else "local",
         input_paths=attempt.input_paths,
         output_paths=attempt.output_paths,

@@ -5,6 +5,7 @@ All of it happens before the first process starts, so that a mistake in the last
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from trainyard.local.errors import UsageError
+from trainyard.local.gpus import available_gpus
 from trainyard.local.located import mistake, parsed
 from trainyard.local.overrides import COMMAND_LINE
 from trainyard.local.processors import available_processors
@@ -243,6 +245,13 @@ class _Resolver:
         if processes > _PROCESSES_PER_PROCESSOR * processors:
             on = f"{processors} processor{'s' if processors > 1 else ''}"
             self.notes.append(f"{job.name}: {processes} processes on {on}: --max-processes N runs fewer")
+        gpus = len(available_gpus(os.environ))
+        if processes > gpus > 0:
+            has = f"this machine has {gpus} GPU{'s' if gpus > 1 else ''}"
+            self.notes.append(
+                f"{job.name}: {processes} processes run without GPUs, since {has}: --max-processes {gpus} uses "
+                + ("it" if gpus == 1 else "them")
+            )
 
     def _count(self, job: Job, what: str, value: Value | None, inputs: dict[str, Source]) -> int:
         if value is None:
