@@ -1,12 +1,12 @@
 """Language models on one NVIDIA GPU: tokens/s and MFU of Trainyard's loop, a bare loop, accelerate and Lightning.
 
-    python benchmarks/gpu.py [--deterministic false]       at most 9 minutes; needs torch and transformers
+    python benchmarks/gpu.py [--deterministic false]       at most 9 minutes; needs torch and transformers only
 
-GPT-2 124M and 350M at sequence 1024, a Llama of 1.1B at sequence 2048: bf16 autocast over fp32 masters, torch's scaled
-dot-product attention, blocks compiled one by one, fused AdamW, clipping, no activation checkpointing. The contenders
-run one after the other in this process on the same model, batches and settings; accelerate and Lightning are left out
-where they are not installed. All choose deterministic algorithms, as Trainyard's steps do unless told otherwise; what
-that costs is seen with --deterministic false. MFU = tokens/s x (6N + 12LHQT) / the device's peak
+A Llama of 1.1B, GPT-2 124M and 350M, all at sequence 2048: bf16 autocast over fp32 masters, torch's scaled dot-product
+attention, blocks compiled one by one, fused AdamW, clipping, no activation checkpointing. The contenders run one after
+the other in this process on the same model, batches and settings; accelerate and Lightning are left out where they are
+not installed. All choose deterministic algorithms, of attention too, as Trainyard's steps do unless told otherwise;
+what that costs is seen with --deterministic false. MFU = tokens/s x (6N + 12LHQT) / the device's peak
 (training/measuring/flops.py). Results go to benchmarks/results/gpu.json, or gpu_not_deterministic.json beside it.
 Without a GPU a tiny model runs through it as a test; nothing is called measured.
 """
@@ -24,7 +24,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from torch.nn import functional
 
 from results import RESULTS, save_results
 from trainyard.steps.entrypoint import end_process
+from trainyard.steps.training.engines.from_rank_zero import without_memory
 from trainyard.steps.training.guards.stopping import StopRequest
 from trainyard.steps.training.measuring.flops import flops_per_token, peak_flops_per_second
 from trainyard.steps.training.measuring.measures import Work
@@ -42,7 +43,8 @@ from trainyard.steps.world import World, join_world
 from whole_loop import InMemoryTask, Loop, whole_loop
 
 LEARNING_RATE, WEIGHT_DECAY, CLIP_NORM = 3e-4, 0.1, 1.0
-LIMIT_SECONDS = 9 * 60
+LAST_START_SECONDS = 7.5 * 60
+"""A contender takes a minute or so, to compile and for some fifty steps; all is to end within nine."""
 WARM_UP_STEPS, STEPS_PER_WINDOW, WINDOWS = 8, 8, 5
 REACHABLE_TERAFLOPS = 794.5
 """What matrix products reach in bf16 on an H100 or H200, of 989.5: stas00/ml-engineering, "mamf-finder"."""
@@ -70,8 +72,6 @@ class Case:
 
 _GPT2 = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
 CASES = (
-    Case("GPT-2 124M", "gpt2", _GPT2, 1024, 32),
-    Case("GPT-2 350M", "gpt2", {**_GPT2, "n_embd": 1024, "n_layer": 24, "n_head": 16}, 1024, 16),
     Case(
         "Llama 1.1B",
         "llama",
@@ -87,8 +87,11 @@ CASES = (
         2048,
         8,
     ),
+    Case("GPT-2 124M", "gpt2", _GPT2, 2048, 16),
+    Case("GPT-2 350M", "gpt2", {**_GPT2, "n_embd": 1024, "n_layer": 24, "n_head": 16}, 2048, 8),
 )
-"""The Llama has TinyLlama's sizes: arxiv.org/abs/2401.02385. Batches are for 80 GB; smaller memories halve them."""
+"""The Llama has TinyLlama's sizes: arxiv.org/abs/2401.02385. The largest comes first, since the time may be up
+before the last. Batches are for 80 GB: larger memories double them, smaller ones halve them."""
 TINY_CASE = Case("tiny Llama", "llama", {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
                  "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 128}, 16, 2)  # fmt: skip
 
@@ -155,13 +158,20 @@ class NextToken(InMemoryTask):
         return batch["tokens"].shape[0] * (batch["tokens"].shape[1] - 1)
 
 
-def compiled_blocks(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
+def new_model_on(case: Case, device: torch.device) -> torch.nn.Module:
+    """The model made where it is to be: a GPU draws a billion weights in no time."""
+    with device:
+        return new_model(case)
+
+
+def new_compiled_model(case: Case, device: torch.device) -> torch.nn.Module:
     """Every layer compiled, as Trainyard does with --compile; on a CPU left alone, where compiling takes minutes."""
+    model = new_model_on(case, device)
     if device.type == "cuda":
         blocks = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList))
         for block in blocks:
-            block.compile()
-    return model.to(device)
+            block.compile(dynamic=False)
+    return model
 
 
 def new_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
@@ -173,7 +183,7 @@ def new_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
 
 def bare(case: Case, world: World, _: Path) -> Loop:
     """What one would write by hand for one GPU."""
-    model = compiled_blocks(new_model(case), world.device)
+    model = new_compiled_model(case, world.device)
     optimizer = new_optimizer(model)
 
     def loop(batches: Iterator[Tensors]) -> None:
@@ -191,7 +201,7 @@ def bare(case: Case, world: World, _: Path) -> Loop:
 def ours(case: Case, world: World, folder: Path) -> Loop:
     """The loop of `train_ddp`."""
     return whole_loop(
-        NextToken(lambda: new_model(case), case.sequence_length),
+        NextToken(lambda: new_model_on(case, world.device), case.sequence_length),
         world,
         folder,
         StopRequest(folder / "stop"),
@@ -212,7 +222,7 @@ def with_accelerate(case: Case, world: World, _: Path) -> Loop:
     from accelerate import Accelerator
 
     accelerator = Accelerator(mixed_precision="bf16", cpu=world.device.type == "cpu")
-    model = compiled_blocks(new_model(case), world.device)
+    model = new_compiled_model(case, world.device)
     model, optimizer = accelerator.prepare(model, new_optimizer(model))
 
     def loop(batches: Iterator[Tensors]) -> None:
@@ -234,7 +244,7 @@ def with_lightning(case: Case, world: World, _: Path) -> Loop:
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.network = compiled_blocks(new_model(case), world.device)
+            self.network = new_compiled_model(case, world.device)
 
         def training_step(self, batch: Tensors, _: int) -> torch.Tensor:
             return loss_of(self.network, batch)
@@ -285,10 +295,9 @@ CONTENDERS: dict[str, tuple[str, Callable[[Case, World, Path], Loop]]] = {
 """With the package that each needs."""
 
 
-def measure(case: Case, world: World, folder: Path) -> dict[str, Any]:
-    """Every contender on one model."""
-    with torch.device("meta"):
-        flops = flops_per_token(new_model(case), case.sequence_length)
+def measure(case: Case, world: World, folder: Path, last_start: float) -> dict[str, Any]:
+    """Every contender on one model, as long as it can be started before a moment of the monotonic clock."""
+    flops = flops_per_token(without_memory(lambda: new_model(case)), case.sequence_length)
     assert flops is not None
     name = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "a CPU"
     peak = peak_flops_per_second(name, "bf16")
@@ -296,6 +305,9 @@ def measure(case: Case, world: World, folder: Path) -> dict[str, Any]:
     for contender, (package, make) in CONTENDERS.items():
         if importlib.util.find_spec(package) is None:
             print(f"  {contender}: left out, {package} is not installed", flush=True)
+            continue
+        if time.monotonic() > last_start:
+            print(f"  {contender}: not measured, the time is up", flush=True)
             continue
         timing = Timing(case, world.device)
         with contextlib.redirect_stdout(sys.stderr):
@@ -332,10 +344,25 @@ def _free(device: torch.device) -> None:
 def fitted(case: Case, device: torch.device) -> Case:
     """The case with as many samples as the GPU's memory has room for: its own are for 80 GB."""
     memory_gib = torch.cuda.get_device_properties(device).total_memory / 2**30
-    samples = case.samples
+    samples = case.samples * 2 if memory_gib >= 130 else case.samples
     while samples > 1 and memory_gib < 75 * samples / case.samples:
         samples //= 2
-    return Case(case.name, case.model_type, case.overrides, case.sequence_length, samples)
+    return replace(case, samples=samples)
+
+
+def measure_what_fits(case: Case, world: World, folder: Path, last_start: float) -> dict[str, Any]:
+    """As `measure`; with half the samples, for all, when one of the contenders runs out of memory."""
+    while True:
+        print(f"{case.name}, {case.samples} x {case.sequence_length} tokens a step:", flush=True)
+        try:
+            return measure(case, world, folder / str(case.samples), last_start)
+        except torch.OutOfMemoryError:
+            if case.samples == 1:
+                raise
+        # Only here is the failure forgotten, and with it the frames that hold the tensors.
+        _free(world.device)
+        print("  out of memory: once more with half the samples", flush=True)
+        case = replace(case, samples=case.samples // 2)
 
 
 def main() -> int:
@@ -346,6 +373,8 @@ def main() -> int:
     is_deterministic = arguments.deterministic == "true"
     if is_deterministic:
         ask_for_determinism()
+        # As Trainyard does in its backward passes: only then has attention a deterministic one.
+        torch.use_deterministic_algorithms(True)
     settings = {**SETTINGS, "deterministic": is_deterministic}
     name = "gpu" if is_deterministic else "gpu_not_deterministic"
     warnings.filterwarnings("ignore")
@@ -356,16 +385,12 @@ def main() -> int:
     found = []
     with join_world(120, {}) as world, tempfile.TemporaryDirectory() as folder:
         for case in cases:
-            if time.monotonic() - started > LIMIT_SECONDS * 0.75:
-                print(f"{case.name}: not measured, the time is up")
-                continue
             case = fitted(case, world.device) if has_gpu else case
-            print(f"{case.name}, {case.samples} x {case.sequence_length} tokens a step:", flush=True)
-            found.append(measure(case, world, Path(folder)))
-    if has_gpu:
-        device = torch.cuda.get_device_name()
-        save_results(name, {"device": device, "cuda": torch.version.cuda, "settings": settings, "models": found})
-    else:
+            found.append(measure_what_fits(case, world, Path(folder), started + LAST_START_SECONDS))
+            if has_gpu:
+                gpu = {"device": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+                save_results(name, {**gpu, "settings": settings, "models": found})
+    if not has_gpu:
         print("no NVIDIA GPU: " + "; ".join(f"{case.name} not measured" for case in CASES))
         if not arguments.tiny and not (RESULTS / f"{name}.json").exists():
             models = [{"model": case.name, "contenders": "not measured"} for case in CASES]

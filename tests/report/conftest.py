@@ -124,6 +124,7 @@ def language_steps(steps: Iterable[int], *, evaluate_every: int = 100) -> list[J
             "peak_memory_bytes": 3 * 2**30,
             "skipped_steps": 2 if progress > 0.5 else 0,
             "loss_spikes": 0,
+            "failed_saves": 1 if progress > 0.8 else 0,
         }
         if step % evaluate_every == 0:
             line["validation_loss"] = loss + 0.1

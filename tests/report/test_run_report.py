@@ -99,6 +99,7 @@ def test_the_speed_of_a_training_is_told_in_figures(make_language_run: MakeRun) 
         "slowest rank 1, 4.0 % slower",
         "peak memory of a rank 3.0 GiB",
         "steps skipped 2",
+        "checkpoints not saved 1",
     ):
         assert told in text
     assert re.search(r"tokens per second 5[01],\d{3}", text)

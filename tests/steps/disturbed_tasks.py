@@ -50,7 +50,7 @@ class ToldToStopInTheLastStep(TinyTask):
     calls = 0
 
     def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
-        self.calls += 1
+        self.calls += model.training  # not in the warm-up
         if self.calls == 21:
             signal.raise_signal(signal.SIGTERM)
         return super().loss(model, batch)
@@ -70,7 +70,7 @@ class HangsOnce(TinyTask):
     calls = 0
 
     def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
-        self.calls += 1
+        self.calls += model.training  # not in the warm-up
         if self.calls == 3 and os.environ["RANK"] == "1":
             time.sleep(8)
         return super().loss(model, batch)
@@ -90,7 +90,7 @@ class Spikes(WithoutDropout):
     calls = 0
 
     def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
-        self.calls += 1
+        self.calls += model.training  # not in the warm-up
         return super().loss(model, batch) * (10.0 if self.calls == 15 else 1.0)
 
 

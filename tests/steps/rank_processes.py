@@ -36,9 +36,10 @@ class Ranks:
         """Exit codes by rank; no process outlives the limit."""
         end = time.monotonic() + limit_seconds
         try:
-            self.outputs = [process.communicate(timeout=end - time.monotonic())[0] for process in self.processes]
+            said = [process.communicate(timeout=end - time.monotonic())[0] for process in self.processes]
         finally:
             self.kill()
+        self.outputs = [without_greetings(output) for output in said]
         return [process.returncode for process in self.processes]
 
     def kill(self) -> None:
@@ -50,6 +51,11 @@ class Ranks:
     def signal(self, rank: int, number: signal.Signals) -> None:
         """Send a signal to one rank."""
         self.processes[rank].send_signal(number)
+
+
+def without_greetings(output: str) -> str:
+    """What a step said, without the lines that Gloo itself prints about each new group (seen in torch 2.8)."""
+    return "".join(line for line in output.splitlines(keepends=True) if not line.startswith("[Gloo] Rank "))
 
 
 def rank_variables(rank: int, world_size: int, port: int) -> dict[str, str]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from engine_scenarios import ENGINES
-from rank_processes import run_ranks, training_arguments
+from rank_processes import clean_environment, run_ranks, training_arguments
 from safetensors.torch import load_file
 from torch.nn import functional
 
-from trainyard.steps.training.engines.blocks import find_blocks
+from trainyard.steps.training.engines.blocks import find_blocks, find_separate_blocks
 from trainyard.steps.training.engines.from_rank_zero import without_memory
 from trainyard.steps.training.optimizing.loss_scale import LossScale
 from trainyard.steps.training.optimizing.optimizer import (
@@ -25,6 +27,13 @@ from trainyard.steps.training.optimizing.optimizer import (
 )
 
 Found = dict[str, dict[str, bool]]
+
+
+def train(step: str, data: Path, out: Path, task: str, *more: object) -> int:
+    """Train in this process, alone."""
+    arguments = [str(argument) for argument in training_arguments(data, out, task, *more)]
+    exit_code: int = importlib.import_module(f"trainyard.steps.{step}").main(arguments)
+    return exit_code
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +90,46 @@ def test_blocks_are_the_elements_of_large_module_lists() -> None:
     assert find_blocks(torch.nn.Linear(3, 3)) == []
 
 
+def test_blocks_that_share_a_parameter_are_not_sharded_alone() -> None:
+    first, second, third, fourth = (torch.nn.Linear(10, 10) for _ in range(4))
+    second.weight = first.weight
+    model = torch.nn.ModuleDict({"layers": torch.nn.ModuleList([first, second, third, third, fourth])})
+    model["head"] = torch.nn.Linear(10, 10, bias=False)
+    model["head"].weight = fourth.weight
+    assert find_blocks(model) == [first, second, third, fourth]
+    assert find_separate_blocks(model) == [third]
+
+
+@pytest.mark.slow
+def test_a_model_that_ties_its_layers_learns_the_same_when_it_is_sharded(digits: Path, tmp_path: Path) -> None:
+    for step in ("train_ddp", "train_fsdp"):
+        assert train(step, digits, tmp_path / step, "tiny_task:Tied", "--max-steps", 5) == 0
+    whole, sharded = (
+        load_file(tmp_path / step / "model" / "model.safetensors") for step in ("train_ddp", "train_fsdp")
+    )
+    assert whole.keys() == sharded.keys()
+    for name, weight in whole.items():
+        torch.testing.assert_close(sharded[name], weight)
+
+
+def test_ddp_trains_a_model_with_a_parameter_that_no_loss_depends_on(digits: Path, tmp_path: Path) -> None:
+    for task in ("TinyTask", "PartlyUsed"):
+        assert train("train_ddp", digits, tmp_path / task, f"tiny_task:{task}", "--max-steps", 5) == 0
+    used, all_of_it = (
+        load_file(tmp_path / task / "model" / "model.safetensors") for task in ("TinyTask", "PartlyUsed")
+    )
+    assert torch.equal(all_of_it.pop("unused"), torch.ones(3))
+    assert all(torch.equal(all_of_it[name], used[name]) for name in used)
+
+
+def test_ddp_explains_what_it_says_of_a_parameter_that_was_used_at_first(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("train_ddp", digits, tmp_path, "tiny_task:UsedAtFirst", "--max-steps", 5) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "error: some parameters had no part in the loss of the last step" in line
+
+
 def test_a_model_that_needs_numbers_while_it_is_built_loses_its_memory_too() -> None:
     class Scaled(torch.nn.Module):
         def __init__(self) -> None:
@@ -92,6 +141,26 @@ def test_a_model_that_needs_numbers_while_it_is_built_loses_its_memory_too() -> 
     model = without_memory(Scaled)
     assert model.weight.is_meta
     assert model.weight is model.again
+
+
+IMPORTS_THE_COMPILER = """
+import torch
+from trainyard.steps.training.engines.from_rank_zero import without_memory
+
+def new_model():
+    print("building")
+    import torch._dynamo
+    return torch.nn.Linear(2, 2)
+
+assert without_memory(new_model).weight.is_meta
+"""
+
+
+@pytest.mark.slow
+def test_a_model_that_imports_the_compiler_takes_no_memory_while_it_is_built() -> None:
+    """As Llama's does. In torch 2.8 that fails on the meta device, and the model was built a second time, in memory."""
+    command = [sys.executable, "-c", IMPORTS_THE_COMPILER]
+    assert subprocess.check_output(command, env=clean_environment(), text=True) == "building\n"
 
 
 class TestOneStep:

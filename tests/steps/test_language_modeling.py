@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from rank_processes import run_ranks, training_arguments
+from safetensors.torch import load_file, save_file
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.steps import evaluate, prepare_text, train_ddp
 from trainyard.steps.dataset.manifest import read_manifest
@@ -55,6 +59,22 @@ def rows(data: Path, split: str) -> torch.Tensor:
     manifest = read_manifest(data)
     reader = SplitReader(data, manifest, split)
     return torch.from_numpy(reader.gather(np.arange(manifest.splits[split].samples))["tokens"].astype(np.int64))
+
+
+class NoNumberIsRead(TorchDispatchMode):
+    """Fails where the host asks for a number, for which it would have to wait for a GPU."""
+
+    def __torch_dispatch__(self, operation: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        assert operation is not torch.ops.aten._local_scalar_dense.default, "a number is read"
+        return operation(*arguments, **(named or {}))
+
+
+@pytest.mark.parametrize(("model_type", "overrides"), [("gpt2", TINY_GPT2), ("llama", TINY_LLAMA)])
+def test_the_loss_and_its_gradient_wait_for_no_device(text: Path, model_type: str, overrides: str) -> None:
+    task = task_for(text, model_type, overrides)
+    model = task.new_model()
+    with NoNumberIsRead():
+        task.loss(model, {"tokens": rows(text, "train")[:2]}).backward()
 
 
 def test_the_loss_is_the_sum_over_tokens_and_padding_counts_nothing(text: Path) -> None:
@@ -170,6 +190,86 @@ def test_models_and_datasets_that_do_not_fit(text: Path, model: Path, digits: Pa
         task_for(larger, str(nameless), None).new_model()
 
 
+def altered(model: Path, copy: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> Path:
+    """A copy of a model with other weights."""
+    shutil.copytree(model, copy)
+    weights = load_file(copy / "model.safetensors")
+    change(weights)
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    return copy
+
+
+def test_weights_that_are_missing_are_not_made_up(text: Path, model: Path, tmp_path: Path) -> None:
+    name = "transformer.h.0.attn.c_attn.weight"
+    lacking = altered(model, tmp_path / "lacking", lambda weights: weights.pop(name))
+    for load in (lambda: task_for(text).load_model(lacking), task_for(text, str(lacking), None).new_model):
+        with pytest.raises(
+            StepError, match=rf"lacking: {name} is missing in the weights of the model that config.json"
+        ):
+            load()
+
+
+def test_a_head_that_the_weights_lack_is_new_for_training_but_not_for_evaluation(text: Path, tmp_path: Path) -> None:
+    llama = task_for(text, "llama", TINY_LLAMA)
+    llama.save_model(llama.new_model(), tmp_path / "whole")
+    headless = altered(tmp_path / "whole", tmp_path / "headless", lambda weights: weights.pop("lm_head.weight"))
+    assert task_for(text, str(headless), None).new_model() is not None
+    with pytest.raises(StepError, match=r"headless: lm_head.weight is missing in the weights"):
+        llama.load_model(headless)
+
+
+def test_weights_over_several_files_are_read(text: Path, model: Path, tmp_path: Path) -> None:
+    whole: Any = task_for(text).load_model(model)
+    whole.save_pretrained(tmp_path, max_shard_size="10KB")
+    assert not (tmp_path / "model.safetensors").exists()
+    parts = task_for(text).load_model(tmp_path).state_dict()
+    assert all(torch.equal(tensor, parts[name]) for name, tensor in whole.state_dict().items())
+
+
+def test_a_folder_whose_weights_are_a_pickle_is_refused(text: Path, model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(
+        StepError, match=r"pytorch_model.bin is not read, because a pickle can run code: have transform"
+    ):
+        task_for(text, str(folder), None).new_model()
+
+
+def test_overrides_that_do_not_fit_the_dataset(text: Path) -> None:
+    with pytest.raises(
+        StepError, match=r'--model-overrides {.*"vocab_size": 9}: the model knows 9 tokens; the dataset'
+    ):
+        task_for(text, "gpt2", TINY_GPT2[:-1] + ', "vocab_size": 9}').new_model()
+    with pytest.raises(StepError, match=r"the model takes at most 31 tokens at once; the dataset's rows have 32\."):
+        task_for(text, "gpt2", TINY_GPT2[:-1] + ', "n_positions": 31}').new_model()
+
+
+def test_a_folder_that_happens_to_be_called_like_a_type_of_model(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gpt2").mkdir()
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert task_for(text, "gpt2").new_model() is not None
+    with pytest.raises(StepError, match=r"--model-type mine: there is no folder of that name with a config.json in it"):
+        task_for(text, "mine").new_model()
+
+
+def test_the_datasets_tokeniser_is_checked_before_training_needs_it(text: Path, model: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(text, tmp_path / "data"))
+    other = (data / "tokenizer.json").read_text().replace("the", "hte")
+    (data / "tokenizer.json").write_text(other)
+    with pytest.raises(StepError, match=r"data/tokenizer.json is not what was written: its SHA-256 differs"):
+        task_for(data)
+    (data / "tokenizer.json").unlink()
+    with pytest.raises(StepError, match=r"data/tokenizer.json is missing: a dataset of tokens has it beside its mani"):
+        task_for(data)
+    broken = Path(shutil.copytree(model, tmp_path / "model"))
+    (broken / "tokenizer.json").write_text("{")
+    with pytest.raises(StepError, match=r"model/tokenizer.json is no tokeniser that `tokenizers` reads: EOF"):
+        task_for(text).load_model(broken)
+
+
 def run(data: Path, model: Path, out: Path, *more: object) -> int:
     flags = ["--data", data, "--model", model, "--evaluation", out, "--task", "language_modeling", *more]
     return evaluate.main([str(flag) for flag in flags])
@@ -200,6 +300,29 @@ def test_samples_are_the_same_each_time(text: Path, model: Path) -> None:
     likeliest = task.sample(loaded, SampleRequest(split, tokens=50, temperature=0))
     assert likeliest != drawn[0]
     assert likeliest.prompt == drawn[0].prompt  # the beginning of the split's first row
+
+
+class Recites(torch.nn.Module):
+    """Always goes on as a row does."""
+
+    def __init__(self, row: torch.Tensor) -> None:
+        super().__init__()
+        self._row = row
+
+    def forward(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
+        return SimpleNamespace(logits=functional.one_hot(self._row[1 : input_ids.shape[1] + 1], 257)[None].float())
+
+
+def test_a_sample_begins_with_its_prompt_though_that_ends_within_a_character(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("日本語の文章" * 99, encoding="utf-8")
+    flags = ["--source", str(tmp_path), "--validation-fraction", "0", "--test-fraction", "0"]
+    sizes = ["--vocabulary-size", "257", "--sequence-length", "32"]  # every byte is a token
+    assert prepare_text.main(["--prepared", str(tmp_path / "data"), *flags, *sizes]) == 0
+    task = task_for(tmp_path / "data")
+    split = SplitReader(tmp_path / "data", read_manifest(tmp_path / "data"), "train")
+    sample = task.sample(Recites(rows(tmp_path / "data", "train")[0]), SampleRequest(split, tokens=8, temperature=0))
+    assert sample.prompt == "日本語の文"  # and the first byte of the next character
+    assert sample.text == "日本語の文章日本"
 
 
 def test_a_perplexity_above_the_maximum_fails_after_the_results(

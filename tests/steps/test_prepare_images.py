@@ -195,6 +195,17 @@ def test_grey_images_have_one_channel_and_are_scaled_on_request(tmp_path: Path) 
     assert read_manifest(tmp_path / "out").arrays["images"].shape == (1, 4, 4)
 
 
+def test_images_of_sixteen_bits_keep_their_shades(tmp_path: Path) -> None:
+    shades = np.arange(0, 1 << 16, 1 << 10, dtype=np.uint16).reshape(8, 8)
+    for name in ("scans/lung left/1.png", "scans/lung left/2.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(shades).save(tmp_path / name)
+    flags = ("--format", "folder", "--source", tmp_path / "scans", "--validation-fraction", 0, "--test-fraction", 0)
+    assert prepare(tmp_path / "out", *flags) == 0
+    assert read_manifest(tmp_path / "out").classes == ("lung left",)
+    assert (everything(tmp_path / "out", "train")["images"] == shades >> 8).all()
+
+
 def test_photographs_are_turned_upright(tmp_path: Path) -> None:
     for name in ("up", "side"):
         (tmp_path / "in" / name).mkdir(parents=True)

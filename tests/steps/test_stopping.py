@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rank_processes import run_ranks, training_arguments
+from rank_processes import clean_environment, run_ranks, training_arguments
 from safetensors.torch import load_file
 
 from trainyard.steps import prepare_images, train_ddp
@@ -41,6 +43,29 @@ def test_sigterm_while_starting_stops_before_the_first_step(
     assert "stopped before the first step because of SIGTERM; the same command starts again" in said
     assert checkpoint_folders(tmp_path / "checkpoints") == []
     assert metrics(tmp_path) == []
+
+
+TOLD_TO_STOP_WHILE_TORCH_IS_IMPORTED = """
+import signal, sys
+
+class SignalAtImport:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            signal.raise_signal(signal.SIGTERM)
+
+sys.meta_path.insert(0, SignalAtImport())
+from trainyard.steps import entrypoint, train_ddp
+entrypoint.end_process(train_ddp.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_sigterm_while_torch_is_imported_is_heard(digits: Path, tmp_path: Path) -> None:
+    arguments = [str(argument) for argument in training_arguments(digits, tmp_path)]
+    command = [sys.executable, "-c", TOLD_TO_STOP_WHILE_TORCH_IS_IMPORTED, *arguments]
+    done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 75, done.stderr
+    assert "stopped before the first step because of SIGTERM" in done.stdout
 
 
 @pytest.mark.parametrize(("evaluation", "step"), [(1, 21), (2, 42)], ids=["between epochs", "at the very end"])

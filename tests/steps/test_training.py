@@ -149,8 +149,10 @@ def test_a_finished_training_only_saves_its_model_again(
 def test_resume_never_starts_anew(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(digits, tmp_path) == 0
     assert train(digits, tmp_path, "tiny_task:TinyTask", "--resume", "never", "--max-steps", 3) == 0
-    assert "removing" in capsys.readouterr().out
-    assert [folder.name for folder in (tmp_path / "checkpoints").iterdir()] == ["step-00000003"]
+    aside = tmp_path / "checkpoints" / "set-aside-1"
+    assert f"--resume never: the checkpoints that were there now lie in {aside}" in capsys.readouterr().out
+    assert {folder.name for folder in aside.parent.iterdir()} == {"step-00000003", "set-aside-1"}
+    assert {folder.name for folder in aside.iterdir()} == {"step-00000021"}
     assert [line["step"] for line in metrics(tmp_path)] == [3]
 
 
@@ -162,6 +164,47 @@ def test_resuming_from_a_named_checkpoint_elsewhere(digits: Path, tmp_path: Path
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "second"))
 
 
+def test_going_back_to_an_earlier_checkpoint(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Back to step 7 of 21. Stopped after step 14 and started again, the same command does not go back again."""
+    flags = ("--checkpoint-every-steps", 7, "--keep-checkpoints", 3)
+    assert train(digits, tmp_path, "tiny_task:TinyTask", *flags) == 0
+    assert [line["step"] for line in metrics(tmp_path)] == [10, 20, 21]
+    undisturbed = weights(tmp_path)
+    back = ("--resume", tmp_path / "checkpoints" / "step-00000007")
+    for max_steps, continued_from in ((14, 7), (21, 14)):
+        capsys.readouterr()
+        assert train(digits, tmp_path, "tiny_task:TinyTask", *flags, *back, "--max-steps", max_steps) == 0
+        assert f"step-{continued_from:08d}: step {continued_from}, " in capsys.readouterr().out
+    assert not same(undisturbed, weights(tmp_path)), "the schedule of 14 steps ended sooner"
+
+
+def test_resuming_from_the_newest_of_a_folder_of_checkpoints(digits: Path, tmp_path: Path) -> None:
+    assert train(digits, tmp_path / "whole") == 0
+    assert train(digits, tmp_path / "first", "tiny_task:TinyTask", "--checkpoint-every-steps", 10) == 0
+    named = tmp_path / "first" / "checkpoints"
+    (named / "step-00000021" / "commit.json").unlink()
+    assert train(digits, tmp_path / "second", "tiny_task:TinyTask", "--resume", named) == 0
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "second"))
+
+
+@pytest.mark.parametrize("resume", ["nver", "elsewhere/step-00000010"])
+def test_a_checkpoint_to_resume_from_that_is_not_there(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], resume: str
+) -> None:
+    """Also where there are others to go on from: somebody asked for this one."""
+    assert train(digits, tmp_path) == 0
+    capsys.readouterr()
+    assert train(digits, tmp_path, "tiny_task:TinyTask", "--resume", resume) == 1
+    assert f"error: --resume {resume}: there is no such folder; auto, never or the folder" in capsys.readouterr().err
+
+
+def test_settings_that_were_others_are_said(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(digits, tmp_path, "tiny_task:TinyTask", "--max-steps", 5) == 0
+    assert train(digits, tmp_path, "tiny_task:TinyTask", "--max-steps", 9, "--learning-rate", 0.01) == 0
+    said = "it had total_steps 5, now 9; learning_rate 0.003, now 0.01. The training goes on so."
+    assert f"warning: the checkpoint was made with other settings: {said}" in capsys.readouterr().out
+
+
 def test_sigterm_commits_a_checkpoint_and_exits_75(
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,7 +214,7 @@ def test_sigterm_commits_a_checkpoint_and_exits_75(
         calls = 0
 
         def loss(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
-            Interrupted.calls += 1
+            Interrupted.calls += model.training  # not in the warm-up
             if Interrupted.calls == 7:
                 signal.raise_signal(signal.SIGTERM)
             return super().loss(model, batch)

@@ -82,13 +82,60 @@ class Transposed(TinyTask):
         return model
 
 
+class PartlyUsed(TinyTask):
+    """A model with a parameter that no loss depends on, as the mask token of some models of transformers."""
+
+    def new_model(self) -> torch.nn.Module:
+        model = super().new_model()
+        model.register_parameter("unused", torch.nn.Parameter(torch.ones(3)))
+        return model
+
+
+class UsedAtFirst(PartlyUsed):
+    """No loss of a training step depends on that parameter, but that of the first sample, before training, does."""
+
+    def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        loss = super().loss(model, batch)
+        if model.training:
+            return loss
+        (unused,) = (value for name, value in model.named_parameters() if name.endswith("unused"))
+        return loss + unused.sum()
+
+
+class Tied(TinyTask):
+    """A model whose layers share a weight; and of which one is there twice."""
+
+    def new_model(self) -> torch.nn.Module:
+        first, second, both = (torch.nn.Linear(24, 24) for _ in range(3))
+        second.weight = first.weight
+        flatten, *rest = super().new_model()
+        layers = torch.nn.ModuleList([first, second, both, both])
+        model = torch.nn.Sequential(flatten, *rest[:-1])
+        return LayersBetween(model, layers, rest[-1])
+
+
+class LayersBetween(torch.nn.Module):
+    """One layer after the other."""
+
+    def __init__(self, before: torch.nn.Module, layers: torch.nn.ModuleList, after: torch.nn.Module) -> None:
+        super().__init__()
+        self.before, self.layers, self.after = before, layers, after
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        hidden = self.before(images)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        result: torch.Tensor = self.after(hidden)
+        return result
+
+
 class NotFinite(TinyTask):
     """From the step on that the environment says, losses of rank 1 (or of the only rank) are not a number."""
 
     calls = 0
 
     def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
-        self.calls += 1
+        self.calls += model.training  # not in the warm-up
         first, last = (int(number) for number in os.environ["NOT_FINITE_STEPS"].split("-"))
         is_bad_rank = int(os.environ.get("RANK", "0")) == int(os.environ.get("WORLD_SIZE", "1")) - 1
         factor = float("nan") if is_bad_rank and first <= self.calls <= last else 1.0
@@ -105,7 +152,7 @@ class FullDisk(TinyTask):
         self._set_limit(8 << 10)
 
     def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
-        self.calls += 1
+        self.calls += model.training  # not in the warm-up
         if self.calls == int(os.environ["DISK_FULL_UNTIL"]):
             self._set_limit(resource.RLIM_INFINITY)
         return super().loss(model, batch)

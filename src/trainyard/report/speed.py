@@ -47,6 +47,10 @@ def _figures(series: _FiniteSeries) -> Iterator[tuple[str, str]]:
         yield "slowest rank", f"{rank:.0f}, {percentage(slowest / fastest - 1)} slower"
     if series["peak_memory_bytes"]:
         yield "peak memory of a rank", memory(max(series["peak_memory_bytes"]))
-    for name, label in (("skipped_steps", "steps skipped"), ("loss_spikes", "loss spikes")):
+    for name, label in (
+        ("skipped_steps", "steps skipped"),
+        ("loss_spikes", "loss spikes"),
+        ("failed_saves", "checkpoints not saved"),
+    ):
         if any(series[name]):
             yield label, count(max(series[name]))

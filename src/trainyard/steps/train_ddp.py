@@ -22,10 +22,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def train_ddp(settings: TrainDDP) -> int:
     """Train with the DDP engine."""
+    from trainyard.steps.training.guards.stopping import StopRequest
+
+    # First, since what comes next imports torch, for seconds.
+    stop_request = StopRequest.of(settings)
     from trainyard.steps.training.engines.ddp import DDPEngine
     from trainyard.steps.training.run import run_training
 
-    return run_training(settings, "train_ddp", DDPEngine)
+    return run_training(settings, "train_ddp", DDPEngine, stop_request)
 
 
 if __name__ == "__main__":

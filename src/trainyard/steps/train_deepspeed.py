@@ -22,10 +22,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def train_deepspeed(settings: TrainDeepSpeed) -> int:
     """Train with the DeepSpeed engine."""
+    from trainyard.steps.training.guards.stopping import StopRequest
+
+    # First, since what comes next imports torch, for seconds.
+    stop_request = StopRequest.of(settings)
     from trainyard.steps.training.engines.deepspeed.engine import DeepSpeedEngine
     from trainyard.steps.training.run import run_training
 
-    return run_training(settings, "train_deepspeed", DeepSpeedEngine)
+    return run_training(settings, "train_deepspeed", DeepSpeedEngine, stop_request)
 
 
 if __name__ == "__main__":

@@ -22,10 +22,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def train_fsdp(settings: TrainFSDP) -> int:
     """Train with the FSDP engine."""
+    from trainyard.steps.training.guards.stopping import StopRequest
+
+    # First, since what comes next imports torch, for seconds.
+    stop_request = StopRequest.of(settings)
     from trainyard.steps.training.engines.fsdp import FSDPEngine
     from trainyard.steps.training.run import run_training
 
-    return run_training(settings, "train_fsdp", FSDPEngine)
+    return run_training(settings, "train_fsdp", FSDPEngine, stop_request)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import TypeVar
 
 from trainyard.steps.errors import StepError
@@ -22,7 +24,7 @@ def in_processes(
 ) -> Iterator[tuple[Item, Result]]:
     """Each item with what `work`, which must pickle, makes of it. StepError when a process that does `what` dies."""
     # Processes are spawned, not forked: a fork would inherit the locks of whatever threads run here.
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn"), _end_with_parent) as pool:
         try:
             yield from _in_order(pool, work, items, _IN_FLIGHT_PER_PROCESS * processes)
         except BrokenProcessPool:
@@ -31,6 +33,18 @@ def in_processes(
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Let this process end when the one that started it does, however that ends: it would wait for work for ever."""
+    threading.Thread(target=_wait_for_parent_and_end, name="parent", daemon=True).start()
+
+
+def _wait_for_parent_and_end() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _in_order(

@@ -81,7 +81,8 @@ class Training:
     """Update all parameters in one kernel. false takes the plain implementation, to compare."""
 
     deterministic: bool = parameter(True)
-    """Ask torch for algorithms that give the same bits each time, where it has them."""
+    """Ask torch for algorithms that give the same bits each time. A backward pass that has none for this device ends
+    the training with its name; false trains without."""
 
     seed: int = parameter(0, minimum=0, maximum=2**31 - 1)
     """Decides the initial weights, the order of the samples and all other randomness."""
@@ -99,8 +100,9 @@ class Training:
     """Write checkpoints while the training goes on, one at a time. One before stopping is always waited for."""
 
     resume: str = parameter("auto")
-    """auto continues from the newest committed checkpoint in `checkpoints`; never deletes what is there and starts
-    anew; the folder of a checkpoint continues from that one, unless `checkpoints` already holds one of its own."""
+    """auto continues from the newest committed checkpoint in `checkpoints`; never sets aside what is there and starts
+    anew; the folder of a checkpoint, or of several, begins from the (newest) one there; in `checkpoints` itself, that
+    is to go back. Started again, the step continues from the newest checkpoint that came of it."""
 
     stop_file: str | None = parameter(None)
     """A file whose appearance, on any node, stops the training like SIGTERM: a checkpoint is committed and the step

@@ -92,10 +92,15 @@ def _write_results(
         document["sample"] = dataclasses.asdict(sample)
         (folder / "sample.txt").write_bytes(f"{sample.text}\n".encode())
         mlflow.artifact(folder / "sample.txt")
-        print(f"a sample of what the model writes, in {folder / 'sample.txt'}:\n{sample.text}", flush=True)
+        print(f"a sample of what the model writes, in {folder / 'sample.txt'}:\n{_harmless(sample.text)}", flush=True)
     write_json(folder / "evaluation.json", document)
     mlflow.artifact(folder / "evaluation.json")
     mlflow.close()
+
+
+def _harmless(text: str) -> str:
+    """Text without what would steer a terminal: a model of bytes may write anything."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 
 
 def _write_confusion(settings: Evaluate, manifest: Manifest, matrix: Counts, figures: Mapping[str, float]) -> None:

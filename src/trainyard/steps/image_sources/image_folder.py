@@ -24,7 +24,8 @@ from trainyard.steps.worker_processes import in_processes
 
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg"})
 _PART_OF_FOLDER = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
-_GREY_MODES = frozenset({"1", "L", "LA", "I", "I;16"})
+_SIXTEEN_BIT_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})
+_GREY_MODES = frozenset({"1", "L", "LA"}) | _SIXTEEN_BIT_MODES
 _EXIF_ORIENTATION = 0x0112
 _UPRIGHT = 1
 _ORIENTATIONS_ON_THEIR_SIDE = frozenset({5, 6, 7, 8})
@@ -231,12 +232,21 @@ class _Decoder:
 
         with Image.open(file) as opened:
             upright = opened if _orientation(opened) == _UPRIGHT else ImageOps.exif_transpose(opened)
-            image = upright.convert("L" if self.channels == 1 else "RGB")
+            image = _eight_bit(upright).convert("L" if self.channels == 1 else "RGB")
             if self.scale and image.size != (self.width, self.height):
                 # The shorter side decides, and the middle is kept: scaling both sides apart would distort shapes.
                 image = ImageOps.fit(image, (self.width, self.height), Image.Resampling.BICUBIC)
             pixels = np.asarray(image, dtype=np.uint8)
         return np.moveaxis(pixels.reshape(self.height, self.width, self.channels), 2, 0)
+
+
+def _eight_bit(image: Image.Image) -> Image.Image:
+    """An image of 16 bits per pixel with the upper 8 of them; Pillow would make all but the darkest white."""
+    from PIL import Image
+
+    if image.mode not in _SIXTEEN_BIT_MODES:
+        return image
+    return Image.fromarray((np.asarray(image, dtype=np.int64) >> 8).astype(np.uint8))
 
 
 def _reason(failure: Exception) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 from trainyard.steps.configs.prepare_text import PrepareText
 from trainyard.steps.errors import StepError
-from trainyard.steps.text_sources.compression import COMPRESSIONS
+from trainyard.steps.text_sources.compression import COMPRESSIONS, compression_of
 from trainyard.steps.text_sources.json_lines import JsonLinesFile
 from trainyard.steps.text_sources.parquet import ParquetFile
 from trainyard.steps.text_sources.plain_text import PlainTextFile
@@ -24,7 +25,10 @@ _FORMATS: dict[str, Callable[[Path, str, str], TextFile]] = {
 
 
 def open_source(settings: PrepareText) -> tuple[TextSource, list[str]]:
-    """The text that the settings name, and the files passed over. StepError when there is no text at all."""
+    """The text that the settings name, and what in its folder was passed over: what is hidden, or no text.
+
+    StepError when there is no text at all.
+    """
     folder = settings.source
     if folder is None:
         return TextSource([PythonTopics()], "the documentation of Python"), []
@@ -32,11 +36,12 @@ def open_source(settings: PrepareText) -> tuple[TextSource, list[str]]:
         raise StepError(f"--source {folder} is not a folder")
     files: list[TextFile] = []
     passed_over: list[str] = []
-    for path in sorted((path for path in folder.rglob("*") if path.is_file()), key=Path.as_posix):
+    for path in sorted(_below(folder, frozenset()), key=Path.as_posix):
         relative = PurePosixPath(path.relative_to(folder).as_posix())
-        name = relative.with_suffix("") if relative.suffix in COMPRESSIONS else relative
-        if name.suffix in _FORMATS:
-            files.append(_FORMATS[name.suffix](path, str(name), settings.text_field))
+        name = relative.with_suffix("") if compression_of(path) else relative
+        open_file = _FORMATS.get(name.suffix.lower())
+        if open_file is not None and path.is_file() and not path.name.startswith("."):
+            files.append(open_file(path, str(name), settings.text_field))
         else:
             passed_over.append(str(relative))
     if not files:
@@ -44,3 +49,15 @@ def open_source(settings: PrepareText) -> tuple[TextSource, list[str]]:
         there = f"there is {first_names(passed_over)}" if passed_over else "it is empty"
         raise StepError(f"--source {folder} has no text: {kinds} are read, also as {' '.join(COMPRESSIONS)}; {there}")
     return TextSource(files, str(folder)), passed_over
+
+
+def _below(folder: Path, folders_above: frozenset[str]) -> Iterator[Path]:
+    """What lies in a folder and the folders below it, links followed; of what is hidden, no more than itself."""
+    folders_above |= {os.path.realpath(folder)}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            is_folder = entry.is_dir() and not entry.name.startswith(".")
+            if is_folder and os.path.realpath(entry.path) not in folders_above:
+                yield from _below(Path(entry.path), folders_above)
+            else:
+                yield Path(entry.path)

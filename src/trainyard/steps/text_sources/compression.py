@@ -19,6 +19,12 @@ _ZSTD_LARGEST_WINDOW_BYTES = 1 << 31
 """As `zstd --long=31` makes at most."""
 
 
+def compression_of(path: Path) -> str | None:
+    """How a file is compressed, as the ending of its name says; None for one that is as it is."""
+    ending = path.suffix.lower()
+    return ending if ending in COMPRESSIONS else None
+
+
 def stretches(path: Path) -> Iterator[tuple[bytes, int]]:
     """Successive stretches of a file's content, each with how many bytes of the file were read for it.
 
@@ -26,9 +32,9 @@ def stretches(path: Path) -> Iterator[tuple[bytes, int]]:
     """
     with path.open("rb") as raw:
         try:
-            if path.suffix == ".gz":
+            if compression_of(path) == ".gz":
                 yield from _from_gzip(raw)
-            elif path.suffix == ".zst":
+            elif compression_of(path) == ".zst":
                 yield from _from_zstd(raw, path)
             else:
                 while data := raw.read(_READ_BYTES):

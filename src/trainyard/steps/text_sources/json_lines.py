@@ -11,7 +11,6 @@ from pathlib import Path
 
 from trainyard.steps.errors import StepError
 from trainyard.steps.text_sources.compression import stretches
-from trainyard.steps.text_sources.plain_text import BYTE_ORDER_MARK
 from trainyard.steps.text_sources.source import (
     BLOCK_BYTES,
     Block,
@@ -20,6 +19,7 @@ from trainyard.steps.text_sources.source import (
     document_pieces,
     first_names,
     utf8_as_it_was,
+    without_byte_order_mark,
 )
 
 _LONGEST_LINE_BYTES = 1 << 28
@@ -51,7 +51,8 @@ class JsonLinesBlock(Block):
     def _text(self, line: bytes, place: str) -> bytes:
         """The line's text, with whatever in it is not UTF-8."""
         try:
-            found = json.loads(line.decode("utf-8", errors="surrogateescape"))
+            # Numbers as floats, whose digits have no limit: no number is wanted here.
+            found = json.loads(line.decode("utf-8", errors="surrogateescape"), parse_int=float)
         except (json.JSONDecodeError, RecursionError) as failure:
             raise StepError(f"{place} is not valid JSON: {failure}") from None
         if not isinstance(found, dict):
@@ -102,5 +103,5 @@ class JsonLinesFile(TextFile):
             yield self._block(bytes(waiting), line, source_bytes)
 
     def _block(self, data: bytes, first_line: int, source_bytes: int) -> JsonLinesBlock:
-        data = data.removeprefix(BYTE_ORDER_MARK) if first_line == 1 else data
+        data = without_byte_order_mark(data, self._path) if first_line == 1 else data
         return JsonLinesBlock(str(self._path), source_bytes, self.name, data, first_line, self._text_field)

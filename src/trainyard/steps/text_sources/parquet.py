@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from trainyard.steps.errors import StepError
-from trainyard.steps.text_sources.compression import COMPRESSIONS, stretches
+from trainyard.steps.text_sources.compression import compression_of, stretches
 from trainyard.steps.text_sources.json_lines import missing_field
 from trainyard.steps.text_sources.rows import RowsBlock
-from trainyard.steps.text_sources.source import BLOCK_BYTES, TextFile, utf8_as_it_was
+from trainyard.steps.text_sources.source import BLOCK_BYTES, TextFile
 
 _MOST_ROWS = 4096
 
@@ -42,8 +42,8 @@ class ParquetFile(TextFile):
                 per_row_bytes = self.size_bytes / max(table.metadata.num_rows, 1)
                 for batch in table.iter_batches(_rows_per_block(table, self._text_field), columns=[self._text_field]):
                     texts = tuple(
-                        (f"{self.name}:{number}", _as_bytes(value))
-                        for number, value in enumerate(batch.column(0).to_pylist(), start=row + 1)
+                        (f"{self.name}:{number}", value)
+                        for number, value in enumerate(_as_bytes(batch.column(0)), start=row + 1)
                         if value
                     )
                     yield RowsBlock(str(self._path), round(per_row_bytes * batch.num_rows), texts)
@@ -62,15 +62,15 @@ class ParquetFile(TextFile):
             raise StepError(f"{self._path}: {missing_field(self._text_field, schema.names)}")
         kind = schema.field(self._text_field).type
         kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-        known = (pyarrow.string(), pyarrow.large_string(), pyarrow.binary(), pyarrow.large_binary())
-        if kind not in known:
+        known = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view", "null")
+        if str(kind) not in known:
             raise StepError(f"{self._path}: the column {self._text_field!r} holds no text but {kind}")
 
 
 @contextmanager
 def _seekable(path: Path) -> Iterator[IO[bytes]]:
     """The file itself; or, when it is compressed, its content in a temporary file: a table is not read forwards."""
-    if path.suffix not in COMPRESSIONS:
+    if compression_of(path) is None:
         with path.open("rb") as stream:
             yield stream
         return
@@ -93,8 +93,12 @@ def _rows_per_block(table: Any, column: str) -> int:
     return max(1, min(_MOST_ROWS, int(BLOCK_BYTES / max(row_bytes, 1))))
 
 
-def _as_bytes(value: str | bytes) -> bytes:
-    return utf8_as_it_was(value) if isinstance(value, str) else value
+def _as_bytes(column: Any) -> list[bytes | None]:
+    """The texts as they lie in the file: what is not UTF-8 in them is found where all text is decoded."""
+    import pyarrow
+
+    texts: list[bytes | None] = column.cast(pyarrow.large_binary()).to_pylist()
+    return texts
 
 
 def _first_line(failure: BaseException) -> str:

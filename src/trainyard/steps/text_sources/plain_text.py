@@ -8,9 +8,17 @@ from pathlib import Path
 
 from trainyard.steps.text_sources.compression import stretches
 from trainyard.steps.text_sources.cutting import cut_before
-from trainyard.steps.text_sources.source import BLOCK_BYTES, Block, Piece, TextFile, document_pieces
+from trainyard.steps.text_sources.source import (
+    BLOCK_BYTES,
+    Block,
+    Piece,
+    TextFile,
+    document_pieces,
+    without_byte_order_mark,
+)
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_MAY_BE_EMPTY_BYTES = 512
+"""A compressed file without any text has a header still, with its name in it."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +51,15 @@ class PlainTextFile(TextFile):
 
     def documents(self) -> Iterator[str]:
         """Itself, unless it is empty."""
-        if self.size_bytes:
+        if self.size_bytes > _MAY_BE_EMPTY_BYTES:
             yield self.name
+        else:
+            yield from super().documents()
 
     def blocks(self) -> Iterator[TextBlock]:
         """Stretches of equal length, cut between words; the last one is known to be the last."""
         waiting, offset, source_bytes = b"", 0, 0
         for data, read in stretches(self._path):
-            if offset == 0 and not waiting and data.startswith(BYTE_ORDER_MARK):
-                data, offset = data[len(BYTE_ORDER_MARK) :], len(BYTE_ORDER_MARK)
             waiting += data
             source_bytes += read
             start = 0
@@ -64,4 +72,6 @@ class PlainTextFile(TextFile):
             yield self._block(waiting, offset, source_bytes, ends_document=True)
 
     def _block(self, data: bytes, offset: int, source_bytes: int, *, ends_document: bool) -> TextBlock:
-        return TextBlock(str(self._path), source_bytes, self.name, data, offset, ends_document)
+        text = without_byte_order_mark(data, self._path) if offset == 0 else data
+        offset += len(data) - len(text)
+        return TextBlock(str(self._path), source_bytes, self.name, text, offset, ends_document)

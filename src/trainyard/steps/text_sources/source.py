@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import codecs
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from trainyard.steps.errors import StepError
 from trainyard.steps.text_sources.cutting import pieces
 
 BLOCK_BYTES = 1 << 18
 """About how much text is handed to a process at once; with the number of processes, it bounds the memory needed."""
+
+_OTHER_BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+"""In this order: one begins as another does."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,16 @@ def _decode(data: bytes, start: int, place: Callable[[int], str], replace_undeco
             f"{place(start + failure.start)}: the byte 0x{data[failure.start]:02x} is not UTF-8 "
             f"({failure.reason}); --replace-undecodable puts U+FFFD there"
         ) from None
+
+
+def without_byte_order_mark(beginning: bytes, path: Path) -> bytes:
+    """The beginning of a file of text without UTF-8's mark. StepError for a file that is marked as UTF-16 or UTF-32."""
+    for mark, encoding in _OTHER_BYTE_ORDER_MARKS.items():
+        if beginning.startswith(mark):
+            raise StepError(
+                f"{path} is {encoding}, where UTF-8 is read: `iconv -f {encoding} -t UTF-8` turns it into that"
+            )
+    return beginning.removeprefix(codecs.BOM_UTF8)
 
 
 def utf8_as_it_was(text: str) -> bytes:

@@ -7,6 +7,8 @@ is left at the end makes a row filled up with padding; a training split leaves i
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,25 +33,29 @@ Tokens = npt.NDArray[Any]
 
 
 class TokenSpool:
-    """This rank's tokens, by split, in files of a temporary folder until all ranks know where theirs belong."""
+    """This rank's tokens, by split, on disk until all ranks know where theirs belong.
+
+    In files without a name: however this process ends, they are gone.
+    """
 
     def __init__(self, folder: Path, dtype: str) -> None:
-        self._dtype = np.dtype(dtype)
-        self._files = {split: folder / f"{split}.tokens" for split in SPLITS}
-        self._streams = {split: file.open("wb") for split, file in self._files.items()}
+        self._dtype, self._folder = np.dtype(dtype), folder
+        self._files = {split: tempfile.TemporaryFile(dir=folder) for split in SPLITS}  # noqa: SIM115 – `close` closes
         self.counts = dict.fromkeys(SPLITS, 0)
 
     def add(self, split: str, tokens: Tokens) -> None:
         """Append tokens to a split."""
-        with errors_name(self._files[split]):
-            self._streams[split].write(tokens.astype(self._dtype, copy=False).data)
+        with errors_name(self._folder):
+            self._files[split].write(tokens.astype(self._dtype, copy=False).data)
         self.counts[split] += len(tokens)
 
     def read(self, split: str, start: int, stop: int) -> Tokens:
         """The tokens at start…stop-1 of this rank's part of a split."""
-        with errors_name(self._files[split]):
-            self._streams[split].flush()
-        return np.fromfile(self._files[split], self._dtype, count=stop - start, offset=start * self._dtype.itemsize)
+        file, token_bytes = self._files[split], self._dtype.itemsize
+        with errors_name(self._folder):
+            file.flush()
+        data = os.pread(file.fileno(), (stop - start) * token_bytes, start * token_bytes)
+        return np.frombuffer(bytearray(data), self._dtype)
 
     def empty(self, tokens: int) -> Tokens:
         """Room for so many tokens."""
@@ -57,8 +63,8 @@ class TokenSpool:
 
     def close(self) -> None:
         """Close the files."""
-        for stream in self._streams.values():
-            stream.close()
+        for file in self._files.values():
+            file.close()
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def prepare_tokens(settings: PrepareText) -> int:
         join_world(settings.process_group_timeout_seconds) as world,
     ):
         if passed_over:
-            world.say(f"passed over what is no text: {first_names(passed_over)}")
+            world.say(f"passed over what is hidden or no text: {first_names(passed_over)}")
         documents = (document for file in source.files for document in file.documents())
         rule = split_rule(documents, settings.validation_fraction, settings.test_fraction, settings.seed)
         vocabulary = given or world.from_main(_learn(source, rule, settings) if world.is_main else None)

@@ -43,10 +43,12 @@ def split_rule(documents: Iterable[str], validation_fraction: float, test_fracti
     hashes = sorted(_hash(seed, document) for document in itertools.islice(documents, _FEW_DOCUMENTS))
     if len(hashes) == _FEW_DOCUMENTS:
         return SplitRule(seed, int(test_fraction * _HASHES), int((test_fraction + validation_fraction) * _HASHES))
+    if len(hashes) < 1 + (test_fraction > 0) + (validation_fraction > 0):
+        raise StepError(_too_few(len(hashes), validation_fraction, test_fraction))
     test = _count(test_fraction, len(hashes))
     validation = _count(validation_fraction, len(hashes))
-    if test + validation >= len(hashes):
-        raise StepError(_too_few(len(hashes), validation_fraction, test_fraction))
+    too_many = max(0, test + validation + 1 - len(hashes))  # where both were rounded up, none would be left to train on
+    test, validation = (test - too_many, validation) if test > validation else (test, validation - too_many)
     return SplitRule(seed, hashes[test], hashes[test + validation])
 
 

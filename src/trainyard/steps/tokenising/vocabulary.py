@@ -87,15 +87,10 @@ def learn_vocabulary(source: TextSource, rule: SplitRule, size: int, sample_byte
 
 def load_vocabulary(folder: Path) -> Vocabulary:
     """The tokeniser of a folder. StepError when there is none, or none that ends a text."""
-    from tokenizers import Tokenizer
-
     file = folder / TOKENIZER_FILE
     if not file.is_file():
         raise StepError(f"--tokenizer {folder} has no {TOKENIZER_FILE}")
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as failure:  # tokenizers raises plain Exception
-        raise StepError(f"--tokenizer: {file} is no tokeniser that `tokenizers` reads: {failure}") from None
+    tokenizer = read_tokenizer(file)
     config = _read_config(folder / TOKENIZER_CONFIG_FILE)
     end = _end_of_text(tokenizer, config)
     if end is None:
@@ -104,6 +99,16 @@ def load_vocabulary(folder: Path) -> Vocabulary:
             f"one of {' '.join(_KNOWN_ENDS)} to the vocabulary"
         )
     return _vocabulary(tokenizer, {**config, "eos_token": end}, end)
+
+
+def read_tokenizer(file: Path) -> Tokenizer:
+    """The tokeniser of a tokenizer.json. StepError when it is none."""
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as failure:  # tokenizers raises plain Exception
+        raise StepError(f"{file} is no tokeniser that `tokenizers` reads: {failure}") from None
 
 
 def _vocabulary(tokenizer: Tokenizer, config: dict[str, Any], end: str) -> Vocabulary:

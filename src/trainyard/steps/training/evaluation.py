@@ -14,6 +14,7 @@ from trainyard.steps.training.optimizing.precision import Precision
 from trainyard.steps.training.samples.batches import Prefetched, Tensors, as_tensors, to_device
 from trainyard.steps.training.samples.plan import even_part
 from trainyard.steps.training.tasks.base import Task
+from trainyard.steps.training.tasks.contract import require_sums
 from trainyard.steps.world import World
 
 Sums = dict[str, torch.Tensor]
@@ -62,7 +63,7 @@ def evaluate_split(
                     tensors = (
                         as_tensors(split.gather(np.zeros(1, dtype=np.int64)), pin=False) if batch is None else batch
                     )
-                    measured = task.measure(model, to_device(tensors, world.device))
+                    measured = require_sums(task.measure(model, to_device(tensors, world.device)))
                 for name, value in measured.items():
                     value = value if counts else torch.zeros_like(value)
                     sums[name] = sums[name] + value if name in sums else value

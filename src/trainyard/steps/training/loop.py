@@ -24,6 +24,7 @@ from trainyard.steps.training.measuring.recorder import Recorder
 from trainyard.steps.training.measuring.step_clock import StepClock
 from trainyard.steps.training.optimizing.precision import Precision
 from trainyard.steps.training.optimizing.schedule import WarmupThenCosine
+from trainyard.steps.training.randomness.determinism import deterministic_backward
 from trainyard.steps.training.randomness.random_state import random_state, restore_random_state
 from trainyard.steps.training.samples.batches import MicroBatch, TrainingBatches
 from trainyard.steps.training.samples.plan import Step, TrainingPlan
@@ -115,7 +116,8 @@ def forward_and_backward(
                 loss = loss * 0.0
             run.clock.forward_ends()
             run.hang_watch.reached(step.number, "backward pass")
-            run.engine.backward(loss, step_terms)
+            with deterministic_backward():
+                run.engine.backward(loss, step_terms)
         loss_sum += loss.detach()
     return loss_sum
 

@@ -46,6 +46,7 @@ from trainyard.steps.training.samples.plan import TrainingPlan
 from trainyard.steps.training.samples.sample_record import SampleRecord
 from trainyard.steps.training.tasks import find_task
 from trainyard.steps.training.tasks.base import Task, TaskSettings
+from trainyard.steps.training.tasks.contract import require_loss
 from trainyard.steps.versions import banner, installed_versions
 from trainyard.steps.world import World, join_world, lost_connections_explained, read_rank_variables
 
@@ -53,9 +54,8 @@ _EXCHANGE_EVERY_SECONDS = 1.0
 """While all wait for one rank's work."""
 
 
-def run_training(settings: Training, step_name: str, engine_class: type[Engine]) -> int:
+def run_training(settings: Training, step_name: str, engine_class: type[Engine], stop_request: StopRequest) -> int:
     """Train; gives the step's exit code. What can be checked without the other ranks is checked before they meet."""
-    stop_request = StopRequest(Path(settings.stop_file) if settings.stop_file else None, settings.time_limit_seconds)
     profiled_steps = parse_profile_steps(settings.profile_steps)
     events_url = choose_url(settings.scheduled_events_url, os.environ)
     manifest = read_manifest(settings.data)
@@ -131,6 +131,7 @@ def _put_together(given: _Given, engine_class: type[Engine], world: World, opene
         settings.checkpoints,
         world,
         _identity(settings, manifest),
+        settings=_settings_to_compare(settings, plan),
         keep=settings.keep_checkpoints,
         keep_best=settings.keep_best_checkpoint,
         asynchronous=settings.asynchronous_checkpoints,
@@ -227,7 +228,7 @@ def _warm_up(run: TrainingRun) -> None:
 
     def loss() -> torch.Tensor:
         with run.precision.autocast():
-            return run.task.loss(run.engine.model, sample) * 0.0
+            return require_loss(run.task.loss(run.engine.model, sample)) * 0.0
 
     run.engine.warm_up(loss)
     restore_random_state(state, run.world.device)
@@ -285,6 +286,13 @@ def _identity(settings: Training, manifest: Manifest) -> dict[str, Any]:
         "global_batch_size": settings.global_batch_size,
         "dataset": manifest.digest(),
     }
+
+
+def _settings_to_compare(settings: Training, plan: TrainingPlan) -> dict[str, Any]:
+    """What else decides the numbers: changed in the middle of a training, it is said."""
+    names = ("learning_rate", "warmup_fraction", "weight_decay", "gradient_clip_norm", "label_smoothing")
+    others = {name: getattr(settings, name) for name in (*names, "augmentation", "precision")}
+    return {"total_steps": plan.total_steps, **others}
 
 
 def _settings_record(given: _Given, engine: Engine) -> dict[str, Any]:

@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.steps.errors import StepError
-from trainyard.steps.training.checkpoints.choosing import choose_checkpoint
+from trainyard.steps.training.checkpoints.choosing import choose_checkpoint, name_to_go_back_to
 from trainyard.steps.training.checkpoints.commit import Commit, Progress, read_commit, write_commit
 from trainyard.steps.training.checkpoints.host_copy import HostCopy
 from trainyard.steps.training.checkpoints.own_part import own_part
-from trainyard.steps.training.checkpoints.restoring import refuse_another_training, restore_engine, restore_randomness
+from trainyard.steps.training.checkpoints.restoring import (
+    changed_settings,
+    refuse_another_training,
+    restore_engine,
+    restore_randomness,
+)
 from trainyard.steps.training.checkpoints.retention import step_folder
 from trainyard.steps.training.checkpoints.saving import SaveRequest, Saving
 from trainyard.steps.training.checkpoints.state_files import RANDOM_PREFIX, in_file_order
@@ -39,6 +44,7 @@ class Checkpoints:
         world: World,
         identity: Mapping[str, Any],
         *,
+        settings: Mapping[str, Any] | None = None,
         keep: int = 2,
         keep_best: bool = False,
         asynchronous: bool = True,
@@ -48,6 +54,8 @@ class Checkpoints:
         self.failed_saves = 0
         """Checkpoints that could not be written, after which the training went on."""
         self._folder, self._world, self._identity = folder, world, identity
+        self._settings = settings or {}
+        self._went_back_to: str | None = None
         self._keep, self._keep_best, self._asynchronous = keep, keep_best, asynchronous
         self._ranks = Ranks(world)
         self._copy = HostCopy(world.device)
@@ -57,6 +65,7 @@ class Checkpoints:
 
     def choose(self, resume: str) -> Path | None:
         """The checkpoint to go on from, verified by all ranks. StepError where the one asked for is none."""
+        self._went_back_to = name_to_go_back_to(self._folder, resume)
         return choose_checkpoint(self._folder, resume, self._ranks)
 
     def load(self, folder: Path, engine: Engine, seed: int) -> Progress:
@@ -65,6 +74,8 @@ class Checkpoints:
         refuse_another_training(folder, commit.identity, self._identity)
         restore_engine(folder, commit, engine, self._ranks)
         restore_randomness(folder, commit, self._ranks, self._world.device, seed)
+        if warning := changed_settings(commit.settings, self._settings):
+            self._world.say(warning)
         if folder == step_folder(self._folder, commit.progress.step):
             self._loaded = commit.progress
         self._best_loss = math.inf if commit.best_validation_loss is None else commit.best_validation_loss
@@ -132,6 +143,8 @@ class Checkpoints:
             scalars=engine.scalars(),
             best_validation_loss=None if math.isinf(self._best_loss) else self._best_loss,
             is_best=is_best,
+            settings=self._settings,
+            went_back_to=self._went_back_to,
         )
         request = SaveRequest(step_folder(self._folder, progress.step), commit, self._keep, self._keep_best)
         return Saving(request, pieces, self._copy, self._ranks, beside_training=beside_training)

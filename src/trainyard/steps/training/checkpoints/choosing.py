@@ -2,22 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from trainyard.steps.errors import StepError
 from trainyard.steps.file_digests import file_sha256
 from trainyard.steps.file_errors import errors_name
 from trainyard.steps.training.checkpoints.commit import BrokenCheckpoint, Commit, SavedFile, read_commit
-from trainyard.steps.training.checkpoints.retention import checkpoint_folders, remove_checkpoint
+from trainyard.steps.training.checkpoints.retention import checkpoint_folders, is_checkpoint_name, set_aside
 from trainyard.steps.training.checkpoints.together import Ranks
 
 
 def choose_checkpoint(folder: Path, resume: str, ranks: Ranks) -> Path | None:
-    """The checkpoint to go on from, the same on every rank, verified. StepError where the one asked for is none."""
+    """The checkpoint to go on from, the same on every rank, verified. StepError where the one asked for is none.
+
+    A named checkpoint is where a training begins that has none of its own yet, so that the same command, started
+    again, goes on. Named in `folder` itself, what came after it counts only if it was made since going back.
+    """
     if resume == "never":
-        ranks.main(lambda: _remove_all(folder))
+        ranks.main(lambda: set_aside(folder))
         return None
-    for candidate in ranks.main(lambda: checkpoint_folders(folder)):
+    if resume == "auto":
+        return _first_whole(ranks.main(lambda: checkpoint_folders(folder)), ranks)
+    named = Path(resume)
+    back = ranks.main(lambda: name_to_go_back_to(folder, resume))
+    own = ranks.main(lambda: _since_going_back(folder, back) if back else checkpoint_folders(folder))
+    # What a training that went back has long removed need not be there any more.
+    if not ranks.main(named.is_dir) and not (back and own):
+        raise StepError(f"--resume {resume}: there is no such folder; auto, never or the folder of a checkpoint")
+    chosen = _first_whole(own, ranks)
+    if chosen is not None:
+        return chosen
+    within = ranks.main(lambda: checkpoint_folders(named))
+    if not within:
+        verify_checkpoint(named, ranks)
+        return named
+    newest = _first_whole(within, ranks)
+    if newest is None:
+        raise StepError(f"--resume {resume}: none of the checkpoints in this folder is whole")
+    return newest
+
+
+def name_to_go_back_to(folder: Path, resume: str) -> str | None:
+    """The name of the checkpoint that is asked for, when it is one of the training's own folder."""
+    named = Path(resume)
+    if resume in ("auto", "never") or not is_checkpoint_name(named.name):
+        return None
+    return named.name if named.parent.resolve() == folder.resolve() else None
+
+
+def _since_going_back(folder: Path, name: str) -> list[Path]:
+    return [checkpoint for checkpoint in checkpoint_folders(folder) if _went_back_to(checkpoint) == name]
+
+
+def _went_back_to(checkpoint: Path) -> str | None:
+    try:
+        return read_commit(checkpoint).went_back_to
+    except BrokenCheckpoint:
+        return None
+
+
+def _first_whole(candidates: Sequence[Path], ranks: Ranks) -> Path | None:
+    for candidate in candidates:
         try:
             verify_checkpoint(candidate, ranks)
         except BrokenCheckpoint as broken:
@@ -25,13 +71,7 @@ def choose_checkpoint(folder: Path, resume: str, ranks: Ranks) -> Path | None:
                 print(f"not resuming from {candidate.name}, which is no whole checkpoint: {broken}", flush=True)
         else:
             return candidate
-    if resume == "auto":
-        return None
-    named = Path(resume)
-    if not ranks.main(named.is_dir):
-        raise StepError(f"--resume {resume}: there is no such folder; auto, never or the folder of a checkpoint")
-    verify_checkpoint(named, ranks)
-    return named
+    return None
 
 
 def verify_checkpoint(folder: Path, ranks: Ranks) -> Commit:
@@ -61,9 +101,3 @@ def _verify_file(file: Path, saved: SavedFile) -> None:
         raise BrokenCheckpoint(f"{file} is missing") from None
     if digest != saved.sha256:
         raise BrokenCheckpoint(f"{file} is not what was written: its SHA-256 differs")
-
-
-def _remove_all(folder: Path) -> None:
-    for checkpoint in checkpoint_folders(folder):
-        print(f"--resume never: removing {checkpoint}", flush=True)
-        remove_checkpoint(checkpoint)

@@ -57,6 +57,10 @@ class Commit:
     """The lowest so far in this training, where the best checkpoint is kept."""
     is_best: bool = False
     """Whether that loss is this checkpoint's."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What else the numbers follow from, and may change when a training goes on."""
+    went_back_to: str | None = None
+    """The folder beside this one's that its training was told to go back to by --resume."""
     files: Mapping[str, SavedFile] = field(default_factory=dict)
     """One per rank, in the order of ranks."""
 
@@ -107,7 +111,7 @@ def _refuse_another_version(folder: Path, document: dict[str, Any]) -> None:
     age = "an older" if int(match[1]) < int(CHECKPOINT_FORMAT.rpartition("/")[2]) else "a newer"
     raise StepError(
         f"{folder} was made by {age} version of Trainyard ({document['format']}; this one reads {CHECKPOINT_FORMAT}): "
-        "go on with that version, or give --resume never to start anew (which removes the checkpoints that are there)"
+        "go on with that version, or give --resume never to start anew (which sets them aside)"
     )
 
 

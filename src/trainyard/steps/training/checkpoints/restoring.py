@@ -29,8 +29,18 @@ def refuse_another_training(folder: Path, saved: Mapping[str, Any], now: Mapping
     if different:
         raise StepError(
             f"{folder} belongs to another training: it had {'; '.join(different)}. "
-            "--resume never starts anew (and removes the checkpoints that are there)."
+            "--resume never starts anew, and sets the checkpoints aside."
         )
+
+
+def changed_settings(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """What is said of settings that are not as they were; None when all are."""
+    changed = [f"{name} {saved[name]}, now {now[name]}" for name in now if saved.get(name, now[name]) != now[name]]
+    if not changed:
+        return None
+    return (
+        f"warning: the checkpoint was made with other settings: it had {'; '.join(changed)}. The training goes on so."
+    )
 
 
 def restore_engine(folder: Path, commit: Commit, engine: Engine, ranks: Ranks) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 from pathlib import Path
@@ -18,11 +19,16 @@ def step_folder(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}"
 
 
+def is_checkpoint_name(name: str) -> bool:
+    """Whether a folder of this name is meant to be a checkpoint."""
+    return _FOLDER_NAME.fullmatch(name) is not None
+
+
 def checkpoint_folders(folder: Path) -> list[Path]:
     """What looks like a checkpoint, the newest step first."""
     if not folder.is_dir():
         return []
-    found = [child for child in folder.iterdir() if _FOLDER_NAME.fullmatch(child.name)]
+    found = [child for child in folder.iterdir() if is_checkpoint_name(child.name)]
     return sorted(found, key=_step, reverse=True)
 
 
@@ -50,6 +56,18 @@ def remove_checkpoint(folder: Path) -> None:
     (folder / COMMIT_FILE).unlink(missing_ok=True)
     if folder.is_dir():
         shutil.rmtree(folder)
+
+
+def set_aside(folder: Path) -> None:
+    """Move all checkpoints into a folder of their own beside them, where no training looks for them unasked."""
+    found = checkpoint_folders(folder)
+    if not any((checkpoint / COMMIT_FILE).is_file() for checkpoint in found):
+        return
+    aside = next(path for number in itertools.count(1) if not (path := folder / f"set-aside-{number}").exists())
+    aside.mkdir()
+    for checkpoint in found:
+        checkpoint.rename(aside / checkpoint.name)
+    print(f"--resume never: the checkpoints that were there now lie in {aside}", flush=True)
 
 
 def _no_longer_kept(newest: Path, keep: int, *, keep_best: bool) -> list[Path]:

@@ -7,6 +7,7 @@ each is called as a whole, and together they hold nearly all parameters.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,12 +18,21 @@ from trainyard.steps.configs.training import Training
 
 _LEAST_SHARE = 0.1
 """Of the model's parameters: a smaller list, such as one of heads, is not worth an exchange of its own per element."""
+_MOST_COMPILED_SHAPES = 64
+"""Beyond them torch leaves a block uncompiled. Its own limit, 8, is less than a model with several stages has."""
 
 
 def find_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
     """The model's repeated layers in the order of their registration; none where it has no large ModuleList."""
     least = _LEAST_SHARE * _size(model)
-    return [block for blocks in _outermost_lists(model) if _size(blocks) > least for block in blocks if _size(block)]
+    blocks = (block for blocks in _outermost_lists(model) if _size(blocks) > least for block in blocks if _size(block))
+    return list(dict.fromkeys(blocks))
+
+
+def find_separate_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The blocks that share no parameter with the rest of the model, as those of models that tie layers do."""
+    places = _places(model)
+    return [block for block in find_blocks(model) if all(places[key] == own for key, own in _places(block).items())]
 
 
 def prepare_blocks(model: torch.nn.Module, settings: Training) -> None:
@@ -32,9 +42,21 @@ def prepare_blocks(model: torch.nn.Module, settings: Training) -> None:
         for block in blocks:
             _compute_again(block)
     if settings.compile:
+        _prepare_compiler()
         # Block by block: equal blocks are compiled once, and an engine's exchanges between them still overlap.
         for block in blocks:
-            block.compile()
+            # Each shape for itself: kernels for any shape are slower, and a training that met a small last batch would
+            # compute other bits from there on than one that resumes after it.
+            block.compile(dynamic=False)
+
+
+def _prepare_compiler() -> None:
+    import torch._dynamo
+
+    # Blocks of one class share their count of shapes: those of each of its stages, of small last batches, evaluation.
+    torch._dynamo.config.recompile_limit = _MOST_COMPILED_SHAPES
+    # Blocks are what DDP's exchanges overlap with; within them, torch would cut the graph at each of DDP's buckets.
+    torch._dynamo.config.optimize_ddp = False
 
 
 def _outermost_lists(module: torch.nn.Module) -> Iterator[torch.nn.ModuleList]:
@@ -48,6 +70,12 @@ def _outermost_lists(module: torch.nn.Module) -> Iterator[torch.nn.ModuleList]:
 def _is_container(module: torch.nn.Module) -> bool:
     """Whether a module has no forward of its own, so that only what it contains can be a block."""
     return isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict)
+
+
+def _places(module: torch.nn.Module) -> Counter[int]:
+    """In how many places each parameter is, by its identity."""
+    parameters = (parameter for part in module.modules() for parameter in part._parameters.values())
+    return Counter(id(parameter) for parameter in parameters if parameter is not None)
 
 
 def _size(module: torch.nn.Module) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from trainyard.steps.errors import StepError
 from trainyard.steps.training.engines.base import Engine, EngineParts
 from trainyard.steps.training.engines.blocks import prepare_blocks
 from trainyard.steps.training.fragments import Fragment, refuse_other_layouts, replicated_state
@@ -18,6 +19,9 @@ from trainyard.steps.training.optimizing.optimizer import gradient_seed, new_opt
 # Said of every depthwise convolution: the strides of dimensions of size one differ in name only.
 warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
 
+_UNFINISHED = "Expected to have finished reduction in the prior iteration"
+"""What DDP says, one step later, of a parameter that it waited for."""
+
 
 class DDPEngine(Engine):
     """One replica per rank."""
@@ -26,7 +30,7 @@ class DDPEngine(Engine):
 
     def __init__(self, parts: EngineParts) -> None:
         self._world, settings = parts.world, parts.settings
-        self._clip_norm = settings.gradient_clip_norm
+        self._clip_norm, self._is_compiled = settings.gradient_clip_norm, settings.compile
         self._loss_scale = LossScale(self._world.device, enabled=settings.precision == "fp16")
         self._replica = parts.new_model().to(self._world.device)
         refuse_other_layouts(self._replica)
@@ -34,26 +38,41 @@ class DDPEngine(Engine):
         self._optimizer = new_optimizer(
             self._replica.parameters(), settings.weight_decay, fused=settings.fused_optimizer
         )
-        device_ids = [self._world.device.index] if self._world.device.type == "cuda" else None
-        self.model = self._ddp = DistributedDataParallel(
-            self._replica, device_ids=device_ids, gradient_as_bucket_view=True
-        )
+        self.model = self._ddp = self._wrapped()
         self._trained = [parameter for parameter in self._replica.parameters() if parameter.requires_grad]
 
-    def micro_batch(self, *, is_last: bool) -> AbstractContextManager[object]:
+    @contextmanager
+    def micro_batch(self, *, is_last: bool) -> Iterator[None]:
         """No exchange of gradients before the step's last micro-batch."""
-        return nullcontext() if is_last else self._ddp.no_sync()
+        with nullcontext() if is_last else self._ddp.no_sync():
+            try:
+                yield
+            except RuntimeError as failure:
+                if _UNFINISHED not in str(failure):
+                    raise
+                raise StepError(
+                    "some parameters had no part in the loss of the last step, though all have in that of the first "
+                    "sample: let each loss depend on every parameter, or train with train_fsdp"
+                ) from None
 
     def warm_up(self, loss: Callable[[], torch.Tensor]) -> None:
-        """Let DDP settle how it groups gradients, which it does after its first backward pass.
+        """Find out whether there are parameters without a gradient, and let DDP settle how it groups gradients.
 
-        The grouping decides in which order three or more ranks' numbers are added. Settled before the first step of
-        every attempt, it makes a resumed training add in the same order as an undisturbed one. In evaluation mode,
-        so that no running statistic moves.
+        DDP looks for parameters without a gradient in each step only where there are some: that takes time. It groups
+        after its first backward pass, and the grouping decides in which order three or more ranks' numbers are added.
+        Settled before the first step of every attempt, it makes a resumed training add in the same order as an
+        undisturbed one. In evaluation mode, so that no running statistic moves.
         """
-        if self._world.size > 2:
+        # A compiled model shall be compiled for its micro-batches, not for a single sample.
+        with torch.compiler.set_stance("force_eager") if self._is_compiled else nullcontext():
             self._ddp.eval()
-            loss().backward()
+            with self._ddp.no_sync():
+                loss().backward()
+            if any(parameter.grad is None for parameter in self._trained):
+                self._optimizer.zero_grad()
+                self.model = self._ddp = self._wrapped(find_unused_parameters=True)
+            if self._world.size > 2:
+                loss().backward()
             self._optimizer.zero_grad()
             self._ddp.train()
 
@@ -91,3 +110,11 @@ class DDPEngine(Engine):
     def whole_model(self) -> torch.nn.Module:
         """The replica."""
         return self._replica
+
+    def _wrapped(self, *, find_unused_parameters: bool = False) -> DistributedDataParallel:
+        return DistributedDataParallel(
+            self._replica,
+            device_ids=[self._world.device.index] if self._world.device.type == "cuda" else None,
+            gradient_as_bucket_view=True,
+            find_unused_parameters=find_unused_parameters,
+        )

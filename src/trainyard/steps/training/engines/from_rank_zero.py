@@ -55,6 +55,9 @@ class ModelFromRankZero:
 
 def without_memory(new_model: Callable[[], torch.nn.Module]) -> torch.nn.Module:
     """The model on the meta device: names and shapes."""
+    # Models import it, which in torch 2.8 fails while a device is set.
+    import torch._dynamo
+
     try:
         with torch.device("meta"):
             model = new_model()

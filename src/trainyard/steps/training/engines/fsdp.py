@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from trainyard.steps.configs.train_fsdp import TrainFSDP
 from trainyard.steps.errors import StepError
 from trainyard.steps.training.engines.base import Engine, EngineParts
-from trainyard.steps.training.engines.blocks import find_blocks, prepare_blocks
+from trainyard.steps.training.engines.blocks import find_separate_blocks, prepare_blocks
 from trainyard.steps.training.engines.from_rank_zero import ModelFromRankZero
 from trainyard.steps.training.engines.whole_model import whole_model
 from trainyard.steps.training.fragments import MODEL_KEY, Fragment, named_once, refuse_other_layouts, whole_tensor
@@ -168,10 +168,17 @@ def _shard(built: ModelFromRankZero, settings: TrainFSDP) -> list[FSDPModule]:
     )
     offload = CPUOffloadPolicy(pin_memory=on_gpu) if settings.cpu_offload else OffloadPolicy()
     units = []
-    for unit in [*find_blocks(built.module), built.module]:
+    for unit in [*find_separate_blocks(built.module), built.module]:
         built.bring(unit)
         reshard = settings.reshard_after_forward and unit is not built.module
-        units.append(
-            fully_shard(unit, mesh=mesh, reshard_after_forward=reshard, mp_policy=precision, offload_policy=offload)
+        sharded = fully_shard(
+            unit, mesh=mesh, reshard_after_forward=reshard, mp_policy=precision, offload_policy=offload
         )
+        # Gathered once, as torch 2.8 then makes new storage for rows that it pads: only after that they stay in place.
+        sharded.unshard()
+        sharded.reshard()
+        if not on_gpu:
+            # Gloo of torch 2.8 gives the sum for a mean (https://github.com/pytorch/pytorch/issues/162338).
+            sharded.set_force_sum_reduction_for_comms(True)
+        units.append(sharded)
     return units

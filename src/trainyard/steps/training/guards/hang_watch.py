@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import queue
 import sys
 import threading
 import time
@@ -26,6 +27,7 @@ _PART_OF_TIMEOUT = 0.5
 _PART_IN_LONG_WORK = 0.9
 _LOOKS_PER_LIMIT = 8
 _LONGEST_PAUSE_SECONDS = 5.0
+_SILENT_STORE = "rank 0, which keeps the store that the ranks meet at, does not answer"
 
 
 @dataclass(frozen=True)
@@ -121,10 +123,21 @@ class HangWatch:
     def _find_late_ranks(self, store: Store | None) -> None:
         # By then the others have told where they stand.
         self._closed.wait(2 * self._pause_seconds)
-        places = _published(store, self._size) if store else {0: self._place}
-        self.finding = late_ranks(places)
-        if self._rank == 0 or self._rank in ranks_behind(places):
+        places = self._places(store) if store else {0: self._place}
+        self.finding = _SILENT_STORE if places is None else late_ranks(places)
+        if places is None or self._rank == 0 or self._rank in ranks_behind(places):
             print(f"rank {self._rank}: {self.finding}", file=self._log, flush=True)
+
+    def _places(self, store: Store) -> Mapping[int, Place | None] | None:
+        """Where every rank is; None when the store does not answer, for whose answer torch would wait without end."""
+        answers: queue.SimpleQueue[Mapping[int, Place | None]] = queue.SimpleQueue()
+        threading.Thread(
+            target=lambda: answers.put(_published(store, self._size)), name="hang-watch-question", daemon=True
+        ).start()
+        try:
+            return answers.get(timeout=2 * self._pause_seconds)
+        except queue.Empty:
+            return None
 
     def _connect(self) -> Store | None:
         """A connection of its own: the main thread may be waiting on the process group's."""

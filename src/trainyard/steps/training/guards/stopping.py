@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from trainyard.steps.configs.training import Training
+
 _LOOK_EVERY_SECONDS = 1.0
 """A stop file may lie on a network mount, where each look costs a round trip."""
 
@@ -22,6 +24,11 @@ class StopRequest:
         self._time_limit_seconds = time_limit_seconds
         self._deadline = time.monotonic() + (float("inf") if time_limit_seconds is None else time_limit_seconds)
         signal.signal(signal.SIGTERM, self._on_signal)
+
+    @classmethod
+    def of(cls, settings: Training) -> StopRequest:
+        """As a step's settings have it."""
+        return cls(Path(settings.stop_file) if settings.stop_file else None, settings.time_limit_seconds)
 
     def ask(self, reason: str) -> None:
         """Ask to stop; from any thread."""

@@ -24,6 +24,8 @@ if not torch.cuda.is_available():
 _CONFIG_FILE, _WEIGHTS_FILE = "config.json", "model.safetensors"
 _WEIGHTS_FILES = (_WEIGHTS_FILE, "model.safetensors.index.json")
 """The second lists the files of weights that are spread over several."""
+_PICKLED_WEIGHTS_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+"""Never read: a pickle can run code."""
 
 
 class ModelNeeds(ABC):
@@ -49,7 +51,7 @@ class ModelNeeds(ABC):
 
     @abstractmethod
     def require_fit(self, config: Any, what: str) -> None:
-        """StepError when a model with weights, called `what`, is for another kind of data."""
+        """StepError when a model, called `what`, is for another kind of data."""
 
 
 def new_model(model_type: str, overrides: str | None, needs: ModelNeeds) -> torch.nn.Module:
@@ -61,8 +63,6 @@ def new_model(model_type: str, overrides: str | None, needs: ModelNeeds) -> torc
     settings = parse_overrides(overrides)
     if (Path(model_type) / _CONFIG_FILE).is_file():
         return _from_folder(Path(model_type), settings, needs)
-    if "/" in model_type or Path(model_type).exists():
-        raise StepError(f"--model-type {model_type}: there is no folder of that name with a {_CONFIG_FILE} in it")
 
     from transformers import AutoConfig
 
@@ -73,15 +73,19 @@ def new_model(model_type: str, overrides: str | None, needs: ModelNeeds) -> torc
         **needs.settings_of(defaults, has_weights=False),
         **_own_names(settings, defaults),
     }
-    return _build(model_type, lambda: _auto(needs).from_config(AutoConfig.for_model(model_type, **settings)))
+    model = _build(model_type, lambda: _auto(needs).from_config(AutoConfig.for_model(model_type, **settings)))
+    config: Any = model.config
+    needs.require_fit(config, f"--model-overrides {overrides}: the model")
+    return model
 
 
 def load_model(folder: Path, needs: ModelNeeds) -> torch.nn.Module:
     """A trained model. StepError when the folder holds none, or one for other data."""
-    for name in (_CONFIG_FILE, _WEIGHTS_FILE):
-        if not (folder / name).is_file():
-            raise StepError(f"{folder} holds no trained model: {name} is missing")
-    model = _pretrained(folder, needs, {})
+    if not (folder / _CONFIG_FILE).is_file():
+        raise StepError(f"{folder} holds no trained model: {_CONFIG_FILE} is missing")
+    if not _has_weights(folder):
+        raise StepError(f"{folder} holds no trained model: {_WEIGHTS_FILE} is missing")
+    model = _pretrained(folder, needs, {}, head_may_be_new=False)
     config: Any = model.config
     needs.require_fit(config, f"the model in {folder}")
     return model
@@ -117,25 +121,54 @@ def _from_folder(folder: Path, settings: Mapping[str, Any], needs: ModelNeeds) -
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
     except (ValueError, KeyError, TypeError, OSError) as failure:
         raise StepError(f"--model-type {folder}: its {_CONFIG_FILE} cannot be used: {_first_line(failure)}") from None
-    has_weights = any((folder / name).is_file() for name in _WEIGHTS_FILES)
+    has_weights = _has_weights(folder)
     for name, value in {
         **needs.settings_of(config, has_weights=has_weights),
         **_own_names(settings, config),
     }.items():
         setattr(config, name, value)
-    if has_weights:
-        needs.require_fit(config, f"--model-type {folder}: the model")
+    needs.require_fit(config, f"--model-type {folder}: the model")
     # Where only names and shapes are wanted, no rank reads weights that another brings.
     if not has_weights or torch.get_default_device().type == "meta":
         return _build(str(folder), lambda: _auto(needs).from_config(config))
-    return _pretrained(folder, needs, {"config": config, **needs.pretrained_options})
+    return _pretrained(folder, needs, {"config": config, **needs.pretrained_options}, head_may_be_new=True)
 
 
-def _pretrained(folder: Path, needs: ModelNeeds, options: Mapping[str, Any]) -> torch.nn.Module:
-    return _build(
-        str(folder),
-        lambda: _auto(needs).from_pretrained(folder, local_files_only=True, use_safetensors=True, **options),
-    )
+def _has_weights(folder: Path) -> bool:
+    """Whether a folder has weights to begin with. StepError for some that are not read."""
+    if any((folder / name).is_file() for name in _WEIGHTS_FILES):
+        return True
+    for name in _PICKLED_WEIGHTS_FILES:
+        if (folder / name).is_file():
+            raise StepError(
+                f"{folder / name} is not read, because a pickle can run code: have transformers write the weights as "
+                f"{_WEIGHTS_FILE} (`model.save_pretrained(folder)`), or remove it to train a new model"
+            )
+    return False
+
+
+def _pretrained(
+    folder: Path, needs: ModelNeeds, options: Mapping[str, Any], *, head_may_be_new: bool
+) -> torch.nn.Module:
+    """The model with its weights. StepError where some are not there: transformers makes up what it does not find."""
+    missing: list[str] = []
+
+    def build() -> Any:
+        model, found = _auto(needs).from_pretrained(
+            folder, local_files_only=True, use_safetensors=True, output_loading_info=True, **options
+        )
+        missing.extend(sorted(found["missing_keys"]))
+        return model
+
+    model = _build(str(folder), build)
+    if head_may_be_new:
+        missing = [name for name in missing if name.startswith(f"{model.base_model_prefix}.")]
+    if missing:
+        more = f" and {len(missing) - 1} more are" if len(missing) > 1 else " is"
+        raise StepError(
+            f"{folder}: {missing[0]}{more} missing in the weights of the model that {_CONFIG_FILE} describes"
+        )
+    return model
 
 
 def _auto(needs: ModelNeeds) -> Any:
@@ -160,10 +193,13 @@ def _refuse_unknown_type(model_type: str, needs: ModelNeeds) -> None:
     from transformers.models.auto import modeling_auto
 
     known = getattr(modeling_auto, needs.types_table)
-    if model_type not in known:
-        close = difflib.get_close_matches(model_type, known, n=3)
-        meant = f"did you mean {' or '.join(close)}?" if close else f"there is {', '.join(sorted(known))}"
-        raise StepError(f"--model-type {model_type!r} is no {needs.kind} of this version of transformers; {meant}")
+    if model_type in known:
+        return
+    if "/" in model_type or Path(model_type).exists():
+        raise StepError(f"--model-type {model_type}: there is no folder of that name with a {_CONFIG_FILE} in it")
+    close = difflib.get_close_matches(model_type, known, n=3)
+    meant = f"did you mean {' or '.join(close)}?" if close else f"there is {', '.join(sorted(known))}"
+    raise StepError(f"--model-type {model_type!r} is no {needs.kind} of this version of transformers; {meant}")
 
 
 def _own_names(settings: Mapping[str, Any], config: Any) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,3 +58,19 @@ class LanguageModelNeeds(ModelNeeds):
                 f"{what} takes at most {positions} tokens at once; the dataset's rows have {self.sequence_length}. "
                 f"Prepare the text with --sequence-length {positions}"
             )
+
+
+@contextmanager
+def rows_are_not_packed() -> Iterator[None]:
+    """Spare a forward pass transformers' look for several texts packed in a row, whose answer a host waits for.
+
+    It follows from positions, which a row of ours counts from its beginning to its end.
+    """
+    from transformers import masking_utils
+
+    look = masking_utils.find_packed_sequence_indices
+    masking_utils.find_packed_sequence_indices = lambda position_ids: None
+    try:
+        yield
+    finally:
+        masking_utils.find_packed_sequence_indices = look

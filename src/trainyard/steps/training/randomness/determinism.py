@@ -4,21 +4,62 @@ from __future__ import annotations
 
 import os
 import random
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 
+from trainyard.steps.errors import StepError
+
 _CUBLAS_WORKSPACE = ":4096:8"
 """One of two settings that make cuBLAS deterministic: docs.nvidia.com/cuda/cublas, "Results Reproducibility"."""
 
+_NOT_DETERMINISTIC = " does not have a deterministic implementation"
+"""What torch says of an operation, after its name."""
+
 
 def ask_for_determinism() -> None:
-    """Choose deterministic algorithms; where torch has none, it warns and goes on. Before any work on a GPU."""
+    """Choose deterministic algorithms; where torch has none, it warns and goes on. Before any work on a GPU.
+
+    Backward passes are stricter: see `deterministic_backward`.
+    """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", _CUBLAS_WORKSPACE)
     torch.use_deterministic_algorithms(True, warn_only=True)
     # Else every torch.empty is written once before it is used, for the sake of code that reads what it never wrote.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
+    # Said where a backward pass is not a step's.
+    warnings.filterwarnings("ignore", r".* attention defaults to a non-deterministic algorithm")
+    # Its backward pass has no deterministic algorithm; flash attention's has one, see `deterministic_backward`.
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+@contextmanager
+def deterministic_backward() -> Iterator[None]:
+    """Insist on determinism in a backward pass, if it was asked for. StepError names what has no such algorithm.
+
+    Only when it is insisted on do the backward passes of flash and memory-efficient attention choose theirs (torch's
+    attention_backward.cu): with a warning for the rest, as in forward passes, they add in whatever order comes.
+    """
+    if not torch.are_deterministic_algorithms_enabled():
+        yield
+        return
+    warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch._C._set_deterministic_algorithms(True, warn_only=False)  # the public function also imports the compiler
+    try:
+        yield
+    except RuntimeError as failure:
+        operation, found, _ = str(failure).partition(_NOT_DETERMINISTIC)
+        if not found:
+            raise
+        raise StepError(
+            f"{operation.split()[-1]} in the model's backward pass has no deterministic algorithm on this device; "
+            "--deterministic false trains without one"
+        ) from None
+    finally:
+        torch._C._set_deterministic_algorithms(True, warn_only=warns_only)
 
 
 def seed_everything(seed: int) -> None:

@@ -21,12 +21,17 @@ def find_task(name: str) -> type[Task]:
         meant = f"did you mean {close[0]}?" if close else f"there is {', '.join(_BUILT_IN)}"
         raise StepError(f"--task {name!r} is unknown; {meant} Your own is given as package.module:Class.")
     module_name, _, class_name = _BUILT_IN.get(name, name).partition(":")
+    if not module_name or not class_name:
+        raise StepError(f"--task {name!r} lacks a name: your own is given as package.module:Class")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as failure:
         if failure.name is None or not f"{module_name}.".startswith(f"{failure.name}."):
             raise StepError(f"--task {name}: {module_name} needs a module that is not here: {failure.name}") from None
         raise StepError(f"--task {name}: there is no module {failure.name} in the job's code folder") from None
+    except SyntaxError as failure:
+        place = f"{failure.filename}:{failure.lineno}"
+        raise StepError(f"--task {name}: {place} is not valid Python: {failure.msg}") from None
     task_class = getattr(module, class_name, None)
     if task_class is None:
         close = difflib.get_close_matches(class_name, dir(module), n=1)
@@ -34,4 +39,6 @@ def find_task(name: str) -> type[Task]:
         raise StepError(f"--task {name}: the module {module_name} has no class {class_name}{meant}")
     if not (isinstance(task_class, type) and issubclass(task_class, Task)):
         raise StepError(f"--task {name}: {class_name} is not a class that derives from {Task.__module__}.Task")
+    if missing := sorted(task_class.__abstractmethods__):
+        raise StepError(f"--task {name}: {class_name} lacks {' and '.join(missing)}, which every task defines")
     return task_class

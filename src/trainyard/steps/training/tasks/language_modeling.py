@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from collections.abc import Mapping
 from functools import cached_property
@@ -16,10 +17,11 @@ from torch.nn import functional
 
 from trainyard.steps.dataset.manifest import Manifest
 from trainyard.steps.errors import StepError
+from trainyard.steps.file_digests import file_sha256
 from trainyard.steps.json_files import write_json
-from trainyard.steps.tokenising.vocabulary import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
+from trainyard.steps.tokenising.vocabulary import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, read_tokenizer
 from trainyard.steps.training.models.from_transformers import load_model, new_model, save_model
-from trainyard.steps.training.models.language_models import LanguageModelNeeds
+from trainyard.steps.training.models.language_models import LanguageModelNeeds, rows_are_not_packed
 from trainyard.steps.training.samples.batches import Tensors
 from trainyard.steps.training.tasks.base import Sample, SampleRequest, Task, TaskSettings
 
@@ -46,6 +48,7 @@ class LanguageModeling(Task):
         if manifest.text is None:
             raise StepError(f"the task language_modeling needs tokens; this dataset holds {manifest.content}")
         self._text = manifest.text
+        self._require_tokenizer_of_the_dataset()
         self._length = manifest.arrays["tokens"].shape[0] - 1
         self._needs = LanguageModelNeeds(self._text.vocabulary_size, self._length, self._text.end_of_text)
 
@@ -92,10 +95,10 @@ class LanguageModeling(Task):
         if generation.pad_token_id is None:  # generating in batches needs one
             generation.pad_token_id = self._text.end_of_text
         save_model(model, folder)
-        config = json.loads(self._dataset_file(TOKENIZER_CONFIG_FILE).read_text(encoding="utf-8"))
+        config = json.loads((self._dataset / TOKENIZER_CONFIG_FILE).read_text(encoding="utf-8"))
         config["model_max_length"] = self._length
         write_json(folder / TOKENIZER_CONFIG_FILE, config)
-        shutil.copyfile(self._dataset_file(TOKENIZER_FILE), folder / TOKENIZER_FILE)
+        shutil.copyfile(self._dataset / TOKENIZER_FILE, folder / TOKENIZER_FILE)
 
     def load_model(self, folder: Path) -> torch.nn.Module:
         """A model that a training step saved. StepError when it does not fit the dataset."""
@@ -117,7 +120,9 @@ class LanguageModeling(Task):
             tokens.append(_draw(logits[: self._text.vocabulary_size], request.temperature, generator))
             if tokens[-1] == self._text.end_of_text:
                 break
-        return Sample(tokenizer.decode(prompt), tokenizer.decode(tokens))
+        text = tokenizer.decode(tokens)
+        # A prompt may end in the middle of a character, which is whole in the text.
+        return Sample(os.path.commonprefix([tokenizer.decode(prompt), text]), text)  # noqa: RUF071 – of characters
 
     def _beginning(self, request: SampleRequest) -> list[int]:
         first_row = request.split.gather(np.zeros(1, dtype=np.int64))["tokens"][0, : _PROMPT_TOKENS + 1]
@@ -129,32 +134,38 @@ class LanguageModeling(Task):
         tokens = tokens.long()
         targets = tokens[:, 1:]
         inputs = tokens[:, :-1].masked_fill(tokens[:, :-1] == self._text.padding, self._text.end_of_text)
-        logits = model(input_ids=inputs, use_cache=False).logits
+        with rows_are_not_packed():
+            logits = model(input_ids=inputs, use_cache=False).logits
         return functional.cross_entropy(
             logits.flatten(0, 1).float(), targets.flatten(), ignore_index=self._text.padding, reduction=reduction
         )
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
-        from tokenizers import Tokenizer
+        return read_tokenizer(self._dataset / TOKENIZER_FILE)
 
-        return Tokenizer.from_file(str(self._dataset_file(TOKENIZER_FILE)))
-
-    def _dataset_file(self, name: str) -> Path:
+    @property
+    def _dataset(self) -> Path:
         assert self.manifest.folder is not None
-        file = self.manifest.folder / name
-        if not file.is_file():
-            raise StepError(f"{file} is missing: a dataset of tokens has it beside its manifest")
-        return file
+        return self.manifest.folder
+
+    def _require_tokenizer_of_the_dataset(self) -> None:
+        """StepError where the files that the trained model needs as well are not there, or not what they were."""
+        for file in (self._dataset / TOKENIZER_FILE, self._dataset / TOKENIZER_CONFIG_FILE):
+            if not file.is_file():
+                raise StepError(f"{file} is missing: a dataset of tokens has it beside its manifest")
+        if file_sha256(self._dataset / TOKENIZER_FILE) != self._text.tokenizer_sha256:
+            raise StepError(
+                f"{self._dataset / TOKENIZER_FILE} is not what was written: its SHA-256 differs from the dataset's "
+                "manifest"
+            )
 
     def _require_same_tokens(self, folder: Path) -> None:
         """StepError when the folder of a model has another vocabulary than the dataset: every number would be wrong."""
         file = folder / TOKENIZER_FILE
         if not file.is_file():
             return
-        from tokenizers import Tokenizer
-
-        if Tokenizer.from_file(str(file)).get_vocab() != self._tokenizer.get_vocab():
+        if read_tokenizer(file).get_vocab() != self._tokenizer.get_vocab():
             raise StepError(
                 f"{folder} has another vocabulary than the dataset: prepare the text with the model's own "
                 f"(--tokenizer {folder})"
