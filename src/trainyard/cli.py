@@ -21,14 +21,12 @@ from trainyard.terminal import (
     seconds,
     short,
     table,
+    take_any_character,
     when,
 )
 
 if TYPE_CHECKING:
     from trainyard.author.project import Project
-    from trainyard.lint.linter import LintResult
-    from trainyard.lint.settings import LintSettings
-    from trainyard.spec.diagnostic import Diagnostic
     from trainyard.spec.model import Pipeline
 
 _FORMATS_OF_LINT = ("text", "json", "sarif", "github")
@@ -41,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     from trainyard.spec.diagnostic import SpecError
 
     words = list(arguments) if arguments is not None else None
+    take_any_character()
     try:
         trainyard_command.main(args=words, prog_name="trainyard", color=colour_choice())
     except SpecError as error:
@@ -177,48 +176,31 @@ def lint(
       trainyard lint --fix                    mend mistyped names and unquoted texts in place
       trainyard lint --format sarif my/folder for code scanning; github and json for others
     """
-    from trainyard.lint.reporting.summary import summarise
+    from trainyard.commands.lint import LintOptions
+    from trainyard.commands.lint import lint as check
 
-    if fix and write_baseline:
-        raise click.UsageError("--fix and --write-baseline exclude each other: fix first, then write what remains.")
-    chosen = [Path(path) for path in (*paths, *more_paths)] or _folders_to_lint()
-    settings, result = _lint(chosen)
-    if fix:
-        result = _fix(chosen, settings, result)
-    found = _with_profile_findings(result.diagnostics, chosen)
-    file = baseline or settings.baseline
-    if write_baseline:
-        if file is None:
-            raise click.UsageError("--write-baseline: say where, with --baseline FILE.")
-        from trainyard.lint.baseline import read_baseline
-        from trainyard.lint.baseline import write_baseline as write
-
-        written = write(file, found, result.files, read_baseline(file) if file.exists() else None)
-        click.echo(f"{short(file)} knows {count(written, 'finding')} now", err=True)
-        return
-    left = _without_known(found, file, result.files)
-    diagnostics = _with_template_lines(left)
-    _print_findings(diagnostics, output_format)
-    if output_format == "text":
-        known, fixable = len(found) - len(left), 0 if fix else _count_fixable(left)
-        click.echo(summarise(diagnostics, result.files_checked, known=known, fixable=fixable), err=True)
-    if any(diagnostic.severity == "error" for diagnostic in diagnostics):
+    options = LintOptions(output_format, fix, baseline, write_baseline)
+    if not check([Path(path) for path in (*paths, *more_paths)], options):
         sys.exit(1)
 
 
 @trainyard_command.command(short_help="A rule of lint in full, with an example.")
-@click.argument("rule")
-def explain(rule: str) -> None:
-    """What a rule of lint means, what Azure ML does, and how it is mended. RULE is an id or a name.
+@click.argument("subject", metavar="[RULE | FILE]", required=False)
+def explain(subject: str | None) -> None:
+    """What a rule means, what Azure ML does, and how it is mended; without one, the list of all rules.
+
+    RULE is an id or a name. With a FILE: the rules that find something in it.
 
     \b
     Examples:
+      trainyard explain                      all rules, a line each
       trainyard explain AML206
       trainyard explain unknown-command-port
+      trainyard explain pipelines/ddp.yaml
     """
-    from trainyard.lint.explanation import as_text, find_rule
+    from trainyard.commands.explain import explanation_of
 
-    click.echo(as_text(find_rule(rule)))
+    click.echo(explanation_of(subject))
 
 
 # plan, graph ----------------------------------------------------------------------------------------------------------
@@ -296,8 +278,10 @@ def run(
       trainyard run pipelines/ddp.yaml --max-processes 2 --set inputs.epochs=3
       trainyard run pipelines/ddp.yaml --from evaluate --set jobs.evaluate.inputs.minimum_accuracy=0.98
     """
+    from trainyard.commands.lint import errors_that_stop_a_run
     from trainyard.local.display import Display
     from trainyard.local.runner import RunOptions, run_pipeline
+    from trainyard.spec.diagnostic import SpecError
 
     chosen = _chosen_file(file, file_option)
     path = _render_aside(chosen, profile) if profile else chosen
@@ -311,7 +295,8 @@ def run(
         from_job=from_job,
         use_cache=not no_cache,
     )
-    _refuse_what_lint_calls_an_error(path)
+    if errors := errors_that_stop_a_run(path):
+        raise SpecError(errors)
     record = run_pipeline(_load(path), options, Display(quiet=quiet))
     _conclude(record.folder, chosen)
 
@@ -494,132 +479,10 @@ def _root() -> Path:
         return Path.cwd()
 
 
-def _folders_to_lint() -> list[Path]:
-    """The project's folders with Azure ML files, from whichever folder of it; none outside a project."""
-    from trainyard.lint.linter import STANDARD_FOLDERS
-
-    return [folder for folder in (_root() / name for name in STANDARD_FOLDERS) if folder.is_dir()]
-
-
-def _lint(paths: Sequence[Path]) -> tuple[LintSettings, LintResult]:
-    """What lint finds with the settings of the project that the paths lie in, and these."""
-    import gc
-
-    # Documents are kept to the end: looking for cycles among them again and again takes half of the time.
-    gc.disable()
-    try:
-        from trainyard.lint.linter import lint as check
-        from trainyard.lint.rules import RULES
-        from trainyard.lint.settings import settings_for
-
-        settings = settings_for(paths, RULES)
-        return settings, check(paths, settings)
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
-def _fix(paths: Sequence[Path], settings: LintSettings, result: LintResult) -> LintResult:
-    """Mend what can be mended, say what was, and give what remains."""
-    from trainyard.lint.fixes import fix
-    from trainyard.lint.linter import lint as check
-
-    fixed = fix(result, lambda texts: check(paths, settings, texts), lambda file: not _is_rendered(file))
-    for each in fixed.mended:
-        click.echo(f"fixed {short(each.span.file)}:{each.span.line}: {each.message} -> {each.replacement}", err=True)
-    remaining = [diagnostic for diagnostic in fixed.result.diagnostics if diagnostic.replacement is not None]
-    for file in sorted({diagnostic.span.file for diagnostic in remaining if _is_rendered(diagnostic.span.file)}):
-        click.echo(f"not fixed: {short(file)} is rendered; its template, named below, is the place", err=True)
-    return fixed.result
-
-
-def _is_rendered(file: Path) -> bool:
-    from trainyard.author.rendered_files import read_rendered
-    from trainyard.spec.diagnostic import SpecError
-
-    try:
-        return read_rendered(file) is not None
-    except SpecError:
-        # Another version of Trainyard rendered it.
-        return True
-
-
-def _count_fixable(diagnostics: Sequence[Diagnostic]) -> int:
-    """How many findings `--fix` would try to mend; a rendered file is mended in its template."""
-    return sum(each.replacement is not None and not _is_rendered(each.span.file) for each in diagnostics)
-
-
-def _without_known(
-    diagnostics: Sequence[Diagnostic], baseline: Path | None, checked: Sequence[Path]
-) -> list[Diagnostic]:
-    """Findings that the baseline does not know, and its entries that nothing was found for."""
-    if baseline is None:
-        return list(diagnostics)
-    from trainyard.lint.baseline import read_baseline
-
-    return read_baseline(baseline).sift(diagnostics, checked)
-
-
-def _print_findings(diagnostics: Sequence[Diagnostic], output_format: str) -> None:
-    """Findings for people on stderr; for programs on stdout."""
-    if output_format == "text":
-        print_diagnostics(diagnostics)
-        return
-    from trainyard.lint.reporting.github import as_github, checkout_folder
-    from trainyard.lint.reporting.json_list import as_json
-    from trainyard.lint.reporting.sarif import as_sarif
-
-    if output_format == "json":
-        click.echo(as_json(diagnostics, relative_to=Path.cwd()))
-    elif output_format == "sarif":
-        click.echo(as_sarif(diagnostics, relative_to=checkout_folder()))
-    elif diagnostics:
-        click.echo(as_github(diagnostics, relative_to=checkout_folder()))
-
-
 def _load(file: Path) -> Pipeline:
     from trainyard.spec.loading import load_pipeline
 
     return load_pipeline(file)
-
-
-def _with_profile_findings(diagnostics: Sequence[Diagnostic], paths: Sequence[Path]) -> list[Diagnostic]:
-    """Findings, with those of profiles said by their own reader, which follows `extends` and knows the machines."""
-    root = _root()
-    profiles = root / "profiles"
-    chosen = [path.resolve() for path in paths]
-    if not any(path in (profiles, *profiles.parents) or profiles in path.parents for path in chosen):
-        return list(diagnostics)
-    if not profiles.is_dir() or not (root / "templates").is_dir():
-        return list(diagnostics)
-    from trainyard.author.profiles import load_profile, profile_names
-    from trainyard.spec.diagnostic import SpecError
-
-    found: dict[Diagnostic, None] = {}
-    for name in profile_names(_project()):
-        file = root / "profiles" / f"{name}.yaml"
-        if not any(path in (file, *file.parents) for path in chosen):
-            continue
-        try:
-            load_profile(_project(), name)
-        except SpecError as error:
-            found.update(dict.fromkeys(error.diagnostics))
-    told = {diagnostic.span.file for diagnostic in found}
-    merged = [*(each for each in diagnostics if each.span.file not in told), *found]
-    return sorted(merged, key=lambda diagnostic: diagnostic.span)
-
-
-def _refuse_what_lint_calls_an_error(file: Path) -> None:
-    """A mistyped key that Azure ML ignores (`distributon:`) must not make a run that says nothing of the cluster's."""
-    from trainyard.lint.rules.references import NO_COMPUTE
-
-    settings, result = _lint([file])
-    found = _without_known(result.diagnostics, settings.baseline, result.files)
-    # This machine is the compute of a local run.
-    errors = [each for each in found if each.severity == "error" and each.rule != NO_COMPUTE.id]
-    if errors:
-        print_diagnostics(_with_template_lines(errors))
-        sys.exit(1)
 
 
 def _render_aside(file: Path, profile: str) -> Path:
@@ -694,17 +557,3 @@ def _overrides(texts: tuple[str, ...]) -> dict[str, str]:
             raise click.UsageError(f"--set {text}: KEY=VALUE is wanted.")
         overrides[key] = value
     return overrides
-
-
-def _with_template_lines(diagnostics: Sequence[Diagnostic]) -> Sequence[Diagnostic]:
-    """Add the template's and profile's lines to findings in rendered files, where this is a project of ours."""
-    if not diagnostics:
-        return diagnostics
-    from trainyard.author.project import NoProject, find_project
-    from trainyard.author.source_maps import relate
-
-    try:
-        project = find_project(Path.cwd())
-    except NoProject:
-        return diagnostics
-    return relate(diagnostics, project)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -19,13 +20,25 @@ def colour_choice() -> bool | None:
     return False if os.environ.get("NO_COLOR") else None
 
 
+def take_any_character() -> None:
+    """Have stdout and stderr write out (`\\u2026`) what their encoding does not hold, rather than fail at it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def print_diagnostics(diagnostics: Sequence[Diagnostic]) -> None:
     """Findings on stderr, each with its line and a caret."""
+    import shutil
+
+    from trainyard.lint.reporting.excerpts import WIDEST
     from trainyard.lint.reporting.text import as_text
 
     if diagnostics:
-        colour = sys.stderr.isatty() and colour_choice() is None
-        click.echo(as_text(diagnostics, colour=colour, relative_to=Path.cwd()), err=True, color=colour)
+        is_terminal = sys.stderr.isatty()
+        colour = is_terminal and colour_choice() is None
+        widest = min(WIDEST, shutil.get_terminal_size().columns) if is_terminal else WIDEST
+        click.echo(as_text(diagnostics, colour=colour, relative_to=Path.cwd(), widest=widest), err=True, color=colour)
 
 
 def fail(message: str, exit_code: int) -> NoReturn:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,9 @@ def test_findings_go_to_stderr_with_a_summary(trainyard: Run, here: Path) -> Non
     outcome = trainyard("lint", "c.yaml")
     assert (outcome.exit_code, outcome.stdout) == (1, "")
     assert outcome.stderr.startswith("c.yaml:4:1: error[AML101] unknown key 'is_determinstic'")
-    assert outcome.stderr.endswith("1 error, 0 warnings in 1 file; --fix mends 1 of them\n")
+    assert outcome.stderr.endswith(
+        "\n\n1 error, 0 warnings in 1 file; --fix mends 1 of them; `trainyard explain AML101` tells more\n"
+    )
 
 
 def test_sarif_and_github_go_to_stdout(trainyard: Run, here: Path) -> None:
@@ -86,7 +91,7 @@ def test_a_baseline_from_the_first_day_to_the_last(trainyard: Run, here: Path) -
     (here / "c.yaml").write_text(COMPONENT)
     stale = trainyard("lint", "c.yaml")
     assert stale.exit_code == 0
-    assert "known.json:4:1: warning[AML803]" in stale.stderr
+    assert "known.json:4:5: warning[AML803]" in stale.stderr
     assert trainyard("lint", "c.yaml", "--write-baseline", "--baseline", "other.json").exit_code == 0
     assert trainyard("lint", "c.yaml", "--baseline", "other.json").stderr == "no findings in 1 file\n"
 
@@ -98,6 +103,7 @@ def test_a_baseline_from_the_first_day_to_the_last(trainyard: Run, here: Path) -
         (["--write-baseline", "--fix"], "--fix and --write-baseline exclude each other"),
         (["--baseline", "none.json"], "none.json: no such file"),
         (["--format", "xml"], "'xml' is not one of"),
+        (["-"], "not standard input"),
     ],
 )
 def test_wrong_use_exits_2(trainyard: Run, here: Path, arguments: list[str], words: str) -> None:
@@ -113,6 +119,61 @@ def test_wrong_settings_exit_2(trainyard: Run, here: Path) -> None:
     outcome = trainyard("lint", "c.yaml")
     assert outcome.exit_code == 2
     assert ".trainyard.toml: unknown key 'exclud'. Did you mean 'exclude'?" in outcome.stderr
+
+
+def test_a_folder_without_azure_files_says_that_nothing_was_checked(trainyard: Run, here: Path) -> None:
+    (here / "workflow.yaml").write_text("on: push\njobs: {}\n")
+    outcome = trainyard("lint", ".")
+    assert (outcome.exit_code, outcome.stderr) == (0, "no Azure ML files are among these: nothing was checked\n")
+
+
+@pytest.fixture
+def copied_project(tmp_path: Path) -> Path:
+    """Templates, a profile and what is rendered of them, in which nobody works."""
+    project = tmp_path / "project"
+    for folder in ("templates", "profiles", "components", "src/trainyard/steps/configs", "schemas"):
+        shutil.copytree(ROOT / folder, project / folder)
+    return project
+
+
+def test_a_project_is_found_from_its_files_wherever_one_works(
+    trainyard: Run, copied_project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(copied_project.parent)
+    component = copied_project / "components" / "evaluate.yaml"
+    component.write_text(component.read_text().replace("is_deterministic", "is_determinstic"))
+    (found,) = [
+        each
+        for each in json.loads(trainyard("lint", str(component), "--format", "json").stdout)
+        if each["rule"] == "AML101"
+    ]
+    assert found["file"] == "project/components/evaluate.yaml"
+    assert [related["file"] for related in found["related"]] == ["project/templates/components/_step.j2"]
+    profile = copied_project / "profiles" / "t4.yaml"
+    profile.write_text(profile.read_text().replace("nodes: 1", "nodes: many"))
+    assert "error[TY104]" in trainyard("lint", str(profile)).stderr
+    (copied_project / ".trainyard.toml").write_text('[lint]\nexclude = ["profiles/"]\n')
+    assert trainyard("lint", str(copied_project / "profiles")).exit_code == 0
+
+
+@pytest.mark.parametrize("output_format", ["text", "github"])
+def test_a_terminal_that_knows_few_characters_gets_them_written_out(here: Path, output_format: str) -> None:
+    (here / "c.yaml").write_text(COMPONENT + "description: 名前\nnäme: 1\n")
+    command = [sys.executable, "-m", "trainyard", "lint", "c.yaml", "--format", output_format]
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
+    done = subprocess.run(command, cwd=here, env=environment, capture_output=True, encoding="latin-1", check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_rules_are_explained_one_by_one_by_file_and_as_a_list(trainyard: Run, here: Path) -> None:
+    (here / "c.yaml").write_text(MISTAKEN)
+    assert trainyard("explain", "aml101").stdout.startswith("AML101 unknown-key (error)")
+    assert trainyard("explain", "c.yaml").stdout == trainyard("explain", "AML101").stdout
+    assert "TY104   error" in trainyard("explain").stdout
+    assert "none of its choices" in trainyard("explain", "TY104").stdout
+    unknown = trainyard("explain", "AML1O1")
+    assert (unknown.exit_code, unknown.stderr) == (2, "error: 'AML1O1' is no rule. Did you mean AML101?\n")
 
 
 def test_a_run_minds_the_settings_too(trainyard: Run, here: Path) -> None:

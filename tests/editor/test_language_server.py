@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from trainyard.spec.diagnostic import Span
+from trainyard.spec.documents import Node, read_document
+
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -82,6 +85,25 @@ def test_the_settings_name_every_kind_of_file() -> None:
 def test_files_of_the_repository_are_clean(server: LanguageServer, workspace: Path, name: str) -> None:
     file = workspace / name
     assert server.open(file, file.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("name", rendered_files())
+def test_every_key_of_the_repository_is_explained(server: LanguageServer, workspace: Path, name: str) -> None:
+    file = workspace / name
+    server.open(file, file.read_text(encoding="utf-8"))
+    silent = [
+        str(span)
+        for span in key_spans(read_document(file).root)
+        if len(server.hover(file, span.line, span.column + 1)) < 10
+    ]
+    assert silent == []
+
+
+def key_spans(node: Node) -> Iterator[Span]:
+    """Where each key beneath a value stands."""
+    for key, value in node.entries.values():
+        yield key.span
+        yield from key_spans(value)
 
 
 def test_our_schema_wins_over_the_one_that_a_rendered_file_names(server: LanguageServer, workspace: Path) -> None:

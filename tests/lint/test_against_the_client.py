@@ -88,11 +88,11 @@ def client_takes(file: Path, kind: str) -> bool:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            import azure.ai.ml as azure_ml
+            from azure.ai.ml.entities import _load_functions
 
-            loaded = azure_ml.load_component(file) if kind == "component" else azure_ml.load_job(file)
-            # A sweep is checked as it is loaded.
-            return (kind == "job" and loaded.type == "sweep") or bool(loaded._validate(raise_error=False).passed)
+            loaded = getattr(_load_functions, f"load_{kind}")(file)
+            # Sweeps, schedules and AutoML's jobs are checked as they are loaded.
+            return not hasattr(loaded, "_validate") or bool(loaded._validate(raise_error=False).passed)
     except Exception:
         # The client has many classes of errors, and raises plain TypeErrors too.
         return False
@@ -202,6 +202,38 @@ resources: {instance_type: standard_e4s_v3, runtime_version: '3.4'}
 """
 COMMAND_JOB = "type: command\ncommand: echo\nenvironment: azureml:e:1\ncompute: azureml:c\n"
 NESTED = "type: pipeline\nname: n\njobs: {a: {component: ./component.yaml}}\n"
+AUTOML_JOB = """\
+type: automl
+name: by-automl
+compute: azureml:c
+task: classification
+primary_metric: accuracy
+target_column_name: y
+training_data: {type: mltable, path: 'azureml:d:1'}
+"""
+EXPORT = (
+    WITH_COMPUTE
+    + """\
+    type: data_transfer
+    task: export_data
+    inputs: {source: {type: uri_file, path: 'azureml:d:1'}}
+    sink: {type: database, table_name: t, connection: 'azureml:c'}
+"""
+)
+SCHEDULE = """\
+$schema: https://azuremlschemas.azureedge.net/latest/schedule.schema.json
+name: weekly
+trigger: {type: cron, expression: '15 10 * * 1'}
+create_job: {type: pipeline, job: 'azureml:trained_last_week'}
+"""
+CONTROLLED = """\
+type: command
+name: decide
+version: 1
+command: echo ${{outputs.rounds}}
+environment: azureml:e:1
+outputs: {rounds: {type: integer, is_control: true, early_available: true}}
+"""
 TAKEN_FILES = [
     ("job", SWEEP),
     ("job", SWEEP.replace("sampling_algorithm: random", "sampling_algorithm: {type: random, seed: 3}")),
@@ -226,6 +258,16 @@ TAKEN_FILES = [
         "job",
         "type: pipeline\nsettings: {default_compute: azureml:c}\njobs:\n  a: {type: pipeline, component: ./n.yaml}\n",
     ),
+    ("job", AUTOML_JOB),
+    ("job", EXPORT),
+    ("schedule", SCHEDULE),
+    ("component", CONTROLLED),
+    ("job", "$schema: http://azureml/sdk-2-0/SparkJob.json\nname: wrangle\ninputs: {share: 0.5}\n" + SPARK_JOB),
+    ("job", "$schema: http://azureml/sdk-2-0/SparkComponent.json\nname: wrangle\n" + SPARK_JOB),
+    ("job", WITH_COMPUTE + NODE + "    environment: azureml:e:1\n"),
+    ("job", "description: d\ndescription: d\n" + COMMAND_JOB),
+    ("job", COMMAND_JOB + "inputs: {d: {path: /subscriptions/s/resourceGroups/r/data/d/versions/2}}\n"),
+    ("job", WITH_COMPUTE + "    component: azureml:score:1\n    inputs: {run_name: '${{parent.name}}'}\n"),
 ]
 REFUSED_FILES = [
     ("job", SWEEP.replace("goal: minimize", "goal: minimise")),
@@ -248,7 +290,27 @@ REFUSED_FILES = [
     ("job", COMMAND_JOB + "inputs: {a: {type: integer, value: 3}}\n"),
     ("job", "type: Pipeline\njobs:\n  a: {component: ./component.yaml}\n"),
     ("job", "type: pipeline\ninputs: {n: {type: integer, default: 3}}\njobs:\n  a: {component: ./component.yaml}\n"),
+    ("job", AUTOML_JOB.replace("accuracy", "mae")),
+    ("job", AUTOML_JOB.replace("task: classification\n", "")),
+    ("job", EXPORT.replace("type: database, table_name: t", "type: file_system, path: s3://b/t")),
+    ("job", SPARK_JOB.replace("instances: 1}", "instances: 1, spark.dynamicAllocation.minExecutors: 1}")),
+    ("job", SWEEP.replace("type: sweep\n", "")),
+    ("schedule", SCHEDULE.replace("type: pipeline, ", "")),
+    ("component", CONTROLLED.replace("type: integer", "type: uri_folder")),
 ]
+# What is true of none of these, though it looks so at a glance.
+SILENT_FILES = [
+    COMMAND_JOB + "environment_variables: {CONNECTION_STRING: 'InstrumentationKey=${INSTRUMENTATION_KEY}'}\n",
+    COMMAND_JOB.replace("echo", "echo ${{inputs.d}}") + "inputs: {d: {path: /subscriptions/s/data/d/versions/2}}\n",
+    "inputs: {watch: 'true'}\n"
+    + WITH_COMPUTE
+    + "    command: echo ${{inputs.w}}\n    environment: azureml:e:1\n    inputs: {w: '${{parent.inputs.watch}}'}\n",
+    WITH_COMPUTE
+    + "    component: ./writes.yaml\n    outputs: {o: {type: mltable}}\n"
+    + "  b:\n    component: ./reads.yaml\n    inputs: {t: '${{parent.jobs.a.outputs.o}}'}\n",
+]
+WRITES = "name: w\ncommand: ls ${{outputs.o}}\nenvironment: azureml:e:1\noutputs: {o: {type: uri_folder}}\n"
+READS = "name: r\ncommand: ls ${{inputs.t}}\nenvironment: azureml:e:1\ninputs: {t: {type: mltable}}\n"
 CASES = [("component", text) for text in TAKEN_COMPONENTS] + [("job", text) for text in TAKEN_JOBS]
 REFUSED = [("component", text) for text in REFUSED_COMPONENTS] + [("job", text) for text in REFUSED_JOBS]
 
@@ -281,6 +343,22 @@ def test_whole_files_that_the_client_refuses_have_one(tmp_path: Path, kind: str,
     file = write_whole(tmp_path, text)
     assert not client_takes(file, kind)
     assert has_errors(file)
+
+
+@pytest.mark.parametrize("text", SILENT_FILES, ids=["filled_in", "by_id", "one_word", "own_type"])
+def test_what_is_right_and_only_looks_wrong_is_passed_over(tmp_path: Path, text: str) -> None:
+    file = write_whole(tmp_path, text)
+    (tmp_path / "writes.yaml").write_text(WRITES)
+    (tmp_path / "reads.yaml").write_text(READS)
+    assert client_takes(file, "job")
+    assert [d for d in lint([file]).diagnostics if d.severity != "info"] == []
+
+
+def test_a_key_said_twice_is_told_more_sharply_when_something_is_lost(tmp_path: Path) -> None:
+    file = write_whole(tmp_path, "display_name: d\ndisplay_name: d\n" + COMMAND_JOB)
+    assert [(d.rule, d.severity) for d in lint([file]).diagnostics] == [("AML007", "warning")]
+    file.write_text("display_name: d\ndisplay_name: e\n" + COMMAND_JOB)
+    assert [(d.rule, d.severity) for d in lint([file]).diagnostics] == [("AML007", "error")]
 
 
 @pytest.mark.parametrize(("kind", "text"), REFUSED)

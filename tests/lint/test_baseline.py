@@ -128,8 +128,11 @@ def test_a_baseline_laid_out_anew_still_counts(spoilt: Path) -> None:
         ("{", "not JSON"),
         ("[]", r"its format is \[\]"),
         ('{"format": "trainyard.lint-baseline/9"}', r"its format is 'trainyard.lint-baseline/9'; this Trainyard reads"),
-        ('{"format": "trainyard.lint-baseline/1"}', "a finding has no 'findings'"),
-        ('{"format": "trainyard.lint-baseline/1", "findings": [{"file": "a"}]}', "a finding has no 'rule'"),
+        ('{"format": "trainyard.lint-baseline/1"}', "'findings' is to be a list"),
+        (
+            '{"format": "trainyard.lint-baseline/1", "findings": [{"file": "a"}]}',
+            "finding 1 is to be an object",
+        ),
     ],
 )
 def test_what_is_no_baseline_is_said_to_be_none(tmp_path: Path, text: str | None, words: str) -> None:
@@ -138,3 +141,20 @@ def test_what_is_no_baseline_is_said_to_be_none(tmp_path: Path, text: str | None
         file.write_text(text)
     with pytest.raises(UnusableBaseline, match=words):
         read_baseline(file)
+
+
+def test_a_baseline_named_from_here_does_the_same(spoilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(spoilt)
+    result, file = lint([spoilt]), Path("known.json")
+    assert write_baseline(file, result.diagnostics, result.files, None) == 2
+    assert write_baseline(file, result.diagnostics, result.files, read_baseline(file)) == 2
+    stale = read_baseline(file).sift([], result.files)
+    assert [(each.rule, each.span.line, each.span.column) for each in stale] == [("AML803", 4, 5), ("AML803", 5, 5)]
+
+
+def test_files_are_known_from_the_baseline_however_deep_it_lies(spoilt: Path) -> None:
+    file = spoilt / "a" / "b" / "c" / "known.json"
+    file.parent.mkdir(parents=True)
+    result = lint([spoilt])
+    write_baseline(file, result.diagnostics, result.files, None)
+    assert {identity.file for identity, _ in read_baseline(file).known} == {"../../../components/train.yaml"}

@@ -8,17 +8,37 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import UsageError
-from trainyard.lint.explanation import as_page, as_text, find_rule
+from trainyard.lint.explanation import as_list, as_page, as_text, find_rule
+from trainyard.lint.rules import RULES
 
 GENERATOR = Path(__file__).parents[2] / "docs" / "generate_rules.py"
 
 
 def test_a_rule_is_found_by_its_id_and_by_its_name() -> None:
     assert find_rule("aml206") is find_rule("unknown-command-port")
-    with pytest.raises(UsageError, match=r"no rule. Did you mean .aml"):
-        find_rule("AML20")
-    with pytest.raises(UsageError, match="docs/rules"):
-        find_rule("nothing of the kind")
+
+
+@pytest.mark.parametrize(
+    ("written", "hint"),
+    [
+        ("AML20", "Did you mean AML201 or AML202 or AML203?"),
+        ("206", "Did you mean AML206?"),
+        ("unknown-kye", "Did you mean 'unknown-key'?"),
+        ("AML999", "`trainyard explain` lists them all."),
+        ("", "`trainyard explain` lists them all."),
+    ],
+)
+def test_what_is_no_rule_is_answered_with_what_is(written: str, hint: str) -> None:
+    with pytest.raises(UsageError, match="is no rule") as unknown:
+        find_rule(written)
+    assert str(unknown.value).endswith(hint)
+
+
+def test_all_rules_are_listed_a_line_each() -> None:
+    lines = as_list(RULES.values(), {"TY101": "A profile extends one that is not there."}).splitlines()
+    assert len(lines) == len(RULES) + 1
+    assert lines[0].split()[:3] == ["AML001", "error", "unreadable-file"]
+    assert lines[-1].startswith("TY101   error")
 
 
 def test_the_terminal_gets_both_sides_of_the_example() -> None:

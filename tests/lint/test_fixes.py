@@ -96,6 +96,13 @@ def test_traps_of_yaml_are_quoted(project: Path) -> None:
     assert fixed.result.diagnostics == ()
 
 
+def test_what_must_be_a_text_is_quoted(project: Path) -> None:
+    pipeline = project / "pipelines" / "digits.yaml"
+    right = spoil(pipeline, ("experiment_name: digits", "experiment_name: 012"))
+    assert [each.rule for each in fix_in(project).mended] == ["AML103"]
+    assert pipeline.read_bytes() == right.replace(b"experiment_name: digits", b'experiment_name: "012"')
+
+
 def test_files_that_are_rendered_are_left_alone(project: Path) -> None:
     train = project / "components" / "train.yaml"
     spoil(train, TYPOS[0])
@@ -156,9 +163,25 @@ def test_what_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     file.write_text("comand: run\ntype: command\nname: c\nenvironment: azureml:e:1\n")
     # The superuser may write everywhere.
     monkeypatch.setattr("os.access", lambda *_: False)
-    with pytest.raises(UserError, match=r"c\.yaml: its fixes cannot be written: permission denied"):
+    with pytest.raises(
+        UserError, match=r"c\.yaml: its fixes cannot be written: permission denied. Nothing was changed"
+    ):
         fix_in(file)
     assert "comand" in file.read_text()
+
+
+def test_what_somebody_writes_meanwhile_is_not_lost(tmp_path: Path) -> None:
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text("comand: run\ntype: command\nname: c\nenvironment: azureml:e:1\n")
+
+    def relint(texts: Mapping[Path, str]) -> LintResult:
+        with (tmp_path / "b.yaml").open("a") as edited:
+            edited.write("# a line more\n")
+        return lint([tmp_path], texts=texts)
+
+    with pytest.raises(UserError, match=r"b\.yaml: it was changed while lint looked at it. Nothing was fixed"):
+        fix(lint([tmp_path]), relint)
+    assert (tmp_path / "a.yaml").read_text().startswith("comand")
 
 
 @pytest.mark.parametrize(

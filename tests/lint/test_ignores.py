@@ -31,6 +31,7 @@ def found_in(folder: Path, text: str) -> list[tuple[str, int, int]]:
         ("", "  # trainyard: ignore[AML101] set by the scheduler"),
         ("", " #trainyard:ignore[AML101]"),
         ("", "  # noqa # trainyard: ignore[AML101]"),
+        ("", "  # Trainyard Ignore [AML101] without a colon"),
         ("# trainyard: ignore[AML101] set by the scheduler\n", ""),
         ("# trainyard: ignore[AML101]\n# More about it.\n", ""),
         ("# trainyard: ignore-file[AML101]\n", ""),
@@ -51,6 +52,8 @@ def test_several_rules_in_one_comment(tmp_path: Path) -> None:
     text = COMPONENT.format(above="# trainyard: ignore[AML101,AML104]\n", beside="")
     assert found_in(tmp_path, text) == [("AML801", 3, 28)]
     assert found_in(tmp_path, text.replace(",AML104", "")) == []
+    for apart in ("][", "] [", "], [", "]  # trainyard: ignore["):
+        assert [rule for rule, _, _ in found_in(tmp_path, text.replace(",", apart))] == ["AML801"]
 
 
 def test_a_comment_speaks_of_its_line_alone(tmp_path: Path) -> None:
@@ -109,6 +112,9 @@ def test_a_comment_behind_a_block_of_text_is_one(tmp_path: Path) -> None:
         ("# trainyard: ignore[AML101", 14, "Write `# trainyard: ignore[AML101] reason`."),
         ("# trainyard: ignore-file all of it", 14, "Write `# trainyard: ignore-file[AML101] reason`."),
         ("# trainyard: ignroe[AML101]", 14, "Did you mean 'ignore'?"),
+        ("# trainyard: ignore-line[AML101]", 14, "Write `# trainyard: ignore[AML101] reason`."),
+        ("# trainyard: noqa", 14, "Write `# trainyard: ignore[AML101] reason`."),
+        ("# trainyard: ignore[*]", 21, "`trainyard explain` lists them all."),
         ("# trainyard: ignore[AML1O1]", 21, "Did you mean AML101?"),
         ("# trainyard: ignore[unknown-key]", 21, "Its id is AML101."),
         ("# trainyard: ignore[unknown-keys]", 21, "Did you mean 'unknown-key'?"),

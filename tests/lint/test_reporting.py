@@ -59,7 +59,17 @@ def test_nothing_in_a_file_steers_the_terminal(tmp_path: Path) -> None:
 
 def test_a_long_span_is_cut_with_its_line(tmp_path: Path) -> None:
     source, carets = excerpt_of(tmp_path, "x" * 1000, 1, 1001)
-    assert len(source) == len(carets) == 160
+    # 160 cells with the number before it.
+    assert len(source) == len(carets) == 156
+    assert source.endswith("x…")
+
+
+def test_a_line_is_cut_to_the_terminal_around_what_is_wrong(tmp_path: Path) -> None:
+    file = put(tmp_path, "a.yaml", "key: " + "名" * 30 + " wrong " + "x" * 60 + "\n")
+    found = [Diagnostic(Span(file, 1, 37, 1, 42), "AML001", "message")]
+    _, source, carets = as_text(found, colour=False, relative_to=tmp_path, widest=40).split("\n")
+    assert source == "1 | …名名名名名名 wrong xxxxxxxxxxxxxxx…"
+    assert carets == "  | " + " " * 14 + "^^^^^"
 
 
 def test_the_summary_says_what_can_be_done_next() -> None:
@@ -67,9 +77,11 @@ def test_the_summary_says_what_can_be_done_next() -> None:
         return Diagnostic(Span(Path("a")), "AML001", "message", severity)
 
     assert summarise([], 1) == "no findings in 1 file"
+    assert summarise([], 0) == "no Azure ML files are among these: nothing was checked"
     assert summarise([], 2, known=3) == "no findings in 2 files; 3 more known to the baseline"
     found = [finding("error"), finding("error"), finding("info")]
-    assert summarise(found, 4, fixable=1) == "2 errors, 1 warning in 4 files; --fix mends 1 of them"
+    line = "2 errors, 0 warnings, 1 note in 4 files; --fix mends 1 of them; `trainyard explain AML001` tells more"
+    assert summarise(found, 4, fixable=1) == line
 
 
 # SARIF
@@ -148,6 +160,23 @@ def test_sarif_of_names_that_addresses_do_not_hold(tmp_path: Path) -> None:
     assert second["artifactLocation"] == {"uri": "file:///elsewhere/a.yaml"}
     assert run["tool"]["driver"]["rules"][-1]["id"] == "TY101"
     assert [result["level"] for result in run["results"]] == ["warning", "note"]
+
+
+def test_sarif_carries_the_fix_that_would_be_written(tmp_path: Path) -> None:
+    file = put(
+        tmp_path, "c.yaml", "{type: command, description: 😀, 'comand': run, name: c, environment: azureml:e:1}\n"
+    )
+    (found,) = [each for each in lint([file]).diagnostics if each.replacement is not None]
+    (result,) = sarif_of([found], tmp_path)["results"]
+    # The smiling face takes two units of UTF-16, which is how editors count.
+    region = {"startLine": 1, "startColumn": 34, "endLine": 1, "endColumn": 42}
+    assert result["locations"][0]["physicalLocation"]["region"] == region
+    (fix,) = result["fixes"]
+    (change,) = fix["artifactChanges"]
+    assert change["artifactLocation"]["uri"] == "c.yaml"
+    assert change["replacements"] == [{"deletedRegion": region, "insertedContent": {"text": "'command'"}}]
+    rendered = json.loads(as_sarif([found], relative_to=tmp_path, is_fixable=lambda _: False))
+    assert "fixes" not in rendered["runs"][0]["results"][0]
 
 
 def test_no_findings_are_valid_sarif(tmp_path: Path) -> None:

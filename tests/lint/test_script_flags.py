@@ -137,3 +137,82 @@ def test_dataclasses_of_steps_with_their_bases(tmp_path: Path) -> None:
     assert set(flags.flags) == {"-h", "--help", "--data", "--rate", "--mode", "--extra-data"}
     assert {name for name, flag in flags.flags.items() if flag.is_required} == {"--data"}
     assert flags.flags["--mode"].choices == ("a", "b")
+
+
+def test_sub_commands_of_argparse(tmp_path: Path) -> None:
+    flags = flags_of(
+        tmp_path,
+        ARGPARSE
+        + """
+verbs = parser.add_subparsers(dest="verb", required=True)
+build = verbs.add_parser("build")
+build.add_argument("--size", type=int, required=True)
+group = build.add_argument_group("output")
+group.add_argument("--out")
+show = verbs.add_parser("show")
+show.add_argument("--all", action="store_true")
+""",
+    )
+    assert flags is not None
+    assert flags.needs_command
+    assert {name: sorted(command.flags) for name, command in flags.commands.items()} == {
+        "build": ["--help", "--out", "--size", "-h"],
+        "show": ["--all", "--help", "-h"],
+    }
+    size, everything = flags.commands["build"].flags["--size"], flags.commands["show"].flags["--all"]
+    assert (size.is_required, size.takes_value, size.number) == (True, True, "int")
+    assert everything.takes_value is False
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "verbs.add_parser('a')\n",
+        "a = verbs.add_parser('a', parents=[common])\n",
+        "a = verbs.add_parser(name)\n",
+        "a = verbs.add_parser('a')\nmore = a.add_subparsers()\nb = more.add_parser('b')\n",
+        "a = verbs.add_parser('a')\na = verbs.add_parser('b')\n",
+        "a = verbs.add_parser('a')\nown.add_argument('--b')\n",
+        "a = verbs.add_parser('a')\ngroup = own.add_argument_group('b')\n",
+    ],
+)
+def test_sub_commands_that_cannot_be_told_are_left_alone(tmp_path: Path, rest: str) -> None:
+    assert flags_of(tmp_path, ARGPARSE + "verbs = parser.add_subparsers()\n" + rest) is None
+
+
+HUGGING_FACE = """
+from dataclasses import dataclass, field
+from transformers import HfArgumentParser
+
+@dataclass
+class Settings:
+    data_folder: str
+    rate: float = 0.1
+    layers: list = field(default_factory=list)
+    fast: bool = True
+    made: int = field(init=False)
+"""
+
+
+def test_dataclasses_of_hf_argument_parser(tmp_path: Path) -> None:
+    flags = flags_of(
+        tmp_path, HUGGING_FACE + "settings, = HfArgumentParser((Settings,)).parse_args_into_dataclasses()\n"
+    )
+    assert flags is not None
+    assert {name for name, flag in flags.flags.items() if flag.is_required} == {"--data_folder", "--data-folder"}
+    assert {"--rate", "--layers", "--fast", "--no_fast", "--no-fast", "--help"} <= flags.flags.keys()
+    assert "--made" not in flags.flags
+    assert not flags.takes_others
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "from transformers import TrainingArguments\nHfArgumentParser((Settings, TrainingArguments))\n",
+        "@dataclass\nclass More(Settings):\n    depth: int = 3\nHfArgumentParser(More)\n",
+        "@dataclass\nclass More:\n    a: int = field(default=3, metadata={'aliases': '-d'})\nHfArgumentParser(More)\n",
+        "parser = HfArgumentParser(Settings)\nparser.add_argument('--more')\n",
+    ],
+)
+def test_dataclasses_from_elsewhere_are_left_alone(tmp_path: Path, rest: str) -> None:
+    assert flags_of(tmp_path, HUGGING_FACE + rest) is None

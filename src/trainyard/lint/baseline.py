@@ -7,6 +7,7 @@ keys and text (`lint/fingerprints.py`), never by its line.
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,10 @@ from trainyard.errors import UsageError
 from trainyard.lint.fingerprints import Fingerprints, Identity
 from trainyard.lint.rules.silencing import RULES, STALE_BASELINE
 from trainyard.spec.diagnostic import Diagnostic, Span
+from trainyard.spec.documents import shorten
 
 FORMAT = "trainyard.lint-baseline/1"
+_ANEW = "Remove it, and write it anew with `trainyard lint --write-baseline`."
 # What is said of silenced findings is not silenced itself.
 _NEVER_KNOWN = frozenset(rule.id for rule in RULES)
 
@@ -28,10 +31,10 @@ class UnusableBaseline(UsageError):
 
 @dataclass(frozen=True)
 class Baseline:
-    """Known findings with the line of the file that says so, once per line."""
+    """Known findings, each with where the file says so; `file` is absolute."""
 
     file: Path
-    known: tuple[tuple[Identity, int], ...] = ()
+    known: tuple[tuple[Identity, Span], ...] = ()
 
     def sift(self, diagnostics: Iterable[Diagnostic], checked: Collection[Path]) -> list[Diagnostic]:
         """The findings that are not known, and one for each entry that a checked file no longer has."""
@@ -44,21 +47,21 @@ class Baseline:
                 left[identity] -= 1
             else:
                 new.append(diagnostic)
-        return [*new, *self._stale(left, checked)]
+        return [*new, *sorted(self._stale(left, checked), key=lambda diagnostic: diagnostic.span)]
 
     def _stale(self, left: Counter[Identity], checked: Collection[Path]) -> Iterable[Diagnostic]:
         # Of equal entries the last are those that nothing was found for.
-        for identity, line in reversed(self.known):
+        for identity, span in reversed(self.known):
             if left[identity] > 0 and self._is_judged(identity, checked):
                 left[identity] -= 1
                 message = f"{identity.rule} is no longer found in {identity.file}"
                 where = f" at '{identity.keys}'" if identity.keys else ""
                 hint = "Take it out with `trainyard lint --write-baseline`."
-                yield STALE_BASELINE.found(Span(self.file, line, 1, line, 2), message + where, hint)
+                yield STALE_BASELINE.found(span, message + where, hint)
 
     def _is_judged(self, identity: Identity, checked: Collection[Path]) -> bool:
         """Whether the file of an entry was looked at, or is gone."""
-        file = self.file.parent / identity.file
+        file = _file_of(identity, self.file.parent)
         return file in checked or not file.exists()
 
 
@@ -68,38 +71,61 @@ def read_baseline(file: Path) -> Baseline:
         text = file.read_text(encoding="utf-8")
         document = json.loads(text)
     except OSError as error:
-        hint = "`trainyard lint --write-baseline` makes it."
-        raise UnusableBaseline(f"baseline {file}: {(error.strerror or str(error)).lower()}. {hint}") from None
-    except ValueError as error:
-        raise UnusableBaseline(f"baseline {file}: not JSON: {error}") from None
+        raise UnusableBaseline(
+            f"baseline {file}: {(error.strerror or str(error)).lower()}. `trainyard lint --write-baseline` makes it."
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise UnusableBaseline(f"baseline {file}: not JSON: {error}. {_ANEW}") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         found = document.get("format") if isinstance(document, dict) else document
-        raise UnusableBaseline(f"baseline {file}: its format is {found!r}; this Trainyard reads {FORMAT!r}.")
-    try:
-        known = [Identity(*(str(entry[name]) for name in Identity._fields)) for entry in document["findings"]]
-    except (KeyError, TypeError) as error:
-        raise UnusableBaseline(f"baseline {file}: a finding has no {error}; write the baseline anew.") from None
-    lines = [number for number, line in enumerate(text.splitlines(), start=1) if line.lstrip().startswith('{"file"')]
-    if len(lines) != len(known):
-        # Laid out anew by another program: the whole is named.
-        lines = [1] * len(known)
-    return Baseline(file, tuple(zip(known, lines, strict=True)))
+        raise UnusableBaseline(
+            f"baseline {file}: its format is {shorten(repr(found))}; this Trainyard reads '{FORMAT}'. {_ANEW}"
+        )
+    entries = document.get("findings")
+    if not isinstance(entries, list):
+        raise UnusableBaseline(f"baseline {file}: 'findings' is to be a list. {_ANEW}")
+    known = [_identity(file, number, entry) for number, entry in enumerate(entries, start=1)]
+    absolute = Path(os.path.abspath(file))
+    return Baseline(absolute, tuple(zip(known, _spans(absolute, text, len(known)), strict=True)))
+
+
+def _identity(file: Path, number: int, entry: object) -> Identity:
+    if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in Identity._fields):
+        wanted = ", ".join(Identity._fields)
+        raise UnusableBaseline(f"baseline {file}: finding {number} is to be an object of texts: {wanted}. {_ANEW}")
+    return Identity(*(entry[name] for name in Identity._fields))
+
+
+def _spans(file: Path, text: str, findings: int) -> list[Span]:
+    """Where each finding is written; all at the beginning when another program has laid the file out anew."""
+    spans = [
+        Span(file, number, line.index("{") + 1, number, len(line.rstrip(", ")) + 1)
+        for number, line in enumerate(text.splitlines(), start=1)
+        if line.lstrip().startswith('{"file"')
+    ]
+    return spans if len(spans) == findings else [Span(file, 1, 1, 1, 2)] * findings
 
 
 def write_baseline(
     file: Path, diagnostics: Sequence[Diagnostic], checked: Collection[Path], previous: Baseline | None
 ) -> int:
     """Write the findings as known; those of files that were not checked this time stay. Gives how many it holds."""
-    fingerprints = Fingerprints(file.parent)
+    folder = Path(os.path.abspath(file)).parent
+    fingerprints = Fingerprints(folder)
     identities = [fingerprints.identity(each) for each in diagnostics if each.rule not in _NEVER_KNOWN]
     if previous is not None:
         identities += [
             identity
             for identity, _ in previous.known
-            if (file.parent / identity.file) not in checked and (file.parent / identity.file).exists()
+            if _file_of(identity, folder) not in checked and _file_of(identity, folder).exists()
         ]
-    lines = ",\n".join(f"    {json.dumps(identity._asdict())}" for identity in sorted(identities))
+    lines = ",".join(f"\n    {json.dumps(identity._asdict())}" for identity in sorted(identities))
     file.write_text(
-        f'{{\n  "format": {json.dumps(FORMAT)},\n  "findings": [\n{lines}\n  ]\n}}\n', encoding="utf-8", newline="\n"
+        f'{{\n  "format": {json.dumps(FORMAT)},\n  "findings": [{lines}\n  ]\n}}\n', encoding="utf-8", newline="\n"
     )
     return len(identities)
+
+
+def _file_of(identity: Identity, folder: Path) -> Path:
+    """The file of a finding, as the linter names it: absolute, without `..`."""
+    return Path(os.path.abspath(folder / identity.file))

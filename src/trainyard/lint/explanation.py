@@ -6,24 +6,28 @@ from collections.abc import Iterable, Mapping
 
 from trainyard.errors import UsageError
 from trainyard.lint.rule import EXAMPLE_FILE, Rule
+from trainyard.lint.rule_names import hint_for
 from trainyard.lint.rules import RULES
-from trainyard.suggestions import close_match
 
 _SILENCE = "`# trainyard: ignore[{id}] reason` at the end of the line, or on the line above, silences it there."
 
 
 def find_rule(text: str) -> Rule:
     """A rule by its id or its name, in any case. Raises UsageError, with the closest, for what is none."""
-    by_name = {name.lower(): rule for rule in RULES.values() for name in (rule.id, rule.name)}
-    rule = by_name.get(text.strip().lower())
-    if rule is None:
-        raise _unknown(text, by_name)
-    return rule
+    wanted = text.strip().lower()
+    for rule in RULES.values():
+        if wanted in (rule.id.lower(), rule.name):
+            return rule
+    raise UsageError(f"{text!r} is no rule. {hint_for(text.strip(), RULES)}")
 
 
-def _unknown(text: str, by_name: Mapping[str, Rule]) -> UsageError:
-    hint = close_match(text, by_name) or "They are numbered as AML206 is; docs/rules/README.md lists them."
-    return UsageError(f"{text!r} is no rule. {hint}")
+def as_list(rules: Iterable[Rule], others: Mapping[str, str]) -> str:
+    """All rules, a line each: id, severity, name and meaning; and others, of which the meaning is all there is."""
+    listed = sorted(rules, key=lambda rule: rule.id)
+    widest = max(len(rule.name) for rule in listed)
+    lines = [f"{rule.id}  {_severity(rule):<7}  {rule.name:<{widest}}  {rule.meaning}" for rule in listed]
+    lines += [f"{id:<6}  {'error':<7}  {'':<{widest}}  {meaning}" for id, meaning in others.items()]
+    return "\n".join(lines).replace("`", "'")
 
 
 def as_text(rule: Rule) -> str:

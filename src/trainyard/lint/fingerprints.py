@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.lint.reporting.places import file_name
+from trainyard.lint.reporting.places import relative_name
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.documents import Document, Node, read_document, shorten
 
@@ -34,7 +34,7 @@ class Fingerprints:
     def identity(self, diagnostic: Diagnostic) -> Identity:
         """What a finding is known by."""
         span = diagnostic.span
-        name = Path(file_name(span.file, self._relative_to)).as_posix()
+        name = relative_name(span.file, self._relative_to)
         outline = self._outline(span.file)
         if outline is None:
             # What is no YAML has no keys; its text is of no use either when it cannot be read.

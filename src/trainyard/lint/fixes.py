@@ -6,6 +6,7 @@ not there before; where all fixes together fail that, they are tried half by hal
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import tempfile
@@ -42,15 +43,20 @@ def fix(result: LintResult, relint: Relint, is_writable: Callable[[Path], bool] 
     What a fix brings to light is fixed too, so that a second call finds nothing to do.
     """
     texts: dict[Path, str] = {}
+    before: dict[Path, str] = {}
     mended: list[Diagnostic] = []
     for _ in range(_MOST_ROUNDS):
         fixable = [d for d in result.diagnostics if d.replacement is not None and is_writable(d.span.file)]
-        done, written = _Round(texts, result, relint).fix(fixable)
+        this_round = _Round(texts, result, relint)
+        done, written = this_round.fix(fixable)
         if not done:
             break
         mended += done
+        before = {**{file: this_round.text_of(file) for file in written}, **before}
         texts.update(written)
         result = relint(_without_marks(texts))
+    for file in texts:
+        _refuse_if_unwritable(file, before[file])
     for file, text in texts.items():
         _write(file, text)
     return Fixed(tuple(mended), result)
@@ -100,11 +106,15 @@ class _Round:
             by_file.setdefault(diagnostic.span.file, []).append(diagnostic)
         done, texts = [], {}
         for file, wanted in by_file.items():
-            before = self._before(file)
-            assert before is not None
-            texts[file], written = apply(before, wanted)
+            texts[file], written = apply(self.text_of(file), wanted)
             done += written
         return done, texts
+
+    def text_of(self, file: Path) -> str:
+        """The text that a file's fixes are seen against."""
+        text = self._before(file)
+        assert text is not None
+        return text
 
     def _before(self, file: Path) -> str | None:
         if file not in self._read:
@@ -123,7 +133,7 @@ def apply(text: str, fixable: Iterable[Diagnostic]) -> tuple[str, list[Diagnosti
             continue
         start = starts[span.line - 1] + span.column - 1 + shift
         end = starts[span.end_line - 1] + span.end_column - 1 + shift
-        written = _as_written(text[start:end], diagnostic.replacement)
+        written = written_as(text[start:end], diagnostic.replacement)
         if written is None or start < at:
             continue
         parts += [text[at:start], written]
@@ -132,8 +142,8 @@ def apply(text: str, fixable: Iterable[Diagnostic]) -> tuple[str, list[Diagnosti
     return "".join([*parts, text[at:]]), done
 
 
-def _as_written(old: str, new: str | None) -> str | None:
-    """How a replacement is written where `old` stands, with its quotes; None where that is not plainly to be told."""
+def written_as(old: str, new: str | None) -> str | None:
+    """How a finding's replacement is written where `old` stands, with its quotes; None where that is in doubt."""
     if new is None or not old.strip() or "\n" in old or "\r" in old or old[0] in "&!|>*":
         return None
     if old[0] in _QUOTES and new[0] not in _QUOTES:
@@ -167,17 +177,27 @@ def _read(file: Path) -> str | None:
         return None
 
 
-def _write(file: Path, text: str) -> None:
-    """Replace a file at once and whole, through links, with its permissions."""
+def _refuse_if_unwritable(file: Path, before: str) -> None:
+    """Raise UserError, before any file is written, for one that may not be, or has changed since it was read."""
     target = Path(os.path.realpath(file))
-    mode = stat.S_IMODE(target.stat().st_mode)
-    if not os.access(target, os.W_OK):
-        raise UserError(f"{file}: its fixes cannot be written: permission denied.")
+    if not (os.access(target, os.W_OK) and os.access(target.parent, os.W_OK)):
+        raise UserError(f"{file}: its fixes cannot be written: permission denied. Nothing was changed.")
+    if _read(file) != before:
+        raise UserError(f"{file}: it was changed while lint looked at it. Nothing was fixed; run it again.")
+
+
+def _write(file: Path, text: str) -> None:
+    """Replace a file at once and whole, through links, with its permissions and owner."""
+    target = Path(os.path.realpath(file))
+    status = target.stat()
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as temporary:
             temporary.write(text.encode("utf-8"))
-        os.chmod(name, mode)
+        with contextlib.suppress(PermissionError):
+            # Root, as in a container, would else take the file over.
+            os.chown(name, status.st_uid, status.st_gid)
+        os.chmod(name, stat.S_IMODE(status.st_mode))
         os.replace(name, target)
     except BaseException:
         os.unlink(name)

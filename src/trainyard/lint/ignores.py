@@ -19,12 +19,17 @@ from trainyard.lint.rule_names import hint_for
 from trainyard.lint.rules.silencing import BAD_IGNORE, UNUSED_IGNORE
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Loader, line_starts
-from trainyard.suggestions import close_match
+from trainyard.suggestions import slips
 
 _COMMENT = re.compile(r"(?<!\S)#[^\r\n\x85\u2028\u2029]*")
 _LINE_BREAK = re.compile(r"[\r\n\x85\u2028\u2029]")
-_DIRECTIVE = re.compile(r"#\s*trainyard:\s*(?P<word>[A-Za-z_-]+)\s*(?P<ids>\[[^\]]*\]?)?")
+# With rules in brackets it can be meant for nobody else, also where the colon is left out or letters are capitals.
+_DIRECTIVE = re.compile(
+    r"#\s*(?:trainyard:|(?i:trainyard)\s*:?(?=\s*(?i:ignore(?:-file)?)\s*\[))\s*"
+    r"(?P<word>[A-Za-z_-]+)\s*(?P<ids>(?:\[[^\]]*\]?[\s,]*)+)?"
+)
 _WORDS = ("ignore", "ignore-file")
+_FORM = "Write `# trainyard: {word}[AML101] reason`."
 _ID = re.compile(r"[^\s,\[\]]+")
 
 
@@ -69,7 +74,7 @@ class Ignores:
 
 def read_ignores(file: Path, text: str, rules: Mapping[str, Rule]) -> Ignores | None:
     """The ignore comments in the text of a YAML file; None when there is no comment that speaks to Trainyard."""
-    if "trainyard:" not in text or _DIRECTIVE.search(text) is None:
+    if _DIRECTIVE.search(text) is None:
         return None
     reader = _Reader(file, text, rules)
     for start, comment in _comments(text, reader.scalars):
@@ -110,16 +115,19 @@ class _Reader:
 
     def read(self, start: int, comment: str) -> None:
         """Take a comment for what it says, if it speaks to us."""
-        directive = _DIRECTIVE.search(comment)
-        if directive is None:
-            return
-        word, ids = directive["word"], directive["ids"]
+        for directive in _DIRECTIVE.finditer(comment):
+            self._read_directive(start, directive)
+
+    def _read_directive(self, start: int, directive: re.Match[str]) -> None:
+        word, ids = directive["word"].lower(), (directive["ids"] or "").rstrip(", \t")
         if word not in _WORDS:
             span = self._span(start + directive.start("word"), start + directive.end("word"))
-            self._problem(span, f"'trainyard: {word}' says nothing to the linter", close_match(word, _WORDS))
-        elif ids is None or not ids.endswith("]") or _ID.search(ids) is None:
-            span = self._span(start + directive.start("word"), start + directive.end())
-            self._problem(span, f"'{word}' names no rule", f"Write `# trainyard: {word}[AML101] reason`.")
+            meant = next((known for known in _WORDS if slips(word, known) <= 1), None)
+            hint = f"Did you mean '{meant}'?" if meant else _FORM.format(word=_WORDS[0])
+            self._problem(span, f"'trainyard: {directive['word']}' says nothing to the linter", hint)
+        elif not ids.endswith("]") or _ID.search(ids) is None:
+            span = self._span(start + directive.start("word"), start + directive.start("word") + len(word + ids))
+            self._problem(span, f"'{word}' names no rule", _FORM.format(word=word))
         else:
             first, last = (1, len(self._starts)) if word == "ignore-file" else self._lines_meant(start)
             for found in _ID.finditer(ids):

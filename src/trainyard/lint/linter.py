@@ -11,6 +11,7 @@ from pathlib import Path
 from trainyard.errors import UsageError
 from trainyard.lint.ignores import Ignores, read_ignores, silence
 from trainyard.lint.rules import COMMAND_CHECKS, DOCUMENT_CHECKS, PIPELINE_CHECKS, RULES
+from trainyard.lint.rules.machines import BF16_WITHOUT_HARDWARE
 from trainyard.lint.rules.types import MODE_UNSUITED
 from trainyard.lint.schema_checks import check_schema
 from trainyard.lint.settings import LintSettings
@@ -98,6 +99,8 @@ def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
 
 
 def _missing(path: Path, absolute: Path) -> str:
+    if str(path) == "-":
+        return "lint reads files and folders, not standard input: components are found from a file's place"
     siblings = os.listdir(absolute.parent) if absolute.parent.is_dir() else []
     match = closest(absolute.name, siblings)
     return f"there is no file or folder '{path}'" + (f"; did you mean '{path.parent / match}'?" if match else "")
@@ -233,7 +236,7 @@ class _Session:
         for diagnostic in found:
             if diagnostic.rule != rule_ids.MISSING_KEY:
                 yield diagnostic
-            elif any(other.span in unknown for other in diagnostic.related):
+            elif diagnostic.span in unknown or any(other.span in unknown for other in diagnostic.related):
                 # One mistake: the key is there under a mistyped name, which is reported where it is written.
                 self._said_as_typo.add(_place(diagnostic))
             elif not is_partial:
@@ -307,6 +310,9 @@ def _on_one_line(diagnostic: Diagnostic) -> Diagnostic:
 def _same_matter(new: Diagnostic, known: Diagnostic) -> bool:
     # How YAML misreads a value is the lesser part of whatever else is wrong with it.
     if new.rule == rule_ids.YAML_TRAP or new.rule == known.rule == rule_ids.BAD_REFERENCE:
+        return True
+    # A precision that cannot be given at all is on no machine.
+    if new.rule == BF16_WITHOUT_HARDWARE.id and known.rule == rule_ids.LITERAL_NOT_A_CHOICE:
         return True
     # A mode that is none of this side's is told with those that are.
     if new.rule == MODE_UNSUITED.id and known.rule == rule_ids.NOT_A_CHOICE:

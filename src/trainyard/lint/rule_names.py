@@ -11,11 +11,16 @@ _MOST_LISTED = 3
 
 
 def hint_for(written: str, rules: Mapping[str, Rule]) -> str:
-    """The ids that are one slip away, or the id of the rule whose name was written."""
-    near = sorted(rule for rule in rules if slips(written.upper(), rule) <= 1)[:_MOST_LISTED]
+    """The ids that are one slip away, or the id of the rule whose name was written; else where all are listed."""
+    if written.startswith("TY"):
+        return "What is wrong with a profile or template stops the rendering, so it cannot be silenced."
+    upper = written.upper()
+    near = sorted(rule for rule in rules if slips(upper, rule) <= 1 or rule == f"AML{written}")[:_MOST_LISTED]
     if near:
         return f"Did you mean {' or '.join(near)}?"
     by_name = {rule.name: rule.id for rule in rules.values()}
     if written in by_name:
         return f"Its id is {by_name[written]}."
-    return close_match(written, by_name)
+    # Any number is near to some other; only words are looked for among names.
+    near_name = close_match(written, by_name) if not any(map(str.isdigit, written)) else ""
+    return near_name or "`trainyard explain` lists them all."

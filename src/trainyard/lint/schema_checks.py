@@ -15,6 +15,7 @@ from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 from trainyard.spec.documents import Document, Node, describe, shorten
 from trainyard.spec.kinds import Kind
+from trainyard.spec.model import PARAMETER_TYPES
 from trainyard.suggestions import close_match, closest, did_you_mean, only_close
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ def _unknown_key(
     else:
         where = f"in '{shorten(path[-1])}'" if isinstance(path[-1], str) else "here"
         silent = kind == "component" and path[0] in ("distribution", "resources")
+        silent = silent or _is_parameter_output(path, document, kind)
         fate = _FATE_AT_ROOT["component"] if silent else _FATE_ELSEWHERE
     severity: Severity = "error"
     if kind == "profile":
@@ -163,7 +165,12 @@ def _unknown_key(
     elif path == ["settings"] and kind == "pipeline":
         fate = _FATE_IN_SETTINGS
         severity = "warning" if only_close(key, _writable(known)) is None else "error"
-    elif path[-1:] == ["task"] and kind in ("pipeline", "pipeline_component", "component", "other_job"):
+    elif path[-1:] in (["task"], ["retry_settings"]) and kind in (
+        "pipeline",
+        "pipeline_component",
+        "component",
+        "other_job",
+    ):
         fate = _FATE_IN_TASK
     message = f"unknown key '{shorten(key)}' {where}; {fate}"
     hint = "Did you mean 'program_arguments'?" if fate == _FATE_IN_TASK and key == "args" else ""
@@ -172,6 +179,14 @@ def _unknown_key(
     meant = only_close(key, set(_writable(known)) - document.node_at(path).entries.keys())
     span = document.key_span([*path, key])
     return Diagnostic(span, rule_ids.UNKNOWN_KEY, message, severity, hint, replacement=meant)
+
+
+def _is_parameter_output(path: list[str | int], document: Document, kind: Kind) -> bool:
+    """Whether a place is a component's output that is a parameter: the client takes any key there, and drops it."""
+    if kind not in ("component", "pipeline_component") or len(path) != 2 or path[0] != "outputs":
+        return False
+    stated = document.node_at(path).get("type")
+    return stated is not None and stated.text in PARAMETER_TYPES
 
 
 # What Azure ML writes into files that it gives out; nobody means these when they mistype a key.
@@ -200,11 +215,15 @@ def _writable(keys: list[str]) -> list[str]:
 def _missing_key(key: str, path: list[str | int], holder: Mapping[str, Any], document: Document) -> Diagnostic:
     node = document.node_at(path)
     where = f"'{path[-1]}' has no '{key}'" if path else f"there is no '{key}'"
+    known = {*holder.get("properties", {}), *holder.get("required", ())}
+    typo = next(
+        (name for name in islice(node.entries, _MOST_HINTS) if name not in known and only_close(name, [key])), None
+    )
     return Diagnostic(
-        _head_span(path, document),
+        node.entries[typo].key.span if typo is not None else _head_span(path, document),
         rule_ids.MISSING_KEY,
         where,
-        hint=_example(key, holder),
+        hint=f"Did you mean '{key}'?" if typo is not None else _example(key, holder),
         related=_typos_for([key], node, holder),
     )
 
@@ -302,7 +321,7 @@ def _wrong_value(
     node = document.node_at(path)
     name = _name_of(path)
     rule = _RULE_OF_KEYWORD.get(keyword, rule_ids.WRONG_TYPE)
-    span, hint = node.span, ""
+    span, hint, replacement = node.span, "", None
     related: tuple[Related, ...] = ()
     expected = holder.get(_EXPECTED, "")
     options = _choices(holder)
@@ -326,9 +345,12 @@ def _wrong_value(
         if node.data is None and path:
             rule, span, message = rule_ids.MISSING_KEY, document.key_span(path), f"{name} has nothing beneath it"
         elif isinstance(node.data, (bool, int, float)) and "string" in detail:
-            hint = f'Quote it: "{node.text}".'
+            replacement = f'"{node.text}"'
+            hint = f"Quote it: {replacement}."
     elif keyword in ("minItems", "minProperties", "minLength"):
         span, message = _head_span(path, document), f"{name} is empty"
+    elif expected and keyword == "not":
+        span, message = document.key_span(path), f"{name} is {expected}"
     elif expected:
         message = f"{name} is {expected}, not {describe(node.data)}"
         if rule == rule_ids.WRONG_TYPE and node.data is None and path:
@@ -338,7 +360,7 @@ def _wrong_value(
     if path[-1:] == ["shm_size"] and node.text.isdecimal():
         hint = f"Write {node.text}g, if these are gigabytes."
     severity = holder.get(_SEVERITY, "error")
-    return Diagnostic(span, holder.get(_RULE, rule), message, severity, hint, related)
+    return Diagnostic(span, holder.get(_RULE, rule), message, severity, hint, related, replacement)
 
 
 def _name_of(path: list[str | int]) -> str:

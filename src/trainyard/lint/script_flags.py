@@ -1,7 +1,8 @@
 """The flags that a Python script takes, read from its source without running it.
 
-Known: `argparse`, `click`, `typer`, and dataclasses in the manner of `trainyard.steps`. A script that puts its parser
-together in ways that cannot be read (loops, other modules, sub-commands) gives None: nothing is then said of it.
+Known: `argparse` with its sub-commands, `click`, `typer`, `HfArgumentParser`, and dataclasses in the manner of
+`trainyard.steps`. A script that puts its parser together in ways that cannot be read (loops, other modules) gives None:
+nothing is then said of it.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 _LARGEST_SCRIPT_BYTES = 1_000_000
 # What takes a parser and adds flags to it that no reading of this file shows.
-_FOREIGN_PARSERS = frozenset({"HfArgumentParser", "TrlParser", "LightningCLI", "ArgParser", "Fire"})
+_FOREIGN_PARSERS = frozenset({"TrlParser", "LightningCLI", "ArgParser", "Fire"})
 
 
 @dataclass(frozen=True)
@@ -25,15 +27,25 @@ class Flag:
     file: Path
     is_required: bool = False
     choices: tuple[str, ...] | None = None
+    takes_value: bool | None = None
+    """Whether one value follows it, and no more; None when that cannot be told."""
+    number: Literal["int", "float"] | None = None
+    """What its value has to be."""
 
 
 @dataclass(frozen=True)
 class ScriptFlags:
-    """All flags of a script. `takes_others`: it leaves unknown flags alone. `abbreviates`: `--epo` is `--epochs`."""
+    """All flags of a script. `takes_others`: it leaves unknown flags alone. `abbreviates`: `--epo` is `--epochs`.
+
+    `takes_words`: words without a flag may stand among them. `commands`: the flags of each sub-command, by its name.
+    """
 
     flags: Mapping[str, Flag] = field(default_factory=dict)
     takes_others: bool = False
     abbreviates: bool = False
+    takes_words: bool = True
+    commands: Mapping[str, ScriptFlags] = field(default_factory=dict)
+    needs_command: bool = False
 
     def find(self, name: str) -> Flag | None:
         """The flag that a name means."""
@@ -49,7 +61,7 @@ def read_flags(file: Path, root: Path) -> ScriptFlags | None:
     if tree is None:
         return None
     imported = _imported_names(tree)
-    for reader in (_from_dataclass, _from_click, _from_typer, _from_argparse):
+    for reader in (_from_dataclass, _from_hf_dataclass, _from_click, _from_typer, _from_argparse):
         found = reader(tree, imported, file, root)
         if found is not None:
             return found if isinstance(found, ScriptFlags) else None
@@ -139,24 +151,85 @@ def _from_argparse(tree: ast.Module, imported: Mapping[str, str], file: Path, ro
         return _UNDECIDABLE
     if _parser_leaves_the_file(tree, calls):
         return _UNDECIDABLE
-    flags: dict[str, Flag] = {}
-    if _constant(_keyword(maker, "add_help")) is not False:
-        flags = dict.fromkeys(("-h", "--help"), Flag(("-h", "--help"), 1, file))
-    takes_others = False
+    owners = _parser_of_each_name(tree)
+    if owners is None:
+        return _UNDECIDABLE
+    flags = {"": _help_flags(maker, file), **{name: _help_flags(None, file) for name in owners.values() if name}}
+    takes_others = takes_words = needs_command = False
     in_loops = {id(call) for loop in ast.walk(tree) if isinstance(loop, (ast.For, ast.While, ast.comprehension))
                 for call in ast.walk(loop)}  # fmt: skip
     for call in calls:
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         if method == "add_subparsers":
-            return _UNDECIDABLE
+            needs_command = _constant(_keyword(call, "required")) is True
         takes_others = takes_others or method in ("parse_known_args", "parse_known_intermixed_args")
         if method != "add_argument":
             continue
         flag = _argparse_flag(call, tree, file)
-        if flag is None or id(call) in in_loops:
+        assert isinstance(call.func, ast.Attribute)
+        # Without sub-commands all flags are of the one parser, whatever they are added through.
+        owner = owners.get(_dotted(call.func.value, {}), "" if set(owners.values()) <= {""} else None)
+        if flag is None or owner is None or id(call) in in_loops:
             return _UNDECIDABLE
-        flags.update(dict.fromkeys(flag.names, flag))
-    return ScriptFlags(flags, takes_others, abbreviates=_constant(_keyword(maker, "allow_abbrev")) is not False)
+        flags[owner].update(dict.fromkeys(flag.names, flag))
+        takes_words = takes_words or not flag.names
+    abbreviates = _constant(_keyword(maker, "allow_abbrev")) is not False
+    commands = {
+        name: ScriptFlags(known, takes_others, abbreviates=True, takes_words=takes_words)
+        for name, known in flags.items()
+        if name
+    }
+    return ScriptFlags(flags[""], takes_others, abbreviates, takes_words or bool(commands), commands, needs_command)
+
+
+def _help_flags(maker: ast.Call | None, file: Path) -> dict[str, Flag]:
+    if maker is not None and _constant(_keyword(maker, "add_help")) is False:
+        return {}
+    return dict.fromkeys(("-h", "--help"), Flag(("-h", "--help"), 1, file, takes_value=False))
+
+
+def _parser_of_each_name(tree: ast.Module) -> dict[str, str] | None:
+    """Which sub-command each variable's parser or group is for, empty for the script itself.
+
+    None when sub-commands are made in a way that cannot be read.
+    """
+    made: dict[str, list[ast.Call]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    made.setdefault(target.id, []).append(node.value)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    methods = [call.func.attr for call in calls if isinstance(call.func, ast.Attribute)]
+    if "add_subparsers" not in methods:
+        return {}
+    owners: dict[str, str] = {}
+    read = 0
+    for name, values in made.items():
+        kinds = [_maker_name(value) for value in values]
+        if not any(kind in _PARSER_MAKERS for kind in kinds):
+            continue
+        if len(values) != 1 or kinds[0] == "add_subparsers":
+            if len(values) != 1:
+                return None
+            continue
+        value, kind = values[0], kinds[0]
+        if kind == "ArgumentParser":
+            owners[name] = ""
+        elif kind == "add_parser":
+            verb = _constant(value.args[0]) if value.args else None
+            if not isinstance(verb, str) or any(_keyword(value, key) for key in ("parents", "aliases", "prefix_chars")):
+                return None
+            owners[name] = verb
+            read += 1
+        elif isinstance(value.func, ast.Attribute):
+            owner = owners.get(_dotted(value.func.value, {}))
+            if owner is None:
+                return None
+            owners[name] = owner
+    # A sub-command whose parser has no name of its own takes no flags, or takes them where nobody can tell.
+    is_nested = methods.count("add_subparsers") != 1 or methods.count("add_parser") != read
+    return None if is_nested or not read or len(set(owners.values())) != read + 1 else owners
 
 
 def _argparse_flag(call: ast.Call, tree: ast.Module, file: Path) -> Flag | None:
@@ -172,7 +245,14 @@ def _argparse_flag(call: ast.Call, tree: ast.Module, file: Path) -> Flag | None:
     # Any other function may turn what is given into one of the choices.
     is_plain = kind is None or (isinstance(kind, ast.Name) and kind.id in ("str", "int"))
     choices = _texts(_keyword(call, "choices"), tree) if is_plain else None
-    return Flag(flags, call.lineno, file, required, choices)
+    action = _constant(_keyword(call, "action"))
+    takes_value: bool | None = None
+    if action in _ACTIONS_WITHOUT_VALUE:
+        takes_value = False
+    elif flags and _keyword(call, "nargs") is None and _keyword(call, "action") is None:
+        takes_value = True
+    number = _NUMBERS.get(kind.id) if isinstance(kind, ast.Name) and takes_value else None
+    return Flag(flags, call.lineno, file, required, choices, takes_value, number)
 
 
 def _parser_leaves_the_file(tree: ast.Module, calls: list[ast.Call]) -> bool:
@@ -195,8 +275,18 @@ def _parser_leaves_the_file(tree: ast.Module, calls: list[ast.Call]) -> bool:
 
 
 def _makes_parser(call: ast.Call) -> bool:
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    return name in ("ArgumentParser", "add_argument_group", "add_mutually_exclusive_group")
+    return _maker_name(call) in _PARSER_MAKERS
+
+
+def _maker_name(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else str(getattr(call.func, "id", ""))
+
+
+_PARSER_MAKERS = frozenset(
+    {"ArgumentParser", "add_subparsers", "add_parser", "add_argument_group", "add_mutually_exclusive_group"}
+)
+_NUMBERS: Mapping[str, Literal["int", "float"]] = {"int": "int", "float": "float"}
+_ACTIONS_WITHOUT_VALUE = frozenset({"store_true", "store_false", "store_const", "count", "help", "version"})
 
 
 # click ----------------------------------------------------------------------------------------------------------------
@@ -209,19 +299,20 @@ def _from_click(tree: ast.Module, imported: Mapping[str, str], file: Path, root:
     if not commands:
         return None
     flags = {"--help": Flag(("--help",), 1, file)}
-    takes_others = False
+    takes_others = takes_words = False
     for decorator in commands[0].decorator_list:
         call = decorator if isinstance(decorator, ast.Call) else None
         name = _dotted(call.func if call is not None else decorator, imported)
         if name == "click.command" and call is not None:
             takes_others = _keyword(call, "context_settings") is not None
+        takes_words = takes_words or name == "click.argument"
         if name in ("click.command", "click.argument", "click.pass_context"):
             continue
         flag = _click_flag(call, tree, imported, file) if call is not None and name == "click.option" else None
         if flag is None:
             return _UNDECIDABLE
         flags.update(dict.fromkeys(flag.names, flag))
-    return ScriptFlags(flags, takes_others)
+    return ScriptFlags(flags, takes_others, takes_words=takes_words)
 
 
 def _click_flag(call: ast.Call, tree: ast.Module, imported: Mapping[str, str], file: Path) -> Flag | None:
@@ -235,7 +326,10 @@ def _click_flag(call: ast.Call, tree: ast.Module, imported: Mapping[str, str], f
         insensitive = _constant(_keyword(kind, "case_sensitive")) is False
         choices = None if insensitive else _texts(kind.args[0], tree)
     required = _constant(_keyword(call, "required")) is True and _keyword(call, "envvar") is None
-    return Flag(tuple(flag.strip() for flag in flags), call.lineno, file, required, choices)
+    is_switch = any("/" in str(name) for name in names) or _constant(_keyword(call, "is_flag")) is True
+    return Flag(
+        tuple(flag.strip() for flag in flags), call.lineno, file, required, choices, False if is_switch else None
+    )
 
 
 def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
@@ -321,13 +415,65 @@ def _typer_flag(parameter: ast.arg, default: ast.expr | None, imported: Mapping[
     )
     flag = "--" + parameter.arg.replace("_", "-")
     names = written or ((flag, "--no-" + flag[2:]) if _dotted(annotation or ast.Constant(0), {}) == "bool" else (flag,))
-    is_default_marker = marker is not None and marker is default
-    required = is_default_marker and bool(marker) and _first_is_ellipsis(marker)
+    if marker is not None and marker is default:
+        required = _first_is_ellipsis(marker)
+    else:  # an option within Annotated is required when the parameter has no default
+        required = marker is not None and default is None and not marker.keywords
     return Flag(names, parameter.lineno, file, required)
 
 
 def _first_is_ellipsis(call: ast.Call | None) -> bool:
     return call is not None and bool(call.args) and _constant(call.args[0]) is Ellipsis
+
+
+# transformers.HfArgumentParser ----------------------------------------------------------------------------------------
+
+
+def _from_hf_dataclass(tree: ast.Module, imported: Mapping[str, str], file: Path, root: Path) -> _Found:
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    makers = [call for call in calls if _dotted(call.func, imported).rpartition(".")[2] == "HfArgumentParser"]
+    if not makers:
+        return None
+    methods = {call.func.attr for call in calls if isinstance(call.func, ast.Attribute)}
+    if len(makers) != 1 or len(makers[0].args) != 1 or methods & {"add_argument", "add_argument_group"}:
+        return _UNDECIDABLE
+    (given,) = makers[0].args
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    wanted = given.elts if isinstance(given, (ast.Tuple, ast.List)) else [given]
+    flags = _help_flags(None, file)
+    for name in wanted:
+        definition = classes.get(name.id) if isinstance(name, ast.Name) else None
+        found = _hf_fields(definition, imported, file) if definition is not None else None
+        if found is None:
+            return _UNDECIDABLE  # TrainingArguments and other classes that this file does not hold
+        flags.update(found)
+    takes_others = any(_keyword(call, "return_remaining_strings") is not None for call in calls)
+    return ScriptFlags(flags, takes_others, abbreviates=True, takes_words=False)
+
+
+def _hf_fields(definition: ast.ClassDef, imported: Mapping[str, str], file: Path) -> dict[str, Flag] | None:
+    """The flags of a dataclass's fields, as transformers' hf_argparser.py makes them; None when it has bases."""
+    if definition.bases:
+        return None
+    flags: dict[str, Flag] = {}
+    for statement in definition.body:
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            continue
+        name, call = statement.target.id, statement.value
+        has_default = call is not None
+        if isinstance(call, ast.Call) and _dotted(call.func, imported) == "dataclasses.field":
+            if _constant(_keyword(call, "init")) is False:
+                continue
+            if "aliases" in ast.dump(_keyword(call, "metadata") or ast.Constant(0)):
+                return None
+            has_default = any(_keyword(call, key) is not None for key in ("default", "default_factory"))
+        is_bool = "bool" in ast.dump(statement.annotation)
+        names = [f"--{name}", *([f"--{name.replace('_', '-')}"] if "_" in name else [])]
+        if is_bool:
+            names += [f"--no_{name}", f"--no-{name.replace('_', '-')}"]
+        flag = Flag(tuple(names), statement.lineno, file, not has_default and not is_bool)
+        flags.update(dict.fromkeys(names, flag))
+    return flags
 
 
 # dataclasses in the manner of trainyard.steps -------------------------------------------------------------------------

@@ -13,11 +13,12 @@ from trainyard.lint.script_flags import ScriptFlags, read_flags
 from trainyard.lint.scripts import CalledScript, called_scripts
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Document, Node
+from trainyard.spec.expressions import only_binding
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.ignore_files import ignore_rule
 from trainyard.spec.kinds import kind_of
-from trainyard.spec.model import Component
-from trainyard.spec.seen import Seen, SeenCommand
+from trainyard.spec.model import Component, Port
+from trainyard.spec.seen import Seen, SeenCommand, SeenPipeline
 
 if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku
@@ -66,6 +67,35 @@ class Surroundings:
     def command_of(self, component: Component) -> SeenCommand | None:
         """Where a component was read."""
         return self._command_by_component.get(id(component))
+
+    def pipeline_in(self, file: Path) -> SeenPipeline | None:
+        """The pipeline component that a file is, as far as it was read."""
+        return self._pipeline_by_file.get(file)
+
+    @cached_property
+    def _pipeline_by_file(self) -> dict[Path, SeenPipeline]:
+        found: dict[Path, SeenPipeline] = {}
+        for seen in self.seen.pipelines:
+            if seen.body is seen.reading.document.root:
+                found[seen.reading.file] = seen
+        return found
+
+    @cached_property
+    def bound_within(self) -> Mapping[Span, list[tuple[Port, Span]]]:
+        """By where a pipeline declares an input: the parameters of its jobs that are bound to it, and where."""
+        found: dict[Span, list[tuple[Port, Span]]] = {}
+        for seen in self.seen.pipelines:
+            for job in seen.scope.jobs.values():
+                given = job.node.get("inputs")
+                for name, entry in given.entries.items() if given is not None and given.is_mapping else ():
+                    target = (job.declared_inputs or {}).get(name)
+                    binding = only_binding(entry.value.text) if entry.value.is_text else None
+                    if target is None or binding is None or binding.path[:2] != ("parent", "inputs"):
+                        continue
+                    source = seen.scope.inputs.get(".".join(binding.path[2:]))
+                    if source is not None and target.is_parameter:
+                        found.setdefault(source.key_span, []).append((target, entry.value.span))
+        return found
 
     def is_used(self, component: Component) -> bool:
         """Whether a job of a pipeline that was read uses a component: its machines are then the job's."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Related, Span
 from trainyard.spec.documents import Node, describe, shorten
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding
+from trainyard.spec.findings import Findings
 from trainyard.spec.literals import check_literal
 from trainyard.spec.model import Component, Port, Value
 from trainyard.spec.ports import check_input_path
@@ -162,7 +163,36 @@ def _check_bound_literal(job: UsedJob, node: Node, port: Port, scope: Scope, rea
         return
     span = reading.document.span_within(node, binding.start, binding.end)
     bound_at = [Related(span, f"it is bound to '{port.name}' of the job '{job.name}' here")]
-    check_literal(source.default, port, reading.findings, bound_at=bound_at)
+    value = source.default
+    if not _has_type(value, port) and _is_meant_elsewhere(source, port, scope):
+        # The value is right for others: what is wrong is that it is given to this one.
+        bound_at = [Related(value.span, f"'{source.name}' is {shorten(value.text)} here")]
+        value = replace(value, span=span)
+    check_literal(value, port, reading.findings, bound_at=bound_at)
+
+
+def _has_type(value: Value, port: Port) -> bool:
+    trial = Findings()
+    check_literal(value, port, trial)
+    return not any(diagnostic.rule == rule_ids.WRONG_LITERAL for diagnostic in trial.diagnostics)
+
+
+def _is_meant_elsewhere(source: Port, port: Port, scope: Scope) -> bool:
+    """Whether the pipeline has an input of the parameter's own name, or another parameter takes the source's value."""
+    if port.name != source.name and port.name in scope.inputs:
+        return True
+    assert source.default is not None
+    wanted = ("parent", "inputs", *source.name.split("."))
+    for job in scope.jobs.values():
+        given = job.node.get("inputs")
+        for name, entry in (given.entries if given is not None else {}).items():
+            binding = only_binding(entry.value.text) if entry.value.is_text else None
+            other = (job.declared_inputs or {}).get(name)
+            if binding is None or binding.path != wanted or other is None or not other.is_parameter:
+                continue
+            if _has_type(source.default, other):
+                return True
+    return False
 
 
 def _unknown(entries: Iterable[str], declared: Mapping[str, Port]) -> list[str]:
@@ -226,7 +256,7 @@ def _check_output_binding(node: Node, binding: Binding, scope: Scope, reading: R
 
 def _check_parent_binding(node: Node, binding: Binding, scope: Scope, reading: Reading) -> None:
     path = binding.path
-    if len(path) == 1 and path[0] in MACROS:
+    if (len(path) == 1 and path[0] in MACROS) or path == ("parent", "name"):
         return
     if path[0] != "parent":
         message = f"'{binding.text}' has no meaning here: a job's inputs are bound through 'parent'"

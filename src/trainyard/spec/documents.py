@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from trainyard.spec import rule_ids
-from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
+from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span, SpecError
 from trainyard.spec.model import Value
 from trainyard.spec.spelling import Spelling, spelling_of
 
@@ -411,8 +411,29 @@ def _syntax_problem(file: Path, text: str, error: yaml.YAMLError) -> Diagnostic:
             file, context_mark.line + 1, context_mark.column + 1, context_mark.line + 1, context_mark.column + 2
         )
         related.append(Related(span, error.context))
-    span = Span(file, mark.line + 1, mark.column + 1, mark.line + 1, mark.column + 2)
-    return Diagnostic(span, rule_ids.YAML_SYNTAX, f"not YAML: {problem}", hint=hint, related=tuple(related))
+    opening = _swallowing_quote(text, mark.line)
+    if opening is not None:
+        problem, hint = f"the quote that opens here closes in line {mark.line + 1} only", "Close it on its own line."
+        mark, related = opening, []
+    return Diagnostic(
+        _span_at(file, mark), rule_ids.YAML_SYNTAX, f"not YAML: {problem}", hint=hint, related=tuple(related)
+    )
+
+
+def _swallowing_quote(text: str, line: int) -> Any | None:
+    """Where a quote opens that was never closed, and so took all lines up to the next quote; None where none did."""
+    last = None
+    try:
+        for token in yaml.scan(text, Loader=Loader):
+            if token.start_mark.line > line:
+                break
+            if not isinstance(token, yaml.ScalarToken) or token.style not in ("'", '"'):
+                continue
+            if token.start_mark.line < token.end_mark.line == line and ":" in token.value:
+                last = token.start_mark
+    except yaml.YAMLError:
+        pass
+    return last
 
 
 # What can be bound to in Azure ML's files; `{{values.image}}` is another program's.
@@ -511,7 +532,7 @@ class _Converter:
                 continue
             key, value = self.convert(key_node), self.convert(value_node)
             if key.text in entries:
-                self._report_duplicate(entries[key.text].key, key)
+                self._report_duplicate(entries[key.text], Entry(key, value))
             entries[key.text] = Entry(key, value)
         for source in merged:
             for mapping in source.items or [source]:
@@ -521,11 +542,15 @@ class _Converter:
         made.data = {name: entry.value.data for name, entry in entries.items()}
         return made
 
-    def _report_duplicate(self, first: Node, second: Node) -> None:
-        message = f"the key '{shorten(second.text)}' is written twice; the last one wins, the first is lost"
-        related = (Related(first.span, "first written here"),)
+    def _report_duplicate(self, first: Entry, second: Entry) -> None:
+        is_same = first.value.data == second.value.data
+        what = "with the same value" if is_same else "the last one wins, the first is lost"
+        message = f"the key '{shorten(second.key.text)}' is written twice; {what}"
+        related = (Related(first.key.span, "first written here"),)
         hint = "Remove one of them, or rename it."
-        self._problems.append(Diagnostic(second.span, rule_ids.DUPLICATE_KEY, message, hint=hint, related=related))
+        severity: Severity = "warning" if is_same else "error"
+        problem = Diagnostic(second.key.span, rule_ids.DUPLICATE_KEY, message, severity, hint, related)
+        self._problems.append(problem)
 
     def _check_collection_tag(self, node: yaml.Node) -> None:
         if node.tag not in _COLLECTION_TAGS:

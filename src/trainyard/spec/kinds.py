@@ -7,6 +7,7 @@ from typing import Literal
 
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.model import PARAMETER_TYPES
+from trainyard.suggestions import close_match
 
 Kind = Literal[
     "pipeline",
@@ -42,7 +43,7 @@ _KIND_BY_SCHEMA: tuple[tuple[str, Kind], ...] = (
     ("computeInstance", "compute"),
     ("compute", "compute"),
 )
-_SCHEMA_NAME = re.compile(r"azureml\S*/([A-Za-z]+)\.schema\.json")
+_SCHEMA_NAME = re.compile(r"azureml\S*/([A-Za-z]+)(?:\.schema)?\.json")
 
 
 def kind_of(document: Document) -> Kind | None:
@@ -66,21 +67,25 @@ def kind_of(document: Document) -> Kind | None:
         return _form(root, named, "pipeline_component", "pipeline")
     if type_text == "command":
         return _form(root, named, "component", "command_job")
-    if named is not None:
-        return named
+    if type_text == "spark" and keys & {"entry", "conf"}:
+        return _form(root, named, "component", "other_job")
     if type_text == "sweep" and "trial" in keys:
-        return "component" if _looks_like_component(root) else "sweep_job"
+        return "component" if named == "component" or _looks_like_component(root) else "sweep_job"
     if type_text in _ASSET_TYPES and "path" in keys and "name" in keys:
         return "asset"
+    if {"create_job", "trigger"} <= keys:
+        return "schedule"
+    if named is not None:
+        return named
     return _kind_without_type(root, type_text)
 
 
 def _kind_without_type(root: Node, type_text: str) -> Kind | None:
     keys = root.entries.keys()
+    if type_text == "automl" and not keys & {"inputs", "entry"} and keys & _AUTOML_JOB_KEYS:
+        return "other_job"
     if type_text in COMPONENT_TYPES and "name" in keys and keys & {"task", "entry", "inputs"}:
         return "component"
-    if "create_job" in keys and "trigger" in keys:
-        return "schedule"
     if type_text in _JOB_TYPES and keys & {"task", "entry", "primary_metric"}:
         return "other_job"
     if type_text and keys & {"jobs"} and _holds_azure_jobs(root):
@@ -93,13 +98,18 @@ def _kind_without_type(root: Node, type_text: str) -> Kind | None:
         return "pipeline"
     if "command" in keys and "environment" in keys:
         return _form(root, None, "component", "command_job")
-    if keys & {"image", "build"} and "services" not in keys and keys <= _ENVIRONMENT_KEYS and "name" in keys:
-        return "environment"
+    if {"trial", "search_space"} <= keys:
+        return "sweep_job"
+    if keys & {"image", "build"} and "services" not in keys and "name" in keys:
+        # A key may be mistyped; what has keys of its own is somebody else's file.
+        unknown = keys - _ENVIRONMENT_KEYS
+        return "environment" if all("conda" in key or close_match(key, _ENVIRONMENT_KEYS) for key in unknown) else None
     return None
 
 
 _ASSET_TYPES = frozenset({"uri_file", "uri_folder", "mltable", "mlflow_model", "custom_model", "triton_model"})
 _JOB_TYPES = frozenset({"parallel", "spark", "automl"})
+_AUTOML_JOB_KEYS = frozenset({"primary_metric", "training_data", "target_column_name", "compute"})
 _ENVIRONMENT_KEYS = frozenset(
     {
         "name",
@@ -138,9 +148,11 @@ def _holds_azure_jobs(root: Node) -> bool:
 def _form(root: Node, named: Kind | None, component: Kind, job: Kind) -> Kind:
     """Component or job: by keys that only one of them has, else by `$schema`, else by how ports are written."""
     keys = root.entries.keys()
-    says_component, says_job = keys & _COMPONENT_KEYS, keys & _JOB_KEYS
+    says_component, says_job = keys & _COMPONENT_KEYS, keys & (_SPARK_JOB_KEYS if job == "other_job" else _JOB_KEYS)
     if component == "component" and not says_job and _declares_parameters(root):
         return component
+    if job == "command_job" and component == named and says_job == {"compute"} and "name" in keys:
+        return component  # whose `compute` is a key of jobs, which Azure ML ignores
     if len(says_component) != len(says_job):
         return component if len(says_component) > len(says_job) else job
     if named in (component, job):
@@ -152,6 +164,7 @@ def _form(root: Node, named: Kind | None, component: Kind, job: Kind) -> Kind:
 
 _COMPONENT_KEYS = frozenset({"is_deterministic", "additional_includes", "version"})
 _JOB_KEYS = frozenset({"compute", "experiment_name", "limits", "services", "identity"})
+_SPARK_JOB_KEYS = _JOB_KEYS | {"resources"}
 
 
 def _looks_like_component(root: Node) -> bool:
@@ -182,14 +195,19 @@ def _is_set(node: Node) -> bool:
 
 # Azure ML's, and nothing that runs or describes a job: `pipelineComponentBatchDeployment` is no pipeline component.
 _OTHER_RESOURCES = re.compile(
-    "deployment|endpoint|workspace|registry|connection|datastore|hub|project|feature", re.IGNORECASE
+    "deployment|endpoint|workspace|registry|connection|datastore|hub|project|feature|package|subscription",
+    re.IGNORECASE,
 )
+# The components of Azure ML's first SDK: `type: CommandComponent`, with a form of their own.
+_EARLIER_COMPONENT = re.compile("[A-Z][A-Za-z]+Component(?:@.*)?")
 
 
 def is_other_resource(root: Node) -> bool:
     """Whether a document is a deployment, an endpoint, a workspace or alike, which nothing here looks into."""
     match = _SCHEMA_NAME.search(_text(root, "$schema"))
     if match is not None and _OTHER_RESOURCES.search(match[1]):
+        return True
+    if _EARLIER_COMPONENT.fullmatch(_text(root, "type")):
         return True
     keys = root.entries.keys()
     return "endpoint_name" in keys and "jobs" not in keys and "command" not in keys
@@ -200,7 +218,7 @@ def kind_by_schema(root: Node) -> Kind | None:
     match = _SCHEMA_NAME.search(_text(root, "$schema"))
     if match is None:
         return None
-    return next((kind for part, kind in _KIND_BY_SCHEMA if part in match[1]), None)
+    return next((kind for part, kind in _KIND_BY_SCHEMA if part.lower() in match[1].lower()), None)
 
 
 def _text(root: Node, key: str) -> str:

@@ -102,6 +102,8 @@ def _check_range(
     value: Value, number: int | float, port: Port, findings: Findings, related: tuple[Related, ...]
 ) -> None:
     least, most = _bound(port.minimum), _bound(port.maximum)
+    if least is not None and most is not None and least > most:
+        return  # no value is between them: which is said of the limits
     if least is not None and number < least:
         message = f"'{port.name}' is {value.text}, below the min of {least}"
     elif most is not None and number > most:

@@ -22,6 +22,7 @@ from trainyard.spec.expressions import only_binding
 from trainyard.spec.findings import Findings
 from trainyard.spec.graph import CYCLE_HINT, bindings_of_value, cycle_message, find_cycle, job_bound_to
 from trainyard.spec.kinds import Kind, kind_of
+from trainyard.spec.literals import check_literal
 from trainyard.spec.model import Component, Job, Pipeline, Port, Value
 from trainyard.spec.ports import (
     DEFAULT_PORT_TYPE,
@@ -306,8 +307,25 @@ def _see_ports_of_trial(used: UsedJob, trial: ReadComponent, reading: Reading) -
             message = f"the search space sets '{shorten(name)}', which the trial does not have"
             hint = did_you_mean(name, trial.inputs, "The trial has no inputs.")
             reading.findings.add(entry.key.span, rule_ids.UNKNOWN_INPUT, message, hint=hint)
+        else:
+            for value in _drawn(entry.value):
+                check_literal(value, trial.inputs[name], reading.findings)
     used.declared_inputs = {name: port for name, port in trial.inputs.items() if name not in names}
     used.declared_outputs = trial.outputs
+
+
+def _drawn(space: Node) -> list[Value]:
+    """The values that a search space is sure to draw from: a choice's, and the ends of a uniform distribution."""
+    kind = space.get("type") if space.is_mapping else None
+    if kind is None or not kind.is_text:
+        return []
+    if kind.text.lower() == "choice":
+        values = space.get("values")
+        return [item.value for item in values.items] if values is not None and isinstance(values.data, list) else []
+    if kind.text.lower() not in ("uniform", "quniform"):
+        return []
+    ends = (space.get("min_value"), space.get("max_value"))
+    return [end.value for end in ends if end is not None and type(end.data) in (int, float)]
 
 
 def _check_own_script(used: UsedJob, reading: Reading) -> None:
@@ -356,39 +374,49 @@ def _is_flow_run(node: Node) -> bool:
 
 
 def _use_component(used: UsedJob, component: Node, reading: Reading, shelf: ComponentShelf) -> None:
-    for key in _IGNORED_BESIDE_COMPONENT:
-        if used.node.get(key) is not None:
-            message = f"'{key}' beside 'component' is ignored: the component's own is used"
-            hint = f"Remove '{key}', or change it in the component."
-            reading.findings.add(used.node.key_span(key), rule_ids.IGNORED_KEY, message, hint=hint)
     found: ReadComponent | None
     if component.is_mapping:
         found = read_any_component(component, reading, name=used.name, head=used.node.key_span("component"))
     else:
-        reference = reference_text(component, "'component'", reading)
-        if not reference:
-            if component.data is None:
-                span = used.node.key_span("component")
-                reading.findings.add(span, rule_ids.MISSING_KEY, "'component' has nothing beneath it")
-            return
-        if _note_remote(component, reference, "component", reading):
-            return
-        file = reading.existing(component, rule_ids.COMPONENT_NOT_FOUND, "the component", folder=False)
-        if file is None or _is_flow(file):
-            return
-        if file == reading.file:
-            message = "the component is this file itself"
-            reading.findings.add(component.span, rule_ids.BAD_REFERENCE, message)
-            return
-        if _is_something_else(file, component, reading):
-            return
-        found = shelf.read(file, reading)
+        found = _component_in_file(used, component, reading, shelf)
+    _note_ignored(used, found, reading)
     if found is None:
         return
     used.declared_inputs, used.declared_outputs = found.inputs, found.outputs
     used.component = found.component
     if found.component is None:
         _note_other_kind(used, component, "no command component", reading)
+
+
+def _component_in_file(used: UsedJob, component: Node, reading: Reading, shelf: ComponentShelf) -> ReadComponent | None:
+    """The component that a job names by its file; None when it cannot be seen from here, or is none."""
+    reference = reference_text(component, "'component'", reading)
+    if not reference:
+        if component.data is None:
+            span = used.node.key_span("component")
+            reading.findings.add(span, rule_ids.MISSING_KEY, "'component' has nothing beneath it")
+        return None
+    if _note_remote(component, reference, "component", reading):
+        return None
+    file = reading.existing(component, rule_ids.COMPONENT_NOT_FOUND, "the component", folder=False)
+    if file is None or _is_flow(file):
+        return None
+    if file == reading.file:
+        reading.findings.add(component.span, rule_ids.BAD_REFERENCE, "the component is this file itself")
+        return None
+    return None if _is_something_else(file, component, reading) else shelf.read(file, reading)
+
+
+def _note_ignored(used: UsedJob, found: ReadComponent | None, reading: Reading) -> None:
+    """Note what stands beside a job's component without effect; its environment said again does no harm."""
+    own = found.component.environment if found is not None and found.component is not None else None
+    for key in _IGNORED_BESIDE_COMPONENT:
+        node = used.node.get(key)
+        if node is None or (key == "environment" and own is not None and node.is_text and node.text == own.reference):
+            continue
+        message = f"'{key}' beside 'component' is ignored: the component's own is used"
+        hint = f"Remove '{key}', or change it in the component."
+        reading.findings.add(used.node.key_span(key), rule_ids.IGNORED_KEY, message, hint=hint)
 
 
 def _note_other_kind(used: UsedJob, component: Node, found: str, reading: Reading) -> None:

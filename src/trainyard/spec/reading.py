@@ -40,9 +40,12 @@ class Reading:
     def existing(self, node: Node, rule: str, what: str, *, folder: bool | None = None) -> Path | None:
         """The file or folder that a text names; None, and noted, when it is not there.
 
-        `folder` says which of the two it has to be; None takes either.
+        `folder` says which of the two it has to be; None takes either. What a template fills in (`{{…}}`, as in
+        the specifications of Azure ML's own assets) cannot be seen from here.
         """
         reference = node.text
+        if "{{" in reference:
+            return None
         path = self.path(reference)
         try:
             found = path.exists() if folder is None else path.is_dir() if folder else path.is_file()
@@ -65,7 +68,11 @@ def is_remote(reference: str) -> bool:
 
 def is_address(reference: str) -> bool:
     """Whether a data path is an address (https://, azureml:…) or holds a binding, rather than a local path."""
-    return is_remote(reference) or "${{" in reference or reference.startswith(("http:", "https:", "wasb:", "wasbs:"))
+    return is_remote(reference) or "${{" in reference or reference.startswith(_ADDRESSES)
+
+
+# A resource's own id in Azure begins with its subscription.
+_ADDRESSES = ("http:", "https:", "wasb:", "wasbs:", "/subscriptions/")
 
 
 def _similar_file(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,15 +12,19 @@ from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import source_lines
 
 # A caret line is for looking at, not for scrolling sideways.
-_WIDEST = 160
+WIDEST = 160
+_NARROWEST = 20
+_CUT = "…"
 # A source is read to be shown, never more of it than the linter itself reads.
 _MOST_BYTES = 4 * 1024 * 1024
 
 
 class Excerpt(NamedTuple):
-    """A source line as it is printed, and the line of carets that goes beneath it."""
+    """A source line as it is printed, in three parts, and the line of carets that goes beneath it."""
 
-    source: str
+    before: str
+    culprit: str
+    after: str
     carets: str
 
 
@@ -29,27 +34,52 @@ class Sources:
     def __init__(self) -> None:
         self._lines: dict[Path, list[str]] = {}
 
-    def excerpt(self, span: Span) -> Excerpt | None:
-        """The line that a span begins in with what it covers of it underlined; None when there is no such line."""
-        line = self._line(span)
+    def excerpt(self, span: Span, widest: int = WIDEST) -> Excerpt | None:
+        """The line that a span begins in with what it covers of it underlined; None when there is no such line.
+
+        Of a line that takes more than `widest` cells, what is around the span is shown.
+        """
+        line = self.line(span.file, span.line)
         if line is None or not line.strip():
             return None
+        line = line.rstrip()
         start = min(span.column - 1, len(line))
-        end = span.end_column - 1 if span.end_line == span.line else len(line.rstrip())
+        end = span.end_column - 1 if span.end_line == span.line else len(line)
         end = max(start + 1, min(end, len(line)))
-        if len(line) > _WIDEST:
-            # Keep what is underlined in sight.
-            cut = max(0, start - _WIDEST // 2)
-            line = line[cut : cut + _WIDEST]
-            start, end = start - cut, min(end - cut, len(line))
-        carets = "^" * max(1, _width(line[start:end]))
-        return Excerpt(printable(line.rstrip()), _blanks(line[:start]) + carets)
+        before, culprit, after = _within(widest, line[:start], line[start:end], line[end:])
+        carets = _blanks(before) + "^" * max(1, _width(culprit))
+        return Excerpt(printable(before), printable(culprit), printable(after), carets)
 
-    def _line(self, span: Span) -> str | None:
-        if span.file not in self._lines:
-            self._lines[span.file] = _lines_of(span.file)
-        lines = self._lines[span.file]
-        return lines[span.line - 1] if span.line <= len(lines) else None
+    def line(self, file: Path, number: int) -> str | None:
+        """A line of a file, counted from 1, without its end; None where there is none, or no text."""
+        if file not in self._lines:
+            self._lines[file] = _lines_of(file)
+        lines = self._lines[file]
+        return lines[number - 1] if number <= len(lines) else None
+
+
+def _within(widest: int, before: str, culprit: str, after: str) -> tuple[str, str, str]:
+    """Three parts of a line, cut (with `…`) where the line is too wide: behind first, then before, then the middle."""
+    widest = max(widest, _NARROWEST)
+    # Of a line of megabytes no more is measured than could be shown.
+    most = 2 * widest
+    before, culprit, after = before[-most:], culprit[:most], after[:most]
+    if _width(before + culprit + after) <= widest:
+        return before, culprit, after
+    culprit = _fitting(culprit, widest - bool(before) - bool(after))
+    room = widest - _width(culprit)
+    before = _fitting(before[::-1], max(room // 2, room - _width(after)))[::-1]
+    return before, culprit, _fitting(after, room - _width(before))
+
+
+def _fitting(text: str, cells: int) -> str:
+    """The beginning of a text that fits into so many cells, with `…` at its end where it is cut."""
+    if _width(text) <= cells:
+        return text
+    if text.isascii() and text.isprintable():
+        return text[: cells - 1] + _CUT
+    taken = accumulate(_cells(character) for character in text)
+    return text[: sum(total <= cells - 1 for total in taken)] + _CUT
 
 
 def _lines_of(file: Path) -> list[str]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from trainyard.lint.reporting.places import file_name
+from trainyard.lint.reporting.places import relative_name
 from trainyard.spec.diagnostic import Diagnostic
 
 
@@ -19,7 +19,7 @@ def as_json(diagnostics: Iterable[Diagnostic], *, relative_to: Path) -> str:
 def _one(diagnostic: Diagnostic, relative_to: Path) -> dict[str, object]:
     span = diagnostic.span
     return {
-        "file": file_name(span.file, relative_to),
+        "file": relative_name(span.file, relative_to),
         "line": span.line,
         "column": span.column,
         "end_line": span.end_line,
@@ -30,7 +30,7 @@ def _one(diagnostic: Diagnostic, relative_to: Path) -> dict[str, object]:
         "hint": diagnostic.hint,
         "related": [
             {
-                "file": file_name(related.span.file, relative_to),
+                "file": relative_name(related.span.file, relative_to),
                 "line": related.span.line,
                 "column": related.span.column,
                 "message": related.message,

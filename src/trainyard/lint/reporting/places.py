@@ -19,6 +19,11 @@ def file_name(file: Path, relative_to: Path) -> str:
     return str(file) if relative.startswith(os.path.join("..", "..", "..")) else relative
 
 
+def relative_name(file: Path, relative_to: Path) -> str:
+    """A file's name seen from a folder, however far it is, with `/`: what programs join with that folder."""
+    return Path(os.path.relpath(file, relative_to)).as_posix()
+
+
 def printable(text: str) -> str:
     """A text with what would steer a terminal written out: `\\x1b` for an escape. Tabs stay."""
     return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

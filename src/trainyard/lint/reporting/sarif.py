@@ -6,13 +6,15 @@ Source: https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html; sectio
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from trainyard import __version__
 from trainyard.lint.fingerprints import Fingerprints
+from trainyard.lint.fixes import written_as
+from trainyard.lint.reporting.excerpts import Sources
 from trainyard.lint.reporting.places import file_name
 from trainyard.lint.rule import Example, Rule
 from trainyard.lint.rules import RULES
@@ -24,23 +26,31 @@ _LEVEL: dict[Severity, str] = {"error": "error", "warning": "warning", "info": "
 _BASE = "%SRCROOT%"
 
 
-def as_sarif(diagnostics: Sequence[Diagnostic], *, relative_to: Path) -> str:
-    """A SARIF log of one run: the rules that were applied, and the findings in files named from a folder."""
+def as_sarif(
+    diagnostics: Sequence[Diagnostic], *, relative_to: Path, is_fixable: Callable[[Path], bool] = lambda _: True
+) -> str:
+    """A SARIF log of one run: the rules that were applied, and the findings in files named from a folder.
+
+    Findings that `--fix` would mend carry the fix, unless it is in a file that is not `is_fixable`.
+    """
     described = [_rule(rule) for rule in RULES.values() if rule.severity is not None]
     known = {rule["id"] for rule in described}
     others = {diagnostic.rule: diagnostic.severity for diagnostic in diagnostics if diagnostic.rule not in known}
     described += [{"id": rule, "defaultConfiguration": {"level": _LEVEL[level]}} for rule, level in others.items()]
     index = {rule["id"]: position for position, rule in enumerate(described)}
     fingerprints = Fingerprints(relative_to)
+    places = _Places(relative_to)
+    results = []
+    for diagnostic, fingerprint in zip(diagnostics, fingerprints.of_all(diagnostics), strict=True):
+        result = _result(diagnostic, index[diagnostic.rule], fingerprint, places)
+        fix = places.fix(diagnostic) if diagnostic.replacement and is_fixable(diagnostic.span.file) else None
+        results.append({**result, "fixes": [fix]} if fix is not None else result)
     run = {
         "tool": {"driver": {"name": "trainyard", "semanticVersion": __version__, "rules": described}},
-        # Columns count characters, not UTF-16 units (3.14.17).
-        "columnKind": "unicodeCodePoints",
+        # Columns as editors count them, which do so whatever this says (3.14.17).
+        "columnKind": "utf16CodeUnits",
         "originalUriBaseIds": {_BASE: {"uri": relative_to.absolute().as_uri().rstrip("/") + "/"}},
-        "results": [
-            _result(diagnostic, index[diagnostic.rule], fingerprint, relative_to)
-            for diagnostic, fingerprint in zip(diagnostics, fingerprints.of_all(diagnostics), strict=True)
-        ],
+        "results": results,
     }
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
 
@@ -68,22 +78,18 @@ def _files(files: Mapping[str, str]) -> str:
     return "\n".join(f"\n`{name}`\n\n```yaml\n{text.rstrip()}\n```" for name, text in files.items())
 
 
-def _result(diagnostic: Diagnostic, rule_index: int, fingerprint: str, relative_to: Path) -> dict[str, Any]:
+def _result(diagnostic: Diagnostic, rule_index: int, fingerprint: str, places: _Places) -> dict[str, Any]:
     result: dict[str, Any] = {
         "ruleId": diagnostic.rule,
         "ruleIndex": rule_index,
         "level": _LEVEL[diagnostic.severity],
         "message": {"text": " ".join(filter(None, (_sentence(diagnostic.message), diagnostic.hint)))},
-        "locations": [{"physicalLocation": _location(diagnostic.span, relative_to)}],
+        "locations": [{"physicalLocation": places.location(diagnostic.span)}],
         "partialFingerprints": {"trainyard/v1": fingerprint},
     }
     if diagnostic.related:
         result["relatedLocations"] = [
-            {
-                "id": number,
-                "message": {"text": related.message},
-                "physicalLocation": _location(related.span, relative_to),
-            }
+            {"id": number, "message": {"text": related.message}, "physicalLocation": places.location(related.span)}
             for number, related in enumerate(diagnostic.related, start=1)
         ]
     return result
@@ -94,21 +100,47 @@ def _sentence(message: str) -> str:
     return message if message.endswith((".", "?", "!")) else f"{message}."
 
 
-def _location(span: Span, relative_to: Path) -> dict[str, Any]:
-    return {
-        "artifactLocation": _artifact(span.file, relative_to),
-        "region": {
+class _Places:
+    """Files and stretches of them as SARIF names them, seen from a folder."""
+
+    def __init__(self, relative_to: Path) -> None:
+        self._relative_to = relative_to
+        self._sources = Sources()
+
+    def location(self, span: Span) -> dict[str, Any]:
+        """A `physicalLocation` (3.29)."""
+        return {"artifactLocation": self._artifact(span.file), "region": self._region(span)}
+
+    def fix(self, diagnostic: Diagnostic) -> dict[str, Any] | None:
+        """A `fix` (3.55): what `--fix` would write; None where it would write nothing."""
+        span = diagnostic.span
+        line = self._sources.line(span.file, span.line)
+        if line is None or span.end_line != span.line:
+            return None
+        written = written_as(line[span.column - 1 : span.end_column - 1], diagnostic.replacement)
+        if written is None:
+            return None
+        replacement = {"deletedRegion": self._region(span), "insertedContent": {"text": written}}
+        change = {"artifactLocation": self._artifact(span.file), "replacements": [replacement]}
+        return {"description": {"text": f"Write {written}"}, "artifactChanges": [change]}
+
+    def _region(self, span: Span) -> dict[str, int]:
+        end_line = max(span.line, span.end_line)
+        return {
             "startLine": span.line,
-            "startColumn": span.column,
-            "endLine": max(span.line, span.end_line),
+            "startColumn": self._column(span.file, span.line, span.column),
+            "endLine": end_line,
             # Exclusive, as ours (3.30.8).
-            "endColumn": span.end_column,
-        },
-    }
+            "endColumn": self._column(span.file, end_line, span.end_column),
+        }
 
+    def _column(self, file: Path, line: int, column: int) -> int:
+        """A column in UTF-16 units, of which characters beyond U+FFFF take two."""
+        before = (self._sources.line(file, line) or "")[: column - 1]
+        return column if before.isascii() else column + sum(character > "\uffff" for character in before)
 
-def _artifact(file: Path, relative_to: Path) -> dict[str, str]:
-    name = Path(file_name(file, relative_to))
-    if name.is_absolute():
-        return {"uri": name.as_uri()}
-    return {"uri": quote(name.as_posix().encode("utf-8", errors="surrogateescape")), "uriBaseId": _BASE}
+    def _artifact(self, file: Path) -> dict[str, str]:
+        name = Path(file_name(file, self._relative_to))
+        if name.is_absolute():
+            return {"uri": name.as_uri()}
+        return {"uri": quote(name.as_posix().encode("utf-8", errors="surrogateescape")), "uriBaseId": _BASE}

@@ -15,6 +15,7 @@ from trainyard.lint.rules import (
     safety,
     script,
     silencing,
+    sweeps,
     types,
     yaml_text,
 )
@@ -29,6 +30,7 @@ RULES = by_id(
     keys.RULES,
     bindings.RULES,
     types.RULES,
+    sweeps.RULES,
     references.RULES,
     script.RULES,
     safety.RULES,
@@ -50,14 +52,17 @@ COMMAND_CHECKS: tuple[Callable[[SeenCommand, Surroundings], Iterator[Diagnostic]
 PIPELINE_CHECKS: tuple[Callable[[SeenPipeline, Surroundings], Iterator[Diagnostic]], ...] = (
     bindings.check_pipeline,
     types.check_pipeline,
+    types.check_values_within,
     references.check_pipeline,
     script.check_pipeline,
     machines.check_pipeline,
     deepspeed.check_pipeline,
+    sweeps.check_pipeline,
 )
 DOCUMENT_CHECKS: tuple[Callable[[Document, Kind, Surroundings], Iterator[Diagnostic]], ...] = (
     yaml_text.check_document,
     references.check_document,
     machines.check_document,
     safety.check_document,
+    sweeps.check_document,
 )

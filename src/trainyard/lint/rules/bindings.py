@@ -389,7 +389,7 @@ _LEGACY = re.compile(
     rf"(?<![${{\w])\{{\{{?\s*((?:inputs|outputs){_PATH})\s*\}}\}}?|\$[({{]?((?:inputs|outputs){_PATH})[)}}]?"
 )
 _TEXT_FOR_BINDING = re.compile(
-    rf"\$?[({{]{{0,2}}\s*(parent\.(?:inputs|jobs|outputs){_PATH})\s*[)}}]{{0,2}}|"
+    rf"\$?\s?[({{]{{0,2}}\s*(parent\.(?:inputs|jobs|outputs){_PATH})\s*[)}}]{{0,2}}|"
     rf"\$\(?((?:inputs|outputs|jobs){_PATH})\)?"
 )
 _BRACKETS_WITHOUT_SIGN = re.compile(r"(?<!\$)\[\[(?=\s*--[A-Za-z])|\$\[(?!\[)(?=\s*--[A-Za-z])")
@@ -406,7 +406,8 @@ def check_command(seen: SeenCommand, surroundings: Surroundings) -> Iterator[Dia
     except ExpressionError:
         return
     yield from _legacy_bindings(command, seen)
-    if seen.is_component:
+    # Brackets of another form are told as that; what stands in them is meant to be optional.
+    if seen.is_component and _BRACKETS_WITHOUT_SIGN.search(command.text) is None:
         for segment in segments:
             if isinstance(segment, OptionalPart):
                 yield from _without_optional_input(segment, command, seen)

@@ -13,6 +13,7 @@ from trainyard.lint.placements import Placement, placement_of_command, placement
 from trainyard.lint.rule import Example, Rule
 from trainyard.lint.shell_words import Word, simple_commands
 from trainyard.lint.surroundings import Surroundings
+from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Document, Node, describe, parse_document
 from trainyard.spec.expressions import only_binding
@@ -285,6 +286,10 @@ def _check(placement: Placement, surroundings: Surroundings) -> Iterator[Diagnos
         if isinstance(document, Diagnostic):
             yield document
         elif document is not None:
+            doubled = [problem for problem in document.problems if problem.rule == rule_ids.DUPLICATE_KEY]
+            if doubled:
+                yield from doubled
+                continue
             yield from _unknown_keys(document)
             yield from _wrong_values(document)
             yield from _stage(document)
@@ -384,6 +389,12 @@ def _unknown_keys(document: Document) -> Iterator[Diagnostic]:
 
 
 def _wrong_values(document: Document) -> Iterator[Diagnostic]:
+    for section in ("fp16", "bf16", "zero_optimization"):
+        given = document.root.get(section)
+        if given is not None and given.data is not None and not given.is_mapping:
+            message = f"'{section}' is keys with values, not {describe(given.data)}"
+            hint = f'Write "{section}": {{"enabled": {given.text}}}.' if isinstance(given.data, bool) else ""
+            yield WRONG_CONFIG_VALUE.found(given.span, message, hint)
     for path, (is_right, words) in _VALUES.items():
         node: Node | None = document.root
         for key in path:

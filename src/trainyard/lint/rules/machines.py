@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from trainyard.lint.placements import Placement, placement_of_command, placements_of_pipeline
@@ -67,6 +68,7 @@ distribution: {type: pytorch, process_count_per_instance: ‹1⇒8›}
 resources: {instance_type: Standard_ND96asr_v4, shm_size: 64g}
 """
     ),
+    needs_clean_file=True,
 )
 WORKERS_AGAINST_NODES = Rule(
     "AML603",
@@ -302,6 +304,22 @@ resources: {shm_size: 64g}
 """),
     needs_clean_file=True,
 )
+NODES_WITHOUT_DISTRIBUTION = Rule(
+    "AML618",
+    "nodes-without-distribution",
+    "warning",
+    "Several machines, and no `distribution` that joins them.",
+    "Azure ML sets no RANK, WORLD_SIZE or MASTER_ADDR then: the machines know nothing of each other, and all are "
+    "paid for.",
+    Example("""\
+type: command
+command: python train.py
+environment: azureml:torch:3
+compute: azureml:gpus
+resources: {instance_count: ‹2⇒1›, shm_size: 16g}
+"""),
+    needs_clean_file=True,
+)
 RULES = (
     PROCESSES_EXCEED_GPUS,
     GPUS_IDLE,
@@ -320,6 +338,7 @@ RULES = (
     LAUNCH_BLOCKING,
     UPLOADED_CHECKPOINTS,
     LEFT_DETERMINISTIC,
+    NODES_WITHOUT_DISTRIBUTION,
 )
 
 # The most that any machine of the catalogue has.
@@ -395,6 +414,9 @@ def _size(size: Value) -> Iterator[Diagnostic]:
             close = ", ".join(each.name for each in closest_by_name(size.text))
             hint = f"Closest: {close}." if close else "`trainyard skus` lists them."
             yield UNKNOWN_SKU.found(size.span, f"no VM size '{shorten(size.text)}' is known here", hint)
+        elif (meant := _names_without_separators().get(_without_separators(size.text))) is not None:
+            message = f"no VM size is written '{size.text}'"
+            yield UNKNOWN_SKU.found(size.span, message, f"Write {meant}.", replacement=meant)
     elif not size.text.lower().startswith("standard_"):
         message = f"'{size.text}' is no VM size: their names begin with Standard_"
         yield UNKNOWN_SKU.found(size.span, message, f"Write {sku.name}.", replacement=sku.name)
@@ -402,6 +424,18 @@ def _size(size: Value) -> Iterator[Diagnostic]:
         others = ", ".join(other.name for other in closest_current(sku, most=2))
         message = f"{sku.name} was retired on {sku.retirement_date}"
         yield RETIRED_SKU.found(size.span, message, f"In its place: {others}.")
+
+
+def _without_separators(name: str) -> str:
+    return re.sub(r"[_\- ]", "", name).lower()
+
+
+@cache
+def _names_without_separators() -> dict[str, str]:
+    """All sizes as they are written, by their letters and figures alone."""
+    from trainyard.catalogue.skus import all_skus
+
+    return {_without_separators(sku.name): sku.name for sku in all_skus()}
 
 
 def _processes(placement: Placement, sku: Sku | None) -> Iterator[Diagnostic]:
@@ -472,11 +506,19 @@ def _nodes(placement: Placement, sku: Sku | None) -> Iterator[Diagnostic]:
         message = f"{nodes} machines of {sku.name}, which has no InfiniBand"
         hint = "Use one machine, or a size with an 'r' such as Standard_ND96asr_v4."
         yield NODES_WITHOUT_RDMA.found(span, message, hint, _machine_related(placement))
+    if placement.distribution is None and _calls_python(placement) and not _launchers(placement):
+        message = f"{nodes} machines, and no distribution: they know nothing of each other"
+        hint = "Write `distribution: {type: pytorch, process_count_per_instance: GPUS}`, or take one machine."
+        yield NODES_WITHOUT_DISTRIBUTION.found(span, message, hint)
     compute = placement.known_compute
     if compute is not None and compute.max_instances is not None and nodes > compute.max_instances:
         message = f"{nodes} machines, and the cluster '{compute.name}' has {compute.max_instances} at most"
         related = [Related(compute.span, f"'{compute.name}' is declared here")] if compute.span is not None else []
         yield MORE_NODES_THAN_CLUSTER.found(span, message, "Raise `max_instances`, or take fewer.", related)
+
+
+def _calls_python(placement: Placement) -> bool:
+    return any(words[0].text in ("python", "python3") for words in simple_commands(placement.component.command.text))
 
 
 def _machine(placement: Placement, sku: Sku | None) -> Iterator[Diagnostic]:

@@ -12,7 +12,7 @@ from trainyard.lint.rule import Example, Rule
 from trainyard.lint.scripts import CalledScript
 from trainyard.lint.surroundings import Surroundings
 from trainyard.spec import rule_ids
-from trainyard.spec.diagnostic import Diagnostic
+from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Document, Node, shorten
 from trainyard.spec.kinds import Kind
 from trainyard.spec.script_steps import python_files
@@ -283,6 +283,7 @@ _FAMILY = re.compile(r"(acpt|tensorflow|sklearn)-")
 _REGISTRY_ENVIRONMENT = re.compile(r"azureml://registries/azureml/environments/([^/]+)(?:/|$)")
 _NAME_ONLY = re.compile(r"azureml:(?!/)[^:@/\s]+")
 _DATA_ADDRESS = re.compile(r"azureml://([^/]*)")
+_DATASTORE_FOLDER = re.compile(r"azureml://datastores/([^/$]+)/([^/$]+)/")
 _DATA_ADDRESSES = ("datastores", "subscriptions", "registries", "locations", "jobs")
 _ASSET = re.compile(
     r"azureml:[^:@/\s]+(?::[^:@/\s]+|@[^:@/\s]+)|azureml:/+(?:subscriptions|locations)/.*", re.IGNORECASE
@@ -311,7 +312,7 @@ def check_command(seen: SeenCommand, surroundings: Surroundings) -> Iterator[Dia
 def check_document(document: Document, kind: Kind, surroundings: Surroundings) -> Iterator[Diagnostic]:
     """How data is named, the inputs and outputs of jobs and pipelines; whether jobs have a compute."""
     if kind == "pipeline":
-        yield from _no_compute(document.root)
+        yield from _no_compute(document, surroundings)
     if kind in ("command_job", "sweep_job", "other_job"):
         yield from _compute(document.root.get("compute"), document.file, surroundings)
     if kind in ("pipeline", "command_job", "sweep_job", "other_job"):
@@ -326,24 +327,54 @@ def check_document(document: Document, kind: Kind, surroundings: Surroundings) -
                         yield from _data_path(path)
 
 
+_DEEPEST_PIPELINE = 20
 # A pipeline's jobs have computes of their own; Spark's may have `resources`.
 _NEED_A_COMPUTE = frozenset({"command", "parallel", "sweep", "automl", "import", "data_transfer"})
 
 
-def _no_compute(pipeline: Node) -> Iterator[Diagnostic]:
-    """A pipeline's first job that says nothing of where it runs."""
+def _no_compute(document: Document, surroundings: Surroundings) -> Iterator[Diagnostic]:
+    """A pipeline's first job that says nothing of where it runs, in the pipelines within it too."""
+    pipeline = document.root
     settings, jobs = pipeline.get("settings"), pipeline.get("jobs")
     default = settings.get("default_compute") if settings is not None else None
     if jobs is None or any(node is not None and node.data is not None for node in (default, pipeline.get("compute"))):
         return
+    if settings is not None and any("compute" in key for key in settings.entries if key != "default_compute"):
+        return  # told as an unknown key
     for name, entry in jobs.entries.items():
-        kind, compute = entry.value.get("type"), entry.value.get("compute")
-        kind_text = kind.text.lower() if kind is not None else "command"
-        if kind_text in _NEED_A_COMPUTE and (compute is None or compute.data is None):
-            message = f"the job '{shorten(name)}' has no compute, and the pipeline names none for all"
-            hint = "Write `settings: {default_compute: azureml:NAME}`, or `compute:` at the job."
-            yield NO_COMPUTE.found(entry.key.span, message, hint)
-            return
+        missing = _without_compute(entry.value, document.file, surroundings, depth=0)
+        if missing is None:
+            continue
+        message = f"the job '{shorten(name)}' has no compute, and the pipeline names none for all"
+        related = []
+        if missing is not entry.value:
+            message = f"a job within '{shorten(name)}' has no compute, and this pipeline names none for all"
+            related = [Related(missing.span, "this job has none")]
+        hint = "Write `settings: {default_compute: azureml:NAME}`, or `compute:` at the job."
+        yield NO_COMPUTE.found(entry.key.span, message, hint, related)
+        return
+
+
+def _without_compute(job: Node, file: Path, surroundings: Surroundings, depth: int) -> Node | None:
+    """A job without a compute: this one, or one of the pipeline component that it is; None when all have theirs."""
+    kind, compute = job.get("type"), job.get("compute")
+    kind_text = kind.text.lower() if kind is not None else "command"
+    if kind_text in _NEED_A_COMPUTE:
+        return job if compute is None or compute.data is None else None
+    component = job.get("component") if kind_text == "pipeline" and depth < _DEEPEST_PIPELINE else None
+    if component is None:
+        return None
+    body = component
+    if component.is_text:
+        file = Path(os.path.abspath(file.parent / component.text.removeprefix("file:")))
+        found = surroundings.pipeline_in(file)
+        if found is None:
+            return None
+        body = found.body
+    jobs = body.get("jobs") if body.is_mapping else None
+    inner = jobs.entries.values() if jobs is not None and jobs.is_mapping else ()
+    nested = (_without_compute(entry.value, file, surroundings, depth + 1) for entry in inner if entry.value.is_mapping)
+    return next((node for node in nested if node is not None), None)
 
 
 def _data_path(path: Node) -> Iterator[Diagnostic]:
@@ -359,6 +390,11 @@ def _data_path(path: Node) -> Iterator[Diagnostic]:
             Diagnostic(path.span, rule_ids.BAD_REFERENCE, f"there is no azureml://{match[1]}/", hint=hint),
             severity="warning",
         )
+    datastore = _DATASTORE_FOLDER.match(path.text)
+    if datastore is not None and datastore[2] != "paths":
+        hint = f"Write azureml://datastores/{datastore[1]}/paths/…"
+        message = f"'{shorten(datastore[2])}' stands where an address in a datastore has 'paths'"
+        yield replace(Diagnostic(path.span, rule_ids.BAD_REFERENCE, message, hint=hint), severity="warning")
 
 
 def check_pipeline(seen: SeenPipeline, surroundings: Surroundings) -> Iterator[Diagnostic]:

@@ -10,7 +10,7 @@ from trainyard.lint.rule import Example, Rule
 from trainyard.lint.surroundings import Surroundings
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Document, Node, shorten
-from trainyard.spec.expressions import Binding, ExpressionError, bindings_in
+from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding
 from trainyard.spec.kinds import Kind
 from trainyard.spec.seen import SeenCommand
 
@@ -110,10 +110,14 @@ _FLAG_WITH_SECRET = re.compile(
     r"[= ]+(?![-$\"']?\$|--)[\"']?([A-Za-z0-9+/_=!.-]{6,})[\"']?",
     re.IGNORECASE,
 )
+# Filled in from outside before the file is sent: `InstrumentationKey=${KEY}`.
+_FILLED_IN = re.compile(r"\$\{\w+\}|\$\(\w+\)|<[\w -]+>|\{\{")
+# A binding of another form than a job's: what it names is data as likely as a text, and it is an error elsewhere.
+_WRONG_SCOPE = re.compile(r"\s*\$\{\{\s*(?!parent\.)[\w.-]+\s*\}\}\s*")
 _TOKEN_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*_(?:TOKEN|SECRET|PASSWORD|APIKEY|KEY)")
 _RANDOM_TEXT = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w~+/=.-]{12,}")
 _VARIABLE_WITH_SECRET = re.compile(
-    r"\b[A-Z][A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY)=[\"']?([^\s\"'$;&|<>{}]{8,})"
+    r"\b[A-Z][A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|(?:ACCESS|ACCOUNT|STORAGE)_KEY)=[\"']?([^\s\"'$;&|<>{}]{8,})"
 )
 _PLACEHOLDER = re.compile(
     r"<.*>|\$.*|.*(change|replace|your|example|placeholder|dummy|todo|xxx|\*\*\*).*|azureml:.*|none|null|true|false",
@@ -164,7 +168,16 @@ def _may_be_text(seen: SeenCommand, name: str) -> bool:
     """Whether what a job gives its own command may hold a blank: a literal without one cannot."""
     inputs = seen.node.get("inputs")
     node = inputs.get(name) if inputs is not None else None
-    return node is not None and node.is_text and not _is_one_word(node.text)
+    if node is None or not node.is_text or _WRONG_SCOPE.fullmatch(node.text):
+        return False
+    binding = only_binding(node.text)
+    if binding is not None and binding.path[:2] == ("parent", "inputs"):
+        given = seen.reading.document.root.get("inputs")
+        literal = given.get(".".join(binding.path[2:])) if given is not None else None
+        return literal is None or not literal.is_text or not _is_one_word(literal.text)
+    if binding is not None and binding.path[:2] == ("parent", "jobs"):
+        return False  # what a job gives is data
+    return not _is_one_word(node.text)
 
 
 def _is_one_word(text: str) -> bool:
@@ -234,7 +247,7 @@ def _secret_text(node: Node, name: str, document: Document) -> Iterator[Diagnost
 
 def _is_named_secret(name: str, text: str) -> bool:
     """Whether a value's name says that it is a secret, and the value looks like one."""
-    if _PLACEHOLDER.fullmatch(text) or " " in text or "${{" in text:
+    if _PLACEHOLDER.fullmatch(text) or " " in text or "${{" in text or _FILLED_IN.search(text):
         return False
     if _TOKEN_VARIABLE.fullmatch(name) and _RANDOM_TEXT.fullmatch(text):
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from trainyard.lint.rule import Example, Rule
 from trainyard.lint.script_flags import Flag, ScriptFlags
@@ -95,17 +96,46 @@ command: ‹pyhton⇒python› train.py
 environment: azureml:torch:3
 """),
 )
-RULES = (UNKNOWN_FLAG, MISSING_FLAG, WRONG_CHOICE, UNKNOWN_PROGRAM)
+FLAG_VALUE = Rule(
+    "AML505",
+    "flag-value",
+    "error",
+    "A flag stands without the value that it takes, with one where it takes none, or with none that is a number.",
+    "argparse ends the script at once. A switch (`store_true`) is given or left out: a boolean input's `True` after it "
+    "is one word too many.",
+    Example(
+        """\
+type: command
+name: train
+code: ./src
+command: python train.py --fast‹ ‸true⇒›
+environment: azureml:torch:3
+=== src/train.py
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--fast", action="store_true")
+print(parser.parse_args())
+"""
+    ),
+)
+RULES = (UNKNOWN_FLAG, MISSING_FLAG, WRONG_CHOICE, UNKNOWN_PROGRAM, FLAG_VALUE)
 
 _LONG_WITH_ONE_DASH = re.compile(r"-[A-Za-z][A-Za-z0-9_-]{2,}(?:=.*)?", re.DOTALL)
+_REDIRECTION = re.compile("[<>]")
+_UNCLOSED = re.compile(r"\$\{\{(?![^{}]*\}\})|\$\{\{[^{}]*\$\{\{")
 _PROGRAMS = ("python", "python3", "torchrun", "deepspeed", "mpirun", "accelerate", "horovodrun", "Rscript")
 
 
 def check_command(seen: SeenCommand, surroundings: Surroundings) -> Iterator[Diagnostic]:
     """Flags of the calls in a command."""
     yield from _mistyped_programs(seen)
+    yield from _typographic_dashes(seen)
     for called, flags in _readable_calls(seen, surroundings):
+        yield from _unknown_commands(called, flags)
+        called, flags = _of_command(called, flags)
         yield from _unknown_flags(called, flags)
+        yield from _flag_values(called, flags)
         yield from _missing_flags(called, flags)
         for flag, value in _values(called, flags):
             yield from _wrong_choices(called, flag, value, seen)
@@ -125,6 +155,100 @@ def _mistyped_programs(seen: SeenCommand) -> Iterator[Diagnostic]:
             yield UNKNOWN_PROGRAM.found(span, message, f"Did you mean '{meant}'?", replacement=meant)
 
 
+def _typographic_dashes(seen: SeenCommand) -> Iterator[Diagnostic]:
+    """A flag that an editor for prose has given a dash of its own."""
+    command = seen.node.get("command")
+    if command is None or not command.is_text or not ("–" in command.text or "—" in command.text):
+        return
+    for words in simple_commands(command.text):
+        for word in words[1:]:
+            if word.text[:1] in ("–", "—") and word.text[1:2].isalpha() and not word.is_quoted:
+                span = seen.reading.document.span_within(command, word.start, word.end)
+                message = f"'{word.text}' begins with a typographic dash, and is no flag to the script"
+                yield UNKNOWN_FLAG.found(span, message, f"Write --{word.text[1:]}.", replacement=f"--{word.text[1:]}")
+
+
+def _unknown_commands(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnostic]:
+    """A sub-command that the script does not have, or none where it wants one."""
+    first = next(iter(called.call.arguments), None)
+    known = ", ".join(flags.commands)
+    assert called.file is not None
+    if flags.needs_command and (first is None or _gives_no_command(called, flags)):
+        message = f"{called.file.name} wants a command before all flags, and is given none"
+        yield MISSING_FLAG.found(called.span(called.call.script), message, f"Known here: {known}.")
+    elif flags.commands and first is not None and _is_word(first) and first.text not in flags.commands:
+        message = f"{called.file.name} has no command '{first.text}'"
+        yield WRONG_CHOICE.found(called.span(first), message, did_you_mean(first.text, flags.commands))
+    elif first is not None and (meant := _other_command(called, flags)) is not None:
+        message = f"the flags are those of the command '{meant}', and '{first.text}' is called"
+        yield WRONG_CHOICE.found(called.span(first), message, f"Did you mean '{meant}'?")
+
+
+def _gives_no_command(called: CalledScript, flags: ScriptFlags) -> bool:
+    words = called.call.arguments
+    if not all(word.is_plain for word in words) or any(word.text in flags.commands for word in words):
+        return False
+    return words[0].text.startswith("--") and flags.find(words[0].text.partition("=")[0]) is None
+
+
+def _other_command(called: CalledScript, flags: ScriptFlags) -> str | None:
+    """The one sub-command that has all the flags that are given, when the one that is called has few of them."""
+    own = flags.commands.get(called.call.arguments[0].text)
+    given = [word.text.partition("=")[0] for word in _given_flags(called)]
+    if own is None or sum(own.find(name) is None for name in given) < 2:
+        return None
+    fitting = [command for command, other in flags.commands.items() if all(map(other.find, given))]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _of_command(called: CalledScript, flags: ScriptFlags) -> tuple[CalledScript, ScriptFlags]:
+    """The part of a call that a sub-command reads, and its flags; nothing is known when it cannot be told."""
+    if not flags.commands:
+        return called, flags
+    first = next(iter(called.call.arguments), None)
+    own = flags.commands.get(first.text) if first is not None and _other_command(called, flags) is None else None
+    rest = called.call.arguments[1:] if own is not None else ()
+    return replace(called, call=replace(called.call, arguments=rest)), own or ScriptFlags(takes_others=True)
+
+
+def _is_word(word: Word) -> bool:
+    return word.is_plain and "${{" not in word.text and not word.text.startswith(("-", "@")) and not word.is_optional
+
+
+def _flag_values(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnostic]:
+    """Values that are missing, too many, or no numbers."""
+    words = called.call.arguments
+    for at, word in enumerate(words):
+        flag = flags.flags.get(word.text)
+        follower = words[at + 1] if at + 1 < len(words) else None
+        if follower is not None and _REDIRECTION.search(called.command.text, word.end, follower.start):
+            follower = None  # the file that output goes to
+        if flag is None or not word.text.startswith("--"):
+            continue
+        if flag.takes_value is True and (follower is None or follower.text in flags.flags):
+            message = f"{word.text} takes a value, and none follows it"
+            yield FLAG_VALUE.found(called.span(word), message, f"Write `{word.text} VALUE`.", [_declared(flag)])
+        elif flag.takes_value is False and not flags.takes_words and not flags.takes_others and follower is not None:
+            if _is_word(follower) or only_binding(follower.text) is not None:
+                message = f"{word.text} is a switch and takes no value; '{follower.text}' is one word too many"
+                hint = f"Write {word.text} alone, or give the script a flag that takes true or false."
+                yield FLAG_VALUE.found(called.span(follower), message, hint, [_declared(flag)])
+        elif flag.number is None or follower is None or not _is_word(follower):
+            continue
+        elif not _is_number(follower.text, flag.number):
+            wanted = "a whole number" if flag.number == "int" else "a number"
+            message = f"{word.text} takes {wanted}, and not '{follower.text}'"
+            yield FLAG_VALUE.found(called.span(follower), message, "", [_declared(flag)])
+
+
+def _is_number(text: str, kind: str) -> bool:
+    try:
+        int(text) if kind == "int" else float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def check_pipeline(seen: SeenPipeline, surroundings: Surroundings) -> Iterator[Diagnostic]:
     """What jobs set their components' inputs to, held against the choices of the script that gets it."""
     for job in seen.scope.jobs.values():
@@ -132,7 +256,8 @@ def check_pipeline(seen: SeenPipeline, surroundings: Surroundings) -> Iterator[D
         if component is None or job.has_own_command or component.code is None:
             continue
         command = surroundings.command_of(component)
-        for called, flags in _readable_calls(command, surroundings) if command is not None else ():
+        for whole_call, all_flags in _readable_calls(command, surroundings) if command is not None else ():
+            called, flags = _of_command(whole_call, all_flags)
             for flag, value in _values(called, flags):
                 binding = only_binding(value.text)
                 given = job.inputs.get(".".join(binding.path[1:])) if binding and binding.path[0] == "inputs" else None
@@ -176,7 +301,9 @@ def _unknown_flags(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnos
 
 def _missing_flags(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnostic]:
     # What a variable or a list of arguments brings along cannot be seen.
-    if any(not word.is_plain or word.text.startswith("@") for word in called.call.arguments):
+    # Nor what a binding that is not closed has swallowed, which is reported there.
+    if any(not word.is_plain or word.text.startswith("@") or _UNCLOSED.search(word.text)
+           for word in called.call.arguments):  # fmt: skip
         return
     if _has_arguments_from_an_input(called):
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from trainyard.lint.rule import Example, Rule
 from trainyard.lint.surroundings import Surroundings
@@ -12,6 +13,8 @@ from trainyard.spec.bindings import Scope, UsedJob
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node
 from trainyard.spec.expressions import Binding, only_binding
+from trainyard.spec.findings import Findings
+from trainyard.spec.literals import check_literal
 from trainyard.spec.model import PORT_TYPES, Port, Value
 from trainyard.spec.ports import UNKNOWN_TYPE
 from trainyard.spec.seen import SeenCommand, SeenPipeline
@@ -281,6 +284,8 @@ _READABLE_AS = {
 _WIDENS_TO = {("integer", "number"), ("integer", "string"), ("number", "string"), ("boolean", "string")}
 
 
+_LIMIT_RULES = frozenset({rule_ids.LITERAL_OUT_OF_RANGE, rule_ids.LITERAL_NOT_A_CHOICE})
+_DEEPEST_PIPELINE = 20
 _MODES_OF_OTHER_SIDE = {
     "inputs": frozenset({"rw_mount", "mount", "upload"}),
     "outputs": frozenset({"ro_mount", "download", "eval_mount", "eval_download"}),
@@ -305,13 +310,52 @@ def check_pipeline(seen: SeenPipeline, surroundings: Surroundings) -> Iterator[D
             yield from _compare_output(job, name, text, seen)
 
 
+def check_values_within(seen: SeenPipeline, surroundings: Surroundings) -> Iterator[Diagnostic]:
+    """Literals that a pipeline gives to jobs, against what the jobs of pipelines within it take."""
+    for port in seen.scope.inputs.values():
+        if port.default is not None:
+            is_typed = port.default.span != port.span
+            yield from _beyond_inner_limits(port.default, port, surroundings, deep=not is_typed)
+    for job in seen.scope.jobs.values():
+        for name, value in job.inputs.items():
+            port_given = (job.declared_inputs or {}).get(name)
+            if port_given is not None and "${{" not in value.text:
+                yield from _beyond_inner_limits(value, port_given, surroundings, deep=False)
+
+
+def _beyond_inner_limits(value: Value, port: Port, surroundings: Surroundings, *, deep: bool) -> Iterator[Diagnostic]:
+    """The first parameter, down through the pipelines, whose min, max or enum a literal breaks.
+
+    `deep`: those that the port itself is bound to are checked by the reader already, and only theirs are looked at.
+    """
+    waiting = [(target, span, 0) for target, span in surroundings.bound_within.get(port.key_span, ())]
+    while waiting:
+        target, span, depth = waiting.pop()
+        if depth > 0 or not deep:
+            found = Findings()
+            check_literal(value, target, found, bound_at=[Related(span, f"it comes to '{target.name}' here")])
+            wrong = [d for d in found.diagnostics if d.rule in _LIMIT_RULES]
+            if wrong:
+                yield wrong[0]
+                return
+        if depth < _DEEPEST_PIPELINE:
+            inner = surroundings.bound_within.get(target.key_span, ())
+            waiting += [(further, place, depth + 1) for further, place in inner]
+
+
 def check_command(seen: SeenCommand, surroundings: Surroundings) -> Iterator[Diagnostic]:
     """What an input says of itself: its limits, its mode."""
     for port in seen.component.inputs.values():
         least, most = _number(port.minimum), _number(port.maximum)
         if port.minimum is not None and least is not None and most is not None and least > most:
-            message = f"'{port.name}' has the min {port.minimum.text} above its max"
-            yield LIMITS_CONTRADICT.found(port.minimum.span, message, "Swap them, or mend the wrong one.")
+            assert port.maximum is not None
+            message = f"'{port.name}' has the min {port.minimum.text} above its max {port.maximum.text}"
+            wrong, other = port.minimum, port.maximum
+            default = _number(port.default)
+            if default is not None and default >= least:
+                wrong, other = other, wrong  # the default agrees with the min
+            related = [Related(other.span, f"the {'max' if other is port.maximum else 'min'} is here")]
+            yield LIMITS_CONTRADICT.found(wrong.span, message, "Swap them, or mend the wrong one.", related)
     for key in ("inputs", "outputs"):
         ports = seen.node.get(key)
         for entry in ports.entries.values() if ports is not None else ():
@@ -425,7 +469,19 @@ def _source(binding: Binding, scope: Scope) -> Port | None:
     value = job.outputs.get(".".join(path[4:])) if path[3] == "outputs" else None
     if job.has_own_command and value is not None and isinstance(value.data, str):
         return None
-    return None if job.has_own_command and path[3] == "inputs" else (ports or {}).get(".".join(path[4:]))
+    if job.has_own_command and path[3] == "inputs":
+        return None
+    port = (ports or {}).get(".".join(path[4:]))
+    said = _said_type(job, path[4:]) if path[3] == "outputs" else None
+    return replace(port, type=said) if port is not None and said in PORT_TYPES else port
+
+
+def _said_type(job: UsedJob, path: tuple[str, ...]) -> str | None:
+    """The type that a job gives an output of its component, which is what Azure ML is sent."""
+    outputs = job.node.get("outputs")
+    node = outputs.get(".".join(path)) if outputs is not None and outputs.is_mapping else None
+    kind = node.get("type") if node is not None and node.is_mapping else None
+    return kind.text.lower() if kind is not None and kind.is_text else None
 
 
 def _is_plain_literal(port: Port) -> bool:

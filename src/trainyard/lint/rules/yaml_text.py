@@ -10,7 +10,7 @@ from trainyard.lint.surroundings import Surroundings
 from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, Node, describe
-from trainyard.spec.kinds import Kind, kind_by_schema
+from trainyard.spec.kinds import COMPUTE_TYPES, Kind, kind_by_schema
 
 RULES = (
     Rule(
@@ -213,10 +213,21 @@ def check_document(document: Document, kind: Kind, surroundings: Surroundings) -
     yield from _traps(document.root, (), document)
     named = kind_by_schema(document.root)
     schema = document.root.get("$schema")
+    if named == kind == "compute" and schema is not None:
+        yield from _compute_schema(document, schema)
     if named is None or schema is None or named == kind or {named, kind} <= _KINDS_OF_JOBS - {"command_job"}:
         return
     message = f"this is the schema of {_IN_WORDS[named]}, and the file is {_IN_WORDS[kind]}"
     yield _OTHER_SCHEMA.found(schema.span, message, "Write the address that fits, or remove the line.")
+
+
+def _compute_schema(document: Document, schema: Node) -> Iterator[Diagnostic]:
+    """A cluster that is given the schema of a single machine, or the other way round."""
+    stated = document.root.get("type")
+    said = next((kind for kind in COMPUTE_TYPES if f"/{kind}.schema" in schema.text.lower()), None)
+    if stated is not None and said is not None and stated.text.lower() in COMPUTE_TYPES and stated.text.lower() != said:
+        message = f"this is the schema of {said}, and the file's type is {stated.text}"
+        yield _OTHER_SCHEMA.found(schema.span, message, "Write the address that fits, or remove the line.")
 
 
 _IN_WORDS: dict[Kind, str] = {

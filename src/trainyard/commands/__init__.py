@@ -1,0 +1,1 @@
+"""What verbs do that join several parts; `cli.py` has their flags and help."""

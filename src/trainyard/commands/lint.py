@@ -1,0 +1,222 @@
+"""`trainyard lint`: the linter, joined with a project's settings, baseline, profiles and templates."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import click
+
+from trainyard.author.project import NoProject, Project, find_project
+from trainyard.errors import UsageError
+from trainyard.lint import linter
+from trainyard.lint.linter import STANDARD_FOLDERS, LintResult
+from trainyard.lint.reporting.summary import summarise
+from trainyard.lint.rules import RULES
+from trainyard.lint.rules.references import NO_COMPUTE
+from trainyard.lint.settings import LintSettings, settings_for
+from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.terminal import colour_choice, count, print_diagnostics, short
+
+_PROFILES = "profiles"
+
+
+@dataclass(frozen=True)
+class LintOptions:
+    """What is asked of lint besides where to look; the flags of `trainyard lint`."""
+
+    output_format: str = "text"
+    fix: bool = False
+    baseline: Path | None = None
+    write_baseline: bool = False
+
+
+def lint(paths: Sequence[Path], options: LintOptions) -> bool:
+    """Check files and folders (none: the project's), print what is found, and give whether there is no error.
+
+    Raises UsageError, or another UserError, for what cannot be done as asked.
+    """
+    if options.fix and options.write_baseline:
+        raise UsageError("--fix and --write-baseline exclude each other: fix first, then write what remains.")
+    chosen = list(paths) or _folders_of_project()
+    settings, result = _check(chosen)
+    baseline = options.baseline or settings.baseline
+    if options.write_baseline and baseline is None:
+        raise UsageError("--write-baseline: say where, with --baseline FILE.")
+    if options.fix:
+        result = _fix(chosen, settings, result)
+    found = _with_profile_findings(result.diagnostics, chosen, result.files, settings)
+    if options.write_baseline:
+        assert baseline is not None
+        _write_baseline(baseline, found, result.files)
+        return True
+    left = _without_known(found, baseline, result.files)
+    related = _with_template_lines(left)
+    _print(related, options.output_format)
+    if options.output_format == "text":
+        known, fixable = len(found) - len(left), 0 if options.fix else _count_fixable(left)
+        summary = summarise(related, result.files_checked, known=known, fixable=fixable)
+        click.echo(click.style(summary, bold=True), err=True, color=colour_choice())
+    return not any(diagnostic.severity == "error" for diagnostic in related)
+
+
+def errors_that_stop_a_run(file: Path) -> Sequence[Diagnostic]:
+    """Errors in a pipeline: a run with a mistyped `distributon:` would say nothing of what happens on the cluster."""
+    settings, result = _check([file])
+    found = _without_known(result.diagnostics, settings.baseline, result.files)
+    # This machine is the compute of a local run.
+    errors = [each for each in found if each.severity == "error" and each.rule != NO_COMPUTE.id]
+    return _with_template_lines(errors)
+
+
+def rules_that_find_something(file: Path) -> list[str]:
+    """The ids of the rules that find something in a file, each once, in the order of its lines."""
+    _, result = _check([file])
+    resolved = file.resolve()
+    return list(dict.fromkeys(each.rule for each in result.diagnostics if each.span.file.resolve() == resolved))
+
+
+def _folders_of_project() -> list[Path]:
+    """The project's folders with Azure ML files, from whichever folder of it; none outside a project."""
+    project = _project_of(Path.cwd())
+    root = project.root if project is not None else Path.cwd()
+    return [folder for folder in (root / name for name in STANDARD_FOLDERS) if folder.is_dir()]
+
+
+def _check(paths: Sequence[Path]) -> tuple[LintSettings, LintResult]:
+    """What lint finds with the settings of the project that the paths lie in, and these."""
+    # Documents are kept to the end: looking for cycles among them again and again takes half of the time.
+    gc.disable()
+    try:
+        settings = settings_for(paths, RULES)
+        return settings, linter.lint(paths, settings)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _fix(paths: Sequence[Path], settings: LintSettings, result: LintResult) -> LintResult:
+    """Mend what can be mended, say what was, and give what remains."""
+    from trainyard.lint.fixes import fix
+
+    fixed = fix(result, lambda texts: linter.lint(paths, settings, texts), lambda file: not _is_rendered(file))
+    for each in fixed.mended:
+        click.echo(f"fixed {short(each.span.file)}:{each.span.line}: {each.message} -> {each.replacement}", err=True)
+    remaining = {diagnostic.span.file for diagnostic in fixed.result.diagnostics if diagnostic.replacement is not None}
+    for file in sorted(filter(_is_rendered, remaining)):
+        click.echo(f"not fixed: {short(file)} is rendered; its template, named below, is the place", err=True)
+    return fixed.result
+
+
+def _is_rendered(file: Path) -> bool:
+    from trainyard.author.rendered_files import read_rendered
+
+    try:
+        return read_rendered(file) is not None
+    except SpecError:
+        # Another version of Trainyard rendered it.
+        return True
+
+
+def _count_fixable(diagnostics: Sequence[Diagnostic]) -> int:
+    """How many findings `--fix` would try to mend; a rendered file is mended in its template."""
+    return sum(each.replacement is not None and not _is_rendered(each.span.file) for each in diagnostics)
+
+
+def _write_baseline(file: Path, found: Sequence[Diagnostic], checked: Sequence[Path]) -> None:
+    from trainyard.lint.baseline import read_baseline, write_baseline
+
+    written = write_baseline(file, found, checked, read_baseline(file) if file.exists() else None)
+    click.echo(f"{short(file)} knows {count(written, 'finding')} now", err=True)
+
+
+def _without_known(
+    diagnostics: Sequence[Diagnostic], baseline: Path | None, checked: Sequence[Path]
+) -> list[Diagnostic]:
+    """Findings that the baseline does not know, and its entries that nothing was found for."""
+    if baseline is None:
+        return list(diagnostics)
+    from trainyard.lint.baseline import read_baseline
+
+    return read_baseline(baseline).sift(diagnostics, checked)
+
+
+def _with_profile_findings(
+    diagnostics: Sequence[Diagnostic], chosen: Sequence[Path], checked: Sequence[Path], settings: LintSettings
+) -> list[Diagnostic]:
+    """Findings, with those of profiles said by their own reader, which follows `extends` and knows the machines."""
+    profiles = [each for each in _profiles_among(chosen, checked) if not settings.excludes(each[1])]
+    if not profiles:
+        return list(diagnostics)
+    from trainyard.author.profiles import load_profile
+
+    found: dict[Diagnostic, None] = {}
+    for project, file in profiles:
+        try:
+            load_profile(project, file.stem)
+        except SpecError as error:
+            found.update(dict.fromkeys(error.diagnostics))
+    told = {diagnostic.span.file for diagnostic in found}
+    merged = [*(each for each in diagnostics if each.span.file.resolve() not in told), *found]
+    return sorted(merged, key=lambda diagnostic: diagnostic.span)
+
+
+def _profiles_among(chosen: Sequence[Path], checked: Sequence[Path]) -> list[tuple[Project, Path]]:
+    """The profiles among the chosen files and folders that belong to a project, with that project."""
+    wanted = [path.resolve() for path in chosen]
+    folders = {*wanted, *(file.parent for file in checked if file.parent.name == _PROFILES)}
+    projects = {project for folder in folders if (project := _project_of(folder)) is not None}
+    return [
+        (project, file)
+        for project in sorted(projects, key=lambda each: each.root)
+        for file in sorted(project.profiles.glob("*.yaml"))
+        if any(path in (file, *file.parents) for path in wanted)
+    ]
+
+
+@lru_cache(maxsize=4096)
+def _project_of(path: Path) -> Project | None:
+    try:
+        return find_project(path)
+    except NoProject:
+        return None
+
+
+def _with_template_lines(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """Add the template's and profile's lines to findings in rendered files.
+
+    A file belongs to the project that it lies in; what was rendered elsewhere, to the one that is worked in.
+    """
+    places_by_project: dict[Project, list[int]] = {}
+    for place, diagnostic in enumerate(diagnostics):
+        project = _project_of(diagnostic.span.file.parent) or _project_of(Path.cwd())
+        if project is not None:
+            places_by_project.setdefault(project, []).append(place)
+    found = list(diagnostics)
+    for project, places in places_by_project.items():
+        from trainyard.author.source_maps import relate
+
+        for place, related in zip(places, relate([found[place] for place in places], project), strict=True):
+            found[place] = related
+    return found
+
+
+def _print(diagnostics: Sequence[Diagnostic], output_format: str) -> None:
+    """Findings for people on stderr; for programs on stdout."""
+    if output_format == "text":
+        print_diagnostics(diagnostics)
+        click.echo("\n" if diagnostics else "", nl=False, err=True)
+        return
+    from trainyard.lint.reporting.github import as_github, checkout_folder
+    from trainyard.lint.reporting.json_list import as_json
+    from trainyard.lint.reporting.sarif import as_sarif
+
+    if output_format == "json":
+        click.echo(as_json(diagnostics, relative_to=Path.cwd()))
+    elif output_format == "sarif":
+        click.echo(as_sarif(diagnostics, relative_to=checkout_folder(), is_fixable=lambda file: not _is_rendered(file)))
+    elif diagnostics:
+        click.echo(as_github(diagnostics, relative_to=checkout_folder()))
