@@ -33,6 +33,7 @@ $(BIN)/python:
 $(VENV)/.ready-to-run: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing what a run needs (torch, transformers, …)" >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]'
+	@$(BIN)/python -m compileall -q src  # as pip does with what it copies: the first command is then as quick as the next
 	@touch $@
 
 $(VENV)/.ready-to-test: pyproject.toml constraints.txt | $(VENV)/.ready-to-run

@@ -9,6 +9,7 @@ is the median and the ratio. Results go to benchmarks/results/command_speed.json
 from __future__ import annotations
 
 import argparse
+import compileall
 import statistics
 import subprocess
 import sys
@@ -70,6 +71,7 @@ def seconds_of(command: tuple[str, ...], folder: Path) -> float:
 
 
 def measure(case: Case, runs: int, folder: Path) -> Result:
+    compileall.compile_dir(ROOT / "src", quiet=1)  # as an installed package is
     seconds_of(case.command, folder), seconds_of(case.peer, folder)  # warm file caches
     pairs = [(seconds_of(case.command, folder), seconds_of(case.peer, folder)) for _ in range(runs)]
     own = [first for first, _ in pairs]
