@@ -70,9 +70,9 @@ class Trainyard(Epochs):
     """This rank's TrainingBatches over the shards that a prepare step writes."""
 
     def __init__(self, folder: Path, rank: int, world_size: int, batch: int, workers: int) -> None:
-        from trainyard.steps.dataset.manifest import read_manifest
-        from trainyard.steps.dataset.reader import SplitReader
-        from trainyard.steps.training.samples.batch_arithmetic import divide_batch
+        from trainyard.foundation.batch_arithmetic import divide_batch
+        from trainyard.steps.data.dataset.manifest import read_manifest
+        from trainyard.steps.data.dataset.reader import SplitReader
         from trainyard.steps.training.samples.batches import TrainingBatches
         from trainyard.steps.training.samples.plan import TrainingPlan
 
@@ -170,8 +170,8 @@ def write(loader: str, folder: Path, workload: Workload) -> None:
 
 
 def write_trainyard(folder: Path, workload: Workload) -> None:
-    from trainyard.steps.dataset.manifest import ArrayType
-    from trainyard.steps.dataset.writer import DatasetWriter
+    from trainyard.steps.data.dataset.manifest import ArrayType
+    from trainyard.steps.data.dataset.writer import DatasetWriter
 
     arrays = {name: ArrayType(dtype, shape) for name, (dtype, shape) in workload.arrays.items()}
     with DatasetWriter(folder / "trainyard", arrays, shard_samples=10_000) as dataset:

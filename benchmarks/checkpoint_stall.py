@@ -96,15 +96,15 @@ def _train(steps: int, rounds: int, folder: Path) -> None:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from trainyard.steps.configs.train_ddp import TrainDDP
-    from trainyard.steps.entrypoint import end_process
+    from trainyard.foundation.batch_arithmetic import divide_batch
+    from trainyard.foundation.configs.train_ddp import TrainDDP
+    from trainyard.steps.runtime.entrypoint import end_process
+    from trainyard.steps.runtime.world import join_world
     from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
     from trainyard.steps.training.checkpoints.commit import Progress
     from trainyard.steps.training.engines.base import EngineParts
     from trainyard.steps.training.engines.ddp import DDPEngine
     from trainyard.steps.training.randomness.determinism import seed_everything
-    from trainyard.steps.training.samples.batch_arithmetic import divide_batch
-    from trainyard.steps.world import join_world
 
     def new_model() -> torch.nn.Module:
         model: torch.nn.Module = GPT2LMHeadModel(GPT2Config(**MODEL))

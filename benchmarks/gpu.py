@@ -32,14 +32,14 @@ import torch
 from torch.nn import functional
 
 from results import RESULTS, save_results
-from trainyard.steps.entrypoint import end_process
+from trainyard.steps.runtime.entrypoint import end_process
+from trainyard.steps.runtime.world import World, join_world
 from trainyard.steps.training.engines.from_rank_zero import without_memory
 from trainyard.steps.training.guards.stopping import StopRequest
 from trainyard.steps.training.measuring.flops import flops_per_token, peak_flops_per_second
 from trainyard.steps.training.measuring.measures import Work
 from trainyard.steps.training.randomness.determinism import ask_for_determinism
 from trainyard.steps.training.samples.batches import Tensors
-from trainyard.steps.world import World, join_world
 from whole_loop import InMemoryTask, Loop, whole_loop
 
 LEARNING_RATE, WEIGHT_DECAY, CLIP_NORM = 3e-4, 0.1, 1.0

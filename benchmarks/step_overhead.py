@@ -39,11 +39,11 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from results import save_results
-from trainyard.steps.entrypoint import end_process
+from trainyard.steps.runtime.entrypoint import end_process
+from trainyard.steps.runtime.world import World, join_world
 from trainyard.steps.training.guards.stopping import StopRequest
 from trainyard.steps.training.randomness.determinism import ask_for_determinism
 from trainyard.steps.training.samples.batches import Tensors
-from trainyard.steps.world import World, join_world
 from whole_loop import InMemoryTask, Loop, whole_loop
 
 WORLD_SIZE = 2

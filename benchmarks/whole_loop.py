@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainyard.steps.configs.train_ddp import TrainDDP
+from trainyard.foundation.batch_arithmetic import divide_batch
+from trainyard.foundation.configs.train_ddp import TrainDDP
+from trainyard.steps.runtime.world import World, read_rank_variables
 from trainyard.steps.training.agreement import Agreement
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.checkpoints.commit import Progress
@@ -31,11 +33,9 @@ from trainyard.steps.training.measuring.step_clock import StepClock
 from trainyard.steps.training.optimizing.precision import Precision
 from trainyard.steps.training.optimizing.schedule import WarmupThenCosine
 from trainyard.steps.training.randomness.determinism import seed_everything
-from trainyard.steps.training.samples.batch_arithmetic import divide_batch
 from trainyard.steps.training.samples.batches import MicroBatch, Tensors
 from trainyard.steps.training.samples.plan import Step, TrainingPlan
 from trainyard.steps.training.tasks.base import Task
-from trainyard.steps.world import World, read_rank_variables
 
 Loop = Callable[[Iterator[Tensors]], None]
 """Takes a step for each batch, until there are none."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from trainyard.steps.configs import STEP_CONFIGS
-from trainyard.steps.settings_table import settings_table
+from trainyard.foundation.configs import STEP_CONFIGS
+from trainyard.steps.runtime.settings_table import settings_table
 
 PAGE = Path(__file__).parent / "steps.md"
 
@@ -15,8 +15,8 @@ def steps_page() -> str:
     """The page as it should be."""
     parts = [
         "# The steps and their settings\n",
-        "Written by `python docs/generate.py` from the dataclasses in `src/trainyard/steps/configs/`, which are also\n"
-        "the source of each step's flags and of its component's inputs and outputs.\n",
+        "Written by `python docs/generate.py` from the dataclasses in `src/trainyard/foundation/configs/`, which are\n"
+        "also the source of each step's flags and of its component's inputs and outputs.\n",
     ]
     for name, config_class in STEP_CONFIGS.items():
         parts += [f"## {name}\n", f"{config_class.__doc__}\n", settings_table(config_class)]

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from trainyard.steps.dataset.manifest import ArrayType
-from trainyard.steps.dataset.writer import DatasetWriter
+from trainyard.steps.data.dataset.manifest import ArrayType
+from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.training.samples.batches import Tensors
 from trainyard.steps.training.tasks.base import Task
 

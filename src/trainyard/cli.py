@@ -94,7 +94,7 @@ def _chosen_file(file: str | None, file_option: str | None) -> Path:
 
 
 def _no_such_file(path: Path) -> str:
-    from trainyard.suggestions import close_match
+    from trainyard.foundation.suggestions import close_match
 
     if path.is_dir():
         return f"{path} is a folder; a pipeline's file is wanted, such as {path / 'ddp.yaml'}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trainyard.suggestions import close_match
+from trainyard.foundation.suggestions import close_match
 
 
 class UserError(ValueError):

@@ -27,7 +27,12 @@ def test_imports_follow_the_contracts() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["trainyard.cli", "trainyard.steps.configs", "trainyard.steps.step_fields", "trainyard.steps.flags"],
+    [
+        "trainyard.cli",
+        "trainyard.foundation.configs",
+        "trainyard.foundation.step_fields",
+        "trainyard.steps.runtime.flags",
+    ],
 )
 def test_starting_imports_nothing_heavy(module: str) -> None:
     assert not modules_after(f"import {module}") & NOT_FOR_HELP

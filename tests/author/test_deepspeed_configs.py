@@ -14,10 +14,10 @@ import pytest
 from trainyard.author.profiles import deepspeed_config_names, load_profile, profile_names
 from trainyard.author.project import Project
 from trainyard.author.rendering import render
+from trainyard.foundation.batch_arithmetic import divide_batch
+from trainyard.foundation.configs.train_deepspeed import TrainDeepSpeed
 from trainyard.resources import schema_file
-from trainyard.steps.configs.train_deepspeed import TrainDeepSpeed
 from trainyard.steps.training.engines.deepspeed.config import read_deepspeed_config
-from trainyard.steps.training.samples.batch_arithmetic import divide_batch
 
 NAMES = ["zero0", "zero1", "zero2", "zero2_offload", "zero3", "zero3_offload"]
 

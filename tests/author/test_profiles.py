@@ -11,9 +11,9 @@ from trainyard.author.project import Project
 from trainyard.author.settings import as_argument
 from trainyard.author.written import origin_of
 from trainyard.errors import UsageError
+from trainyard.foundation.configs import STEP_CONFIGS
+from trainyard.foundation.step_fields import step_fields
 from trainyard.spec.diagnostic import Diagnostic, SpecError
-from trainyard.steps.configs import STEP_CONFIGS
-from trainyard.steps.step_fields import step_fields
 
 ALL = ["local", "nc96", "nd40", "nd96", "nd96-h100", "nd96-h200", "nd96-mi300x", "t4"]
 

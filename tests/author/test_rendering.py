@@ -14,9 +14,9 @@ from trainyard.author.profiles import profile_names
 from trainyard.author.project import Project
 from trainyard.author.rendering import Rendering, render
 from trainyard.errors import UsageError
+from trainyard.foundation.configs import STEP_CONFIGS
+from trainyard.foundation.step_fields import step_fields
 from trainyard.spec.diagnostic import Diagnostic, SpecError
-from trainyard.steps.configs import STEP_CONFIGS
-from trainyard.steps.step_fields import step_fields
 
 PIPELINES = ("ddp", "fsdp", "deepspeed")
 # Values that differ from every default, for settings that 300 would not do for.

@@ -17,7 +17,7 @@ from trainyard.author.profiles import Profile, load_profile, profile_names
 from trainyard.author.project import Project
 from trainyard.author.rendering import render
 from trainyard.author.writing import write
-from trainyard.steps.configs import STEP_CONFIGS
+from trainyard.foundation.configs import STEP_CONFIGS
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # The client warns of its own dealings with marshmallow, here as it is imported …
@@ -147,6 +147,6 @@ def test_the_snapshot_leaves_the_authors_side_out() -> None:
     modules = sorted(path for path in (source / "trainyard").rglob("*.py") if "__pycache__" not in path.parts)
     uploaded = {path.relative_to(source).as_posix() for path in modules if not ignored.is_file_excluded(path)}
     assert "trainyard/__init__.py" in uploaded
-    assert "trainyard/steps/step_fields.py" in uploaded
-    assert "trainyard/steps/configs/train_ddp.py" in uploaded
+    assert "trainyard/foundation/step_fields.py" in uploaded
+    assert "trainyard/foundation/configs/train_ddp.py" in uploaded
     assert {name for name in uploaded if not name.startswith("trainyard/steps/")} == {"trainyard/__init__.py"}

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import UserError
+from trainyard.foundation.suggestions import only_close
 from trainyard.lint.fixes import Fixed, apply, fix
 from trainyard.lint.linter import LintResult, lint
 from trainyard.spec.diagnostic import Diagnostic, Span
-from trainyard.suggestions import only_close
 
 
 def fix_in(*paths: Path, is_writable: bool = True) -> Fixed:

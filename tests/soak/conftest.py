@@ -1,4 +1,4 @@
-"""What the long proofs share: the helpers of tests/steps, how many kills, and which."""
+"""What the long proofs share: the helpers of tests/steps/helpers, how many kills, and which."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "steps"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "steps" / "helpers"))
 
 KILLS = int(os.environ.get("KILLS", "20"))
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from trainyard.author import rule_ids
 from trainyard.author.layers import Layers
+from trainyard.foundation.suggestions import did_you_mean
 from trainyard.resources import schema_file
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import describe
-from trainyard.suggestions import did_you_mean
 
 _TYPE_NAMES = {
     "object": "keys with values",

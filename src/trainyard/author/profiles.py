@@ -18,9 +18,9 @@ from trainyard.author.settings import COMMAND_LINE, as_argument
 from trainyard.author.written import origin_of, written
 from trainyard.catalogue.skus import Sku, UnknownSku, closest_current, find_sku
 from trainyard.errors import UsageError, unknown_name
+from trainyard.foundation.configs import STEP_CONFIGS
+from trainyard.foundation.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, SpecError
-from trainyard.steps.configs import STEP_CONFIGS
-from trainyard.suggestions import did_you_mean
 
 # What an Azure image for machine learning sets for its GPUs' libraries, and what only the host has: NCCL's topology
 # and graph files lie on the VM, where containers do not see them, and NCCL ends a job whose file is missing.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from trainyard.steps.configs import STEP_CONFIGS
-from trainyard.steps.step_fields import StepField, step_fields
+from trainyard.foundation.configs import STEP_CONFIGS
+from trainyard.foundation.step_fields import StepField, step_fields
 
 
 @dataclass(frozen=True)

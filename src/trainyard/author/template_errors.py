@@ -17,8 +17,8 @@ from jinja2.exceptions import SecurityError, TemplateRuntimeError
 from trainyard.author import rule_ids
 from trainyard.author.project import Project
 from trainyard.author.templates import FILTERS, TESTS, UndefinedName, template_names
+from trainyard.foundation.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
-from trainyard.suggestions import did_you_mean
 
 _QUOTED = re.compile(r"'([^']+)'")
 # What Jinja calls what a template's text has, in the message of an error that names no character.

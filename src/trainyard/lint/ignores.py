@@ -14,12 +14,12 @@ from pathlib import Path
 
 import yaml
 
+from trainyard.foundation.suggestions import slips
 from trainyard.lint.rule import Rule
 from trainyard.lint.rule_names import hint_for
 from trainyard.lint.rules.silencing import BAD_IGNORE, UNUSED_IGNORE
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Loader, line_starts
-from trainyard.suggestions import slips
 
 _COMMENT = re.compile(r"(?<!\S)#[^\r\n\x85\u2028\u2029]*")
 _LINE_BREAK = re.compile(r"[\r\n\x85\u2028\u2029]")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainyard.errors import UsageError
+from trainyard.foundation.suggestions import closest
 from trainyard.lint.ignores import Ignores, read_ignores, silence
 from trainyard.lint.rules import COMMAND_CHECKS, DOCUMENT_CHECKS, PIPELINE_CHECKS, RULES
 from trainyard.lint.rules.machines import BF16_WITHOUT_HARDWARE
@@ -26,7 +27,6 @@ from trainyard.spec.other_files import read_asset, read_other_job, read_schedule
 from trainyard.spec.pipelines import ComponentShelf, read_command_job, read_pipeline, read_pipeline_component
 from trainyard.spec.reading import Reading
 from trainyard.spec.seen import Seen
-from trainyard.suggestions import closest
 
 STANDARD_FOLDERS = ("components", "pipelines", "environments", "compute", "profiles")
 _LONGEST = 450

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from trainyard.foundation.suggestions import close_match, slips
 from trainyard.lint.rule import Rule
-from trainyard.suggestions import close_match, slips
 
 _MOST_LISTED = 3
 

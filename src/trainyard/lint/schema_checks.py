@@ -10,13 +10,13 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from trainyard.foundation.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.resources import schema_file
 from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 from trainyard.spec.documents import Document, Node, describe, shorten
 from trainyard.spec.kinds import Kind
 from trainyard.spec.model import PARAMETER_TYPES
-from trainyard.suggestions import close_match, closest, did_you_mean, only_close
 
 if TYPE_CHECKING:
     import jsonschema_rs

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainyard.errors import UsageError
+from trainyard.foundation.suggestions import close_match
 from trainyard.lint.rule import Rule
 from trainyard.lint.rule_names import hint_for
 from trainyard.spec.diagnostic import Diagnostic, Severity
-from trainyard.suggestions import close_match
 
 if TYPE_CHECKING:
     from pathspec import PathSpec

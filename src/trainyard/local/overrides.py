@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from trainyard.foundation.suggestions import did_you_mean
 from trainyard.local.errors import UsageError
 from trainyard.local.values import ParameterValue, checked_value, written
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import Job, Pipeline, Port, Value
 from trainyard.spec.ports import literal_type
-from trainyard.suggestions import did_you_mean
 
 COMMAND_LINE = Path("--set")
 """The file that the span of an overridden value names."""

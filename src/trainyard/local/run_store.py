@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+from trainyard.foundation.suggestions import did_you_mean
 from trainyard.local.errors import RunError, UsageError
 from trainyard.local.records import RECORD_FILE, RunRecord, is_active, list_runs, read_record
 from trainyard.local.tracking_store import TrackingStore, experiment_id_of, job_run_id
-from trainyard.suggestions import did_you_mean
 
 
 def find_run(runs_folder: Path, name: str | None) -> RunRecord:

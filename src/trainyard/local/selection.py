@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trainyard.foundation.suggestions import did_you_mean
 from trainyard.local.errors import UsageError
-from trainyard.suggestions import did_you_mean
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from trainyard.foundation.suggestions import close_match, did_you_mean, only_close
 from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Related, Span
 from trainyard.spec.documents import Node, describe, shorten
@@ -14,7 +15,6 @@ from trainyard.spec.literals import check_literal
 from trainyard.spec.model import Component, Port, Value
 from trainyard.spec.ports import check_input_path
 from trainyard.spec.reading import Reading
-from trainyard.suggestions import close_match, did_you_mean, only_close
 
 # What Azure ML itself fills into output paths and names, without a scope.
 MACROS = frozenset({"name", "default_datastore", "output_name"})

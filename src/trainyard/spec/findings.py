@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from trainyard.foundation.suggestions import close_match
 from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Document, Node, describe, parse_document, read_document, require_mapping
 from trainyard.spec.expressions import ExpressionError, bindings_in
 from trainyard.spec.model import Value
-from trainyard.suggestions import close_match
 
 # What the client's boolean fields take besides YAML's own.
 _TRUE_WORDS = frozenset({"true", "t", "yes", "y", "on", "1"})

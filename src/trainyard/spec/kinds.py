@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from trainyard.foundation.suggestions import close_match
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.model import PARAMETER_TYPES
-from trainyard.suggestions import close_match
 
 Kind = Literal[
     "pipeline",

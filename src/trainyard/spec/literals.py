@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from trainyard.foundation.suggestions import close_match
 from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Related
 from trainyard.spec.documents import describe, shorten
 from trainyard.spec.findings import Findings
 from trainyard.spec.model import Port, Value
-from trainyard.suggestions import close_match
 
 _BOOLEAN_WORDS = frozenset({"true", "false"})
 _BINDING_WITHOUT_SIGN = re.compile(r"\{\{\s*(?:parent|inputs)\.[\w.-]+\s*\}\}", re.ASCII)

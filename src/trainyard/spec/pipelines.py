@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trainyard.foundation.suggestions import close_match, did_you_mean
 from trainyard.spec import rule_ids
 from trainyard.spec.bindings import Scope, UsedJob, check_job, texts_in
 from trainyard.spec.components import (
@@ -35,7 +36,6 @@ from trainyard.spec.ports import (
 from trainyard.spec.reading import Reading, is_remote, reference_text
 from trainyard.spec.script_steps import check_arguments, check_files, check_search_space
 from trainyard.spec.seen import SeenPipeline
-from trainyard.suggestions import close_match, did_you_mean
 
 JOB_TYPES = (
     "command",

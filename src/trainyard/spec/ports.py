@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trainyard.foundation.suggestions import did_you_mean
 from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Related, Span
 from trainyard.spec.documents import Node, describe
 from trainyard.spec.literals import check_literal
 from trainyard.spec.model import PARAMETER_TYPES, PORT_TYPES, Port, Value
 from trainyard.spec.reading import Reading, is_address
-from trainyard.suggestions import did_you_mean
 
 DEFAULT_PORT_TYPE = "uri_folder"
 # Of a port whose type is missing or mistyped: it is declared all the same, and no literal is held against it.

@@ -6,11 +6,11 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainyard.foundation.suggestions import closest
 from trainyard.spec import rule_ids
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.findings import DocumentStore, Findings
 from trainyard.spec.seen import Seen
-from trainyard.suggestions import closest
 
 _FILE_PREFIX = "file:"
 

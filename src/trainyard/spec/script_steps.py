@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from trainyard.foundation.suggestions import close_match, did_you_mean
 from trainyard.spec import rule_ids
 from trainyard.spec.bindings import check_command
 from trainyard.spec.documents import Node
@@ -13,7 +14,6 @@ from trainyard.spec.environments import read_environment
 from trainyard.spec.expressions import ExpressionError, bindings_in
 from trainyard.spec.model import Port
 from trainyard.spec.reading import Reading, is_remote
-from trainyard.suggestions import close_match, did_you_mean
 
 # A folder of code may hold a whole data set.
 _MOST_FILES_LOOKED_AT = 2000

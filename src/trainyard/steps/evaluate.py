@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainyard.steps.configs.evaluate import Evaluate
-from trainyard.steps.entrypoint import end_process, run_step
+from trainyard.foundation.configs.evaluate import Evaluate
+from trainyard.steps.runtime.entrypoint import end_process, run_step
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def evaluate(settings: Evaluate) -> int:
     """Evaluate and write the results; StepError when the accuracy is below the minimum."""
-    from trainyard.steps.evaluating.run import run_evaluation
+    from trainyard.steps.evaluation.run import run_evaluation
 
     return run_evaluation(settings)
 

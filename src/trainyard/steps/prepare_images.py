@@ -10,13 +10,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from trainyard.steps.configs.prepare_images import PrepareImages
-from trainyard.steps.entrypoint import run_step
+from trainyard.foundation.configs.prepare_images import PrepareImages
+from trainyard.steps.runtime.entrypoint import run_step
 
 if TYPE_CHECKING:
-    from trainyard.steps.dataset.writer import DatasetWriter
-    from trainyard.steps.image_sources.source import ImagePart
-    from trainyard.steps.image_sources.splits import SampleIds
+    from trainyard.steps.data.dataset.writer import DatasetWriter
+    from trainyard.steps.data.images.source import ImagePart
+    from trainyard.steps.data.images.splits import SampleIds
 
 _PROGRAM = "trainyard.steps.prepare_images"
 
@@ -28,10 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def prepare(settings: PrepareImages) -> int:
     """Read the images, split them, write the dataset."""
-    from trainyard.steps.dataset.manifest import ArrayType
-    from trainyard.steps.dataset.writer import DatasetWriter
-    from trainyard.steps.image_sources import open_source
-    from trainyard.steps.image_sources.splits import split_parts
+    from trainyard.steps.data.dataset.manifest import ArrayType
+    from trainyard.steps.data.dataset.writer import DatasetWriter
+    from trainyard.steps.data.images import open_source
+    from trainyard.steps.data.images.splits import split_parts
 
     source = open_source(settings)
     splits = split_parts(source, settings.validation_fraction, settings.test_fraction, settings.seed)
@@ -47,7 +47,7 @@ def prepare(settings: PrepareImages) -> int:
 
 
 def _write_split(dataset: DatasetWriter, name: str, part: ImagePart, sample_ids: SampleIds) -> None:
-    from trainyard.steps.progress_lines import ProgressLines
+    from trainyard.steps.runtime.progress_lines import ProgressLines
 
     progress = ProgressLines("wrote", len(sample_ids), f"{name} images")
     with dataset.split(name) as split:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainyard.steps.configs.prepare_text import PrepareText
-from trainyard.steps.entrypoint import end_process, run_step
+from trainyard.foundation.configs.prepare_text import PrepareText
+from trainyard.steps.runtime.entrypoint import end_process, run_step
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def prepare(settings: PrepareText) -> int:
     """Read the text, split it, learn or load a vocabulary, write the rows."""
-    from trainyard.steps.tokenising.run import prepare_tokens
+    from trainyard.steps.data.tokenizing.run import prepare_tokens
 
     return prepare_tokens(settings)
 

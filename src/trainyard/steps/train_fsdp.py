@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainyard.steps.configs.train_fsdp import TrainFSDP
-from trainyard.steps.entrypoint import end_process, run_step
+from trainyard.foundation.configs.train_fsdp import TrainFSDP
+from trainyard.steps.runtime.entrypoint import end_process, run_step
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trainyard.foundation.suggestions import closest, did_you_mean, only_close
 from trainyard.lint.placements import Placement, placement_of_command, placements_of_pipeline
 from trainyard.lint.rule import Example, Rule
 from trainyard.lint.shell_words import Word, simple_commands
@@ -20,7 +21,6 @@ from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import Value
 from trainyard.spec.reading import is_address
 from trainyard.spec.seen import SeenCommand, SeenPipeline
-from trainyard.suggestions import closest, did_you_mean, only_close
 
 _JOB = """\
 type: command

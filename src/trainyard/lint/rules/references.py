@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from trainyard.foundation.suggestions import close_match, closest, only_close
 from trainyard.lint.rule import Example, Rule
 from trainyard.lint.scripts import CalledScript
 from trainyard.lint.surroundings import Surroundings
@@ -17,7 +18,6 @@ from trainyard.spec.documents import Document, Node, shorten
 from trainyard.spec.kinds import Kind
 from trainyard.spec.script_steps import python_files
 from trainyard.spec.seen import SeenCommand, SeenPipeline
-from trainyard.suggestions import close_match, closest, only_close
 
 _TRAIN = """\
 === train.yaml

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from trainyard.foundation.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.lint.rule import Example, Rule
 from trainyard.lint.script_flags import Flag, ScriptFlags
 from trainyard.lint.scripts import CalledScript
@@ -15,7 +16,6 @@ from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import Port, Value
 from trainyard.spec.seen import SeenCommand, SeenPipeline
-from trainyard.suggestions import close_match, closest, did_you_mean, only_close
 
 _SCRIPT = """\
 === src/train.py

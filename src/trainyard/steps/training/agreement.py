@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.measuring.step_clock import StepMarks, StepTimes
 from trainyard.steps.training.samples.plan import Step
-from trainyard.steps.world import World
 
 _LONG_OWN_SECONDS = 0.5
 """From here on reading a step's agreement at once costs less than a thousandth of the step, and a stop comes sooner."""

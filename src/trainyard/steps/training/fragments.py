@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from trainyard.steps.errors import StepError
+from trainyard.steps.runtime.errors import StepError
 
 MODEL_KEY = "model/"
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from trainyard.steps.configs.training import Training
-from trainyard.steps.dataset.reader import SplitReader
+from trainyard.foundation.configs.training import Training
+from trainyard.steps.data.dataset.reader import SplitReader
+from trainyard.steps.evaluation.whole_split import EvaluationStopped, evaluate_split
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreement import AgreedStep, Agreement, TakenStep
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.checkpoints.commit import Progress
 from trainyard.steps.training.engines.base import Engine
-from trainyard.steps.training.evaluation import EvaluationStopped, evaluate_split
 from trainyard.steps.training.guards.hang_watch import HangWatch
 from trainyard.steps.training.guards.stopping import StopRequest
 from trainyard.steps.training.guards.unhealthy_steps import LossSpikes, NonfiniteGuard
@@ -30,7 +31,6 @@ from trainyard.steps.training.samples.batches import MicroBatch, TrainingBatches
 from trainyard.steps.training.samples.plan import Step, TrainingPlan
 from trainyard.steps.training.samples.sample_record import SampleRecord
 from trainyard.steps.training.tasks.base import Task
-from trainyard.steps.world import World
 
 
 @dataclass

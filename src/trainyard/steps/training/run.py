@@ -14,13 +14,16 @@ from typing import Any
 
 import torch
 
-from trainyard.steps.configs.training import Training
-from trainyard.steps.dataset.manifest import Manifest, read_manifest
-from trainyard.steps.dataset.reader import SplitReader
-from trainyard.steps.dataset.shard_files import verify_dataset
-from trainyard.steps.entrypoint import STOPPED_EXIT_CODE
-from trainyard.steps.errors import StepError
-from trainyard.steps.outputs import require_writable
+from trainyard.foundation.batch_arithmetic import BatchArithmetic, divide_batch
+from trainyard.foundation.configs.training import Training
+from trainyard.steps.data.dataset.manifest import Manifest, read_manifest
+from trainyard.steps.data.dataset.reader import SplitReader
+from trainyard.steps.data.dataset.shard_files import verify_dataset
+from trainyard.steps.runtime.entrypoint import STOPPED_EXIT_CODE
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.outputs import require_writable
+from trainyard.steps.runtime.versions import banner, installed_versions
+from trainyard.steps.runtime.world import World, join_world, lost_connections_explained, read_rank_variables
 from trainyard.steps.training.agreement import Agreement
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.checkpoints.commit import Progress
@@ -40,15 +43,12 @@ from trainyard.steps.training.optimizing.precision import Precision
 from trainyard.steps.training.optimizing.schedule import WarmupThenCosine
 from trainyard.steps.training.randomness.determinism import ask_for_determinism, seed_everything
 from trainyard.steps.training.randomness.random_state import random_state, restore_random_state
-from trainyard.steps.training.samples.batch_arithmetic import BatchArithmetic, divide_batch
 from trainyard.steps.training.samples.batches import TrainingBatches
 from trainyard.steps.training.samples.plan import TrainingPlan
 from trainyard.steps.training.samples.sample_record import SampleRecord
 from trainyard.steps.training.tasks import find_task
 from trainyard.steps.training.tasks.base import Task, TaskSettings
 from trainyard.steps.training.tasks.contract import require_loss
-from trainyard.steps.versions import banner, installed_versions
-from trainyard.steps.world import World, join_world, lost_connections_explained, read_rank_variables
 
 _EXCHANGE_EVERY_SECONDS = 1.0
 """While all wait for one rank's work."""
@@ -60,7 +60,10 @@ def run_training(settings: Training, step_name: str, engine_class: type[Engine],
     events_url = choose_url(settings.scheduled_events_url, os.environ)
     manifest = read_manifest(settings.data)
     variables = read_rank_variables(os.environ)
-    batch = divide_batch(settings.global_batch_size, settings.micro_batch_size, variables.world_size)
+    try:
+        batch = divide_batch(settings.global_batch_size, settings.micro_batch_size, variables.world_size)
+    except ValueError as error:
+        raise StepError(str(error)) from None
     engine_class.check(settings, batch)
     task_settings = TaskSettings(
         settings.model_type, settings.model_overrides, settings.label_smoothing, settings.augmentation

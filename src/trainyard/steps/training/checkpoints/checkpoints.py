@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainyard.steps.errors import StepError
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.checkpoints.choosing import choose_checkpoint, name_to_go_back_to
 from trainyard.steps.training.checkpoints.commit import Commit, Progress, read_commit, write_commit
 from trainyard.steps.training.checkpoints.host_copy import HostCopy
@@ -28,7 +29,6 @@ from trainyard.steps.training.checkpoints.together import Ranks
 from trainyard.steps.training.engines.base import Engine
 from trainyard.steps.training.fragments import Fragment
 from trainyard.steps.training.randomness.random_state import random_state
-from trainyard.steps.world import World
 
 
 class Checkpoints:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard.steps.errors import StepError
-from trainyard.steps.file_digests import file_sha256
-from trainyard.steps.file_errors import errors_name
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.file_digests import file_sha256
+from trainyard.steps.runtime.file_errors import errors_name
 from trainyard.steps.training.checkpoints.commit import BrokenCheckpoint, Commit, SavedFile, read_commit
 from trainyard.steps.training.checkpoints.retention import checkpoint_folders, is_checkpoint_name, set_aside
 from trainyard.steps.training.checkpoints.together import Ranks

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainyard.steps.errors import StepError
-from trainyard.steps.file_errors import errors_name
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.file_errors import errors_name
 from trainyard.steps.training.checkpoints.durable_files import make_names_durable, write_durably
 
 COMMIT_FILE = "commit.json"

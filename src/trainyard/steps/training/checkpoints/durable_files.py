@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from trainyard.steps.file_errors import errors_name
+from trainyard.steps.runtime.file_errors import errors_name
 
 BLOCK_BYTES = 4096
 """What lies at a multiple of this in memory and in the file can go to disk past the page cache."""

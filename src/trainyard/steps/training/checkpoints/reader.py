@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from trainyard.steps.errors import StepError
+from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.checkpoints.commit import BrokenCheckpoint
 from trainyard.steps.training.checkpoints.state_files import PieceName, shape_text
 from trainyard.steps.training.fragments import Fragment

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from trainyard.steps.errors import StepError
+from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.checkpoints.commit import Commit
 from trainyard.steps.training.checkpoints.reader import StateReader, keys_in, read_whole
 from trainyard.steps.training.checkpoints.state_files import RANDOM_PREFIX

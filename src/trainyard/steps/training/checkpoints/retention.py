@@ -7,8 +7,8 @@ import re
 import shutil
 from pathlib import Path
 
-from trainyard.steps.entrypoint import describe_os_error
-from trainyard.steps.errors import StepError
+from trainyard.steps.runtime.entrypoint import describe_os_error
+from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.checkpoints.commit import COMMIT_FILE, read_commit
 
 _FOLDER_NAME = re.compile(r"step-\d{8,}")

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainyard.steps.errors import StepError
+from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.checkpoints.commit import Commit, SavedFile, write_commit
 from trainyard.steps.training.checkpoints.durable_files import make_names_durable, write_durably
 from trainyard.steps.training.checkpoints.host_copy import HostCopy

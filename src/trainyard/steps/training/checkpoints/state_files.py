@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from trainyard.steps.errors import StepError
+from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.checkpoints.durable_files import BLOCK_BYTES
 from trainyard.steps.training.fragments import Fragment
 

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from trainyard.steps.entrypoint import describe_os_error
-from trainyard.steps.errors import StepError
-from trainyard.steps.world import World
+from trainyard.steps.runtime.entrypoint import describe_os_error
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.world import World
 
 Thing = TypeVar("Thing")
 

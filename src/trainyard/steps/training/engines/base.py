@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from trainyard.steps.configs.training import Training
+from trainyard.foundation.batch_arithmetic import BatchArithmetic
+from trainyard.foundation.configs.training import Training
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.fragments import Fragment
-from trainyard.steps.training.samples.batch_arithmetic import BatchArithmetic
-from trainyard.steps.world import World
 
 
 @dataclass(frozen=True)

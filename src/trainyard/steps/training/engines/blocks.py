@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from trainyard.steps.configs.training import Training
+from trainyard.foundation.configs.training import Training
 
 _LEAST_SHARE = 0.1
 """Of the model's parameters: a smaller list, such as one of heads, is not worth an exchange of its own per element."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from trainyard.steps.errors import StepError
+from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.engines.base import Engine, EngineParts
 from trainyard.steps.training.engines.blocks import prepare_blocks
 from trainyard.steps.training.fragments import Fragment, refuse_other_layouts, replicated_state

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.distributed as dist
 
-from trainyard.steps.world import World
+from trainyard.steps.runtime.world import World
 
 
 class ModelFromRankZero:

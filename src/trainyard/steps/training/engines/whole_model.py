@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.fragments import MODEL_KEY, Fragment, named_once
-from trainyard.steps.world import World
 
 
 class _Range(NamedTuple):

@@ -16,7 +16,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainyard.steps.errors import StepError
+from trainyard.steps.runtime.errors import StepError
 
 AZURE_URL = "http://169.254.169.254/metadata/scheduledevents?api-version=2020-07-01"
 _OWN_NAME_PATH = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"

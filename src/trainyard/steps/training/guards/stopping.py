@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from trainyard.steps.configs.training import Training
+from trainyard.foundation.configs.training import Training
 
 _LOOK_EVERY_SECONDS = 1.0
 """A stop file may lie on a network mount, where each look costs a round trip."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from trainyard.steps.errors import StepError
+from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.agreement import AgreedStep
 
 _MEAN_OVER_STEPS = 50

@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from trainyard.steps.world import World
+from trainyard.steps.runtime.world import World
 
 _GIB = 2**30
 

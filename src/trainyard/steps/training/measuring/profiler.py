@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from trainyard.steps.errors import StepError
+from trainyard.steps.runtime.errors import StepError
 
 PROFILE_FOLDER = "profile"
 

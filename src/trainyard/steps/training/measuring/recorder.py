@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainyard.steps.json_files import write_json
+from trainyard.steps.runtime.json_files import write_json
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreement import AgreedStep
 from trainyard.steps.training.measuring.measures import StepMeasures
 from trainyard.steps.training.measuring.memory import peak_memory_bytes
 from trainyard.steps.training.measuring.metrics import MetricsFile
 from trainyard.steps.training.measuring.mlflow_log import MlflowLog
-from trainyard.steps.world import World
 
 SETTINGS_FILE = "settings.json"
 _LINE_EVERY_SECONDS = 1.0

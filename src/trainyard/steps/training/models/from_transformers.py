@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from trainyard.steps.errors import StepError
+from trainyard.steps.runtime.errors import StepError
 
 # Before transformers is imported: a job must not wait for, or depend on, a server it was not told of.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.steps.errors import StepError
+from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.models.from_transformers import ModelNeeds
 from trainyard.steps.training.models.small_image_models import small_image_settings
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from trainyard.steps.errors import StepError
+from trainyard.steps.runtime.errors import StepError
 
 _CUBLAS_WORKSPACE = ":4096:8"
 """One of two settings that make cuBLAS deterministic: docs.nvidia.com/cuda/cublas, "Results Reproducibility"."""

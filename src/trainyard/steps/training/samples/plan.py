@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from trainyard.steps.training.samples.batch_arithmetic import BatchArithmetic
+from trainyard.foundation.batch_arithmetic import BatchArithmetic
 
 
 class Step(NamedTuple):

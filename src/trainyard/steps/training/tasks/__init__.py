@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 
-from trainyard.steps.errors import StepError
+from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.tasks.base import Task
 
 _BUILT_IN = {

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from trainyard.steps.dataset.manifest import Manifest
-from trainyard.steps.dataset.reader import SplitReader
+from trainyard.steps.data.dataset.manifest import Manifest
+from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.training.samples.batches import Tensors
 
 

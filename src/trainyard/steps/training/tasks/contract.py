@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from trainyard.steps.errors import StepError
+from trainyard.steps.runtime.errors import StepError
 
 
 def require_loss(loss: object) -> torch.Tensor:

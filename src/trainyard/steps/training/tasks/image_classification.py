@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from trainyard.steps.dataset.manifest import Manifest
-from trainyard.steps.errors import StepError
-from trainyard.steps.json_files import write_json
+from trainyard.steps.data.dataset.manifest import Manifest
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.json_files import write_json
 from trainyard.steps.training.models.from_transformers import load_model, new_model, save_model
 from trainyard.steps.training.models.image_models import ImageModelNeeds
 from trainyard.steps.training.samples.batches import SAMPLE_DRAWS, Tensors

@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from trainyard.steps.errors import StepError
+from trainyard.steps.runtime.errors import StepError
 
 
 def write_tensors(file: Path, tensors: dict[str, torch.Tensor]) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainyard.steps.configs.train_deepspeed import TrainDeepSpeed
-from trainyard.steps.errors import StepError
-from trainyard.steps.file_errors import errors_name
-from trainyard.steps.training.samples.batch_arithmetic import BatchArithmetic
+from trainyard.foundation.batch_arithmetic import BatchArithmetic
+from trainyard.foundation.configs.train_deepspeed import TrainDeepSpeed
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.file_errors import errors_name
 
 _AUTO = "auto"
 _RENDERED_HEADER = "_rendered"

@@ -13,9 +13,10 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from trainyard.steps.configs.train_deepspeed import TrainDeepSpeed
-from trainyard.steps.configs.training import Training
-from trainyard.steps.errors import StepError
+from trainyard.foundation.batch_arithmetic import BatchArithmetic
+from trainyard.foundation.configs.train_deepspeed import TrainDeepSpeed
+from trainyard.foundation.configs.training import Training
+from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.engines.base import Engine, EngineParts
 from trainyard.steps.training.engines.deepspeed.config import check_sections, read_deepspeed_config
 from trainyard.steps.training.engines.deepspeed.library import import_deepspeed
@@ -25,7 +26,6 @@ from trainyard.steps.training.engines.whole_model import whole_model
 from trainyard.steps.training.fragments import MODEL_KEY, Fragment, named_once, replicated_state, whole_tensor
 from trainyard.steps.training.optimizing.loss_scale import LossScale
 from trainyard.steps.training.optimizing.optimizer import gradient_seed, optimizer_step
-from trainyard.steps.training.samples.batch_arithmetic import BatchArithmetic
 
 _SCALER_KEY = "deepspeed_scaler/"
 _SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")

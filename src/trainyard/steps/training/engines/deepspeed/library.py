@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from trainyard.steps.errors import StepError
+from trainyard.steps.runtime.errors import StepError
 
 
 def import_deepspeed() -> Any:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainyard.steps.errors import StepError
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.engines.base import EngineParts
 from trainyard.steps.training.engines.blocks import find_blocks, prepare_blocks
 from trainyard.steps.training.engines.deepspeed.casting import forward_in_autocast, forward_of_cast_inputs
@@ -20,7 +21,6 @@ from trainyard.steps.training.engines.deepspeed.masters import MasterRange, mast
 from trainyard.steps.training.engines.from_rank_zero import ModelFromRankZero
 from trainyard.steps.training.fragments import refuse_other_layouts
 from trainyard.steps.training.optimizing.optimizer import begin_state, stateless_optimizer
-from trainyard.steps.world import World
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _LARGEST_BUCKET_ELEMENTS = 500_000_000

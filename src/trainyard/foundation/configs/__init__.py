@@ -1,0 +1,28 @@
+"""The settings of every step: dataclasses only, so that the author's side can read them without the job's packages."""
+
+from trainyard.foundation.configs.evaluate import Evaluate
+from trainyard.foundation.configs.prepare_images import PrepareImages
+from trainyard.foundation.configs.prepare_text import PrepareText
+from trainyard.foundation.configs.train_ddp import TrainDDP
+from trainyard.foundation.configs.train_deepspeed import TrainDeepSpeed
+from trainyard.foundation.configs.train_fsdp import TrainFSDP
+
+STEP_CONFIGS: dict[str, type] = {
+    "prepare_images": PrepareImages,
+    "prepare_text": PrepareText,
+    "train_ddp": TrainDDP,
+    "train_fsdp": TrainFSDP,
+    "train_deepspeed": TrainDeepSpeed,
+    "evaluate": Evaluate,
+}
+"""Each step's module name under `trainyard.steps`, with the dataclass of its settings."""
+
+__all__ = [
+    "STEP_CONFIGS",
+    "Evaluate",
+    "PrepareImages",
+    "PrepareText",
+    "TrainDDP",
+    "TrainDeepSpeed",
+    "TrainFSDP",
+]

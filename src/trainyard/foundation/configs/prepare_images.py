@@ -1,0 +1,44 @@
+"""The settings of the step that turns labelled images into a dataset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.foundation.step_fields import input_folder, output_folder, parameter
+
+
+@dataclass(frozen=True)
+class PrepareImages:
+    """Turn labelled images into a dataset of memory-mapped arrays with train, validation and test splits."""
+
+    prepared: Path = output_folder()
+    """Where the dataset is written: manifest.json and one or more arrays per split."""
+
+    format: str = parameter("digits", choices=("digits", "idx", "cifar10", "folder"))
+    """What the images come as: scikit-learn's handwritten digits (needs no source), MNIST's IDX files, CIFAR-10's
+    binary files, or one folder of PNG and JPEG files per class."""
+
+    source: Path | None = input_folder(optional=True)
+    """The folder that holds the images. Every format but digits needs it."""
+
+    image_size: int | None = parameter(None, minimum=1, maximum=4096)
+    """Height and width in pixels that images in folders are scaled to; not given, all must have one size already."""
+
+    validation_fraction: float = parameter(0.1, minimum=0.0, maximum=0.9)
+    """The share of the training images held out for validation."""
+
+    test_fraction: float = parameter(0.2, minimum=0.0, maximum=0.9)
+    """The share of all images held out for testing, where the source has no test set of its own."""
+
+    shard_samples: int = parameter(65536, minimum=1)
+    """How many samples one array file holds at most."""
+
+    skip_undecodable: bool = parameter(False)
+    """Leave out images that cannot be decoded, after naming and counting them, where the step would otherwise fail."""
+
+    workers: int = parameter(0, minimum=0, maximum=256)
+    """Processes that decode images; 0 takes one per processor."""
+
+    seed: int = parameter(0, minimum=0, maximum=2**31 - 1)
+    """Decides which images go into which split."""

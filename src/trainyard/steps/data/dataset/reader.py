@@ -1,0 +1,106 @@
+"""Reading a dataset: any samples of a split, gathered from memory-mapped shards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from trainyard.steps.data.dataset.manifest import ArrayType, Manifest, Shard
+from trainyard.steps.runtime.errors import StepError
+
+Array = npt.NDArray[Any]
+Bytes = npt.NDArray[np.uint8]
+
+_FEW_FILES = 64
+
+_MOST_MAPS_PER_ARRAY = 1 << 13
+"""Linux allows a process 65,530 maps (vm.max_map_count); beyond ours, the oldest is given up."""
+
+
+class SplitReader:
+    """The samples of one split, by their number. Maps each shard into memory when it is first asked for."""
+
+    def __init__(self, folder: Path, manifest: Manifest, split: str) -> None:
+        if split not in manifest.splits:
+            available = ", ".join(manifest.splits)
+            raise StepError(f"the dataset in {folder} has no split {split!r}; it has {available}")
+        self.samples = manifest.splits[split].samples
+        self.arrays = manifest.arrays
+        shards = manifest.splits[split].shards
+        self._columns = {
+            name: _Column(folder, [shard for shard in shards if shard.array == name], array)
+            for name, array in manifest.arrays.items()
+        }
+
+    def gather(self, sample_ids: npt.NDArray[np.int64], into: Mapping[str, Array] | None = None) -> dict[str, Array]:
+        """Copies of the given samples, in the given order, for each array of the dataset; into these arrays, or new."""
+        gathered = {}
+        for name, column in self._columns.items():
+            gathered[name] = column.new(len(sample_ids)) if into is None else into[name]
+            column.gather(sample_ids, gathered[name])
+        return gathered
+
+
+class _Column:
+    """One array of a split over all its shards."""
+
+    def __init__(self, folder: Path, shards: list[Shard], array: ArrayType) -> None:
+        self._files = [folder / shard.file for shard in shards]
+        self._starts = np.cumsum([0, *(shard.samples for shard in shards)])
+        self._dtype, self._shape = np.dtype(array.dtype).newbyteorder("<"), array.shape
+        self._sample_bytes = array.sample_bytes
+        self._maps: dict[int, Array] = {}
+
+    def new(self, samples: int) -> Array:
+        return np.empty((samples, *self._shape), dtype=self._dtype)
+
+    def gather(self, sample_ids: npt.NDArray[np.int64], into: Array) -> None:
+        if len(self._files) == 1:
+            # Without mode="clip" numpy gathers into a buffer first, lest a wrong index leave `into` half-written.
+            np.take(self._map(0), sample_ids, axis=0, out=into, mode="clip")
+            return
+        shards = np.searchsorted(self._starts, sample_ids, side="right") - 1
+        within = sample_ids - self._starts[shards]
+        if len(self._files) > len(sample_ids) // 2:
+            # Hardly two samples lie in one shard: then one at a time is faster.
+            for place, (shard, sample) in enumerate(zip(shards.tolist(), within.tolist(), strict=True)):
+                into[place] = self._map(shard)[sample]
+            return
+        by_shard = np.argsort(shards, kind="stable")
+        bounds = np.searchsorted(shards[by_shard], np.arange(len(self._files) + 1)).tolist()
+        for shard, (start, stop) in enumerate(pairwise(bounds)):
+            if start < stop:
+                places = by_shard[start:stop]
+                into[places] = np.take(self._map(shard), within[places], axis=0, mode="clip")
+
+    def _map(self, shard: int) -> Array:
+        mapped = self._maps.get(shard)
+        if mapped is None:
+            if len(self._maps) >= _MOST_MAPS_PER_ARRAY:
+                del self._maps[next(iter(self._maps))]
+            samples = int(self._starts[shard + 1] - self._starts[shard])
+            map_file = _map_and_keep_open if len(self._files) <= _FEW_FILES else _map_and_close
+            try:
+                mapped_bytes = map_file(self._files[shard], samples * self._sample_bytes)
+            except (RuntimeError, OSError, ValueError) as failure:
+                raise StepError(f"{self._files[shard]} cannot be mapped into memory any more: {failure}") from None
+            mapped = self._maps[shard] = mapped_bytes.view(self._dtype).reshape(samples, *self._shape)
+        return mapped
+
+
+def _map_and_keep_open(file: Path, size_bytes: int) -> Bytes:
+    """numpy's maps: of any size, but each keeps its file open, and a process often may have no more than 1,024."""
+    return np.asarray(np.memmap(file, dtype=np.uint8, mode="r", shape=(size_bytes,)))
+
+
+def _map_and_close(file: Path, size_bytes: int) -> Bytes:
+    """torch's maps: as many as one likes, but Linux refuses one that is larger than the machine's memory."""
+    array: Bytes = torch.from_file(str(file), shared=False, size=size_bytes, dtype=torch.uint8).numpy()
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,155 @@
+"""Writing a dataset: samples in blocks, cut into shards, described by a manifest that comes last."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainyard.steps.data.dataset.manifest import MANIFEST_FILE, ArrayType, Manifest, Shard, Split, TokenText
+from trainyard.steps.runtime.file_errors import errors_name
+
+_SHARD_NAME = re.compile(r"(train|validation|test)-\d{5,}\.\w+\.bin")
+"""Only what looks like a shard is ever removed: a folder may hold other people's files."""
+
+
+class DatasetWriter:
+    """Writes one dataset into a folder. Used as a context: after an error in it, no file of the dataset is left.
+
+    Where several processes write one dataset, one of them clears the folder before and finishes after the others.
+    """
+
+    def __init__(
+        self, folder: Path, arrays: Mapping[str, ArrayType], shard_samples: int, *, clears_folder: bool = True
+    ) -> None:
+        self._folder = folder
+        self._arrays = arrays
+        self._shard_samples = shard_samples
+        self._clears_folder = clears_folder
+        self._splits: dict[str, Split] = {}
+
+    def __enter__(self) -> DatasetWriter:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if self._clears_folder:
+            self._remove_all()
+        return self
+
+    def __exit__(self, exception_type: object, *_: object) -> None:
+        if exception_type is not None:
+            self._remove_all()
+
+    def split(self, name: str) -> SplitWriter:
+        """A writer for one split; the splits are written one after the other."""
+        return SplitWriter(self._folder, name, self._arrays, self._shard_samples, self._splits)
+
+    def shard(self, split: str, number: int, array: str) -> ShardFile:
+        """One array of one shard, for whoever cuts shards without a `SplitWriter`."""
+        return ShardFile(self._folder, split, number, array, self._arrays[array])
+
+    def add_split(self, name: str, split: Split) -> None:
+        """Take a split whose shards are written into the manifest."""
+        self._splits[name] = split
+
+    def finish(
+        self, content: str, classes: Sequence[str], source: Mapping[str, Any], text: TokenText | None = None
+    ) -> Manifest:
+        """Write the manifest: from here on the folder holds a dataset."""
+        manifest = Manifest(content, self._arrays, self._splits, tuple(classes), source, text)
+        manifest.write(self._folder)
+        return manifest
+
+    def _remove_all(self) -> None:
+        """The manifest goes first: an older dataset is then none at all, and never a mixture."""
+        (self._folder / MANIFEST_FILE).unlink(missing_ok=True)
+        for file in self._folder.iterdir():
+            if _SHARD_NAME.fullmatch(file.name):
+                file.unlink(missing_ok=True)  # another process of a failed writing may remove it, too
+
+
+class SplitWriter:
+    """Takes blocks of samples of any length and cuts them into shards of at most `shard_samples`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        arrays: Mapping[str, ArrayType],
+        shard_samples: int,
+        finished_splits: dict[str, Split],
+    ) -> None:
+        self._folder, self._name, self._arrays = folder, name, arrays
+        self._shard_samples = shard_samples
+        self._finished_splits = finished_splits
+        self._shards: list[Shard] = []
+        self._open: dict[str, ShardFile] = {}
+        self._samples = 0
+
+    def __enter__(self) -> SplitWriter:
+        return self
+
+    def __exit__(self, exception_type: object, *_: object) -> None:
+        self._close_shard()
+        if exception_type is None and self._samples:
+            self._finished_splits[self._name] = Split(self._samples, tuple(self._shards))
+
+    def add(self, block: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Add samples: for each array of the dataset, as many of its elements as the others have."""
+        lengths = {len(values) for values in block.values()}
+        assert block.keys() == self._arrays.keys()
+        assert len(lengths) == 1
+        (length,) = lengths
+        start = 0
+        while start < length:
+            if not self._open:
+                self._open_shard()
+            room = self._shard_samples - next(iter(self._open.values())).samples
+            stop = min(length, start + room)
+            for array, values in block.items():
+                self._open[array].add(values[start:stop])
+            self._samples += stop - start
+            start = stop
+            if next(iter(self._open.values())).samples == self._shard_samples:
+                self._close_shard()
+
+    def _open_shard(self) -> None:
+        number = len(self._shards) // len(self._arrays)
+        for array, array_type in self._arrays.items():
+            self._open[array] = ShardFile(self._folder, self._name, number, array, array_type)
+
+    def _close_shard(self) -> None:
+        self._shards += [shard.close() for shard in self._open.values()]
+        self._open = {}
+
+
+class ShardFile:
+    """One shard being written, with the digest of what went into it."""
+
+    def __init__(self, folder: Path, split: str, number: int, array: str, array_type: ArrayType) -> None:
+        file = folder / f"{split}-{number:05d}.{array}.bin"
+        self._file, self._array, self._type = file, array, array_type
+        self._dtype = np.dtype(array_type.dtype).newbyteorder("<")
+        self._stream: IO[bytes] = file.open("wb", buffering=0)
+        self._digest = hashlib.sha256()
+        self.samples = 0
+
+    def add(self, values: npt.NDArray[Any]) -> None:
+        """Append samples."""
+        assert values.shape[1:] == self._type.shape
+        data = np.ascontiguousarray(values, dtype=self._dtype).data.cast("B")
+        self._digest.update(data)
+        written = 0
+        while written < len(data):
+            with errors_name(self._file):
+                written += self._stream.write(data[written:])
+        self.samples += len(values)
+
+    def close(self) -> Shard:
+        """Close the file; gives what the manifest says of it."""
+        self._stream.close()
+        size_bytes = self.samples * self._type.sample_bytes
+        return Shard(self._array, self._file.name, self.samples, size_bytes, self._digest.hexdigest())

@@ -1,0 +1,254 @@
+"""A folder of PNG and JPEG files per class, decoded by Pillow in several processes.
+
+`source/CLASS/…png`, or `source/train/CLASS/…png` with `validation` (or `val`) and `test` beside it. Headers are
+read first, so that what is wrong about sizes is known before anything is written. The result does not depend on the
+number of processes: blocks are cut by position and taken in order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from trainyard.foundation.configs.prepare_images import PrepareImages
+from trainyard.steps.data.images.source import Blocks, ImagePart, Images, ImageSource
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.progress_lines import ProgressLines
+from trainyard.steps.runtime.worker_processes import in_processes
+
+_SUFFIXES = frozenset({".png", ".jpg", ".jpeg"})
+_PART_OF_FOLDER = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
+_SIXTEEN_BIT_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})
+_GREY_MODES = frozenset({"1", "L", "LA"}) | _SIXTEEN_BIT_MODES
+_EXIF_ORIENTATION = 0x0112
+_UPRIGHT = 1
+_ORIENTATIONS_ON_THEIR_SIDE = frozenset({5, 6, 7, 8})
+_BLOCK_FILES = 64
+_FEWEST_FILES_FOR_PROCESSES = 512
+"""Below this, starting processes costs more than they save."""
+_NAMED_AT_MOST = 10
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What an image file says of itself; `problem` is set when it cannot be read."""
+
+    size: tuple[int, int] = (0, 0)
+    is_grey: bool = True
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class _LabelledFiles:
+    files: list[Path]
+    labels: npt.NDArray[np.int64]
+
+
+def open_source(settings: PrepareImages) -> ImageSource:
+    """The images below the source folder, scaled to --image-size where that is given."""
+    folder = settings.source
+    assert folder is not None
+    part_folders = _part_folders(folder)
+    classes = _class_names(part_folders["train"])
+    parts = {name: _list_part(part_folder, classes) for name, part_folder in part_folders.items()}
+    workers = settings.workers or len(os.sched_getaffinity(0))
+
+    headers: dict[Path, _Header] = {}
+    all_files = [file for part in parts.values() for file in part.files]
+    progress = ProgressLines("read the headers of", len(all_files), "images")
+    for block_files, block in _in_blocks(_read_headers, all_files, workers):
+        headers.update(zip(block_files, block, strict=True))
+        progress.advance(len(block_files))
+    _report_undecodable({file: h.problem for file, h in headers.items() if h.problem}, len(all_files), settings)
+    sound = {name: _without_undecodable(part, headers) for name, part in parts.items()}
+    sound_headers = {file: headers[file] for part in sound.values() for file in part.files}
+    if not sound["train"].files:
+        raise StepError(f"{folder} holds no image that can be decoded")
+    height, width = _common_size(sound_headers, settings.image_size)
+    channels = 1 if all(header.is_grey for header in sound_headers.values()) else 3
+    decoder = _Decoder(channels, height, width, scale=settings.image_size is not None)
+    return ImageSource(
+        classes,
+        (channels, height, width),
+        {name: _image_part(part, decoder, workers, settings) for name, part in sound.items()},
+    )
+
+
+def _part_folders(folder: Path) -> dict[str, Path]:
+    """The source's own parts where it has a folder `train`; else all of it is one part."""
+    if not (folder / "train").is_dir() or not any(child.is_dir() for child in (folder / "train").iterdir()):
+        return {"train": folder}
+    found: dict[str, Path] = {}
+    for name, part in _PART_OF_FOLDER.items():
+        if (folder / name).is_dir():
+            if part in found:
+                raise StepError(
+                    f"{folder} has both {found[part].name}/ and {name}/; one of them is the validation part"
+                )
+            found[part] = folder / name
+    return found
+
+
+def _class_names(folder: Path) -> list[str]:
+    names = sorted(child.name for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
+    if not names:
+        raise StepError(f"{folder} holds no images: one folder of PNG or JPEG files per class is looked for")
+    return names
+
+
+def _list_part(folder: Path, classes: list[str]) -> _LabelledFiles:
+    found_classes = _class_names(folder)
+    unknown = [name for name in found_classes if name not in classes]
+    if unknown:
+        raise StepError(f"{folder} has classes that the training part has not: {', '.join(unknown)}")
+    files: list[Path] = []
+    labels: list[int] = []
+    ignored = 0
+    for name in found_classes:
+        others = [file for file in sorted((folder / name).rglob("*")) if file.is_file()]
+        of_class = [file for file in others if file.suffix.lower() in _SUFFIXES]
+        if not of_class:
+            raise StepError(f"{folder / name} holds no PNG or JPEG file: a class without images")
+        ignored += len(others) - len(of_class)
+        files += of_class
+        labels += [classes.index(name)] * len(of_class)
+    if ignored:
+        print(f"ignored {ignored} files in {folder} that are neither .png nor .jpg nor .jpeg", flush=True)
+    return _LabelledFiles(files, np.array(labels, dtype=np.int64))
+
+
+def _without_undecodable(part: _LabelledFiles, headers: dict[Path, _Header]) -> _LabelledFiles:
+    sound = [number for number, file in enumerate(part.files) if headers[file].problem is None]
+    return _LabelledFiles([part.files[number] for number in sound], part.labels[sound])
+
+
+def _report_undecodable(problems: dict[Path, str | None], total: int, settings: PrepareImages) -> None:
+    """Name and count what cannot be decoded; StepError unless it may be skipped."""
+    if not problems:
+        return
+    named = "; ".join(f"{file} ({problem})" for file, problem in list(problems.items())[:_NAMED_AT_MOST])
+    more = f"; and {len(problems) - _NAMED_AT_MOST} more" if len(problems) > _NAMED_AT_MOST else ""
+    message = f"{len(problems)} of {total} images cannot be decoded: {named}{more}"
+    if not settings.skip_undecodable:
+        raise StepError(f"{message}. --skip-undecodable true leaves them out.")
+    print(f"skipped: {message}", flush=True)
+
+
+def _common_size(headers: dict[Path, _Header], image_size: int | None) -> tuple[int, int]:
+    """Height and width of all images, which must agree unless they are scaled."""
+    if image_size is not None:
+        return image_size, image_size
+    first_file, first = next(iter(headers.items()))
+    for file, header in headers.items():
+        if header.size != first.size:
+            raise StepError(
+                f"the images differ in size: {first_file} is {first.size[0]}x{first.size[1]} and {file} is "
+                f"{header.size[0]}x{header.size[1]} (width x height); --image-size N scales all to NxN"
+            )
+    return first.size[1], first.size[0]
+
+
+def _image_part(files: _LabelledFiles, decoder: _Decoder, workers: int, settings: PrepareImages) -> ImagePart:
+    def read(sample_ids: npt.NDArray[np.int64]) -> Blocks:
+        chosen = [files.files[number] for number in sample_ids]
+        label_of = dict(zip(chosen, files.labels[sample_ids], strict=True))
+        problems: dict[Path, str | None] = {}
+        for block_files, (images, block_problems) in _in_blocks(decoder, chosen, workers):
+            problems |= block_problems
+            kept = [label_of[file] for file in block_files if file not in block_problems]
+            yield np.array(kept, dtype=np.int64), images
+        _report_undecodable(problems, len(chosen), settings)
+
+    return ImagePart(files.labels, read)
+
+
+def _in_blocks(
+    work: Callable[[list[Path]], Result], files: list[Path], workers: int
+) -> Iterator[tuple[list[Path], Result]]:
+    """Apply `work` to blocks of files, in order; in several processes when there is enough of it."""
+    blocks = [files[start : start + _BLOCK_FILES] for start in range(0, len(files), _BLOCK_FILES)]
+    if workers == 1 or len(files) < _FEWEST_FILES_FOR_PROCESSES:
+        yield from ((block, work(block)) for block in blocks)
+        return
+    yield from in_processes(work, blocks, min(workers, len(blocks)), "decoded images")
+
+
+def _read_headers(files: list[Path]) -> list[_Header]:
+    return [_read_header(file) for file in files]
+
+
+def _read_header(file: Path) -> _Header:
+    from PIL import Image
+
+    try:
+        with Image.open(file) as image:
+            width, height = image.size
+            if _orientation(image) in _ORIENTATIONS_ON_THEIR_SIDE:
+                width, height = height, width
+            return _Header((width, height), image.mode in _GREY_MODES)
+    except Exception as failure:  # Pillow's decoders raise all kinds of exceptions for broken files
+        return _Header(problem=_reason(failure))
+
+
+def _orientation(image: Image.Image) -> int:
+    """How the camera was held. Asking a PNG without such data would decode all of it to look behind its pixels."""
+    return int(image.getexif().get(_EXIF_ORIENTATION, _UPRIGHT)) if "exif" in image.info else _UPRIGHT
+
+
+@dataclass(frozen=True)
+class _Decoder:
+    """Decodes a block of files into one array; files that cannot be decoded are left out and named."""
+
+    channels: int
+    height: int
+    width: int
+    scale: bool
+
+    def __call__(self, files: list[Path]) -> tuple[Images, dict[Path, str]]:
+        images = np.empty((len(files), self.channels, self.height, self.width), dtype=np.uint8)
+        problems: dict[Path, str] = {}
+        decoded = 0
+        for file in files:
+            try:
+                images[decoded] = self._decode(file)
+                decoded += 1
+            except Exception as failure:  # Pillow's decoders raise all kinds of exceptions for broken files
+                problems[file] = _reason(failure)
+        return images[:decoded], problems
+
+    def _decode(self, file: Path) -> Images:
+        from PIL import Image, ImageOps
+
+        with Image.open(file) as opened:
+            upright = opened if _orientation(opened) == _UPRIGHT else ImageOps.exif_transpose(opened)
+            image = _eight_bit(upright).convert("L" if self.channels == 1 else "RGB")
+            if self.scale and image.size != (self.width, self.height):
+                # The shorter side decides, and the middle is kept: scaling both sides apart would distort shapes.
+                image = ImageOps.fit(image, (self.width, self.height), Image.Resampling.BICUBIC)
+            pixels = np.asarray(image, dtype=np.uint8)
+        return np.moveaxis(pixels.reshape(self.height, self.width, self.channels), 2, 0)
+
+
+def _eight_bit(image: Image.Image) -> Image.Image:
+    """An image of 16 bits per pixel with the upper 8 of them; Pillow would make all but the darkest white."""
+    from PIL import Image
+
+    if image.mode not in _SIXTEEN_BIT_MODES:
+        return image
+    return Image.fromarray((np.asarray(image, dtype=np.int64) >> 8).astype(np.uint8))
+
+
+def _reason(failure: Exception) -> str:
+    """Why a file cannot be decoded, without the file's name, which the message has already."""
+    return str(failure).split(" '")[0].split(": '")[0] or type(failure).__name__

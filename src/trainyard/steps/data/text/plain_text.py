@@ -1,0 +1,77 @@
+"""Files that are one document each: .txt and .md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.steps.data.text.compression import stretches
+from trainyard.steps.data.text.cutting import cut_before
+from trainyard.steps.data.text.source import (
+    BLOCK_BYTES,
+    Block,
+    Piece,
+    TextFile,
+    document_pieces,
+    without_byte_order_mark,
+)
+
+_MAY_BE_EMPTY_BYTES = 512
+"""A compressed file without any text has a header still, with its name in it."""
+
+
+@dataclass(frozen=True)
+class TextBlock(Block):
+    """A stretch of a document that is a file of its own."""
+
+    document: str
+    data: bytes
+    offset: int
+    ends_document: bool
+
+    def pieces(self, *, replace_undecodable: bool) -> Iterator[Piece]:
+        """Pieces of the one document."""
+        yield from document_pieces(
+            self.document,
+            self.data,
+            lambda place: f"{self.file}, byte {self.offset + place}",
+            ends_document=self.ends_document,
+            replace_undecodable=replace_undecodable,
+        )
+
+
+class PlainTextFile(TextFile):
+    """A file of text, as it is or compressed."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._path = path
+        self.name = name
+        self.size_bytes = path.stat().st_size
+
+    def documents(self) -> Iterator[str]:
+        """Itself, unless it is empty."""
+        if self.size_bytes > _MAY_BE_EMPTY_BYTES:
+            yield self.name
+        else:
+            yield from super().documents()
+
+    def blocks(self) -> Iterator[TextBlock]:
+        """Stretches of equal length, cut between words; the last one is known to be the last."""
+        waiting, offset, source_bytes = b"", 0, 0
+        for data, read in stretches(self._path):
+            waiting += data
+            source_bytes += read
+            start = 0
+            while len(waiting) - start > BLOCK_BYTES:
+                stop = cut_before(waiting, start, start + BLOCK_BYTES)
+                yield self._block(waiting[start:stop], offset, source_bytes, ends_document=False)
+                offset, start, source_bytes = offset + stop - start, stop, 0
+            waiting = waiting[start:]
+        if waiting:
+            yield self._block(waiting, offset, source_bytes, ends_document=True)
+
+    def _block(self, data: bytes, offset: int, source_bytes: int, *, ends_document: bool) -> TextBlock:
+        text = without_byte_order_mark(data, self._path) if offset == 0 else data
+        offset += len(data) - len(text)
+        return TextBlock(str(self._path), source_bytes, self.name, text, offset, ends_document)

@@ -1,0 +1,103 @@
+"""From blocks of text to tokens, split by split, in several processes."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainyard.steps.data.text.source import Block, Piece
+from trainyard.steps.data.tokenizing.splits import SplitRule
+from trainyard.steps.runtime.worker_processes import in_processes
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_LEAST_BYTES_FOR_PROCESSES = 1 << 22
+"""Less text is tokenised sooner than processes start."""
+
+
+@dataclass(frozen=True)
+class EncodedStretch:
+    """What one block adds to one split."""
+
+    tokens: npt.NDArray[Any]
+    documents: int
+    text_bytes: int
+
+
+@dataclass(frozen=True)
+class EncodedBlock:
+    """What comes of one block; `replaced` counts characters that stand for bytes that were not UTF-8."""
+
+    file: str
+    stretches: dict[str, EncodedStretch]
+    replaced: int
+
+
+@dataclass(frozen=True)
+class BlockEncoder:
+    """Takes the documents out of a block and encodes them, each with the end-of-text token behind it."""
+
+    tokenizer_file: Path
+    """Read once in each process: a vocabulary is too large to send along with every block."""
+
+    end_of_text: int
+    dtype: str
+    rule: SplitRule
+    replace_undecodable: bool
+
+    def __call__(self, block: Block) -> EncodedBlock:
+        """Encode one block."""
+        pieces = list(block.pieces(replace_undecodable=self.replace_undecodable))
+        encodings = _tokenizer(self.tokenizer_file).encode_batch_fast(
+            [piece.text for piece in pieces], add_special_tokens=False
+        )
+        by_split: dict[str, list[tuple[Piece, list[int]]]] = {}
+        for piece, encoding in zip(pieces, encodings, strict=True):
+            by_split.setdefault(self.rule.split_of(piece.document), []).append((piece, encoding.ids))
+        stretches = {split: self._stretch(encoded) for split, encoded in by_split.items()}
+        return EncodedBlock(block.file, stretches, sum(piece.replaced for piece in pieces))
+
+    def _stretch(self, encoded: list[tuple[Piece, list[int]]]) -> EncodedStretch:
+        tokens = np.empty(sum(len(ids) + piece.ends_document for piece, ids in encoded), dtype=self.dtype)
+        start = 0
+        for piece, ids in encoded:
+            tokens[start : start + len(ids)] = ids
+            start += len(ids)
+            if piece.ends_document:
+                tokens[start] = self.end_of_text
+                start += 1
+        pieces = [piece for piece, _ in encoded]
+        return EncodedStretch(
+            tokens, sum(piece.ends_document for piece in pieces), sum(piece.text_bytes for piece in pieces)
+        )
+
+
+def encode_blocks(
+    encoder: BlockEncoder, blocks: Iterable[Block], source_bytes: int, workers: int
+) -> Iterator[tuple[Block, EncodedBlock]]:
+    """Each block with what comes of it, in order, whatever the number of processes."""
+    if source_bytes < _LEAST_BYTES_FOR_PROCESSES:
+        yield from ((block, encoder(block)) for block in blocks)
+    else:
+        yield from in_processes(functools.partial(_encode_alone, encoder), blocks, workers, "tokenised text")
+
+
+def _encode_alone(encoder: BlockEncoder, block: Block) -> EncodedBlock:
+    """In a process of its own, next to others: the tokeniser's threads would only be in each other's way."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    return encoder(block)
+
+
+@functools.lru_cache(maxsize=1)
+def _tokenizer(file: Path) -> Tokenizer:
+    from trainyard.steps.data.tokenizing.vocabulary import plain_tokenizer
+
+    return plain_tokenizer(file.read_text(encoding="utf-8"))

@@ -1,0 +1,73 @@
+"""Which documents train, which validate, which test: decided by the seed and the document's name alone."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainyard.steps.runtime.errors import StepError
+
+_FEW_DOCUMENTS = 1000
+"""Up to so many, shares are counted out exactly; of more, a hash below a bound gives them closely enough."""
+
+_HASH_BYTES = 8
+_HASHES = 1 << (8 * _HASH_BYTES)
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """A document's split, by the hash of its name: the lowest hashes test, the next validate, all others train."""
+
+    seed: int
+    test_below: int
+    validation_below: int
+
+    def split_of(self, document: str) -> str:
+        """The split that a document belongs to."""
+        value = _hash(self.seed, document)
+        return "test" if value < self.test_below else "validation" if value < self.validation_below else "train"
+
+
+def split_rule(documents: Iterable[str], validation_fraction: float, test_fraction: float, seed: int) -> SplitRule:
+    """The rule for these documents, of which only as many names are taken as are needed.
+
+    Few documents are counted out: a split that is asked for gets one at least. StepError when they are too few.
+    """
+    if validation_fraction + test_fraction >= 1:
+        raise StepError(
+            f"--validation-fraction {validation_fraction:g} and --test-fraction {test_fraction:g} leave nothing to "
+            "train on"
+        )
+    hashes = sorted(_hash(seed, document) for document in itertools.islice(documents, _FEW_DOCUMENTS))
+    if len(hashes) == _FEW_DOCUMENTS:
+        return SplitRule(seed, int(test_fraction * _HASHES), int((test_fraction + validation_fraction) * _HASHES))
+    if len(hashes) < 1 + (test_fraction > 0) + (validation_fraction > 0):
+        raise StepError(_too_few(len(hashes), validation_fraction, test_fraction))
+    test = _count(test_fraction, len(hashes))
+    validation = _count(validation_fraction, len(hashes))
+    too_many = max(0, test + validation + 1 - len(hashes))  # where both were rounded up, none would be left to train on
+    test, validation = (test - too_many, validation) if test > validation else (test, validation - too_many)
+    return SplitRule(seed, hashes[test], hashes[test + validation])
+
+
+def _count(fraction: float, documents: int) -> int:
+    return max(1, round(fraction * documents)) if fraction > 0 else 0
+
+
+def _too_few(documents: int, validation_fraction: float, test_fraction: float) -> str:
+    if documents == 0:
+        return "there is no text: every file is empty"
+    found = "one document" if documents == 1 else f"{documents} documents"
+    return (
+        f"{found} cannot be shared out over training, validation (--validation-fraction {validation_fraction:g}) and "
+        f"test (--test-fraction {test_fraction:g}), which need a document each: give more documents (every .txt and "
+        ".md file is one, and every line of a .jsonl file), or 0 for a fraction that is not wanted"
+    )
+
+
+def _hash(seed: int, document: str) -> int:
+    key = seed.to_bytes(8, "little")
+    name = document.encode("utf-8", errors="surrogateescape")
+    return int.from_bytes(hashlib.blake2b(name, key=key, digest_size=_HASH_BYTES).digest(), "little")

@@ -1,0 +1,162 @@
+"""The tokens of a dataset: a byte-level BPE vocabulary, learnt from the text or taken from a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.steps.data.text.source import Piece, TextFile, TextSource
+from trainyard.steps.data.tokenizing.splits import SplitRule
+from trainyard.steps.runtime.errors import StepError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+TOKENIZER_FILE, TOKENIZER_CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
+_END_OF_TEXT = "<|endoftext|>"
+_KNOWN_ENDS = (_END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "[EOS]")
+"""What models call it, where the tokeniser's configuration does not say."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A tokeniser as its two files say it, and the token that ends every document. Pickles."""
+
+    tokenizer_json: str
+    config: dict[str, Any]
+    size: int
+    """The largest token and one more."""
+
+    end_of_text: int
+
+    @property
+    def padding(self) -> int:
+        """What fills a row that has no more tokens: a number that is no token."""
+        return 0xFFFF if self.size <= 0xFFFF else 0xFFFFFFFF
+
+    @property
+    def dtype(self) -> str:
+        """The numpy type that holds every token and the padding."""
+        return "uint16" if self.size <= 0xFFFF else "uint32"
+
+    def write(self, folder: Path) -> None:
+        """Write what transformers' `AutoTokenizer.from_pretrained` reads."""
+        (folder / TOKENIZER_FILE).write_text(self.tokenizer_json, encoding="utf-8")
+        config = json.dumps(self.config, indent=1, ensure_ascii=False) + "\n"
+        (folder / TOKENIZER_CONFIG_FILE).write_text(config, encoding="utf-8")
+
+
+def plain_tokenizer(tokenizer_json: str) -> Tokenizer:
+    """A tokeniser that takes text as nothing but text, and any length of it."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_str(tokenizer_json)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True  # a document that spells out <|endoftext|> does not end there
+    return tokenizer
+
+
+def learn_vocabulary(source: TextSource, rule: SplitRule, size: int, sample_bytes: int) -> Vocabulary:
+    """Learn byte-level BPE from the beginnings of all files' training documents, `sample_bytes` in all at most."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=2,
+        special_tokens=[_END_OF_TEXT],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_sample(source, rule, sample_bytes), trainer)
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": _END_OF_TEXT,
+        "eos_token": _END_OF_TEXT,
+        "clean_up_tokenization_spaces": False,
+    }
+    return _vocabulary(tokenizer, config, _END_OF_TEXT)
+
+
+def load_vocabulary(folder: Path) -> Vocabulary:
+    """The tokeniser of a folder. StepError when there is none, or none that ends a text."""
+    file = folder / TOKENIZER_FILE
+    if not file.is_file():
+        raise StepError(f"--tokenizer {folder} has no {TOKENIZER_FILE}")
+    tokenizer = read_tokenizer(file)
+    config = _read_config(folder / TOKENIZER_CONFIG_FILE)
+    end = _end_of_text(tokenizer, config)
+    if end is None:
+        raise StepError(
+            f"--tokenizer {folder} has no end-of-text token: name it as eos_token in {TOKENIZER_CONFIG_FILE}, or add "
+            f"one of {' '.join(_KNOWN_ENDS)} to the vocabulary"
+        )
+    return _vocabulary(tokenizer, {**config, "eos_token": end}, end)
+
+
+def read_tokenizer(file: Path) -> Tokenizer:
+    """The tokeniser of a tokenizer.json. StepError when it is none."""
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as failure:  # tokenizers raises plain Exception
+        raise StepError(f"{file} is no tokeniser that `tokenizers` reads: {failure}") from None
+
+
+def _vocabulary(tokenizer: Tokenizer, config: dict[str, Any], end: str) -> Vocabulary:
+    end_of_text = tokenizer.token_to_id(end)
+    assert end_of_text is not None
+    size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+    return Vocabulary(tokenizer.to_str(), config, size, end_of_text)
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {"tokenizer_class": "PreTrainedTokenizerFast"}
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as failure:
+        raise StepError(f"{file} is not valid JSON: {failure}") from None
+    if not isinstance(config, dict):
+        raise StepError(f"{file} is not a JSON object")
+    return config
+
+
+def _end_of_text(tokenizer: Tokenizer, config: dict[str, Any]) -> str | None:
+    named = config.get("eos_token")
+    named = named.get("content") if isinstance(named, dict) else named
+    candidates = _KNOWN_ENDS if named is None else (named,)
+    return next((token for token in candidates if tokenizer.token_to_id(token) is not None), None)
+
+
+def _sample(source: TextSource, rule: SplitRule, sample_bytes: int) -> Iterator[str]:
+    """Training text from the beginning of every file, in proportion to its size."""
+    total_bytes = max(1, sum(file.size_bytes for file in source.files))
+    rest_bytes = sample_bytes
+    for file in source.files:
+        # Compressed files have more text than bytes; as long as all of it is wanted, all of it is taken.
+        share_bytes = rest_bytes if total_bytes <= sample_bytes else file.size_bytes * sample_bytes // total_bytes
+        for piece in _beginning(file, share_bytes):
+            rest_bytes -= piece.text_bytes
+            if rule.split_of(piece.document) == "train":
+                yield piece.text
+
+
+def _beginning(file: TextFile, most_bytes: int) -> Iterator[Piece]:
+    """The file's first pieces; the last one is cut."""
+    for block in file.blocks():
+        for piece in block.pieces(replace_undecodable=True):
+            if piece.text_bytes > most_bytes:
+                text = piece.text.encode()[:most_bytes].decode(errors="ignore")
+                yield dataclasses.replace(piece, text=text, text_bytes=most_bytes)
+                return
+            most_bytes -= piece.text_bytes
+            yield piece

@@ -1,0 +1,145 @@
+"""From a model's folder to evaluation.json, the confusion matrix, and a sample of what the model generates."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainyard.foundation.configs.evaluate import Evaluate
+from trainyard.steps.data.dataset.manifest import Manifest, read_manifest
+from trainyard.steps.data.dataset.reader import SplitReader
+from trainyard.steps.evaluation.figures import Counts, class_figures
+from trainyard.steps.evaluation.whole_split import evaluate_split
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.json_files import write_json
+from trainyard.steps.runtime.outputs import require_writable
+from trainyard.steps.runtime.versions import banner
+from trainyard.steps.runtime.world import World, join_world, lost_connections_explained, read_rank_variables
+from trainyard.steps.training.measuring.mlflow_log import MlflowLog
+from trainyard.steps.training.optimizing.precision import Precision
+from trainyard.steps.training.randomness.determinism import ask_for_determinism
+from trainyard.steps.training.tasks import find_task
+from trainyard.steps.training.tasks.base import Sample, SampleRequest, Task, TaskSettings
+
+_MOST_CLASSES_IN_PICTURE = 1000
+
+
+def run_evaluation(settings: Evaluate) -> int:
+    """Evaluate over all ranks; rank 0 writes. StepError when a figure misses its limit, on every rank."""
+    manifest = read_manifest(settings.data)
+    split = SplitReader(settings.data, manifest, settings.split)
+    task = find_task(settings.task)(manifest, TaskSettings())
+    model = task.load_model(settings.model)
+    rank = read_rank_variables(os.environ).rank
+    require_writable([settings.evaluation], rank)
+    with lost_connections_explained(rank), join_world(settings.process_group_timeout_seconds) as world:
+        world.say(banner(world.device, world.size))
+        ask_for_determinism()
+        precision = Precision(settings.precision, world.device)
+        sums = evaluate_split(task, model.to(world.device), split, world, precision, settings.micro_batch_size)
+        figures = task.summarise(sums, settings.split)
+        if world.is_main:
+            sample = _sample(settings, task, model, split, world, precision)
+            _write_results(settings, manifest, figures, sums, sample)
+        _say_figures(world, settings, figures, split.samples)
+    _hold_to_limits(settings, figures)
+    return 0
+
+
+@torch.no_grad()
+def _sample(
+    settings: Evaluate, task: Task, model: torch.nn.Module, split: SplitReader, world: World, precision: Precision
+) -> Sample | None:
+    if settings.sample_tokens == 0:
+        return None
+    request = SampleRequest(
+        split, settings.sample_prompt, settings.sample_tokens, settings.sample_temperature, world.device
+    )
+    model.eval()
+    with precision.autocast():
+        return task.sample(model, request)
+
+
+def _write_results(
+    settings: Evaluate,
+    manifest: Manifest,
+    figures: Mapping[str, float],
+    sums: Mapping[str, torch.Tensor],
+    sample: Sample | None,
+) -> None:
+    mlflow = MlflowLog()
+    mlflow.metrics({f"{settings.split}_{name}": value for name, value in figures.items()}, step=0)
+    folder = settings.evaluation
+    document: dict[str, Any] = {
+        "format": "trainyard.evaluation/1",
+        "task": settings.task,
+        "split": settings.split,
+        "samples": int(sums["samples"]),
+        **({"tokens": int(sums["tokens"])} if "tokens" in sums else {}),
+        **figures,
+    }
+    if "confusion" in sums:
+        matrix: Counts = np.rint(sums["confusion"].cpu().numpy()).astype(np.int64)
+        document["classes"] = class_figures(matrix, manifest.classes)
+        _write_confusion(settings, manifest, matrix, figures)
+        mlflow.artifact(folder / "confusion_matrix.json")
+    if sample is not None:
+        document["sample"] = dataclasses.asdict(sample)
+        (folder / "sample.txt").write_bytes(f"{sample.text}\n".encode())
+        mlflow.artifact(folder / "sample.txt")
+        print(f"a sample of what the model writes, in {folder / 'sample.txt'}:\n{_harmless(sample.text)}", flush=True)
+    write_json(folder / "evaluation.json", document)
+    mlflow.artifact(folder / "evaluation.json")
+    mlflow.close()
+
+
+def _harmless(text: str) -> str:
+    """Text without what would steer a terminal: a model of bytes may write anything."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+
+
+def _write_confusion(settings: Evaluate, manifest: Manifest, matrix: Counts, figures: Mapping[str, float]) -> None:
+    document = {
+        "format": "trainyard.confusion_matrix/1",
+        "classes": list(manifest.classes),
+        "matrix": matrix.tolist(),
+    }
+    write_json(settings.evaluation / "confusion_matrix.json", document)
+    if len(manifest.classes) > _MOST_CLASSES_IN_PICTURE:
+        print(f"no picture of a confusion matrix of {len(manifest.classes)} classes", flush=True)
+        return
+    try:
+        from trainyard.steps.evaluation.confusion_picture import draw_confusion_matrix
+
+        title = f"{settings.split}: {figures['accuracy']:.2%} of {int(matrix.sum())} correct"
+        draw_confusion_matrix(matrix, manifest.classes, title, settings.evaluation / "confusion_matrix.png")
+    except ImportError as failure:
+        raise StepError(f"the picture of the confusion matrix needs matplotlib: {failure}") from None
+
+
+def _say_figures(world: World, settings: Evaluate, figures: Mapping[str, float], samples: int) -> None:
+    text = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+    world.say(f"{settings.split}: {text} on {samples} samples; {settings.evaluation}")
+
+
+def _hold_to_limits(settings: Evaluate, figures: Mapping[str, float]) -> None:
+    """StepError when a figure that has a limit misses it, or is not a number, or is not there."""
+    least, most = settings.minimum_accuracy, settings.maximum_perplexity
+    if least > 0 and not (found := _figure(settings, figures, "accuracy")) >= least:
+        missed = f"accuracy {found:.4f} on {settings.split} is below --minimum-accuracy {least:g}"
+    elif most is not None and not (found := _figure(settings, figures, "perplexity")) <= most:
+        missed = f"perplexity {found:.4f} on {settings.split} is above --maximum-perplexity {most:g}"
+    else:
+        return
+    raise StepError(f"{missed}; the results are in {settings.evaluation}")
+
+
+def _figure(settings: Evaluate, figures: Mapping[str, float], name: str) -> float:
+    if name not in figures:
+        raise StepError(f"a limit of {name} is set, but the task {settings.task} has no {name}")
+    return figures[name]

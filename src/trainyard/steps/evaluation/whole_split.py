@@ -1,0 +1,108 @@
+"""Exact evaluation: every sample of a split once, on whichever rank; sums are reduced, then divided."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+
+from trainyard.steps.data.dataset.reader import SplitReader
+from trainyard.steps.runtime.world import World
+from trainyard.steps.training.agreement import LateSum
+from trainyard.steps.training.optimizing.precision import Precision
+from trainyard.steps.training.samples.batches import Prefetched, Tensors, as_tensors, to_device
+from trainyard.steps.training.samples.plan import even_part
+from trainyard.steps.training.tasks.base import Task
+from trainyard.steps.training.tasks.contract import require_sums
+
+Sums = dict[str, torch.Tensor]
+
+
+class EvaluationStopped(Exception):
+    """A rank was asked to stop, and all ranks have left the evaluation."""
+
+
+@torch.no_grad()
+def evaluate_split(
+    task: Task,
+    model: torch.nn.Module,
+    split: SplitReader,
+    world: World,
+    precision: Precision,
+    micro_batch_size: int,
+    *,
+    in_lockstep: bool = False,
+    stop_is_raised: Callable[[], bool] | None = None,
+    on_batch: Callable[[], None] = lambda: None,
+) -> Sums:
+    """The task's sums over the whole split, the same on every rank.
+
+    The ranks' shares differ by one sample at most; a rank without samples adds zeros. Where every rank must make as
+    many forward passes as the others (`in_lockstep`), one without a batch left takes a sample for show, and forgets it.
+    With `stop_is_raised`, which is asked between batches, all ranks leave with EvaluationStopped soon after it was true
+    on any of them. `on_batch` is called before each batch.
+    """
+    was_training = model.training
+    model.eval()
+    start, stop = even_part(split.samples, world.rank, world.size)
+    rounds = math.ceil(math.ceil(split.samples / world.size) / micro_batch_size)
+    sums: Sums = {}
+    stops = _AgreedStop(world, stop_is_raised)
+    try:
+        with Prefetched(_batches(split, start, stop, micro_batch_size, world.device)) as batches:
+            for _ in range(rounds):
+                on_batch()
+                stops.leave_if_agreed()
+                batch = next(batches, None)
+                if batch is None and not in_lockstep:
+                    continue
+                counts = batch is not None
+                with precision.autocast():
+                    tensors = (
+                        as_tensors(split.gather(np.zeros(1, dtype=np.int64)), pin=False) if batch is None else batch
+                    )
+                    measured = require_sums(task.measure(model, to_device(tensors, world.device)))
+                for name, value in measured.items():
+                    value = value if counts else torch.zeros_like(value)
+                    sums[name] = sums[name] + value if name in sums else value
+    finally:
+        model.train(was_training)
+    return _reduce(sums, world)
+
+
+class _AgreedStop:
+    """Asks between batches whether to stop; what was asked in one round is known to all in the next."""
+
+    def __init__(self, world: World, is_raised: Callable[[], bool] | None) -> None:
+        self._world, self._is_raised = world, is_raised
+        self._pending: LateSum | None = None
+
+    def leave_if_agreed(self) -> None:
+        """Raise EvaluationStopped, on every rank in the same round."""
+        if self._is_raised is None:
+            return
+        if self._pending is not None and self._pending.read()[0] > 0:
+            raise EvaluationStopped
+        # What is asked in the last round is never read: nothing is left to leave, and the next step asks again.
+        self._pending = LateSum(torch.tensor([float(self._is_raised())], device=self._world.device))
+
+
+def _batches(
+    split: SplitReader, start: int, stop: int, micro_batch_size: int, device: torch.device
+) -> Iterator[Tensors]:
+    for first in range(start, stop, micro_batch_size):
+        sample_ids = np.arange(first, min(first + micro_batch_size, stop))
+        yield as_tensors(split.gather(sample_ids), pin=device.type == "cuda")
+
+
+def _reduce(sums: Sums, world: World) -> Sums:
+    """Add up over ranks. Names and shapes come from a rank that has samples, for those that have none."""
+    described = world.gather({name: tuple(value.shape) for name, value in sums.items()})
+    shapes = next((shapes for shapes in described if shapes), {})
+    reduced = {}
+    for name in sorted(shapes):
+        zeros = torch.zeros(shapes[name], dtype=torch.float64, device=world.device)
+        reduced[name] = world.sum(sums.get(name, zeros).to(torch.float64).contiguous())
+    return reduced

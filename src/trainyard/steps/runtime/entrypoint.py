@@ -1,0 +1,83 @@
+"""How every step starts and ends: flags in, exit code out, and no traceback for what a user can mend."""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeVar
+
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.flags import parse_flags
+
+Config = TypeVar("Config")
+
+STOPPED_EXIT_CODE = 75
+"""A training that was told to stop and committed a checkpoint: not a success, and worth another attempt.
+
+The number is EX_TEMPFAIL of sysexits.h: a temporary failure, the same command should be tried again.
+"""
+
+_MENDABLE_OS_ERRORS = frozenset(
+    {
+        errno.EACCES,
+        errno.EDQUOT,
+        errno.EEXIST,
+        errno.EFBIG,
+        errno.EISDIR,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOSPC,
+        errno.ENOTDIR,
+        errno.EPERM,
+        errno.EROFS,
+    }
+)
+"""What goes wrong in the file system around a step: a full disk, a read-only output, a path that cannot be."""
+
+
+def run_step(
+    config_class: type[Config], program: str, body: Callable[[Config], int], arguments: Sequence[str] | None = None
+) -> int:
+    """Parse the flags, run the step, give its exit code.
+
+    0: done; 1: wrong values, or a step that failed; 2: wrong flags (by SystemExit, before anything heavy is
+    imported); 75: stopped on request, to be continued. Unexpected exceptions pass through with their traceback.
+    """
+    config = parse_flags(config_class, program, None if arguments is None else list(arguments))
+    try:
+        return body(config)
+    except StepError as mistake:
+        return _report(program, str(mistake))
+    except OSError as failure:
+        if failure.errno not in _MENDABLE_OS_ERRORS:
+            raise
+        return _report(program, describe_os_error(failure))
+    except KeyboardInterrupt:
+        return _report(program, "interrupted", exit_code=130)
+
+
+def end_process(exit_code: int) -> NoReturn:
+    """End the process at once, after what was registered for its end has run and all output is written.
+
+    Tearing down an interpreter in which torch's threads still live aborts now and then ("terminate called without
+    an active exception"): a training that was done would count as failed. By now every file is closed.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
+
+
+def describe_os_error(failure: OSError) -> str:
+    """One line for what the operating system refused: the file, where it is known, and why."""
+    reason = os.strerror(failure.errno) if failure.errno else str(failure)
+    return f"{failure.filename}: {reason}" if failure.filename else reason
+
+
+def _report(program: str, message: str, exit_code: int = 1) -> int:
+    sys.stdout.flush()
+    print(f"{program}: error: {message}", file=sys.stderr, flush=True)
+    return exit_code

@@ -1,0 +1,62 @@
+"""Work shared out over processes: results in order, and only so many of them in memory."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context, parent_process
+from typing import TypeVar
+
+from trainyard.steps.runtime.errors import StepError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_IN_FLIGHT_PER_PROCESS = 4
+
+
+def in_processes(
+    work: Callable[[Item], Result], items: Iterable[Item], processes: int, what: str
+) -> Iterator[tuple[Item, Result]]:
+    """Each item with what `work`, which must pickle, makes of it. StepError when a process that does `what` dies."""
+    # Processes are spawned, not forked: a fork would inherit the locks of whatever threads run here.
+    with ProcessPoolExecutor(processes, get_context("spawn"), _end_with_parent) as pool:
+        try:
+            yield from _in_order(pool, work, items, _IN_FLIGHT_PER_PROCESS * processes)
+        except BrokenProcessPool:
+            raise StepError(
+                f"a process that {what} was killed, most likely for want of memory; try fewer --workers"
+            ) from None
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Let this process end when the one that started it does, however that ends: it would wait for work for ever."""
+    threading.Thread(target=_wait_for_parent_and_end, name="parent", daemon=True).start()
+
+
+def _wait_for_parent_and_end() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _in_order(
+    pool: ProcessPoolExecutor, work: Callable[[Item], Result], items: Iterable[Item], in_flight: int
+) -> Iterator[tuple[Item, Result]]:
+    """Like `pool.map`, with at most `in_flight` items and results in memory."""
+    waiting: deque[tuple[Item, Future[Result]]] = deque()
+    for item in items:
+        waiting.append((item, pool.submit(work, item)))
+        if len(waiting) >= in_flight:
+            first, result = waiting.popleft()
+            yield first, result.result()
+    while waiting:
+        first, result = waiting.popleft()
+        yield first, result.result()

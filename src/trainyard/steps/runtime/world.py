@@ -1,0 +1,216 @@
+"""The processes that train together: who this one is, and the few things they say to each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from trainyard.steps.runtime.errors import StepError
+
+Thing = TypeVar("Thing")
+
+_LOST_CONNECTION_WORDS = ("/gloo/", "ncclRemoteError", "ncclSystemError")
+_RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True)
+class RankVariables:
+    """What Azure ML tells each process of a job with `distribution: type: pytorch`."""
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    node_count: int = 1
+    master_address: str | None = None
+    master_port: int = 0
+
+    @property
+    def processes_per_node(self) -> int:
+        """Processes on this node; Azure ML starts as many on each."""
+        return max(1, self.world_size // self.node_count)
+
+
+def read_rank_variables(environment: Mapping[str, str]) -> RankVariables:
+    """Read RANK and its companions; without any of RANK, LOCAL_RANK, WORLD_SIZE this process is alone.
+
+    StepError when some are missing or when a value cannot be.
+    """
+    if not any(name in environment for name in _RANK_VARIABLES[:3]):
+        return RankVariables()
+    missing = [name for name in _RANK_VARIABLES if not environment.get(name)]
+    if missing:
+        raise StepError(
+            f"the environment has some of the variables of a distributed job but not {', '.join(missing)}; "
+            "set all five (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) or none"
+        )
+    rank, local_rank, world_size, port = (
+        _whole_number(environment, name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")
+    )
+    if not 0 <= rank < world_size:
+        raise StepError(f"RANK={rank} is not below WORLD_SIZE={world_size}")
+    node_count = _whole_number(environment, "AZUREML_NODE_COUNT") if environment.get("AZUREML_NODE_COUNT") else 1
+    return RankVariables(rank, local_rank, world_size, max(1, node_count), environment["MASTER_ADDR"], port)
+
+
+def _whole_number(environment: Mapping[str, str], name: str) -> int:
+    try:
+        return int(environment[name])
+    except ValueError:
+        raise StepError(f"the environment variable {name}={environment[name]!r} is not a whole number") from None
+
+
+_LEFT_GROUPS: list[object] = []
+"""Process groups that were left, kept so that they are never torn down.
+
+Gloo's threads are joined when the last reference to a group goes, under Python's lock (seen in torch 2.13); one of
+them may still be dropping its last tensor, for which it needs that same lock, and then both wait for ever.
+"""
+
+
+class World:
+    """The process group of a training or evaluation; with one process, a group of one."""
+
+    def __init__(self, variables: RankVariables, timeout_seconds: int) -> None:
+        self.rank, self.size = variables.rank, variables.world_size
+        self.local_rank = variables.local_rank
+        self.device = _own_device(variables)
+        self._set_threads(variables)
+        self.timeout = timedelta(seconds=timeout_seconds)
+        """How long a rank waits for the others."""
+        _join(variables, self.device, self.timeout)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which prints, logs and commits for all."""
+        return self.rank == 0
+
+    def say(self, message: str) -> None:
+        """Print a line, from rank 0 only."""
+        if self.is_main:
+            print(message, flush=True)
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """The element-wise sum over all ranks, in place."""
+        dist.all_reduce(values)
+        return values
+
+    def gather(self, thing: Thing) -> list[Thing]:
+        """What every rank gave, by rank, on every rank. For small things that pickle."""
+        things: list[Any] = [None] * self.size
+        dist.all_gather_object(things, thing)
+        return things
+
+    def from_main(self, thing: Thing) -> Thing:
+        """What rank 0 gave, on every rank."""
+        box = [thing]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def wait_for_all(self) -> None:
+        """Return once every rank has come here."""
+        self.sum(torch.zeros(1, device=self.device))
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, exception_type: object, *_: object) -> None:
+        """Leave together when all went well; else at once, so that the others notice."""
+        if exception_type is None:
+            self.wait_for_all()
+        # NCCL may wait for ranks that are gone; the process ends soon in any case.
+        if exception_type is None or self.device.type == "cpu":
+            # Also those that engines and checkpoints made beside the one of all.
+            _LEFT_GROUPS.extend(dist.distributed_c10d._world.pg_map)
+            dist.destroy_process_group()
+
+    def _set_threads(self, variables: RankVariables) -> None:
+        """Share the node's processors out among its processes, unless OMP_NUM_THREADS decides."""
+        if not os.environ.get("OMP_NUM_THREADS"):
+            torch.set_num_threads(max(1, usable_processors() // variables.processes_per_node))
+
+
+def usable_processors() -> int:
+    """The processors that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def join_world(timeout_seconds: int, environment: Mapping[str, str] | None = None) -> World:
+    """Become part of the world that the environment describes. StepError when it cannot be joined."""
+    return World(read_rank_variables(os.environ if environment is None else environment), timeout_seconds)
+
+
+def _own_device(variables: RankVariables) -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    if variables.local_rank >= torch.cuda.device_count():
+        raise StepError(
+            f"LOCAL_RANK={variables.local_rank} wants GPU {variables.local_rank}, but this node has "
+            f"{torch.cuda.device_count()}: process_count_per_instance is more than the GPUs of a node"
+        )
+    device = torch.device("cuda", variables.local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _join(variables: RankVariables, device: torch.device, timeout: timedelta) -> None:
+    # Gloo serves what lies in main memory (objects, small agreements) also where NCCL serves the GPUs.
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    try:
+        dist.init_process_group(
+            backend,
+            store=_meeting_point(variables, timeout),
+            rank=variables.rank,
+            world_size=variables.world_size,
+            timeout=timeout,
+        )
+    except (dist.DistNetworkError, dist.DistStoreError) as failure:
+        raise StepError(_why_not_joined(variables, timeout, failure)) from None
+
+
+def _meeting_point(variables: RankVariables, timeout: timedelta) -> Any:
+    if variables.master_address is None:
+        return dist.HashStore()  # type: ignore[attr-defined]
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        variables.master_address,
+        variables.master_port,
+        variables.world_size,
+        is_master=variables.rank == 0,
+        timeout=timeout,
+        wait_for_workers=False,
+    )
+
+
+def _why_not_joined(variables: RankVariables, timeout: timedelta, failure: Exception) -> str:
+    address = f"{variables.master_address}:{variables.master_port}"
+    if "EADDRINUSE" in str(failure) or "address already in use" in str(failure):
+        return f"rank 0 cannot listen on {address} (MASTER_ADDR:MASTER_PORT): the port is in use by another process"
+    return (
+        f"rank {variables.rank} of {variables.world_size} met no one at {address} (MASTER_ADDR:MASTER_PORT) within "
+        f"{timeout.total_seconds():.0f} seconds (--process-group-timeout-seconds): {_first_line(failure)}"
+    )
+
+
+@contextmanager
+def lost_connections_explained(rank: int) -> Iterator[None]:
+    """Turn what torch raises when another rank goes away, never the fault of the rank that notices, into one line."""
+    try:
+        yield
+    except RuntimeError as failure:
+        if not (isinstance(failure, dist.DistError) or any(word in str(failure) for word in _LOST_CONNECTION_WORDS)):
+            raise
+        raise StepError(
+            f"rank {rank} lost its connection to another rank, or waited for it too long: {_first_line(failure)}"
+        ) from None
+
+
+def _first_line(failure: BaseException) -> str:
+    return next(iter(str(failure).splitlines()), type(failure).__name__)

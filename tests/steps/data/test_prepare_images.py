@@ -1,0 +1,433 @@
+"""From images as they come to a dataset; and what is said when they do not come as they should."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+from PIL import Image
+from rank_processes import clean_environment
+
+from trainyard.resources import schema_file
+from trainyard.steps import prepare_images
+from trainyard.steps.data.dataset.manifest import Manifest, read_manifest
+from trainyard.steps.data.dataset.reader import SplitReader
+from trainyard.steps.data.dataset.shard_files import require_digests
+from trainyard.steps.runtime.entrypoint import describe_os_error
+from trainyard.steps.runtime.json_files import write_json
+
+RANDOM = np.random.default_rng(0)
+
+
+def prepare(out: Path, *arguments: object) -> int:
+    return prepare_images.main(["--prepared", str(out), *[str(argument) for argument in arguments]])
+
+
+def complaint(capsys: pytest.CaptureFixture[str], out: Path, *arguments: object) -> str:
+    """The one line that a refused preparation says; it must leave no dataset behind."""
+    assert prepare(out, *arguments) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert not (out / "manifest.json").exists()
+    assert not list(out.glob("*.bin"))
+    return line.removeprefix("trainyard.steps.prepare_images: error: ")
+
+
+def everything(folder: Path, split: str) -> dict[str, np.ndarray]:
+    manifest = read_manifest(folder)
+    require_digests(folder, manifest.shards())
+    reader = SplitReader(folder, manifest, split)
+    return reader.gather(np.arange(reader.samples))
+
+
+def idx(array: np.ndarray) -> bytes:
+    """An array of bytes in IDX format."""
+    return bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+def write_mnist(folder: Path, train: int = 40, test: int = 10, *, compress: bool = False) -> dict[str, np.ndarray]:
+    folder.mkdir(exist_ok=True)
+    arrays = {
+        "train-images-idx3-ubyte": RANDOM.integers(0, 256, (train, 5, 4), dtype=np.uint8),
+        "train-labels-idx1-ubyte": (np.arange(train) % 4).astype(np.uint8),
+        "t10k-images-idx3-ubyte": RANDOM.integers(0, 256, (test, 5, 4), dtype=np.uint8),
+        "t10k-labels-idx1-ubyte": (np.arange(test) % 4).astype(np.uint8),
+    }
+    for name, array in arrays.items():
+        if compress:
+            (folder / f"{name}.gz").write_bytes(gzip.compress(idx(array)))
+        else:
+            (folder / name).write_bytes(idx(array))
+    return arrays
+
+
+def write_cifar10(folder: Path, records: int = 20) -> dict[str, np.ndarray]:
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {}
+    for name in [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]:
+        batch = RANDOM.integers(0, 256, (records, 3073), dtype=np.uint8)
+        batch[:, 0] = np.arange(records) % 10
+        (folder / name).write_bytes(batch.tobytes())
+        written[name] = batch
+    return written
+
+
+def write_images(folder: Path, per_class: int = 10, size: tuple[int, int] = (6, 6), mode: str = "RGB") -> None:
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for number in range(per_class):
+            shape = size[::-1] if mode == "L" else (*size[::-1], 3)
+            pixels = RANDOM.integers(0, 256, shape, dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number:03d}.png")
+
+
+# --- what is prepared
+
+
+def test_digits_are_split_by_class(digits: Path) -> None:
+    manifest = read_manifest(digits)
+    require_digests(digits, manifest.shards())
+    assert {name: split.samples for name, split in manifest.splits.items()} == {
+        "train": 1293,
+        "validation": 145,
+        "test": 359,
+    }
+    assert manifest.classes == tuple("0123456789")
+    for split in ("train", "validation", "test"):
+        labels = everything(digits, split)["labels"]
+        counts = np.bincount(labels, minlength=10) / len(labels)
+        assert counts.min() > 0.08
+        assert counts.max() < 0.12
+
+
+def test_every_digit_is_in_one_split(digits: Path) -> None:
+    from sklearn.datasets import load_digits
+
+    prepared = np.concatenate([everything(digits, split)["images"] for split in ("train", "validation", "test")])
+    assert prepared.dtype == np.uint8
+    assert prepared.shape == (1797, 1, 8, 8)
+    source = np.rint(load_digits().images * (255 / 16)).astype(np.uint8)
+    assert sorted(image.tobytes() for image in prepared) == sorted(image.tobytes() for image in source)
+
+
+def test_another_seed_splits_differently_and_the_same_seed_does_not(tmp_path: Path) -> None:
+    def shards(name: str, seed: int) -> dict[str, bytes]:
+        assert prepare(tmp_path / name, "--seed", seed) == 0
+        return {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()}
+
+    assert shards("a", 1) == shards("b", 1)
+    assert shards("c", 2) != shards("a", 1)
+
+
+def test_shards_hold_the_samples_in_order(tmp_path: Path) -> None:
+    assert prepare(tmp_path / "one") == 0
+    assert prepare(tmp_path / "many", "--shard-samples", 100) == 0
+    assert len(read_manifest(tmp_path / "many").splits["train"].shards) == 2 * 13
+    one, many = everything(tmp_path / "one", "train"), everything(tmp_path / "many", "train")
+    assert np.array_equal(one["images"], many["images"])
+    assert np.array_equal(one["labels"], many["labels"])
+
+
+def test_manifests_follow_their_schema(digits: Path) -> None:
+    schema = json.loads(schema_file("dataset_manifest").read_text())
+    jsonschema.validate(json.loads((digits / "manifest.json").read_text()), schema)
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_idx_files_with_their_own_test_set(tmp_path: Path, compress: bool) -> None:
+    arrays = write_mnist(tmp_path / "mnist", compress=compress)
+    assert prepare(tmp_path / "out", "--format", "idx", "--source", tmp_path / "mnist") == 0
+    test = everything(tmp_path / "out", "test")
+    assert np.array_equal(test["images"][:, 0], arrays["t10k-images-idx3-ubyte"])
+    assert np.array_equal(test["labels"], arrays["t10k-labels-idx1-ubyte"])
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest.splits["train"].samples + manifest.splits["validation"].samples == 40
+    assert manifest.arrays["images"].shape == (1, 5, 4)
+
+
+def test_class_names_beside_idx_files(tmp_path: Path) -> None:
+    write_mnist(tmp_path)
+    (tmp_path / "classes.txt").write_text("shirt\ncoat\nboot\nbag\n")
+    assert prepare(tmp_path / "out", "--format", "idx", "--source", tmp_path) == 0
+    assert read_manifest(tmp_path / "out").classes == ("shirt", "coat", "boot", "bag")
+
+
+def test_cifar10_in_the_folder_its_archive_unpacks_to(tmp_path: Path) -> None:
+    batches = write_cifar10(tmp_path / "cifar-10-batches-bin")
+    assert prepare(tmp_path / "out", "--format", "cifar10", "--source", tmp_path) == 0
+    test = everything(tmp_path / "out", "test")
+    assert np.array_equal(test["images"].reshape(-1, 3072), batches["test_batch.bin"][:, 1:])
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest.arrays["images"].shape == (3, 32, 32)
+    assert manifest.classes[3] == "cat"
+    assert manifest.splits["train"].samples == 100 - manifest.splits["validation"].samples
+
+
+def test_a_folder_of_images_per_class(tmp_path: Path) -> None:
+    write_images(tmp_path / "pets")
+    (tmp_path / "pets" / "cat" / "notes.txt").write_text("not an image")
+    assert prepare(tmp_path / "out", "--format", "folder", "--source", tmp_path / "pets") == 0
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest.classes == ("cat", "dog")
+    assert {name: split.samples for name, split in manifest.splits.items()} == {"train": 14, "validation": 2, "test": 4}
+    prepared = np.concatenate([everything(tmp_path / "out", split)["images"] for split in manifest.splits])
+    source = [np.asarray(Image.open(file)).transpose(2, 0, 1) for file in (tmp_path / "pets").glob("*/*.png")]
+    assert sorted(image.tobytes() for image in prepared) == sorted(image.tobytes() for image in source)
+
+
+def test_parts_that_the_source_makes_stay_as_they_are(tmp_path: Path) -> None:
+    for part, count in (("train", 10), ("val", 3), ("test", 4)):
+        write_images(tmp_path / "pets" / part, per_class=count)
+    assert prepare(tmp_path / "out", "--format", "folder", "--source", tmp_path / "pets") == 0
+    splits = read_manifest(tmp_path / "out").splits
+    assert {name: split.samples for name, split in splits.items()} == {"train": 20, "validation": 6, "test": 8}
+
+
+def test_grey_images_have_one_channel_and_are_scaled_on_request(tmp_path: Path) -> None:
+    write_images(tmp_path / "pets", size=(9, 6), mode="L")
+    assert prepare(tmp_path / "out", "--format", "folder", "--source", tmp_path / "pets", "--image-size", 4) == 0
+    assert read_manifest(tmp_path / "out").arrays["images"].shape == (1, 4, 4)
+
+
+def test_images_of_sixteen_bits_keep_their_shades(tmp_path: Path) -> None:
+    shades = np.arange(0, 1 << 16, 1 << 10, dtype=np.uint16).reshape(8, 8)
+    for name in ("scans/lung left/1.png", "scans/lung left/2.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(shades).save(tmp_path / name)
+    flags = ("--format", "folder", "--source", tmp_path / "scans", "--validation-fraction", 0, "--test-fraction", 0)
+    assert prepare(tmp_path / "out", *flags) == 0
+    assert read_manifest(tmp_path / "out").classes == ("lung left",)
+    assert (everything(tmp_path / "out", "train")["images"] == shades >> 8).all()
+
+
+def test_photographs_are_turned_upright(tmp_path: Path) -> None:
+    for name in ("up", "side"):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        for number in range(3):
+            Image.new("RGB", (8, 4), (200, number, 0)).save(tmp_path / "in" / name / f"{number}.jpg", exif=exif)
+    assert prepare(tmp_path / "out", "--format", "folder", "--source", tmp_path / "in") == 0
+    assert read_manifest(tmp_path / "out").arrays["images"].shape == (3, 8, 4)
+
+
+def test_the_number_of_processes_changes_nothing(tmp_path: Path) -> None:
+    write_images(tmp_path / "pets", per_class=300, size=(3, 3))
+    (tmp_path / "pets" / "dog" / "broken.png").write_bytes(b"not a png")
+    for workers in (1, 2):
+        flags = ("--format", "folder", "--source", tmp_path / "pets", "--workers", workers, "--skip-undecodable")
+        assert prepare(tmp_path / f"out{workers}", *flags) == 0
+    files = sorted(file.name for file in (tmp_path / "out1").iterdir())
+    assert files == sorted(file.name for file in (tmp_path / "out2").iterdir())
+    assert all((tmp_path / "out1" / name).read_bytes() == (tmp_path / "out2" / name).read_bytes() for name in files)
+
+
+def test_an_older_dataset_is_replaced_whole(tmp_path: Path) -> None:
+    assert prepare(tmp_path, "--shard-samples", 100) == 0
+    for name in ("notes.txt", "data_batch_1.bin"):
+        (tmp_path / name).write_text("mine")
+    assert prepare(tmp_path) == 0
+    manifest = read_manifest(tmp_path)
+    require_digests(tmp_path, manifest.shards())
+    named = {shard.file for split in manifest.splits.values() for shard in split.shards}
+    assert {file.name for file in tmp_path.iterdir()} == {*named, "manifest.json", "notes.txt", "data_batch_1.bin"}
+
+
+# --- what is refused
+
+
+def test_an_unknown_format_is_a_wrong_flag(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as end:
+        prepare(tmp_path, "--format", "mnist")
+    assert end.value.code == 2
+    assert "'mnist' is not one of digits, idx, cifar10, folder" in capsys.readouterr().err
+
+
+def test_a_format_without_its_source(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert complaint(capsys, tmp_path, "--format", "idx") == (
+        "--format idx needs --source, the folder that holds the images"
+    )
+    assert complaint(capsys, tmp_path, "--format", "idx", "--source", tmp_path / "no") == (
+        f"--source {tmp_path / 'no'} is not a folder"
+    )
+
+
+def refused_idx(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, content: bytes | None) -> str:
+    write_mnist(tmp_path)
+    if content is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(content)
+        if name.endswith(".gz"):
+            (tmp_path / name.removesuffix(".gz")).unlink()
+    return complaint(capsys, tmp_path / "out", "--format", "idx", "--source", tmp_path).replace(f"{tmp_path}/", "")
+
+
+TRAIN = "train-images-idx3-ubyte"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (TRAIN, bytes((0, 0, 8, 3)) + struct.pack(">3I", 40, 5, 4) + bytes(99),
+         f"{TRAIN} is truncated: expected 816 bytes, found 115"),
+        (TRAIN, bytes((0, 0, 8, 3)) + struct.pack(">3I", 1, 2, 2) + bytes(5),
+         f"{TRAIN} is longer than its header says: expected 20 bytes, found 21"),
+        (TRAIN, bytes((0, 0, 8, 3, 0)), f"{TRAIN} is truncated: expected 16 bytes of header, found 5"),
+        (TRAIN, b"\x89PNG\r\n", f"{TRAIN} does not start as an IDX file of unsigned bytes with 3 dimensions: "
+         "expected 00 00 08 03, found 89 50 4e 47"),
+        (TRAIN, b"", f"{TRAIN} does not start as an IDX file of unsigned bytes with 3 dimensions: "
+         "expected 00 00 08 03, found nothing"),
+        (TRAIN, bytes((0, 0, 8, 3)) + struct.pack(">3I", 39, 5, 4) + bytes(780),
+         f"{TRAIN} has 39 images but train-labels-idx1-ubyte has 40 labels (in TMP)"),
+        (f"{TRAIN}.gz", gzip.compress(idx(RANDOM.integers(0, 256, (40, 5, 4), dtype=np.uint8)))[:-300],
+         f"{TRAIN}.gz is truncated: its gzip stream ends early; expected 816 decompressed bytes, found "),
+        (f"{TRAIN}.gz", b"not gzip", f"{TRAIN}.gz is not a sound gzip file: Error -3 while decompressing data: "
+         "incorrect header check"),
+        ("train-labels-idx1-ubyte", None, "TMP: the labels of the train part are missing; there is " + TRAIN),
+        (TRAIN, None, "TMP holds no IDX images: train-images-idx3-ubyte and train-labels-idx1-ubyte are looked for, "
+         "with .gz or without"),
+        ("t10k-images-idx3-ubyte", idx(np.zeros((10, 7, 4), np.uint8)),
+         "TMP: the parts' images differ in size: test 7x4, train 5x4"),
+        ("emnist-train-images-idx3-ubyte", b"", "TMP holds several sets of IDX files: (unnamed), emnist-; "
+         "leave one in the folder"),
+    ],
+)  # fmt: skip
+def test_idx_files_that_are_not_as_they_should_be(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, content: bytes | None, message: str
+) -> None:
+    said = refused_idx(capsys, tmp_path, name, content).replace(str(tmp_path), "TMP")
+    assert said.startswith(message)
+
+
+def test_too_few_class_names(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write_mnist(tmp_path)
+    (tmp_path / "classes.txt").write_text("shirt\ncoat\n")
+    said = complaint(capsys, tmp_path / "out", "--format", "idx", "--source", tmp_path)
+    assert said.endswith("classes.txt names 2 classes, but the labels go up to 3")
+
+
+def test_cifar10_files_that_are_not_as_they_should_be(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    flags = ("--format", "cifar10", "--source", tmp_path)
+    write_cifar10(tmp_path)
+    (tmp_path / "data_batch_2.bin").write_bytes(bytes(3073 * 2 - 1))
+    assert complaint(capsys, tmp_path / "out", *flags) == (
+        f"{tmp_path}/data_batch_2.bin is truncated: records are 3073 bytes, so 6146 bytes were expected at least, "
+        "found 6145"
+    )
+    (tmp_path / "data_batch_2.bin").write_bytes(bytes([0]) + bytes(3072) + bytes([12]) + bytes(3072))
+    assert complaint(capsys, tmp_path / "out", *flags) == (
+        f"{tmp_path}/data_batch_2.bin: record 1 has the label 12; CIFAR-10's go from 0 to 9"
+    )
+    (tmp_path / "data_batch_2.bin").unlink()
+    assert complaint(capsys, tmp_path / "out", *flags) == (
+        f"{tmp_path} lacks files of CIFAR-10's binary version: data_batch_2.bin"
+    )
+
+
+def test_images_that_cannot_be_decoded_are_named_and_counted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pets = tmp_path / "pets"
+    write_images(pets, size=(40, 40))
+    (pets / "cat" / "text.png").write_text("not an image")
+    whole = (pets / "dog" / "003.png").read_bytes()
+    flags = ("--format", "folder", "--source", pets)
+
+    (pets / "dog" / "003.png").write_bytes(whole)
+    said = complaint(capsys, tmp_path / "out", *flags)
+    assert said == (
+        f"1 of 21 images cannot be decoded: {pets}/cat/text.png (cannot identify image file). "
+        "--skip-undecodable true leaves them out."
+    )
+    (pets / "cat" / "text.png").unlink()
+    (pets / "dog" / "003.png").write_bytes(whole[: len(whole) // 2])
+    said = complaint(capsys, tmp_path / "out", *flags)
+    assert "images cannot be decoded" in said
+    assert f"{pets}/dog/003.png (" in said
+
+    (pets / "cat" / "text.png").write_text("not an image")
+    assert prepare(tmp_path / "out", *flags, "--skip-undecodable", "true") == 0
+    said = capsys.readouterr().out
+    assert f"skipped: 1 of 21 images cannot be decoded: {pets}/cat/text.png" in said
+    assert f"{pets}/dog/003.png" in said
+    assert sum(split.samples for split in read_manifest(tmp_path / "out").splits.values()) == 19
+
+
+def test_sizes_that_differ_need_a_size(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write_images(tmp_path / "pets", per_class=3)
+    Image.new("RGB", (9, 7)).save(tmp_path / "pets" / "dog" / "big.png")
+    said = complaint(capsys, tmp_path / "out", "--format", "folder", "--source", tmp_path / "pets")
+    assert said == (
+        f"the images differ in size: {tmp_path}/pets/cat/000.png is 6x6 and {tmp_path}/pets/dog/big.png is 9x7 "
+        "(width x height); --image-size N scales all to NxN"
+    )
+    flags = ("--format", "folder", "--source", tmp_path / "pets", "--image-size", 5)
+    assert prepare(tmp_path / "out", *flags) == 0
+
+
+def test_folders_without_images(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pets = tmp_path / "pets"
+    pets.mkdir()
+    flags = ("--format", "folder", "--source", pets)
+    assert complaint(capsys, tmp_path / "out", *flags) == (
+        f"{pets} holds no images: one folder of PNG or JPEG files per class is looked for"
+    )
+    write_images(pets)
+    (pets / "bird").mkdir()
+    assert complaint(capsys, tmp_path / "out", *flags) == (
+        f"{pets}/bird holds no PNG or JPEG file: a class without images"
+    )
+
+
+def test_a_test_class_that_training_has_not(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write_images(tmp_path / "train")
+    write_images(tmp_path / "test")
+    (tmp_path / "test" / "dog").rename(tmp_path / "test" / "fox")
+    said = complaint(capsys, tmp_path / "out", "--format", "folder", "--source", tmp_path)
+    assert said == f"{tmp_path}/test has classes that the training part has not: fox"
+
+
+def test_a_full_disk_is_named_and_leaves_no_dataset(tmp_path: Path) -> None:
+    """A limit on the size of files fails a write in its middle, as a full disk does."""
+    limited = f"ulimit -f 8; exec {sys.executable} -m trainyard.steps.prepare_images --prepared {tmp_path}/out"
+    result = subprocess.run(
+        ["bash", "-c", limited], env=clean_environment(), capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 1
+    assert result.stderr == (
+        f"trainyard.steps.prepare_images: error: {tmp_path}/out/train-00000.images.bin: File too large\n"
+    )
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left on device") as failure:
+        write_json(Path("/dev/full"), {"a": 1})
+    assert describe_os_error(failure.value) == "/dev/full: No space left on device"
+
+
+def test_a_read_only_output_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert prepare(tmp_path / "file" / "out") == 1
+    said = capsys.readouterr().err
+    assert said == f"trainyard.steps.prepare_images: error: {tmp_path}/file/out: Not a directory\n"
+
+
+def test_nothing_left_for_training(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write_images(tmp_path / "pets", per_class=1)
+    assert prepare(tmp_path / "out", "--format", "folder", "--source", tmp_path / "pets") == 0
+    assert list(read_manifest(tmp_path / "out").splits) == ["train"]
+
+
+def test_a_manifest_can_be_read_back(tmp_path: Path, digits: Path) -> None:
+    manifest = read_manifest(digits)
+    (tmp_path / "copy").mkdir()
+    Manifest(manifest.content, manifest.arrays, {}, manifest.classes, manifest.source).write(tmp_path / "copy")
+    assert read_manifest(tmp_path / "copy").arrays == manifest.arrays

@@ -1,0 +1,165 @@
+"""A user's own task for the tests: a linear classifier, which starts in a moment and needs no transformers."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import time
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from trainyard.steps.data.dataset.manifest import Manifest
+from trainyard.steps.training.samples.batches import Tensors
+from trainyard.steps.training.tasks.base import Task, TaskSettings
+
+
+class TinyTask(Task):
+    """A linear classifier with dropout, so that the random state of every rank matters."""
+
+    dropout = 0.1
+
+    def new_model(self) -> torch.nn.Module:
+        pixels = int(np.prod(self.manifest.arrays["images"].shape))
+        return torch.nn.Sequential(
+            torch.nn.Flatten(),
+            torch.nn.Linear(pixels, 24),
+            torch.nn.Tanh(),
+            torch.nn.Dropout(self.dropout),
+            torch.nn.Linear(24, len(self.manifest.classes)),
+        )
+
+    def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        return functional.cross_entropy(self._logits(model, batch), batch["labels"], reduction="sum")
+
+    def measure(self, model: torch.nn.Module, batch: Tensors) -> dict[str, torch.Tensor]:
+        logits, labels = self._logits(model, batch), batch["labels"]
+        return {
+            "loss_sum": functional.cross_entropy(logits, labels, reduction="none").double().sum(),
+            "accuracy_sum": (logits.argmax(1) == labels).double().sum(),
+            "samples": torch.tensor(float(len(labels))),
+        }
+
+    def _logits(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        logits: torch.Tensor = model(batch["images"].float() / 255)
+        return logits
+
+
+class WithoutDropout(TinyTask):
+    """The same without randomness, to compare numbers of ranks."""
+
+    dropout = 0.0
+
+
+class FromWeights(TinyTask):
+    """Its model comes in evaluation mode, as transformers gives one that was read from a folder."""
+
+    def new_model(self) -> torch.nn.Module:
+        return super().new_model().eval()
+
+    def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        is_warm_up = len(batch["labels"]) == 1
+        assert is_warm_up or all(part.training for part in model.modules()), "without dropout"
+        return super().loss(model, batch)
+
+
+class Slow(TinyTask):
+    """Steps of 20 ms, so that a test can interrupt a training in its middle. Draws from every generator."""
+
+    def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        time.sleep(0.02)
+        return super().loss(model, batch) * (1 + 0.1 * random.random()) * (1 + 0.1 * float(np.random.rand()))
+
+
+class Transposed(TinyTask):
+    """A model with a weight that lies column by column in memory, as channels_last ones do."""
+
+    def new_model(self) -> torch.nn.Module:
+        model = super().new_model()
+        model[1].weight = torch.nn.Parameter(model[1].weight.detach().t().contiguous().t())  # type: ignore[index]
+        return model
+
+
+class PartlyUsed(TinyTask):
+    """A model with a parameter that no loss depends on, as the mask token of some models of transformers."""
+
+    def new_model(self) -> torch.nn.Module:
+        model = super().new_model()
+        model.register_parameter("unused", torch.nn.Parameter(torch.ones(3)))
+        return model
+
+
+class UsedAtFirst(PartlyUsed):
+    """No loss of a training step depends on that parameter, but that of the first sample, before training, does."""
+
+    def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        loss = super().loss(model, batch)
+        if model.training:
+            return loss
+        (unused,) = (value for name, value in model.named_parameters() if name.endswith("unused"))
+        return loss + unused.sum()
+
+
+class Tied(TinyTask):
+    """A model whose layers share a weight; and of which one is there twice."""
+
+    def new_model(self) -> torch.nn.Module:
+        first, second, both = (torch.nn.Linear(24, 24) for _ in range(3))
+        second.weight = first.weight
+        flatten, *rest = super().new_model()
+        layers = torch.nn.ModuleList([first, second, both, both])
+        model = torch.nn.Sequential(flatten, *rest[:-1])
+        return LayersBetween(model, layers, rest[-1])
+
+
+class LayersBetween(torch.nn.Module):
+    """One layer after the other."""
+
+    def __init__(self, before: torch.nn.Module, layers: torch.nn.ModuleList, after: torch.nn.Module) -> None:
+        super().__init__()
+        self.before, self.layers, self.after = before, layers, after
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        hidden = self.before(images)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        result: torch.Tensor = self.after(hidden)
+        return result
+
+
+class NotFinite(TinyTask):
+    """From the step on that the environment says, losses of rank 1 (or of the only rank) are not a number."""
+
+    calls = 0
+
+    def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        self.calls += model.training  # not in the warm-up
+        first, last = (int(number) for number in os.environ["NOT_FINITE_STEPS"].split("-"))
+        is_bad_rank = int(os.environ.get("RANK", "0")) == int(os.environ.get("WORLD_SIZE", "1")) - 1
+        factor = float("nan") if is_bad_rank and first <= self.calls <= last else 1.0
+        return super().loss(model, batch) * factor
+
+
+class FullDisk(TinyTask):
+    """On the last rank no file may grow beyond 8 KiB, until so many losses as the environment says are computed."""
+
+    calls = 0
+
+    def __init__(self, manifest: Manifest, settings: TaskSettings) -> None:
+        super().__init__(manifest, settings)
+        self._set_limit(8 << 10)
+
+    def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        self.calls += model.training  # not in the warm-up
+        if self.calls == int(os.environ["DISK_FULL_UNTIL"]):
+            self._set_limit(resource.RLIM_INFINITY)
+        return super().loss(model, batch)
+
+    def _set_limit(self, limit_bytes: int) -> None:
+        if int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, resource.RLIM_INFINITY))
+
+
+NOT_A_TASK = 3

@@ -1,0 +1,90 @@
+"""What a process learns of its world from the environment, and one that is alone."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.world import join_world, lost_connections_explained, read_rank_variables
+from trainyard.steps.training.randomness.random_state import random_state, restore_random_state
+
+COMPLETE = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "MASTER_ADDR": "10.0.0.4", "MASTER_PORT": "6105"}
+
+
+def test_what_azure_ml_sets() -> None:
+    variables = read_rank_variables({**COMPLETE, "AZUREML_NODE_COUNT": "2", "NODE_RANK": "1"})
+    assert (variables.rank, variables.local_rank, variables.world_size) == (5, 1, 8)
+    assert (variables.master_address, variables.master_port) == ("10.0.0.4", 6105)
+    assert variables.processes_per_node == 4
+
+
+def test_without_rank_variables_a_process_is_alone() -> None:
+    assert read_rank_variables({"PATH": "/bin", "MASTER_ADDR": "ignored"}).world_size == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"MASTER_PORT": ""}, "some of the variables of a distributed job but not MASTER_PORT; set all five"),
+        ({"RANK": "8"}, "RANK=8 is not below WORLD_SIZE=8"),
+        ({"RANK": "first"}, "the environment variable RANK='first' is not a whole number"),
+    ],
+)
+def test_variables_that_cannot_be(changes: dict[str, str], message: str) -> None:
+    with pytest.raises(StepError, match=message):
+        read_rank_variables({**COMPLETE, **changes})
+
+
+def test_a_world_of_one_sums_and_gathers_like_any_other() -> None:
+    with join_world(timeout_seconds=10, environment={}) as world:
+        assert world.is_main
+        assert world.sum(torch.tensor([2.0])).tolist() == [2.0]
+        assert world.gather("thing") == ["thing"]
+        assert world.from_main(Path("a")) == Path("a")
+    assert not torch.distributed.is_initialized()
+
+
+def test_a_world_is_left_also_after_a_mistake() -> None:
+    with pytest.raises(StepError, match="wrong"), join_world(timeout_seconds=10, environment={}):
+        raise StepError("wrong")
+    assert not torch.distributed.is_initialized()
+
+
+def test_processors_are_shared_out_unless_a_variable_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    with join_world(timeout_seconds=10, environment={}):
+        assert torch.get_num_threads() == len(os.sched_getaffinity(0))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
+    with join_world(timeout_seconds=10, environment={}):
+        assert torch.get_num_threads() == 1
+    torch.set_num_threads(before)
+
+
+def test_only_lost_connections_are_explained() -> None:
+    with (
+        pytest.raises(StepError, match=r"rank 3 lost its connection to another rank.*Connection closed by peer"),
+        lost_connections_explained(3),
+    ):
+        raise RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer")
+    with pytest.raises(RuntimeError, match="shape"), lost_connections_explained(3):
+        raise RuntimeError("shape mismatch")
+
+
+def test_every_generator_goes_on_where_it_was() -> None:
+    def draw() -> list[float]:
+        return [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn(), torch.rand(()).item()]
+
+    random.gauss(0, 1)
+    np.random.randn()
+    state = random_state(torch.device("cpu"))
+    first = draw()
+    restore_random_state(state, torch.device("cpu"))
+    assert draw() == first

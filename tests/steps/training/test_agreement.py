@@ -1,0 +1,128 @@
+"""What ranks agree on at each step: exact, late, and without anybody waiting."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from rank_processes import training_arguments
+from tiny_task import TinyTask
+
+from trainyard.foundation.batch_arithmetic import divide_batch
+from trainyard.steps import train_ddp, train_fsdp
+from trainyard.steps.runtime.world import World, join_world
+from trainyard.steps.training.agreement import AgreedStep, Agreement, TakenStep
+from trainyard.steps.training.measuring.step_clock import StepMarks
+from trainyard.steps.training.samples.plan import TrainingPlan
+
+PLAN = TrainingPlan(1000, divide_batch(10, 10, 1), epochs=1)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with join_world(20, {}) as alone:
+        yield alone
+
+
+def taken(number: int, *, own_seconds: float = 0.1, loss: float = 30.0) -> TakenStep:
+    """A step of 10 samples that took twice its own seconds."""
+    return TakenStep(
+        step=PLAN.step(number),
+        learning_rate=0.1,
+        loss_sum=torch.tensor(loss, dtype=torch.float64),
+        loss_terms=10.0,
+        gradient_norm=torch.tensor(2.0),
+        marks=StepMarks(begun=0.0, forward_ended=own_seconds, ended=2 * own_seconds),
+    )
+
+
+def numbers(steps: list[AgreedStep]) -> list[int]:
+    return [agreed.step.number for agreed in steps]
+
+
+def test_a_step_is_agreed_on_after_the_next(world: World) -> None:
+    agreement = Agreement(world)
+    assert agreement.next_step(taken(1), stop=False) == []
+    (first,) = agreement.next_step(taken(2), stop=True)
+    assert (first.step.number, first.loss, first.gradient_norm, first.stop) == (1, 3.0, 2.0, False)
+    assert first.times.seconds == pytest.approx(0.2)
+    (second,) = agreement.next_step(taken(3), stop=False)
+    assert second.stop, "what was asked at step 2 is known after step 3"
+
+
+def test_all_steps_waits_for_the_newest(world: World) -> None:
+    agreement = Agreement(world)
+    agreement.next_step(taken(1), stop=False)
+    agreement.next_step(taken(2), stop=False)
+    (newest,) = agreement.all_steps(stop=False)
+    assert newest.step.number == 2
+    assert agreement.next_step(taken(3), stop=False) == []
+
+
+def test_short_steps_share_a_reduction(world: World) -> None:
+    """Of 2 ms of their own, five are agreed on at once, in order and each with its own figures."""
+    agreement = Agreement(world)
+    heard = [agreement.next_step(taken(n, own_seconds=0.002, loss=n), stop=False) for n in range(1, 21)]
+    steps = [agreed for some in heard for agreed in some] + agreement.all_steps(stop=False)
+    assert numbers(steps) == list(range(1, 21))
+    assert [agreed.loss for agreed in steps] == [n / 10 for n in range(1, 21)]
+    assert max(len(some) for some in heard) == 5
+
+
+def test_long_steps_are_agreed_on_at_once(world: World) -> None:
+    agreement = Agreement(world)
+    for number in range(1, 4):
+        agreement.next_step(taken(number, own_seconds=5.0), stop=False)
+    agreement.all_steps(stop=False)
+    assert agreement.steps_are_long
+
+
+def test_a_loss_that_is_not_finite_is_agreed_on_as_such(world: World) -> None:
+    agreement = Agreement(world)
+    step = taken(1, loss=float("nan"))
+    agreement.next_step(TakenStep(**{**vars(step), "gradient_norm": torch.tensor(float("inf"))}), stop=False)
+    (agreed,) = agreement.all_steps(stop=False)
+    assert not agreed.is_finite
+    assert agreed.loss != agreed.loss
+
+
+@pytest.mark.parametrize("step", [train_ddp, train_fsdp], ids=["ddp", "fsdp"])
+def test_nobody_waits_for_a_number_in_quiet_steps_on_a_cpu(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: ModuleType
+) -> None:
+    """Every way in which a tensor's number comes to the host is watched over 20 steps in which nothing is due."""
+    seen: list[str] = []
+
+    class Watched(TinyTask):
+        calls = 0
+
+        def loss(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
+            Watched.calls += 1
+            return super().loss(model, batch)
+
+    def watched(name: str, original: Any) -> Any:
+        def call(tensor: torch.Tensor, *arguments: Any) -> Any:
+            caller = Path(sys._getframe(1).f_code.co_filename).name
+            if 10 <= Watched.calls < 30:
+                seen.append(f"{caller}: {name}")
+            return original(tensor, *arguments)
+
+        return call
+
+    import tiny_task
+
+    monkeypatch.setattr(tiny_task, "Watched", Watched, raising=False)
+    for name in ("item", "tolist", "__float__", "__bool__", "__int__", "numpy", "cpu"):
+        monkeypatch.setattr(torch.Tensor, name, watched(name, getattr(torch.Tensor, name)))
+    flags = ("--epochs", 4, "--micro-batch-size", 64, "--log-every-steps", 5, "--evaluate-every-epochs", 0)
+    arguments = training_arguments(digits, tmp_path, "tiny_task:Watched", *flags)
+    assert step.main([str(argument) for argument in arguments]) == 0
+    assert Watched.calls > 30
+    # On a CPU the optimizer looks at the norm, which is on the host; on a GPU its kernel does (step_decided_on_device).
+    assert set(seen) <= {"agreement.py: tolist", "optimizer.py: item"}  # very short steps share a late read
+    assert seen.count("agreement.py: tolist") < 20, "not even once a step, since these steps are short"

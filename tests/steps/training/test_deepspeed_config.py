@@ -1,0 +1,124 @@
+"""DeepSpeed's configuration file: what the step fills in, and what it refuses, before ranks meet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rank_processes import training_arguments
+
+from trainyard.foundation.batch_arithmetic import divide_batch
+from trainyard.foundation.configs.train_deepspeed import TrainDeepSpeed
+from trainyard.steps import train_deepspeed
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.training.engines.deepspeed.config import read_deepspeed_config
+from trainyard.steps.training.engines.deepspeed.start import refuse_frozen
+
+BATCH = divide_batch(64, 8, 4)
+
+
+def settings(config: Path, **given: Any) -> TrainDeepSpeed:
+    return TrainDeepSpeed(
+        *(Path("unused"),) * 4, deepspeed_config=config, global_batch_size=64, micro_batch_size=8, **given
+    )
+
+
+def resolved(tmp_path: Path, config: object, **given: Any) -> dict[str, Any]:
+    file = tmp_path / "zero.json"
+    file.write_text(json.dumps(config))
+    return read_deepspeed_config(settings(file, **given), BATCH)
+
+
+def test_auto_and_what_is_missing_come_from_the_step(tmp_path: Path) -> None:
+    config = {
+        "_rendered": {"remark": "rendered from a template"},
+        "train_batch_size": "auto",
+        "gradient_clipping": "auto",
+        "bf16": {"enabled": "auto"},
+        "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto", "overlap_comm": True},
+    }
+    assert resolved(tmp_path, config, precision="bf16", gradient_clip_norm=0.5) == {
+        "train_batch_size": 64,
+        "train_micro_batch_size_per_gpu": 8,
+        "gradient_accumulation_steps": 2,
+        "gradient_clipping": 0.5,
+        "bf16": {"enabled": True},
+        "fp16": {"enabled": False},
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "zero_optimization": {"stage": 2, "overlap_comm": True},
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        (
+            {"train_batch_size": 32},
+            'train_batch_size is 32, but the step has 64 (--global-batch-size 64). Write "auto" there, or change the '
+            "step's setting",
+        ),
+        (
+            {"gradient_accumulation_steps": 1},
+            "gradient_accumulation_steps is 1, but the step has 2 (global batch 64 = micro-batch 8 x 2 accumulation "
+            'steps x 4 ranks). Write "auto" there, or change the step\'s setting',
+        ),
+        (
+            {"bf16": {"enabled": True}},
+            'bf16.enabled is true, but the step has false (--precision fp32). Write "auto" there, or change the '
+            "step's setting",
+        ),
+        (
+            {"gradient_clipping": 0.1},
+            'gradient_clipping is 0.1, but the step has 1.0 (--gradient-clip-norm 1). Write "auto" there, or change '
+            "the step's setting",
+        ),
+        (
+            {"optimizer": {"type": "AdamW"}},
+            "optimizer has no place here: the step brings its own AdamW, also for offload: --learning-rate and "
+            "--weight-decay are its settings. Remove it.",
+        ),
+        ({"zero_optimisation": {}}, "this step knows no zero_optimisation; did you mean zero_optimization?"),
+        (
+            {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}},
+            'zero_optimization.offload_param.device is "nvme"; it can be "none" or "cpu" only: the step keeps no '
+            "parameters on a local disk",
+        ),
+        ([], "holds no JSON object, which a DeepSpeed configuration is"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, config: object, complaint: str) -> None:
+    with pytest.raises(StepError) as raised:
+        resolved(tmp_path, config)
+    assert str(raised.value) in (f"{tmp_path}/zero.json: {complaint}", f"{tmp_path}/zero.json {complaint}")
+
+
+@pytest.mark.parametrize(
+    ("section", "complaint"),
+    [
+        ({"stage": 3}, "zero_optimization.stage is 3, with which --compile true does not go: "),
+        ({"stage": 4}, "zero_optimization.stage is 4: "),
+        ({"stage": "two"}, 'zero_optimization.stage is "two": '),
+        ({"stag": 2}, "DeepSpeed knows no zero_optimization.stag; did you mean stage?"),
+    ],
+)
+def test_what_deepspeed_cannot_do_is_said_in_one_line(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], section: dict[str, Any], complaint: str
+) -> None:
+    """Through the step: before ranks meet, and before anything is written."""
+    file = tmp_path / "zero.json"
+    file.write_text(json.dumps({"zero_optimization": section}))
+    arguments = [*training_arguments(digits, tmp_path), "--deepspeed-config", file, "--compile", "true"]
+    assert train_deepspeed.main([str(argument) for argument in arguments]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"trainyard.steps.train_deepspeed: error: {file}: {complaint}")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_frozen_parameter_is_named() -> None:
+    model = torch.nn.Linear(2, 2)
+    model.bias.requires_grad = False
+    with pytest.raises(StepError, match="the parameter bias is frozen"):
+        refuse_frozen(model)

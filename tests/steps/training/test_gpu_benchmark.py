@@ -1,0 +1,28 @@
+"""The benchmark for a GPU runs from its beginning to its end on a tiny model; figures it takes for what they are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rank_processes import clean_environment, without_greetings
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.slow
+def test_a_tiny_model_goes_through_all_of_it() -> None:
+    result = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "gpu.py", "--tiny"],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert result.returncode == 0, result.stderr
+    lines = without_greetings(result.stdout).splitlines()
+    assert lines[0] == "tiny Llama, 2 x 16 tokens a step:"
+    assert [line.split()[0] for line in lines[1:3]] == ["bare", "trainyard"]
+    assert lines[-2] == "no NVIDIA GPU: Llama 1.1B not measured; GPT-2 124M not measured; GPT-2 350M not measured"

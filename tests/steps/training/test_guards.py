@@ -1,0 +1,198 @@
+"""When steps stop making sense, and when ranks wait for each other too long."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rank_processes import free_port, run_ranks, training_arguments
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from trainyard.foundation.batch_arithmetic import divide_batch
+from trainyard.steps import train_ddp
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.world import RankVariables
+from trainyard.steps.training.agreement import AgreedStep
+from trainyard.steps.training.guards.hang_watch import HangWatch, Place, late_ranks
+from trainyard.steps.training.guards.unhealthy_steps import LossSpikes, NonfiniteGuard
+from trainyard.steps.training.measuring.step_clock import StepTimes
+from trainyard.steps.training.samples.plan import TrainingPlan
+
+PLAN = TrainingPlan(1000, divide_batch(10, 10, 1), epochs=1)
+
+
+def agreed(number: int, loss: float = 1.0, norm: float = 1.0) -> AgreedStep:
+    return AgreedStep(PLAN.step(number), 0.1, loss, norm, False, [0.1], StepTimes(0.2, 0.1))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def metrics(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "metrics" / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_steps_in_a_row_that_are_not_finite() -> None:
+    guard = NonfiniteGuard(limit=3, skipped_steps=5)
+    for number, norm in enumerate([float("nan"), float("inf"), 1.0, float("nan"), float("nan")], start=1):
+        guard.observe(agreed(number, norm=norm))
+    assert guard.skipped_steps == 9
+    with pytest.raises(StepError, match="the last 3 steps, up to step 6, had a loss or gradient that is not finite"):
+        guard.observe(agreed(6, norm=float("nan")))
+
+
+def test_a_spike_is_far_above_the_mean_of_the_last_losses() -> None:
+    spikes = LossSpikes(factor=3.0)
+    assert [spikes.observe(agreed(number, loss=2.0)) for number in range(1, 13)] == [None] * 12
+    assert spikes.observe(agreed(13, loss=5.9)) is None
+    warning = spikes.observe(agreed(14, loss=9.2))
+    assert warning == "loss spike: 9.2 at step 14 is 4.0 times the mean of the last 13 steps (--loss-spike-factor 3)"
+    assert spikes.count == 1
+
+
+def test_losses_that_stay_high_are_not_spikes_for_ever() -> None:
+    spikes = LossSpikes(factor=3.0)
+    for number in range(1, 90):
+        spikes.observe(agreed(number, loss=1.0 if number < 20 else 4.0))
+    assert 0 < spikes.count < 10
+
+
+def test_no_spikes_where_none_can_be_said() -> None:
+    """At the start, with a factor of 0, and where a loss is negative by nature."""
+    early, off, negative = LossSpikes(3.0), LossSpikes(0.0), LossSpikes(3.0)
+    assert [early.observe(agreed(n, loss=100.0 / n**3)) for n in range(1, 9)] == [None] * 8
+    for number in range(1, 30):
+        assert off.observe(agreed(number, loss=10.0**number)) is None
+        assert negative.observe(agreed(number, loss=-float(number))) is None
+
+
+def test_a_spike_is_said_and_counted(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--micro-batch-size", 64, "--log-every-steps", 1)
+    arguments = training_arguments(digits, tmp_path, "disturbed_tasks:Spikes", *flags)
+    assert train_ddp.main([str(argument) for argument in arguments]) == 0
+    assert capsys.readouterr().out.count("loss spike: ") == 1
+    counts = [line["loss_spikes"] for line in metrics(tmp_path)]
+    assert counts == [0] * 14 + [1] * 7
+
+
+def test_which_ranks_are_late() -> None:
+    here = Place(7, 1, "backward pass")
+    assert late_ranks({0: here, 1: here}) == "all ranks are at step 7, backward pass"
+    assert late_ranks({0: here, 1: Place(7, 0, "forward pass"), 2: here, 3: Place(7, 0, "forward pass")}) == (
+        "late: ranks 1, 3, at step 7, forward pass; others are at step 7, backward pass"
+    )
+    assert late_ranks({0: here, 1: None}) == "rank 1 never said where it is"
+
+
+def test_a_single_rank_that_hangs_dumps_its_stacks(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log:
+        watch = HangWatch(RankVariables(), timeout_seconds=1, log=log)
+        watch.start()
+        watch.reached(3, "forward pass")
+        wait_until(lambda: watch.finding is not None)
+        watch.close()
+    text = (tmp_path / "log").read_text()
+    assert "rank 0: nothing has moved for 0." in text
+    assert "at step 3, forward pass; its stacks:" in text
+    assert "test_a_single_rank_that_hangs_dumps_its_stacks" in text
+
+
+KEEPS_THE_STORE = """
+import sys, time
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", int(sys.argv[1]), is_master=True, wait_for_workers=False)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_0_that_stands_still_is_named_by_the_others(tmp_path: Path) -> None:
+    """It keeps the store in which the others would read which rank is late, and no question there is answered."""
+    port = free_port()
+    with (
+        subprocess.Popen([sys.executable, "-c", KEEPS_THE_STORE, str(port)], stdout=subprocess.PIPE) as rank_0,
+        (tmp_path / "log").open("w") as log,
+    ):
+        assert rank_0.stdout is not None
+        assert rank_0.stdout.readline() == b"ready\n"
+        watch = HangWatch(RankVariables(1, 1, 2, 1, "127.0.0.1", port), timeout_seconds=2, log=log)
+        watch.start()
+        store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+        wait_until(lambda: store.check(["hang_watch/1"]))
+        rank_0.send_signal(signal.SIGSTOP)
+        watch.reached(3, "forward pass")
+        wait_until(lambda: watch.finding is not None)
+        watch.close()
+        rank_0.kill()
+    assert watch.finding == "rank 0, which keeps the store that the ranks meet at, does not answer"
+    assert f"rank 1: {watch.finding}" in (tmp_path / "log").read_text()
+
+
+def test_a_hang_that_is_over_is_no_finding_any_more(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log:
+        watch = HangWatch(RankVariables(), timeout_seconds=1, log=log)
+        watch.start()
+        wait_until(lambda: watch.finding is not None)
+        watch.still_at_work()
+        wait_until(lambda: watch.finding is None)
+        watch.close()
+
+
+def test_long_work_is_no_hang(tmp_path: Path) -> None:
+    """Half of the timeout passes in it, and more."""
+    with (tmp_path / "log").open("w") as log:
+        watch = HangWatch(RankVariables(), timeout_seconds=4, log=log)
+        watch.start()
+        with watch.long_work():
+            time.sleep(2.8)
+        watch.close()
+    assert (tmp_path / "log").read_text() == ""
+
+
+@pytest.mark.slow
+def test_rank_0_may_write_the_model_for_longer_than_the_timeout(digits: Path, tmp_path: Path) -> None:
+    flags = ("disturbed_tasks:SlowToSave", "--process-group-timeout-seconds", 4, "--max-steps", 2)
+    exit_codes, outputs = run_ranks("train_ddp", training_arguments(digits, tmp_path, *flags), 2)
+    assert exit_codes == [0, 0], outputs
+    assert "saving the model; its stacks" not in "".join(outputs)
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_a_hang_is_seen_by_all_ranks_and_the_late_one_is_named(digits: Path, tmp_path: Path) -> None:
+    flags = ("disturbed_tasks:HangsOnce", "--process-group-timeout-seconds", 4, "--checkpoint-every-steps", 0)
+    exit_codes, outputs = run_ranks("train_ddp", training_arguments(digits, tmp_path, *flags), 2)
+    assert exit_codes == [1, 1], outputs
+    assert "rank 0 lost its connection to another rank, or waited for it too long" in outputs[0]
+    late = "late: rank 1, at step 3, forward pass; others are at step 3, backward pass"
+    assert f"({late})" in outputs[0].splitlines()[-1], "the error says it"
+    for rank in (0, 1):
+        assert f"rank {rank}: nothing has moved for " in outputs[rank]
+        assert f"rank {rank}: {late}" in outputs[rank]
+        assert "Traceback" not in outputs[rank]
+    assert "in loss" in outputs[1], "where it hangs"
+
+
+@pytest.mark.slow
+def test_the_slowest_rank_is_reported(digits: Path, tmp_path: Path) -> None:
+    flags = ("disturbed_tasks:SlowOnRank1", "--log-every-steps", 5, "--epochs", 2)
+    exit_codes, outputs = run_ranks("train_ddp", training_arguments(digits, tmp_path, *flags), 2)
+    assert exit_codes == [0, 0], outputs
+    reported = [line for line in metrics(tmp_path) if "slowest_rank" in line]
+    assert len(reported) >= 6
+    for line in reported[1:]:
+        assert line["slowest_rank"] == 1
+        assert line["slowest_rank_seconds"] > 0.02
+        assert line["fastest_rank_seconds"] < line["slowest_rank_seconds"]

@@ -1,0 +1,352 @@
+"""Language modelling: what is counted, what is saved, what is refused, and the evaluation's figures and sample."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rank_processes import run_ranks, training_arguments
+from safetensors.torch import load_file, save_file
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trainyard.steps import evaluate, prepare_text, train_ddp
+from trainyard.steps.data.dataset.manifest import read_manifest
+from trainyard.steps.data.dataset.reader import SplitReader
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.training.engines.from_rank_zero import without_memory
+from trainyard.steps.training.tasks.base import SampleRequest, TaskSettings
+from trainyard.steps.training.tasks.language_modeling import LanguageModeling
+
+LENGTH = 32
+TINY_GPT2 = '{"n_layer": 1, "n_embd": 16, "n_head": 2}'
+TINY_LLAMA = '{"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}'
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Python's documentation in rows of 32 tokens, the last of a held-out split not full."""
+    folder = tmp_path_factory.mktemp("text")
+    assert prepare_text.main(["--prepared", str(folder), "--vocabulary-size", "320", "--sequence-length", "32"]) == 0
+    return folder
+
+
+def train(data: Path, out: Path, *more: object) -> int:
+    flags = training_arguments(data, out, "language_modeling", "--max-steps", 3, *more)
+    return train_ddp.main([str(flag) for flag in flags])
+
+
+@pytest.fixture(scope="module")
+def model(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("trained")
+    assert train(text, out, "--model-type", "gpt2", "--model-overrides", TINY_GPT2) == 0
+    return out / "model"
+
+
+def task_for(data: Path, model_type: str = "gpt2", overrides: str | None = TINY_GPT2) -> LanguageModeling:
+    return LanguageModeling(read_manifest(data), TaskSettings(model_type, overrides))
+
+
+def rows(data: Path, split: str) -> torch.Tensor:
+    manifest = read_manifest(data)
+    reader = SplitReader(data, manifest, split)
+    return torch.from_numpy(reader.gather(np.arange(manifest.splits[split].samples))["tokens"].astype(np.int64))
+
+
+class NoNumberIsRead(TorchDispatchMode):
+    """Fails where the host asks for a number, for which it would have to wait for a GPU."""
+
+    def __torch_dispatch__(self, operation: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        assert operation is not torch.ops.aten._local_scalar_dense.default, "a number is read"
+        return operation(*arguments, **(named or {}))
+
+
+@pytest.mark.parametrize(("model_type", "overrides"), [("gpt2", TINY_GPT2), ("llama", TINY_LLAMA)])
+def test_the_loss_and_its_gradient_wait_for_no_device(text: Path, model_type: str, overrides: str) -> None:
+    task = task_for(text, model_type, overrides)
+    model = task.new_model()
+    with NoNumberIsRead():
+        task.loss(model, {"tokens": rows(text, "train")[:2]}).backward()
+
+
+def test_the_loss_is_the_sum_over_tokens_and_padding_counts_nothing(text: Path) -> None:
+    task = task_for(text)
+    model = task.new_model().eval()
+    tokens = rows(text, "validation")
+    padding = read_manifest(text).text.padding  # type: ignore[union-attr]
+    assert (tokens[-1] == padding).any()
+    with torch.no_grad():
+        expected = []
+        for row in tokens:
+            kept = row[row != padding]
+            logits = model(input_ids=kept[None, :-1]).logits[0]
+            expected.append(functional.cross_entropy(logits, kept[1:], reduction="sum").item())
+        batch = {"tokens": tokens.to(torch.uint16)}
+        assert task.loss(model, batch).item() == pytest.approx(sum(expected), rel=1e-5)
+        sums = task.measure(model, batch)
+    assert float(sums["loss_sum"]) == pytest.approx(sum(expected), rel=1e-5)
+    assert int(sums["tokens"]) == read_manifest(text).text.tokens["validation"]  # type: ignore[union-attr]
+
+    figures = task.summarise(sums, "validation")
+    text_bytes = read_manifest(text).text.text_bytes["validation"]  # type: ignore[union-attr]
+    assert figures["loss"] == pytest.approx(sum(expected) / int(sums["tokens"]), rel=1e-5)
+    assert figures["perplexity"] == pytest.approx(math.exp(figures["loss"]))
+    assert figures["bits_per_byte"] == pytest.approx(sum(expected) / math.log(2) / text_bytes, rel=1e-5)
+
+
+def test_training_rows_are_full_and_each_token_is_a_term_of_the_loss(text: Path) -> None:
+    task = task_for(text)
+    tokens = rows(text, "train")
+    assert (tokens < 320).all()
+    assert task.loss_terms({"tokens": tokens[:5]}) == 5 * LENGTH
+    assert not task.loss_terms_vary
+    assert task.tokens_per_sample == LENGTH
+
+
+@pytest.mark.parametrize(
+    ("model_type", "overrides", "dropout"),
+    [("gpt2", TINY_GPT2, "attn_pdrop"), ("llama", TINY_LLAMA, "attention_dropout")],
+)
+def test_models_take_their_sizes_from_the_dataset_and_no_dropout_unless_it_is_asked_for(
+    text: Path, model_type: str, overrides: str, dropout: str
+) -> None:
+    config: Any = task_for(text, model_type, overrides).new_model().config
+    assert (config.vocab_size, config.max_position_embeddings) == (320, LENGTH)
+    assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (0, 0, None)
+    assert getattr(config, dropout) == 0.0
+    with_dropout = json.dumps({**json.loads(overrides), dropout: 0.1})
+    config = task_for(text, model_type, with_dropout).new_model().config
+    assert getattr(config, dropout) == 0.1
+
+
+def test_the_same_words_for_every_architecture(text: Path) -> None:
+    config: Any = task_for(text, "gpt2", '{"num_hidden_layers": 1, "hidden_size": 16, "n_head": 2}').new_model().config
+    assert (config.n_layer, config.n_embd) == (1, 16)
+    with pytest.raises(StepError, match=r"gpt2 has no setting 'n_layers'; did you mean n_layer\?"):
+        task_for(text, "gpt2", '{"n_layers": 1}').new_model()
+
+
+def test_what_a_training_leaves_is_what_transformers_reads(text: Path, model: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    assert tokenizer.decode(tokenizer("The if statement")["input_ids"]) == "The if statement"
+    assert (tokenizer.eos_token, tokenizer.model_max_length) == ("<|endoftext|>", LENGTH)
+    loaded = AutoModelForCausalLM.from_pretrained(model)
+    assert loaded.generation_config.eos_token_id == loaded.generation_config.pad_token_id == 0
+    written = loaded.generate(**tokenizer("The", return_tensors="pt"), max_new_tokens=5, do_sample=False)
+    assert written.shape[1] > 1
+
+    task = task_for(text)
+    batch = {"tokens": rows(text, "test")[:4]}
+    assert torch.equal(task.loss(loaded.eval(), batch), task.loss(task.load_model(model).eval(), batch))
+
+
+def test_training_goes_on_from_a_folder_with_weights(text: Path, model: Path, tmp_path: Path) -> None:
+    assert train(text, tmp_path, "--model-type", model, "--learning-rate", 0) == 0
+    before, after = (task_for(text).load_model(folder).state_dict() for folder in (model, tmp_path / "model"))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_rank_that_is_brought_the_weights_does_not_read_them(text: Path, model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    (folder / "model.safetensors").write_bytes(b"nothing to read")
+
+    def described(module: torch.nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]:
+        tensors = [*module.named_parameters(), *module.named_buffers()]
+        return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors}
+
+    brought = without_memory(task_for(text, str(folder), None).new_model)
+    assert all(tensor.is_meta for tensor in [*brought.parameters(), *brought.buffers()])
+    assert described(brought) == described(task_for(text, str(model), None).new_model())
+
+
+def test_models_and_datasets_that_do_not_fit(text: Path, model: Path, digits: Path, tmp_path: Path) -> None:
+    with pytest.raises(StepError, match=r"needs tokens; this dataset holds labelled_images"):
+        task_for(digits)
+    with pytest.raises(StepError, match=r"'gtp2' is no causal language model .*; did you mean gpt2"):
+        task_for(text, "gtp2").new_model()
+
+    def prepared(name: str, *flags: str) -> Path:
+        assert prepare_text.main(["--prepared", str(tmp_path / name), *flags]) == 0
+        return tmp_path / name
+
+    longer = prepared("longer", "--tokenizer", str(model), "--sequence-length", "33")
+    with pytest.raises(StepError, match=r"takes at most 32 tokens at once; the dataset's rows have 33\. Prepare"):
+        task_for(longer, str(model), None).new_model()
+    larger = prepared("larger", "--vocabulary-size", "330", "--sequence-length", "32")
+    with pytest.raises(StepError, match=r"has another vocabulary than the dataset: prepare the text .*--tokenizer"):
+        task_for(larger).load_model(model)
+    nameless = shutil.copytree(model, tmp_path / "nameless", ignore=shutil.ignore_patterns("tokenizer*"))
+    with pytest.raises(StepError, match=r"knows 320 tokens; the dataset has 330\. Prepare"):
+        task_for(larger, str(nameless), None).new_model()
+
+
+def altered(model: Path, copy: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> Path:
+    """A copy of a model with other weights."""
+    shutil.copytree(model, copy)
+    weights = load_file(copy / "model.safetensors")
+    change(weights)
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    return copy
+
+
+def test_weights_that_are_missing_are_not_made_up(text: Path, model: Path, tmp_path: Path) -> None:
+    name = "transformer.h.0.attn.c_attn.weight"
+    lacking = altered(model, tmp_path / "lacking", lambda weights: weights.pop(name))
+    for load in (lambda: task_for(text).load_model(lacking), task_for(text, str(lacking), None).new_model):
+        with pytest.raises(
+            StepError, match=rf"lacking: {name} is missing in the weights of the model that config.json"
+        ):
+            load()
+
+
+def test_a_head_that_the_weights_lack_is_new_for_training_but_not_for_evaluation(text: Path, tmp_path: Path) -> None:
+    llama = task_for(text, "llama", TINY_LLAMA)
+    llama.save_model(llama.new_model(), tmp_path / "whole")
+    headless = altered(tmp_path / "whole", tmp_path / "headless", lambda weights: weights.pop("lm_head.weight"))
+    assert task_for(text, str(headless), None).new_model() is not None
+    with pytest.raises(StepError, match=r"headless: lm_head.weight is missing in the weights"):
+        llama.load_model(headless)
+
+
+def test_weights_over_several_files_are_read(text: Path, model: Path, tmp_path: Path) -> None:
+    whole: Any = task_for(text).load_model(model)
+    whole.save_pretrained(tmp_path, max_shard_size="10KB")
+    assert not (tmp_path / "model.safetensors").exists()
+    parts = task_for(text).load_model(tmp_path).state_dict()
+    assert all(torch.equal(tensor, parts[name]) for name, tensor in whole.state_dict().items())
+
+
+def test_a_folder_whose_weights_are_a_pickle_is_refused(text: Path, model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(
+        StepError, match=r"pytorch_model.bin is not read, because a pickle can run code: have transform"
+    ):
+        task_for(text, str(folder), None).new_model()
+
+
+def test_overrides_that_do_not_fit_the_dataset(text: Path) -> None:
+    with pytest.raises(
+        StepError, match=r'--model-overrides {.*"vocab_size": 9}: the model knows 9 tokens; the dataset'
+    ):
+        task_for(text, "gpt2", TINY_GPT2[:-1] + ', "vocab_size": 9}').new_model()
+    with pytest.raises(StepError, match=r"the model takes at most 31 tokens at once; the dataset's rows have 32\."):
+        task_for(text, "gpt2", TINY_GPT2[:-1] + ', "n_positions": 31}').new_model()
+
+
+def test_a_folder_that_happens_to_be_called_like_a_type_of_model(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gpt2").mkdir()
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert task_for(text, "gpt2").new_model() is not None
+    with pytest.raises(StepError, match=r"--model-type mine: there is no folder of that name with a config.json in it"):
+        task_for(text, "mine").new_model()
+
+
+def test_the_datasets_tokeniser_is_checked_before_training_needs_it(text: Path, model: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(text, tmp_path / "data"))
+    other = (data / "tokenizer.json").read_text().replace("the", "hte")
+    (data / "tokenizer.json").write_text(other)
+    with pytest.raises(StepError, match=r"data/tokenizer.json is not what was written: its SHA-256 differs"):
+        task_for(data)
+    (data / "tokenizer.json").unlink()
+    with pytest.raises(StepError, match=r"data/tokenizer.json is missing: a dataset of tokens has it beside its mani"):
+        task_for(data)
+    broken = Path(shutil.copytree(model, tmp_path / "model"))
+    (broken / "tokenizer.json").write_text("{")
+    with pytest.raises(StepError, match=r"model/tokenizer.json is no tokeniser that `tokenizers` reads: EOF"):
+        task_for(text).load_model(broken)
+
+
+def run(data: Path, model: Path, out: Path, *more: object) -> int:
+    flags = ["--data", data, "--model", model, "--evaluation", out, "--task", "language_modeling", *more]
+    return evaluate.main([str(flag) for flag in flags])
+
+
+def test_what_an_evaluation_leaves(text: Path, model: Path, tmp_path: Path) -> None:
+    assert run(text, model, tmp_path, "--sample-prompt", "The if", "--sample-tokens", 40) == 0
+    found = json.loads((tmp_path / "evaluation.json").read_text())
+    manifest = read_manifest(text)
+    assert manifest.text is not None
+    assert (found["split"], found["samples"]) == ("test", manifest.splits["test"].samples)
+    assert found["tokens"] == manifest.text.tokens["test"]
+    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
+    bits = found["loss"] * found["tokens"] / math.log(2)
+    assert found["bits_per_byte"] == pytest.approx(bits / manifest.text.text_bytes["test"])
+    assert found["sample"]["prompt"] == "The if"
+    assert found["sample"]["text"].startswith("The if")
+    assert (tmp_path / "sample.txt").read_bytes().decode() == found["sample"]["text"] + "\n"
+    assert not (tmp_path / "confusion_matrix.json").exists()
+
+
+def test_samples_are_the_same_each_time(text: Path, model: Path) -> None:
+    task = task_for(text)
+    loaded = task.load_model(model)
+    split = SplitReader(text, read_manifest(text), "test")
+    drawn = [task.sample(loaded, SampleRequest(split, tokens=50)) for _ in range(2)]
+    assert drawn[0] == drawn[1]
+    likeliest = task.sample(loaded, SampleRequest(split, tokens=50, temperature=0))
+    assert likeliest != drawn[0]
+    assert likeliest.prompt == drawn[0].prompt  # the beginning of the split's first row
+
+
+class Recites(torch.nn.Module):
+    """Always goes on as a row does."""
+
+    def __init__(self, row: torch.Tensor) -> None:
+        super().__init__()
+        self._row = row
+
+    def forward(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
+        return SimpleNamespace(logits=functional.one_hot(self._row[1 : input_ids.shape[1] + 1], 257)[None].float())
+
+
+def test_a_sample_begins_with_its_prompt_though_that_ends_within_a_character(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("日本語の文章" * 99, encoding="utf-8")
+    flags = ["--source", str(tmp_path), "--validation-fraction", "0", "--test-fraction", "0"]
+    sizes = ["--vocabulary-size", "257", "--sequence-length", "32"]  # every byte is a token
+    assert prepare_text.main(["--prepared", str(tmp_path / "data"), *flags, *sizes]) == 0
+    task = task_for(tmp_path / "data")
+    split = SplitReader(tmp_path / "data", read_manifest(tmp_path / "data"), "train")
+    sample = task.sample(Recites(rows(tmp_path / "data", "train")[0]), SampleRequest(split, tokens=8, temperature=0))
+    assert sample.prompt == "日本語の文"  # and the first byte of the next character
+    assert sample.text == "日本語の文章日本"
+
+
+def test_a_perplexity_above_the_maximum_fails_after_the_results(
+    text: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(text, model, tmp_path, "--maximum-perplexity", 1.5, "--sample-tokens", 0) == 1
+    perplexity = json.loads((tmp_path / "evaluation.json").read_text())["perplexity"]
+    assert capsys.readouterr().err.splitlines() == [
+        f"trainyard.steps.evaluate: error: perplexity {perplexity:.4f} on test is above --maximum-perplexity 1.5; "
+        f"the results are in {tmp_path}"
+    ]
+    assert not (tmp_path / "sample.txt").exists()
+    assert run(text, model, tmp_path, "--minimum-accuracy", 0.5) == 1
+    assert "a limit of accuracy is set, but the task language_modeling has no accuracy" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_two_ranks_find_what_one_finds(text: Path, model: Path, tmp_path: Path) -> None:
+    assert run(text, model, tmp_path / "one", "--micro-batch-size", 7) == 0
+    flags = ["--data", text, "--model", model, "--evaluation", tmp_path / "two", "--task", "language_modeling"]
+    exit_codes, outputs = run_ranks("evaluate", flags, 2)
+    assert exit_codes == [0, 0], outputs
+    one, two = (json.loads((tmp_path / name / "evaluation.json").read_text()) for name in ("one", "two"))
+    assert one.pop("loss") == pytest.approx(two.pop("loss"), rel=1e-6)
+    for name in ("perplexity", "bits_per_byte"):
+        assert one.pop(name) == pytest.approx(two.pop(name), rel=1e-5)
+    assert one == two

@@ -1,0 +1,191 @@
+"""Rates, percentiles, utilisation: what the figures of a training mean."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rank_processes import training_arguments
+from torch.utils.flop_counter import FlopCounterMode
+
+from trainyard.foundation.batch_arithmetic import divide_batch
+from trainyard.steps import train_ddp
+from trainyard.steps.runtime.world import join_world
+from trainyard.steps.training.agreement import AgreedStep
+from trainyard.steps.training.measuring.flops import flops_per_token, multiplying_parameters, peak_flops_per_second
+from trainyard.steps.training.measuring.measures import StepMeasures, Work, percentiles
+from trainyard.steps.training.measuring.recorder import Recorder
+from trainyard.steps.training.measuring.step_clock import StepTimes
+from trainyard.steps.training.samples.plan import TrainingPlan
+
+DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
+PLAN = TrainingPlan(10_000, divide_batch(20, 10, 2), epochs=1)
+
+
+def agreed(number: int, seconds: float, rank_own_seconds: list[float]) -> AgreedStep:
+    times = StepTimes(seconds, rank_own_seconds[0])
+    return AgreedStep(PLAN.step(number), 0.1, 1.0, 1.0, False, rank_own_seconds, times)
+
+
+def test_the_figures_of_a_window() -> None:
+    waited = [0.0]
+    work = Work(tokens_per_sample=100, flops_per_token=1e6, peak_flops_per_second=1e9)
+    measures = StepMeasures(work, lambda: waited[0], lambda: 2 * waited[0])
+    for number in range(1, 5):
+        measures.add(agreed(number, 0.5 * number, [0.1, 0.3]))
+        waited[0] += 0.25
+    window = measures.window()
+    assert window == {
+        "step_seconds": 1.25,
+        "step_seconds_p50": 1.0,
+        "step_seconds_p90": 2.0,
+        "step_seconds_p99": 2.0,
+        "samples_per_second": 16.0,
+        "tokens_per_second": 1600.0,
+        "mfu": 1.6,
+        "data_wait_seconds": 0.25,
+        "checkpoint_stall_seconds": 2.0,
+        "slowest_rank": 1,
+        "slowest_rank_seconds": pytest.approx(0.3),
+        "fastest_rank_seconds": pytest.approx(0.1),
+    }
+    measures.add(agreed(5, 4.0, [0.2, 0.1]))
+    later = measures.window()
+    assert (later["step_seconds"], later["samples_per_second"], later["slowest_rank"]) == (4.0, 5.0, 0)
+    assert (later["data_wait_seconds"], later["checkpoint_stall_seconds"]) == (0.0, 0.0)
+    assert measures.whole() == {"run_step_seconds_p50": 1.5, "run_step_seconds_p90": 4.0, "run_step_seconds_p99": 4.0}
+
+
+def test_percentiles_are_values_that_were_seen() -> None:
+    found = percentiles("x", [float(value) for value in range(200, 0, -1)])
+    assert found == {"x_p50": 100.0, "x_p90": 180.0, "x_p99": 198.0}
+    assert percentiles("x", [7.0]) == {"x_p50": 7.0, "x_p90": 7.0, "x_p99": 7.0}
+
+
+def test_no_rates_of_what_there_is_not() -> None:
+    measures = StepMeasures(Work(), lambda: 0.0, lambda: 0.0)
+    measures.add(agreed(1, 1.0, [0.0, 0.0]))
+    assert not {"tokens_per_second", "mfu", "slowest_rank"} & measures.window().keys()
+
+
+def new_model(model_type: str, **settings: Any) -> torch.nn.Module:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(model_type, attn_implementation="eager", use_cache=False, **settings)
+    model: torch.nn.Module = AutoModelForCausalLM.from_config(config)
+    return model
+
+
+def test_flops_of_gpt2_by_hand() -> None:
+    """124,439,808 parameters, of which 1024 positions of 768 are looked up; tokens are looked up and multiplied."""
+    with torch.device("meta"):
+        model = new_model("gpt2")
+    assert multiplying_parameters(model) == 124_439_808 - 1024 * 768
+    assert flops_per_token(model, 1024) == 6 * 123_653_376 + 12 * 12 * 12 * 64 * 1024
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings"),
+    [
+        ("gpt2", {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 256}),
+        (
+            "llama",
+            {
+                "hidden_size": 64,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 4,
+                "intermediate_size": 128,
+                "vocab_size": 256,
+                "tie_word_embeddings": False,
+            },
+        ),
+    ],
+)
+def test_flops_are_what_torch_counts(model_type: str, settings: dict[str, Any]) -> None:
+    """Of matrix products, forward and backward; norms and biases are no products, which is the small difference."""
+    model = new_model(model_type, **settings)
+    tokens = torch.randint(256, (3, 64))
+    with FlopCounterMode(display=False) as counter:
+        model(tokens).logits.sum().backward()
+    # Nothing needs the gradient of what the first layer gets by looking up: torch computes it all the same.
+    assert flops_per_token(model, 64) == pytest.approx(counter.get_total_flops() / tokens.numel(), rel=0.02)
+
+
+def test_models_that_the_formula_is_not_for() -> None:
+    assert flops_per_token(torch.nn.Sequential(torch.nn.Linear(3, 3)), 10) is None
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 128}
+    with torch.device("meta"):
+        assert flops_per_token(new_model("mixtral", num_local_experts=4, **sizes), 64) is None, "a mixture of experts"
+
+
+def test_peaks() -> None:
+    assert peak_flops_per_second("NVIDIA A100-SXM4-80GB", "bf16") == 312e12
+    assert peak_flops_per_second("NVIDIA H100 PCIe", "bf16") == 756.5e12
+    assert peak_flops_per_second("NVIDIA H100 80GB HBM3", "fp32") == 67e12
+    assert peak_flops_per_second("NVIDIA H200", "fp16") == 989.5e12
+    assert peak_flops_per_second("Tesla T4", "bf16") is None, "no bf16 on a T4"
+    assert peak_flops_per_second("NVIDIA H200 NVL", "bf16") == 835.5e12
+    assert peak_flops_per_second("a CPU", "fp32") is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["NVIDIA A100-SXM4-80GB MIG 1g.10gb", "NVIDIA A10-4Q", "NVIDIA A100-3-20C", "NVIDIA A10G", "NVIDIA T400 4GB"],
+)
+def test_no_peak_of_a_part_of_a_device_or_of_one_with_a_similar_name(name: str) -> None:
+    assert peak_flops_per_second(name, "fp16") is None
+
+
+def test_every_figure_is_documented(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = training_arguments(digits, tmp_path, "tiny_task:TinyTask", "--log-every-steps", 5)
+    assert train_ddp.main([str(argument) for argument in arguments]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "metrics" / "metrics.jsonl").read_text().splitlines()]
+    written = {name for line in lines for name in line if not name.startswith("validation_")}
+    documented = set(re.findall(r"^\| `(\w+)` \|", DOCS.read_text(), re.MULTILINE))
+    assert written <= documented
+    assert documented - written == {"tokens_per_second", "mfu"}
+    for line in lines:
+        assert {"step", "loss", "samples_consumed", "learning_rate", "grad_norm", "step_seconds"} <= line.keys()
+        assert 0 < line["step_seconds_p50"] <= line["step_seconds_p90"] <= line["step_seconds_p99"]
+        assert line["peak_memory_bytes"] > 50 * 2**20
+    said = capsys.readouterr().out
+    assert re.search(r"after the first step: peak memory \d+\.\d+ GiB on rank 0", said)
+    assert re.search(r"at the end: peak memory \d+\.\d+ GiB on rank 0", said)
+    assert re.search(r"waited \d+\.\d% of the time for data and \d+\.\d% for checkpoints", said)
+
+
+def test_a_validation_that_was_cut_off_comes_into_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the line has a figure that was not finite, and MLflow listens."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    line = {"step": 5, "epoch": 1, "loss": None, "samples_per_second": 7.0}
+    (tmp_path / "metrics.jsonl").write_text(f'{{"step": 4}}\n{json.dumps(line)}\n{{"step": 6}}\n')
+    with join_world(20, {}) as world:
+        recorder = Recorder(world, tmp_path, log_every_steps=1, total_steps=9)
+        recorder.begin(5, {}, {})
+        assert recorder.lacks_validation_of(5)
+        recorder.add_validation({"loss": 1.5})
+        recorder.close()
+        assert not recorder.lacks_validation_of(4)
+    written = [json.loads(text) for text in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert written == [{"step": 4}, {**line, "validation_loss": 1.5}]
+    (logged,) = (tmp_path / "mlruns").glob("0/*/metrics/validation_loss")
+    assert " 1.5 5" in logged.read_text()
+
+
+def test_a_loss_is_divided_by_its_terms_also_where_they_vary(digits: Path, tmp_path: Path) -> None:
+    """About half of the samples have a loss; how many do differs from one micro-batch to the next."""
+    losses = {}
+    for micro in (64, 4):
+        out = tmp_path / f"{micro}"
+        flags = ("disturbed_tasks:LossOnSomeSamples", "--micro-batch-size", micro, "--log-every-steps", 1)
+        arguments = training_arguments(digits, out, *flags)
+        assert train_ddp.main([str(argument) for argument in arguments]) == 0
+        lines = (out / "metrics" / "metrics.jsonl").read_text().splitlines()
+        losses[micro] = [json.loads(line)["loss"] for line in lines]
+    assert losses[4] == pytest.approx(losses[64], rel=1e-4)
+    assert 1.5 < losses[64][0] < 3.5, "a mean of cross-entropies over ten classes, not half of one"

@@ -1,0 +1,105 @@
+"""Which rank takes which samples: arithmetic that is right before any process starts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainyard.foundation.batch_arithmetic import divide_batch
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.training.optimizing.schedule import WarmupThenCosine
+from trainyard.steps.training.samples.plan import TrainingPlan, even_part
+
+
+def test_accumulation_follows_from_the_other_numbers() -> None:
+    batch = divide_batch(global_batch_size=64, micro_batch_size=8, world_size=2)
+    assert batch.accumulation_steps == 4
+    assert str(batch) == "global batch 64 = micro-batch 8 x 4 accumulation steps x 2 ranks"
+
+
+def test_numbers_that_do_not_divide_are_named_with_the_nearest_that_do() -> None:
+    with pytest.raises(StepError) as mistake:
+        divide_batch(global_batch_size=64, micro_batch_size=24, world_size=2)
+    assert str(mistake.value) == (
+        "global_batch_size 64 is not a multiple of micro_batch_size 24 x world size 2 = 48. "
+        "The nearest that divide: --global-batch-size 48 or 96, or --micro-batch-size 32"
+    )
+
+
+def test_a_global_batch_smaller_than_the_world_has_one_neighbour() -> None:
+    with pytest.raises(StepError, match=r"--global-batch-size 16$"):
+        divide_batch(global_batch_size=5, micro_batch_size=1, world_size=16)
+
+
+@given(
+    samples=st.integers(1, 400),
+    micro=st.integers(1, 9),
+    accumulation=st.integers(1, 4),
+    world_size=st.integers(1, 9),
+    epochs=st.integers(1, 3),
+)
+@settings(deadline=None)
+def test_an_epoch_takes_every_sample_once(
+    samples: int, micro: int, accumulation: int, world_size: int, epochs: int
+) -> None:
+    plan = TrainingPlan(samples, divide_batch(micro * accumulation * world_size, micro, world_size), epochs)
+    taken: list[tuple[int, int]] = []
+    for step in map(plan.step, range(1, plan.total_steps + 1)):
+        shares = [plan.micro_batches(step, rank) for rank in range(world_size)]
+        assert len({len(share) for share in shares}) == 1, "ranks do not forward equally often"
+        for share in shares:
+            assert [part.is_last for part in share] == [False] * (len(share) - 1) + [True]
+            assert all(1 <= part.stop - part.start <= micro for part in share)
+            taken += [
+                (step.epoch, position)
+                for part in share
+                if not part.is_stand_in
+                for position in range(part.start, part.stop)
+            ]
+    assert sorted(taken) == [(epoch, position) for epoch in range(1, epochs + 1) for position in range(samples)]
+    assert step.is_last
+    assert step.samples_consumed == epochs * samples
+
+
+def test_any_world_takes_the_same_samples_at_a_step() -> None:
+    def of_step(world_size: int) -> list[set[int]]:
+        plan = TrainingPlan(50, divide_batch(16, 2, world_size), epochs=1)
+        return [
+            {
+                position
+                for rank in range(world_size)
+                for part in plan.micro_batches(step, rank)
+                for position in range(part.start, part.stop)
+            }
+            for step in map(plan.step, range(1, plan.total_steps + 1))
+        ]
+
+    assert of_step(1) == of_step(2) == of_step(4) == of_step(8)
+
+
+def test_a_training_may_end_before_its_epochs() -> None:
+    plan = TrainingPlan(50, divide_batch(16, 2, 2), epochs=3, max_steps=9)
+    assert plan.total_steps == 9
+    assert plan.step(9).is_last
+    assert not plan.step(9).ends_epoch
+
+
+@given(total=st.integers(0, 1000), parts=st.integers(1, 50))
+def test_even_parts_differ_by_one_at_most(total: int, parts: int) -> None:
+    bounds = [even_part(total, part, parts) for part in range(parts)]
+    sizes = [stop - start for start, stop in bounds]
+    assert sum(sizes) == total
+    assert max(sizes) - min(sizes) <= 1
+    assert all(bounds[part][1] == bounds[part + 1][0] for part in range(parts - 1))
+
+
+def test_the_learning_rate_rises_then_falls() -> None:
+    schedule = WarmupThenCosine(highest=1.0, total_steps=100, warmup_fraction=0.1)
+    rates = [schedule(step) for step in range(1, 101)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[9] == rates[10] == max(rates) == 1.0
+    assert rates[55] == pytest.approx(0.5, abs=0.02)
+    assert 0 < rates[99] < 0.001
+    assert WarmupThenCosine(1.0, 1, 0.1)(1) == 1.0
+    assert WarmupThenCosine(1.0, 4, 1.0)(4) == 1.0
