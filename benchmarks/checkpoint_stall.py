@@ -97,7 +97,7 @@ def _train(steps: int, rounds: int, folder: Path) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     from trainyard.foundation.batch_arithmetic import divide_batch
-    from trainyard.foundation.configs.train_ddp import TrainDDP
+    from trainyard.foundation.configs.training import TrainDDP
     from trainyard.steps.runtime.entrypoint import end_process
     from trainyard.steps.runtime.world import join_world
     from trainyard.steps.training.checkpoints.checkpoints import Checkpoints

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from trainyard.foundation.batch_arithmetic import divide_batch
-from trainyard.foundation.configs.train_ddp import TrainDDP
+from trainyard.foundation.configs.training import TrainDDP
 from trainyard.steps.runtime.world import World, read_rank_variables
 from trainyard.steps.training.agreement import Agreement
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints

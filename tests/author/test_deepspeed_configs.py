@@ -15,7 +15,7 @@ from trainyard.author.profiles import deepspeed_config_names, load_profile, prof
 from trainyard.author.project import Project
 from trainyard.author.rendering import render
 from trainyard.foundation.batch_arithmetic import divide_batch
-from trainyard.foundation.configs.train_deepspeed import TrainDeepSpeed
+from trainyard.foundation.configs.training import TrainDeepSpeed
 from trainyard.resources import schema_file
 from trainyard.steps.training.engines.deepspeed.config import read_deepspeed_config
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainyard.foundation.configs.train_ddp import TrainDDP
+from trainyard.foundation.configs.training import TrainDDP
 from trainyard.steps.runtime.entrypoint import end_process, run_step
 
 

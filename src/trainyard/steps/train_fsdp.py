@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainyard.foundation.configs.train_fsdp import TrainFSDP
+from trainyard.foundation.configs.training import TrainFSDP
 from trainyard.steps.runtime.entrypoint import end_process, run_step
 
 

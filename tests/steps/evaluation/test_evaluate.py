@@ -11,8 +11,7 @@ from PIL import Image
 from rank_processes import training_arguments
 
 from trainyard.steps import evaluate, prepare_images, train_ddp
-from trainyard.steps.evaluation.confusion_picture import draw_confusion_matrix
-from trainyard.steps.evaluation.figures import class_figures
+from trainyard.steps.evaluation.confusion import class_figures, draw_confusion_matrix
 
 
 @pytest.fixture(scope="module")

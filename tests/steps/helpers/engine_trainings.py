@@ -19,10 +19,7 @@ import torch
 from tiny_transformer import NextLevel
 
 from trainyard.foundation.batch_arithmetic import divide_batch
-from trainyard.foundation.configs.train_ddp import TrainDDP
-from trainyard.foundation.configs.train_deepspeed import TrainDeepSpeed
-from trainyard.foundation.configs.train_fsdp import TrainFSDP
-from trainyard.foundation.configs.training import Training
+from trainyard.foundation.configs.training import TrainDDP, TrainDeepSpeed, TrainFSDP, Training
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.sample_order.order import SampleOrder

@@ -14,9 +14,8 @@ from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.training.samples.batches import SAMPLE_DRAWS, TrainingBatches
 from trainyard.steps.training.samples.plan import TrainingPlan
-from trainyard.steps.training.tasks.augmentation import augment
 from trainyard.steps.training.tasks.base import TaskSettings
-from trainyard.steps.training.tasks.image_classification import ImageClassification
+from trainyard.steps.training.tasks.image_classification import ImageClassification, augment
 
 PIXELS = torch.arange(2 * 16 * 24, dtype=torch.float32).reshape(1, 2, 16, 24)
 

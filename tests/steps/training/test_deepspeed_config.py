@@ -11,7 +11,7 @@ import torch
 from rank_processes import training_arguments
 
 from trainyard.foundation.batch_arithmetic import divide_batch
-from trainyard.foundation.configs.train_deepspeed import TrainDeepSpeed
+from trainyard.foundation.configs.training import TrainDeepSpeed
 from trainyard.steps import train_deepspeed
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.engines.deepspeed.config import read_deepspeed_config

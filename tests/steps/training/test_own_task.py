@@ -15,7 +15,7 @@ from rank_processes import clean_environment, run_ranks, training_arguments
 
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.tasks import find_task
-from trainyard.steps.training.tasks.contract import require_loss, require_sums
+from trainyard.steps.training.tasks.base import require_loss, require_sums
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "own_task" / "forecasting.py"
 

@@ -3,9 +3,7 @@
 from trainyard.foundation.configs.evaluate import Evaluate
 from trainyard.foundation.configs.prepare_images import PrepareImages
 from trainyard.foundation.configs.prepare_text import PrepareText
-from trainyard.foundation.configs.train_ddp import TrainDDP
-from trainyard.foundation.configs.train_deepspeed import TrainDeepSpeed
-from trainyard.foundation.configs.train_fsdp import TrainFSDP
+from trainyard.foundation.configs.training import TrainDDP, TrainDeepSpeed, TrainFSDP
 
 STEP_CONFIGS: dict[str, type] = {
     "prepare_images": PrepareImages,

@@ -1,11 +1,11 @@
-"""The settings that every training step has, whatever the engine."""
+"""The settings of the training steps: what every engine shares, and what each adds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.foundation.step_fields import input_folder, output_folder, parameter
+from trainyard.foundation.step_fields import input_file, input_folder, output_folder, parameter
 
 
 @dataclass(frozen=True)
@@ -139,3 +139,37 @@ class Training:
 
     record_samples: str | None = parameter(None)
     """A folder to write which samples each rank took at each step into, to debug data: one file per rank."""
+
+
+@dataclass(frozen=True)
+class TrainDDP(Training):
+    """Train a model with DistributedDataParallel: every rank holds the whole model and sees its share of each batch."""
+
+
+@dataclass(frozen=True)
+class TrainFSDP(Training):
+    """Train a model with FSDP2 (`fully_shard`): parameters, gradients and optimizer state are spread over the ranks."""
+
+    task: str = parameter("language_modeling")
+    model_type: str = parameter("gpt2")
+
+    reshard_after_forward: bool = parameter(True)
+    """Give a layer's gathered parameters up after its forward pass, and gather them again for its backward pass: less
+    memory, half as much communication again."""
+
+    reduce_precision: str = parameter("fp32", choices=("fp32", "bf16"))
+    """What gradients are summed over ranks in."""
+
+    cpu_offload: bool = parameter(False)
+    """Keep parameters and optimizer state in main memory, and bring them to the GPU layer by layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainDeepSpeed(Training):
+    """Train a model with DeepSpeed: ZeRO 0 to 3, with offload to main memory, as its configuration file says."""
+
+    deepspeed_config: Path = input_file()
+    """DeepSpeed's configuration as JSON. Where it says "auto", the value comes from this step's settings."""
+
+    task: str = parameter("language_modeling")
+    model_type: str = parameter("gpt2")

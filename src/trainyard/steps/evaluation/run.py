@@ -13,7 +13,7 @@ import torch
 from trainyard.foundation.configs.evaluate import Evaluate
 from trainyard.steps.data.dataset.manifest import Manifest, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
-from trainyard.steps.evaluation.figures import Counts, class_figures
+from trainyard.steps.evaluation.confusion import Counts, class_figures, draw_confusion_matrix
 from trainyard.steps.evaluation.whole_split import evaluate_split
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.json_files import write_json
@@ -114,8 +114,6 @@ def _write_confusion(settings: Evaluate, manifest: Manifest, matrix: Counts, fig
         print(f"no picture of a confusion matrix of {len(manifest.classes)} classes", flush=True)
         return
     try:
-        from trainyard.steps.evaluation.confusion_picture import draw_confusion_matrix
-
         title = f"{settings.split}: {figures['accuracy']:.2%} of {int(matrix.sum())} correct"
         draw_confusion_matrix(matrix, manifest.classes, title, settings.evaluation / "confusion_matrix.png")
     except ImportError as failure:

@@ -47,8 +47,7 @@ from trainyard.steps.training.samples.batches import TrainingBatches
 from trainyard.steps.training.samples.plan import TrainingPlan
 from trainyard.steps.training.samples.sample_record import SampleRecord
 from trainyard.steps.training.tasks import find_task
-from trainyard.steps.training.tasks.base import Task, TaskSettings
-from trainyard.steps.training.tasks.contract import require_loss
+from trainyard.steps.training.tasks.base import Task, TaskSettings, require_loss
 
 _EXCHANGE_EVERY_SECONDS = 1.0
 """While all wait for one rank's work."""

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from trainyard.foundation.configs.train_fsdp import TrainFSDP
+from trainyard.foundation.configs.training import TrainFSDP
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.engines.base import Engine, EngineParts
 from trainyard.steps.training.engines.blocks import find_separate_blocks, prepare_blocks

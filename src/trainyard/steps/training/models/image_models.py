@@ -4,11 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.models.from_transformers import ModelNeeds
-from trainyard.steps.training.models.small_image_models import small_image_settings
+
+_SMALL_IMAGE_SETTINGS: Mapping[str, Sequence[tuple[int, Mapping[str, Any]]]] = {
+    "convnext": (
+        (16, {"patch_size": 1, "num_stages": 2, "depths": [2, 2], "hidden_sizes": [48, 96]}),
+        (64, {"patch_size": 2, "num_stages": 3, "depths": [2, 4, 2], "hidden_sizes": [48, 96, 192]}),
+    ),
+    "vit": (
+        (16, {"patch_size": 2, "num_hidden_layers": 6, "num_attention_heads": 6, "hidden_size": 96}),
+        (64, {"patch_size": 4, "num_hidden_layers": 8, "num_attention_heads": 6, "hidden_size": 192}),
+    ),
+}
+"""For each model type: up to which image side (in pixels) which settings hold."""
+
+_FOR_SHALLOW_MODELS: Mapping[str, Mapping[str, Any]] = {
+    # Blocks that start at full strength train faster; scaling them down at first is for deep models.
+    "convnext": {"layer_scale_init_value": 1.0},
+    "vit": {"intermediate_size": 384},
+}
 
 
 @dataclass(frozen=True)
@@ -38,7 +56,7 @@ class ImageModelNeeds(ModelNeeds):
 
     def defaults_of(self, config: Any) -> Mapping[str, Any]:
         """Smaller models for smaller images."""
-        return small_image_settings(config.model_type, max(self.height, self.width))
+        return _small_image_settings(config.model_type, max(self.height, self.width))
 
     def require_fit(self, config: Any, what: str) -> None:
         """As many classes, as many channels."""
@@ -47,3 +65,11 @@ class ImageModelNeeds(ModelNeeds):
         channels = getattr(config, "num_channels", self.channels)
         if channels != self.channels:
             raise StepError(f"{what} takes {channels}-channel images; the dataset's have {self.channels}")
+
+
+def _small_image_settings(model_type: str, image_side: int) -> Mapping[str, Any]:
+    """The settings that take the place of transformers' defaults for images of this side in pixels; often none."""
+    for largest_side, settings in _SMALL_IMAGE_SETTINGS.get(model_type, ()):
+        if image_side <= largest_side:
+            return {**settings, **_FOR_SHALLOW_MODELS[model_type]}
+    return MappingProxyType({})

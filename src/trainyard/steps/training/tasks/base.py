@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.data.dataset.reader import SplitReader
+from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.samples.batches import Tensors
 
 
@@ -93,18 +96,66 @@ class Task(ABC):
 
     def save_model(self, model: torch.nn.Module, folder: Path) -> None:
         """Write a trained model. By default its weights as model.safetensors."""
-        from trainyard.steps.training.tasks.tensor_files import write_tensors
-
-        write_tensors(folder / "model.safetensors", dict(model.state_dict()))
+        _write_tensors(folder / "model.safetensors", dict(model.state_dict()))
 
     def load_model(self, folder: Path) -> torch.nn.Module:
         """Read what `save_model` wrote. By default the weights into a new model."""
-        from trainyard.steps.training.tasks.tensor_files import read_tensors
-
         model = self.new_model()
-        model.load_state_dict(read_tensors(folder / "model.safetensors", torch.device("cpu")))
+        model.load_state_dict(_read_tensors(folder / "model.safetensors", torch.device("cpu")))
         return model
 
     def sample(self, model: torch.nn.Module, request: SampleRequest) -> Sample | None:
         """Text that the model generates, the same each time; None by default. Only rank 0 is asked."""
         return None
+
+
+def require_loss(loss: object) -> torch.Tensor:
+    """The loss of a batch. StepError when it is nothing that can be minimised."""
+    if not isinstance(loss, torch.Tensor):
+        problem = f"a {type(loss).__name__}"
+    elif loss.ndim:
+        problem = f"a tensor of the shape {list(loss.shape)}"
+    elif not loss.requires_grad:
+        problem = "a tensor that does not depend on the model's weights"
+    else:
+        return loss
+    raise StepError(
+        f"the task's loss() gave {problem}; it gives a tensor of one number computed by the model: the sum of the "
+        "samples' losses"
+    )
+
+
+def require_sums(measured: object) -> Mapping[str, torch.Tensor]:
+    """What a task measured of a batch. StepError when it cannot be added up."""
+    if not isinstance(measured, Mapping):
+        raise StepError(f"the task's measure() gave a {type(measured).__name__}; it gives a tensor for each name")
+    for name, value in measured.items():
+        if not isinstance(value, torch.Tensor):
+            raise StepError(f"the task's measure() gave a {type(value).__name__} for {name!r}, where a tensor belongs")
+    if "samples" not in measured:
+        raise StepError(
+            f"the task's measure() gave {', '.join(measured) or 'nothing'} without 'samples', the number of samples"
+        )
+    return measured
+
+
+def _write_tensors(file: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """Write tensors, each as a copy of its own where several share memory. StepError when the disk refuses."""
+    seen: set[int] = set()
+    independent = {}
+    for name, tensor in tensors.items():
+        storage = tensor.untyped_storage().data_ptr()
+        independent[name] = tensor.detach().clone() if storage in seen else tensor.detach().contiguous()
+        seen.add(storage)
+    try:
+        save_file(independent, file, metadata={"format": "pt"})
+    except SafetensorError as failure:
+        raise StepError(f"{file} cannot be written: {failure}") from None
+
+
+def _read_tensors(file: Path, device: torch.device) -> dict[str, torch.Tensor]:
+    """Read all tensors of a file onto a device. StepError when the file is not what it should be."""
+    try:
+        return load_file(file, device=str(device))
+    except SafetensorError as failure:
+        raise StepError(f"{file} cannot be read: {failure}") from None

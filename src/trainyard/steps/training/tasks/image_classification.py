@@ -14,11 +14,15 @@ from trainyard.steps.runtime.json_files import write_json
 from trainyard.steps.training.models.from_transformers import load_model, new_model, save_model
 from trainyard.steps.training.models.image_models import ImageModelNeeds
 from trainyard.steps.training.samples.batches import SAMPLE_DRAWS, Tensors
-from trainyard.steps.training.tasks.augmentation import augment
 from trainyard.steps.training.tasks.base import Task, TaskSettings
 
 _HALF_RANGE = 127.5
 """Pixels 0…255 become -1…1: the same for every dataset, so that a model carries no statistics of its own."""
+
+_LARGEST_SHIFT = 1 / 8
+"""Of an image's side; at least one pixel."""
+_BITS = 16
+"""Random bits per decision; between them and 2^-16 lies how far from uniform it is."""
 
 
 class ImageClassification(Task):
@@ -93,3 +97,26 @@ def _preprocessing(needs: ImageModelNeeds) -> Mapping[str, object]:
         "do_resize": True,
         "size": {"height": needs.height, "width": needs.width},
     }
+
+
+def augment(images: torch.Tensor, draws: torch.Tensor, *, flip: bool) -> torch.Tensor:
+    """Images [samples, channels, height, width] shifted by up to an eighth and, with `flip`, every second one mirrored.
+
+    `draws` int64 [samples] holds 64 random bits for each. What is shifted in repeats the image's edge.
+    """
+    samples, channels, height, width = images.shape
+    rows = _shifted(height, draws)
+    columns = _shifted(width, draws >> _BITS)
+    if flip:
+        is_mirrored = ((draws >> (2 * _BITS)) & 1).bool()
+        columns = torch.where(is_mirrored[:, None], columns.flip(1), columns)
+    sample = torch.arange(samples, device=images.device)[:, None, None, None]
+    channel = torch.arange(channels, device=images.device)[None, :, None, None]
+    return images[sample, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def _shifted(side: int, draws: torch.Tensor) -> torch.Tensor:
+    """Which row (or column) of the image each one of the result shows: int64 [samples, side]."""
+    largest = max(1, round(side * _LARGEST_SHIFT))
+    shift = ((draws & ((1 << _BITS) - 1)) * (2 * largest + 1) >> _BITS) - largest
+    return (torch.arange(side, device=draws.device) + shift[:, None]).clamp(0, side - 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.foundation.batch_arithmetic import BatchArithmetic
-from trainyard.foundation.configs.train_deepspeed import TrainDeepSpeed
+from trainyard.foundation.configs.training import TrainDeepSpeed
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.file_errors import errors_name
 

@@ -14,8 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from trainyard.foundation.batch_arithmetic import BatchArithmetic
-from trainyard.foundation.configs.train_deepspeed import TrainDeepSpeed
-from trainyard.foundation.configs.training import Training
+from trainyard.foundation.configs.training import TrainDeepSpeed, Training
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.engines.base import Engine, EngineParts
 from trainyard.steps.training.engines.deepspeed.config import check_sections, read_deepspeed_config

@@ -1,4 +1,4 @@
-"""The confusion matrix as a picture that can be read with 2 classes and with 100."""
+"""A confusion matrix (rows: true classes, columns: predicted ones) as figures per class and as a picture."""
 
 from __future__ import annotations
 
@@ -8,11 +8,29 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.steps.evaluation.figures import Counts
+Counts = npt.NDArray[np.int64]
 
 _MOST_CLASSES_WITH_NUMBERS = 30
 _MOST_CLASSES_WITH_NAMES = 60
 _LONGEST_NAME_CHARACTERS = 18
+
+
+def class_figures(matrix: Counts, names: Sequence[str]) -> list[dict[str, str | float | int]]:
+    """Precision, recall, F1 and support of each class; a ratio without a denominator is 0."""
+    correct = matrix.diagonal()
+    precision = _ratio(correct, matrix.sum(axis=0))
+    recall = _ratio(correct, matrix.sum(axis=1))
+    f1 = _ratio(2 * precision * recall, precision + recall)
+    return [
+        {
+            "name": name,
+            "precision": float(precision[number]),
+            "recall": float(recall[number]),
+            "f1": float(f1[number]),
+            "support": int(matrix[number].sum()),
+        }
+        for number, name in enumerate(names)
+    ]
 
 
 def draw_confusion_matrix(matrix: Counts, names: Sequence[str], title: str, file: Path) -> None:
@@ -79,3 +97,8 @@ def _label_axes(axes: object, names: Sequence[str]) -> None:
 
 def _shortened(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME_CHARACTERS else name[: _LONGEST_NAME_CHARACTERS - 1] + "…"
+
+
+def _ratio(numerator: npt.NDArray[np.generic], denominator: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
+    top, bottom = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
+    return np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)
