@@ -1,4 +1,4 @@
-"""What a user asked that cannot be done: said in one message, without a traceback."""
+"""Errors for users: one message, an exit code, no traceback."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from trainyard.foundation.suggestions import close_match
 
 
 class UserError(ValueError):
-    """Something that cannot be done as things stand; the message is for the user, `exit_code` for the shell."""
+    """What cannot be done on this machine or with these files; `exit_code` is for the shell."""
 
     exit_code = 1
 
 
 class UsageError(UserError):
-    """Something was asked wrongly: a name, a flag, a path, a value on the command line."""
+    """Wrong usage: an unknown name, an invalid path or value on the command line."""
 
     exit_code = 2
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """The error for a name nobody knows: the closest known ones, then all of them."""
+    """Return the error for an unknown name, with the closest known one and the list of all."""
     names = sorted(known)
-    hint = close_match(name, names)
-    return UsageError(
-        " ".join(filter(None, (f"{name!r} is no {kind}.", hint, f"There are: {', '.join(names) or 'none'}.")))
-    )
+    parts = (f"unknown {kind} {name!r}.", close_match(name, names), f"Known: {', '.join(names) or 'none'}.")
+    return UsageError(" ".join(filter(None, parts)))

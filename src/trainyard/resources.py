@@ -1,4 +1,4 @@
-"""Where the files that ship with Trainyard lie: in a checkout at its root, in an installed package inside it."""
+"""Paths of the data files that ship with Trainyard: at the root of a checkout, inside an installed package."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def schema_file(name: str) -> Path:
-    """The JSON Schema of one kind of file, by its name: `schema_file("profile")`."""
+    """Return the path of the JSON Schema of one kind of file, such as `profile`."""
     packaged = _PACKAGE / "_schemas"
     folder = packaged if packaged.is_dir() else _PACKAGE.parent.parent / "schemas"
     return folder / f"{name}.schema.json"
 
 
 def schema_names() -> list[str]:
-    """The names that `schema_file` knows."""
+    """Return the names that `schema_file` knows, sorted."""
     return sorted(
         file.name.removesuffix(".schema.json") for file in schema_file("profile").parent.glob("*.schema.json")
     )

@@ -1,10 +1,10 @@
-"""How the command line talks: diagnostics and errors to stderr, tables and figures for people."""
+"""What the command line prints, and how: diagnostics and errors to stderr, tables and durations."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 def colour_choice() -> bool | None:
-    """None lets each stream decide (colour on terminals); False where NO_COLOR is set (https://no-color.org)."""
+    """Return False where NO_COLOR is set (https://no-color.org), else None: colour on terminals only."""
     return False if os.environ.get("NO_COLOR") else None
 
 
-def take_any_character() -> None:
-    """Have stdout and stderr write out (`\\u2026`) what their encoding does not hold, rather than fail at it."""
+def write_out_unencodable() -> None:
+    """Make stdout and stderr escape characters that their encoding lacks (`\\u2026`) instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def print_diagnostics(diagnostics: Sequence[Diagnostic]) -> None:
-    """Findings on stderr, each with its line and a caret."""
+    """Print findings on stderr, each with its line and a caret."""
     import shutil
 
     from trainyard.lint.reporting.excerpts import WIDEST
@@ -41,26 +41,37 @@ def print_diagnostics(diagnostics: Sequence[Diagnostic]) -> None:
         click.echo(as_text(diagnostics, colour=colour, relative_to=Path.cwd(), widest=widest), err=True, color=colour)
 
 
-def fail(message: str, exit_code: int) -> NoReturn:
-    """One error on stderr, and the end."""
+def print_error(message: str) -> None:
+    """Print one error on stderr."""
     click.echo(f"{click.style('error', fg='red')}: {message}", err=True, color=colour_choice())
+
+
+def fail(message: str, exit_code: int) -> NoReturn:
+    """Print one error on stderr and exit."""
+    print_error(message)
     sys.exit(exit_code)
 
 
+def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Print label and text, one pair per line, aligned."""
+    for label, text in facts:
+        click.echo(f"  {label:<18}{text}")
+
+
 def describe_os_error(error: OSError) -> str:
-    """What the system refused, in a line: the file, and the reason."""
+    """Return what the system refused, in one line: the file, and the reason."""
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{(error.strerror or str(error)).lower()}"
 
 
 def short(path: Path) -> Path:
-    """The path as a person would type it: relative where it lies below the working directory."""
+    """Return the path relative to the working directory if it is below it, else unchanged."""
     absolute = Path(os.path.abspath(path))
     return absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else path
 
 
 def program() -> str:
-    """How to call this program from here: by its name where that is found, else by its path."""
+    """Return how to call this program from here: `trainyard` if that is on the PATH, else its path."""
     import shutil
 
     called = Path(sys.argv[0])
@@ -70,24 +81,24 @@ def program() -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 file`, `2 files`."""
+    """Return a number with its noun: `1 file`, `2 files`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def seconds(duration: float | None) -> str:
-    """A duration as people say it."""
+    """Return a duration for people: `22.2 s`, `3.4 min`, `-` if unknown."""
     if duration is None:
         return "-"
     return f"{duration:.1f} s" if duration < 120 else f"{duration / 60:.1f} min"
 
 
 def when(timestamp: str) -> str:
-    """A record's timestamp without what nobody reads: `2026-11-20 22:57:42 UTC`."""
+    """Return a record's timestamp to the second: `2026-11-20 22:57:42 UTC`."""
     return timestamp[:19].replace("T", " ") + " UTC"
 
 
 def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Columns aligned to the left."""
+    """Return a table with left-aligned columns."""
     lines = [header, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     return "\n".join(

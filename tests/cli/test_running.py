@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trainyard import cli
+from trainyard.commands import working_folder
 
 Run = Callable[..., Any]
 
@@ -23,7 +23,7 @@ FIRST = ("run", "pipelines/ddp.yaml", "--profile", "local")
 def runs_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Runs and their cache in a folder of this test's own."""
     folder = tmp_path / ".trainyard" / "runs"
-    monkeypatch.setattr(cli, "_runs_folder", lambda: folder)
+    monkeypatch.setattr(working_folder, "runs_folder", lambda: folder)
     return folder
 
 

@@ -1,1 +1,1 @@
-"""What verbs do that join several parts; `cli.py` has their flags and help."""
+"""What verbs do, where they join several packages; `cli/` has their flags and help."""

@@ -1,0 +1,113 @@
+"""Verbs that write and check YAML: render, lint, explain, schemas."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+_LINT_FORMATS = ("text", "json", "sarif", "github")
+
+
+@click.command(short_help="Templates and a profile to YAML.")
+@click.argument("profile", required=False)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change one value of the profile.")
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 and show the diff where files have drifted.")
+@click.option("--diff", is_flag=True, help="Write nothing; show what this profile would change on disk.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write into another folder.")
+def render(profile: str | None, settings: tuple[str, ...], check: bool, diff: bool, out: Path | None) -> None:
+    """Render every template for PROFILE; without one, for the profile the files on disk were rendered for.
+
+    \b
+    Examples:
+      trainyard render nd96                       components, pipelines, environments, compute for 8 x A100
+      trainyard render nd96 --set nodes=4 --diff  what four nodes would change, without writing
+      trainyard render --check                    in CI: have the rendered files drifted from their templates?
+    """
+    from trainyard.commands import render as rendering
+
+    if check and diff:
+        raise click.UsageError("--check and --diff exclude each other: --check takes the profile from the files.")
+    if check:
+        if not rendering.check(profile, settings, out):
+            sys.exit(1)
+    elif diff:
+        rendering.show_difference(profile, settings, out)
+    else:
+        rendering.write_files(profile, settings, out)
+
+
+@click.command(short_help="Every mistake in the YAML, on its line.")
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@click.option("-f", "--file", "more_paths", multiple=True, metavar="FILE", help="The same as PATH, as in `az ml`.")
+@click.option("--format", "output_format", type=click.Choice(_LINT_FORMATS), default="text", show_default=True)
+@click.option("--fix", is_flag=True, help="Fix what is safe to fix: mistyped names, unquoted texts.")
+@click.option("--baseline", type=click.Path(dir_okay=False, path_type=Path), help="Known findings, not reported again.")
+@click.option("--write-baseline", is_flag=True, help="Write the current findings to the baseline.")
+def lint(
+    paths: tuple[str, ...],
+    more_paths: tuple[str, ...],
+    output_format: str,
+    fix: bool,
+    baseline: Path | None,
+    write_baseline: bool,
+) -> None:
+    """Check Azure ML YAML: every mistake with file, line, column and what to do. Exit 1 when there is an error.
+
+    \b
+    Examples:
+      trainyard lint                          the project's components, pipelines, environments, compute, profiles
+      trainyard lint pipelines/ddp.yaml       one pipeline with its components
+      trainyard lint --fix                    fix mistyped names and unquoted texts in place
+      trainyard lint --format sarif my/folder for code scanning; github and json for others
+    """
+    from trainyard.commands.lint import LintOptions
+    from trainyard.commands.lint import lint as check
+
+    options = LintOptions(output_format, fix, baseline, write_baseline)
+    if not check([Path(path) for path in (*paths, *more_paths)], options):
+        sys.exit(1)
+
+
+@click.command(short_help="A rule of lint in full, with an example.")
+@click.argument("subject", metavar="[RULE | FILE]", required=False)
+def explain(subject: str | None) -> None:
+    """Explain a rule: what it means, what Azure ML does, and how to fix it; without one, list all rules.
+
+    RULE is an id or a name. With a FILE: the rules that find something in it.
+
+    \b
+    Examples:
+      trainyard explain                      all rules, a line each
+      trainyard explain AML206
+      trainyard explain unknown-command-port
+      trainyard explain pipelines/ddp.yaml
+    """
+    from trainyard.commands.explain import explanation_of
+
+    click.echo(explanation_of(subject))
+
+
+@click.command(short_help="The JSON Schema of every kind of file.")
+@click.argument("name", required=False)
+def schemas(name: str | None) -> None:
+    """List the JSON Schemas of every kind of file; with NAME, print that schema.
+
+    \b
+    Examples:
+      trainyard schemas
+      trainyard schemas pipeline > pipeline.schema.json
+    """
+    from trainyard.errors import unknown_name
+    from trainyard.resources import schema_file, schema_names
+    from trainyard.terminal import short
+
+    known = schema_names()
+    if name is None:
+        for known_name in known:
+            click.echo(f"{known_name:<24}{short(schema_file(known_name))}")
+    elif name in known:
+        click.echo(schema_file(name).read_text(encoding="utf-8"), nl=False)
+    else:
+        raise unknown_name("schema", name, known)

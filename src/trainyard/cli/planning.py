@@ -1,0 +1,49 @@
+"""Verbs that say what a pipeline is before it runs: plan, graph."""
+
+from __future__ import annotations
+
+import click
+
+from trainyard.cli.parameters import chosen_file, file_argument
+
+_PLAN_FORMATS = ("text", "json", "markdown")
+_GRAPH_FORMATS = ("text", "mermaid")
+
+
+@click.command(short_help="Machines, batch sizes and price of a pipeline.")
+@file_argument
+@click.option("--format", "output_format", type=click.Choice(_PLAN_FORMATS), default="text", show_default=True)
+def plan(file: str | None, file_option: str | None, output_format: str) -> None:
+    """Show what machines a pipeline takes, how its batches multiply out, and what an hour of it costs.
+
+    \b
+    Examples:
+      trainyard plan pipelines/ddp.yaml
+      trainyard plan -f pipelines/ddp.yaml --format markdown >> "$GITHUB_STEP_SUMMARY"
+    """
+    from trainyard.plan import reporters
+    from trainyard.plan.compute_files import sku_by_compute
+    from trainyard.plan.planner import plan as plan_pipeline
+    from trainyard.spec.loading import load_pipeline
+
+    pipeline = load_pipeline(chosen_file(file, file_option))
+    planned = plan_pipeline(pipeline, sku_by_compute(pipeline.file.parent.parent / "compute"))
+    formatters = {"text": reporters.as_text, "json": reporters.as_json, "markdown": reporters.as_markdown}
+    click.echo(formatters[output_format](planned))
+
+
+@click.command(short_help="Draw a pipeline.")
+@file_argument
+@click.option("--format", "output_format", type=click.Choice(_GRAPH_FORMATS), default="text", show_default=True)
+def graph(file: str | None, file_option: str | None, output_format: str) -> None:
+    """Draw a pipeline: its jobs and what flows between them.
+
+    \b
+    Example:
+      trainyard graph pipelines/ddp.yaml --format mermaid
+    """
+    from trainyard.plan import drawing
+    from trainyard.spec.loading import load_pipeline
+
+    pipeline = load_pipeline(chosen_file(file, file_option))
+    click.echo(drawing.as_mermaid(pipeline) if output_format == "mermaid" else drawing.as_text(pipeline))

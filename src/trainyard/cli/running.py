@@ -1,0 +1,128 @@
+"""Verbs that run a pipeline on this machine and look at past runs: run, runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from trainyard.cli.parameters import VerbGroup, chosen_file, file_argument
+
+_RECORD_FORMATS = ("text", "json")
+
+
+@click.command(short_help="Run a pipeline on this machine.")
+@file_argument
+@click.option("--profile", metavar="NAME", help="Render this profile aside and run that; FILE itself stays as it is.")
+@click.option("--set", "settings", multiple=True, metavar="inputs.X=V", help="Or jobs.J.inputs.X=V: set an input.")
+@click.option("--max-processes", type=click.IntRange(min=1), metavar="N", help="At most N processes per job.")
+@click.option("--only", metavar="JOB", help="Run one job, on the outputs of earlier runs.")
+@click.option("--from", "from_job", metavar="JOB", help="Run this job and what depends on it.")
+@click.option("--no-cache", is_flag=True, help="Run unchanged steps again.")
+@click.option("--run-dir", type=click.Path(file_okay=False, path_type=Path), help="Where this run's files go.")
+@click.option("--name", help="The run's name; generated otherwise.")
+@click.option("--quiet", is_flag=True, help="Print only how it ended.")
+def run(
+    file: str | None,
+    file_option: str | None,
+    profile: str | None,
+    settings: tuple[str, ...],
+    max_processes: int | None,
+    only: str | None,
+    from_job: str | None,
+    no_cache: bool,
+    run_dir: Path | None,
+    name: str | None,
+    quiet: bool,
+) -> None:
+    """Run a pipeline on this machine, with the processes and variables that Azure ML would give it.
+
+    \b
+    Examples:
+      trainyard run pipelines/ddp.yaml --profile local
+      trainyard run pipelines/ddp.yaml --max-processes 2 --set inputs.epochs=3
+      trainyard run pipelines/ddp.yaml --from evaluate --set jobs.evaluate.inputs.minimum_accuracy=0.98
+    """
+    from trainyard.commands import working_folder
+    from trainyard.commands.run import read_overrides, run_file
+    from trainyard.local.runner import RunOptions
+
+    options = RunOptions(
+        runs_folder=working_folder.runs_folder(),
+        name=name,
+        run_folder=run_dir,
+        overrides=read_overrides(settings),
+        max_processes=max_processes,
+        only=only,
+        from_job=from_job,
+        use_cache=not no_cache,
+    )
+    if not run_file(chosen_file(file, file_option), options, profile=profile, quiet=quiet):
+        sys.exit(1)
+
+
+@click.group(cls=VerbGroup, short_help="Past runs: list, show, logs, resume, clean.")
+def runs() -> None:
+    """List, show, resume and clean up the runs on this machine, and print their logs.
+
+    \b
+    Examples:
+      trainyard runs list
+      trainyard runs logs --job train_ddp
+      trainyard runs clean --keep 5
+    """
+
+
+@runs.command("list")
+@click.option("--format", "output_format", type=click.Choice(_RECORD_FORMATS), default="text", show_default=True)
+def runs_list(output_format: str) -> None:
+    """List all runs, newest first."""
+    from trainyard.commands.runs import print_runs
+
+    print_runs(as_json=output_format == "json")
+
+
+@runs.command("show")
+@click.argument("name", required=False)
+@click.option("--format", "output_format", type=click.Choice(_RECORD_FORMATS), default="text", show_default=True)
+def runs_show(name: str | None, output_format: str) -> None:
+    """Show one run (without NAME, the newest): its jobs, and where its files are."""
+    from trainyard.commands.runs import print_run
+
+    print_run(name, as_json=output_format == "json")
+
+
+@runs.command("logs")
+@click.argument("name", required=False)
+@click.option("--job", metavar="JOB", help="Only this job's logs.")
+@click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Only this rank's log.")
+def runs_logs(name: str | None, job: str | None, rank: int | None) -> None:
+    """Print the logs of a run (without NAME, the newest)."""
+    from trainyard.commands.runs import print_logs
+
+    print_logs(name, job, rank)
+
+
+@runs.command("resume")
+@click.argument("name", required=False)
+@click.option("--quiet", is_flag=True, help="Print only how it ended.")
+def runs_resume(name: str | None, quiet: bool) -> None:
+    """Continue a failed or canceled run (without NAME, the newest).
+
+    Completed jobs are kept, and trainings continue from their checkpoints.
+    """
+    from trainyard.commands.run import resume
+
+    if not resume(name, quiet=quiet):
+        sys.exit(1)
+
+
+@runs.command("clean")
+@click.option("--keep", type=click.IntRange(min=0), default=10, show_default=True, help="How many of the newest stay.")
+@click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Of the others, only older ones.")
+def runs_clean(keep: int, older_than: float | None) -> None:
+    """Delete the files of older runs. A run that is still going is never touched."""
+    from trainyard.commands.runs import clean
+
+    clean(keep, older_than)

@@ -1,0 +1,43 @@
+"""`trainyard render`: write the rendered files, show what would change, or check for drift."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from trainyard.author import drift as drifts
+from trainyard.author.rendering import render
+from trainyard.author.settings import read_settings
+from trainyard.author.writing import write
+from trainyard.commands import working_folder
+from trainyard.terminal import count, print_error, short
+
+
+def check(profile: str | None, settings: Sequence[str], out: Path | None) -> bool:
+    """Print the difference of every file that has drifted from its template or profile; return whether none has."""
+    found = drifts.find_drift(working_folder.project(), profile, read_settings(settings), out)
+    for drift in found:
+        click.echo(f"{short(drift.path)}: {drift.reason}", err=True)
+        click.echo(drift.diff, nl=False)
+    if found:
+        print_error(
+            f"{count(len(found), 'rendered file')} drifted: edit templates/ or profiles/, then run `trainyard render`"
+        )
+    else:
+        click.echo("rendered files match their templates and profile", err=True)
+    return not found
+
+
+def show_difference(profile: str | None, settings: Sequence[str], out: Path | None) -> None:
+    """Print what rendering this profile would change on disk."""
+    project = working_folder.project()
+    click.echo(drifts.difference(project, render(project, profile, read_settings(settings), out)), nl=False)
+
+
+def write_files(profile: str | None, settings: Sequence[str], out: Path | None) -> None:
+    """Render and write every file, and report what changed."""
+    project = working_folder.project()
+    for line in write(project, render(project, profile, read_settings(settings), out)).lines():
+        click.echo(line, err=True)
