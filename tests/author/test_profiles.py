@@ -9,7 +9,7 @@ from trainyard.author.profile_schema import profile_schema
 from trainyard.author.profiles import Profile, load_profile, profile_names
 from trainyard.author.project import Project
 from trainyard.author.settings import as_argument
-from trainyard.author.written import origin_of
+from trainyard.author.values import origin_of
 from trainyard.errors import UsageError
 from trainyard.foundation.configs import STEP_CONFIGS
 from trainyard.foundation.step_fields import step_fields

@@ -6,8 +6,9 @@ import pytest
 
 from trainyard.author.profiles import profile_names
 from trainyard.author.project import Project
+from trainyard.author.related_lines import relate
 from trainyard.author.rendering import RenderedFile, render
-from trainyard.author.source_maps import LineSource, relate
+from trainyard.author.source_maps import LineSource
 from trainyard.author.writing import write
 from trainyard.spec.diagnostic import Diagnostic, Span
 

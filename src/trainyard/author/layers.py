@@ -10,7 +10,7 @@ from typing import Any
 from trainyard.author import rule_ids
 from trainyard.author.project import Project
 from trainyard.author.settings import COMMAND_LINE, as_argument
-from trainyard.author.written import written
+from trainyard.author.values import written
 from trainyard.foundation.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Document, Node, describe, read_document, require_mapping

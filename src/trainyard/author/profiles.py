@@ -15,7 +15,7 @@ from trainyard.author.layers import KeyPath, Layers, read_layers
 from trainyard.author.profile_schema import check_against_schema
 from trainyard.author.project import Project
 from trainyard.author.settings import COMMAND_LINE, as_argument
-from trainyard.author.written import origin_of, written
+from trainyard.author.values import origin_of, written
 from trainyard.catalogue.skus import Sku, UnknownSku, closest_current, find_sku
 from trainyard.errors import UsageError, unknown_name
 from trainyard.foundation.configs import STEP_CONFIGS

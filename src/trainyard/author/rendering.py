@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from jinja2 import Environment
 
 from trainyard.author import rule_ids
 from trainyard.author.header import JSON_BEGINNING, JSON_SUFFIX, LINES, Header, content_lines_in_header, digest
@@ -19,11 +21,8 @@ from trainyard.author.source_maps import SourceMap, map_sources
 from trainyard.author.step_descriptions import step_descriptions
 from trainyard.author.template_errors import explaining_errors
 from trainyard.author.templates import SUFFIX, TemplateSet, names_of_rendered, template_names
-from trainyard.author.written import origin_of, written
+from trainyard.author.values import origin_of, written
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 
 @dataclass(frozen=True)
@@ -79,10 +78,10 @@ def render(
     return Rendering(project, profile, root, files)
 
 
-def _render_one(environment: Environment, project: Project, profile: Profile, root: Path, template: str) -> str:
+def _render_one(templates: Environment, project: Project, profile: Profile, root: Path, template: str) -> str:
     context = context_of(project, profile, root, template)
     with explaining_errors(project, template, context):
-        return environment.get_template(template).render(context)
+        return templates.get_template(template).render(context)
 
 
 def _with_header(

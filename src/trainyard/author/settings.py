@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainyard.author.yaml_text import yaml_scalar
+from trainyard.author.values import yaml_scalar
 from trainyard.errors import UsageError
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import parse_document

@@ -16,8 +16,7 @@ from jinja2.utils import missing
 
 from trainyard.author.header import digest
 from trainyard.author.project import Project
-from trainyard.author.written import origin_of, written
-from trainyard.author.yaml_text import wrap, yaml_list, yaml_scalar
+from trainyard.author.values import origin_of, wrap, written, yaml_list, yaml_scalar
 
 SUFFIX = ".j2"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainyard.author.rule_meanings import MEANINGS
+from trainyard.author.rule_ids import MEANINGS
 from trainyard.lint.explanation import as_list, as_text, find_rule
 from trainyard.lint.rules import RULES
 

@@ -197,7 +197,7 @@ def _with_template_lines(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
             places_by_project.setdefault(project, []).append(place)
     found = list(diagnostics)
     for project, places in places_by_project.items():
-        from trainyard.author.source_maps import relate
+        from trainyard.author.related_lines import relate
 
         for place, related in zip(places, relate([found[place] for place in places], project), strict=True):
             found[place] = related

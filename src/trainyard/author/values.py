@@ -1,4 +1,7 @@
-"""Values as YAML text on one line, written so that YAML 1.1 (what Azure ML reads) gives the same value back."""
+"""Values in templates: each remembers where it was written, and becomes YAML text that reads back as the same value.
+
+A rendered line can so name the line of the profile behind it. YAML is version 1.1 here: that is what Azure ML reads.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,56 @@ import math
 import re
 import textwrap
 from collections.abc import Iterable
+from typing import Any
+
+from trainyard.spec.diagnostic import Span
 
 _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+@-]*(:[A-Za-z0-9_./+@-]+)*|[1-9][0-9]*[A-Za-z]+")
 # What YAML refuses as it is, or takes for a line's end.
 _UNPRINTABLE = re.compile(r"[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 # Words that YAML 1.1 takes for booleans and nothing, and what begins like a number.
 _NOT_TEXT = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+
+
+class WrittenText(str):
+    """A text with the place it was written at."""
+
+    origin: Span
+
+
+class WrittenInteger(int):
+    """A whole number with the place it was written at; products keep it."""
+
+    origin: Span
+
+    def __mul__(self, other: int) -> int:
+        return written(int(self) * int(other), self.origin)  # type: ignore[no-any-return]
+
+    __rmul__ = __mul__
+
+
+class WrittenNumber(float):
+    """A number with the place it was written at."""
+
+    origin: Span
+
+
+_TYPES: dict[type, Any] = {str: WrittenText, int: WrittenInteger, float: WrittenNumber}
+
+
+def written(value: Any, origin: Span | None) -> Any:
+    """The value with its origin; booleans and None, which Python lets nobody extend, and unknown origins stay bare."""
+    kind = _TYPES.get(type(value))
+    if origin is None or kind is None:
+        return value
+    marked = kind(value)
+    marked.origin = origin
+    return marked
+
+
+def origin_of(value: Any) -> Span | None:
+    """Where a value was written, when it knows."""
+    return value.origin if isinstance(value, (WrittenText, WrittenInteger, WrittenNumber)) else None
 
 
 def yaml_scalar(value: object) -> str:

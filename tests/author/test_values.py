@@ -5,7 +5,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.author.yaml_text import wrap, yaml_list, yaml_scalar
+from trainyard.author.values import wrap, yaml_list, yaml_scalar
 
 SCALARS = st.one_of(
     st.none(),

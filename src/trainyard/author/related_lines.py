@@ -1,0 +1,91 @@
+"""Findings in rendered files, with the template's and the profile's lines behind them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from trainyard.author.project import Project
+from trainyard.author.rendered_files import read_rendered
+from trainyard.author.rendering import RenderedFile, render
+from trainyard.author.templates import SUFFIX
+from trainyard.errors import UsageError
+from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
+
+
+def relate(diagnostics: Sequence[Diagnostic], project: Project) -> list[Diagnostic]:
+    """Add the template's and the profile's line to each finding that lies in a rendered file.
+
+    Files are rendered again for this, once each. Lines that were edited by hand since are told
+    apart from those that were not; where the profile or templates no longer render, findings stay as they are.
+    """
+    finder = _SourceFinder(project)
+    return [replace(each, related=(*each.related, *finder.related_of(each.span))) for each in diagnostics]
+
+
+class _SourceFinder:
+    """Finds the sources of lines in rendered files, rendering each profile once."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._lines: dict[Path, Callable[[int], tuple[Related, ...]]] = {}
+
+    def related_of(self, span: Span) -> tuple[Related, ...]:
+        if span.file not in self._lines:
+            self._lines[span.file] = self._line_sources(span.file)
+        return self._lines[span.file](span.line)
+
+    def _line_sources(self, file: Path) -> Callable[[int], tuple[Related, ...]]:
+        try:
+            on_disk = read_rendered(file)
+            if on_disk is None:
+                return lambda _: ()
+            target = Path(on_disk.header.template.removesuffix(SUFFIX))
+            root = file.resolve().parents[len(target.parts) - 1]
+            rendering = render(self._project, on_disk.header.profile, on_disk.header.settings, root)
+        except (SpecError, UsageError):
+            return lambda _: ()
+        rendered = rendering.files.get(root / target)
+        if rendered is None:
+            return lambda _: ()
+        return _sources_by_disk_line(rendered, on_disk.text)
+
+
+def _sources_by_disk_line(rendered: RenderedFile, text: str) -> Callable[[int], tuple[Related, ...]]:
+    """A function from a line on disk to its sources, also where the file was edited or has drifted since.
+
+    A line that was changed in its place still has a template line: that is where the change belongs. One that was
+    added has none.
+    """
+    here = {line: (line, "rendered from this line") for line in range(1, text.count("\n") + 2)}
+    if text != rendered.text:
+        here = _lines_since_rendered(text, rendered.text)
+
+    def related(line: int) -> tuple[Related, ...]:
+        if line not in here:
+            return ()
+        rendered_line, message = here[line]
+        source = rendered.source_map.source_of(rendered_line)
+        if source is None:
+            return ()
+        templates = (Related(source.template, message),) if source.template is not None else ()
+        return templates + tuple(Related(span, "the value comes from the profile") for span in source.profile)
+
+    return related
+
+
+def _lines_since_rendered(text: str, rendered_text: str) -> dict[int, tuple[int, str]]:
+    """For each line on disk, the line it was rendered as, and what to say of that."""
+    message_of = {
+        "equal": "rendered from this line",
+        "replace": "rendered from this line, and edited since: a change belongs here",
+    }
+    matcher = difflib.SequenceMatcher(None, text.split("\n"), rendered_text.split("\n"), autojunk=False)
+    return {
+        line + 1: (rendered_line + 1, message_of[kind])
+        for kind, start, end, rendered_start, rendered_end in matcher.get_opcodes()
+        if kind in message_of and end - start == rendered_end - rendered_start
+        for line, rendered_line in zip(range(start, end), range(rendered_start, rendered_end), strict=True)
+    }
