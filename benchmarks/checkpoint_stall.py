@@ -104,7 +104,7 @@ def _train(steps: int, rounds: int, folder: Path) -> None:
     from trainyard.steps.training.checkpoints.commit import Progress
     from trainyard.steps.training.engines.base import EngineParts
     from trainyard.steps.training.engines.ddp import DDPEngine
-    from trainyard.steps.training.randomness.determinism import seed_everything
+    from trainyard.steps.training.randomness import seed_everything
 
     def new_model() -> torch.nn.Module:
         model: torch.nn.Module = GPT2LMHeadModel(GPT2Config(**MODEL))
@@ -123,7 +123,7 @@ def _train(steps: int, rounds: int, folder: Path) -> None:
         def stretch(*, with_checkpoint: bool) -> tuple[float, float]:
             """Seconds on the clock, and of this rank's processor."""
             nonlocal saves
-            world.wait_for_all()
+            world.barrier()
             started, worked = time.perf_counter(), time.process_time()
             for step in range(steps):
                 with engine.micro_batch(is_last=True):
@@ -135,7 +135,7 @@ def _train(steps: int, rounds: int, folder: Path) -> None:
                     saves += 1
                     checkpoints.save(engine, Progress(step=saves))
             checkpoints.finish()
-            world.wait_for_all()
+            world.barrier()
             return time.perf_counter() - started, time.process_time() - worked
 
         stretch(with_checkpoint=True)  # the first one also makes the buffers

@@ -7,7 +7,7 @@ attention, blocks compiled one by one, fused AdamW, clipping, no activation chec
 the other in this process on the same model, batches and settings; accelerate and Lightning are left out where they are
 not installed. All choose deterministic algorithms, of attention too, as Trainyard's steps do unless told otherwise;
 what that costs is seen with --deterministic false. MFU = tokens/s x (6N + 12LHQT) / the device's peak
-(training/measuring/flops.py). Results go to benchmarks/results/gpu.json, or gpu_not_deterministic.json beside it.
+(training/observing/flops.py). Results go to benchmarks/results/gpu.json, or gpu_not_deterministic.json beside it.
 Without a GPU a tiny model runs through it as a test; nothing is called measured.
 """
 
@@ -34,12 +34,12 @@ from torch.nn import functional
 from results import RESULTS, save_results
 from trainyard.steps.runtime.entrypoint import end_process
 from trainyard.steps.runtime.world import World, join_world
-from trainyard.steps.training.engines.from_rank_zero import without_memory
-from trainyard.steps.training.guards.stopping import StopRequest
-from trainyard.steps.training.measuring.flops import flops_per_token, peak_flops_per_second
-from trainyard.steps.training.measuring.measures import Work
-from trainyard.steps.training.randomness.determinism import ask_for_determinism
+from trainyard.steps.training.engines.rank_zero_model import without_memory
+from trainyard.steps.training.observing.flops import flops_per_token, peak_flops_per_second
+from trainyard.steps.training.observing.measures import Work
+from trainyard.steps.training.randomness import ask_for_determinism
 from trainyard.steps.training.samples.batches import Tensors
+from trainyard.steps.training.stopping import StopRequest
 from whole_loop import InMemoryTask, Loop, whole_loop
 
 LEARNING_RATE, WEIGHT_DECAY, CLIP_NORM = 3e-4, 0.1, 1.0

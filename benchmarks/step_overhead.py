@@ -41,9 +41,9 @@ from torch.nn.parallel import DistributedDataParallel
 from results import save_results
 from trainyard.steps.runtime.entrypoint import end_process
 from trainyard.steps.runtime.world import World, join_world
-from trainyard.steps.training.guards.stopping import StopRequest
-from trainyard.steps.training.randomness.determinism import ask_for_determinism
+from trainyard.steps.training.randomness import ask_for_determinism
 from trainyard.steps.training.samples.batches import Tensors
+from trainyard.steps.training.stopping import StopRequest
 from whole_loop import InMemoryTask, Loop, whole_loop
 
 WORLD_SIZE = 2

@@ -22,19 +22,19 @@ from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.checkpoints.commit import Progress
 from trainyard.steps.training.engines.base import EngineParts
 from trainyard.steps.training.engines.ddp import DDPEngine
-from trainyard.steps.training.guards.hang_watch import HangWatch
-from trainyard.steps.training.guards.stopping import StopRequest
-from trainyard.steps.training.guards.unhealthy_steps import LossSpikes, NonfiniteGuard
 from trainyard.steps.training.loop import TrainingRun, train
-from trainyard.steps.training.measuring.measures import StepMeasures, Work
-from trainyard.steps.training.measuring.profiler import StepProfiler
-from trainyard.steps.training.measuring.recorder import Recorder
-from trainyard.steps.training.measuring.step_clock import StepClock
-from trainyard.steps.training.optimizing.precision import Precision
-from trainyard.steps.training.optimizing.schedule import WarmupThenCosine
-from trainyard.steps.training.randomness.determinism import seed_everything
+from trainyard.steps.training.observing.hang_watch import HangWatch
+from trainyard.steps.training.observing.measures import StepMeasures, Work
+from trainyard.steps.training.observing.profiler import StepProfiler
+from trainyard.steps.training.observing.recorder import Recorder
+from trainyard.steps.training.observing.step_clock import StepClock
+from trainyard.steps.training.observing.unhealthy_steps import LossSpikes, NonfiniteGuard
+from trainyard.steps.training.optimizer import WarmupThenCosine
+from trainyard.steps.training.precision import Precision
+from trainyard.steps.training.randomness import seed_everything
 from trainyard.steps.training.samples.batches import MicroBatch, Tensors
 from trainyard.steps.training.samples.plan import Step, TrainingPlan
+from trainyard.steps.training.stopping import StopRequest
 from trainyard.steps.training.tasks.base import Task
 
 Loop = Callable[[Iterator[Tensors]], None]

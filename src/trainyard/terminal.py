@@ -58,12 +58,6 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
         click.echo(f"  {label:<18}{text}")
 
 
-def describe_os_error(error: OSError) -> str:
-    """Return what the system refused, in one line: the file, and the reason."""
-    where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{(error.strerror or str(error)).lower()}"
-
-
 def short(path: Path) -> Path:
     """Return the path relative to the working directory if it is below it, else unchanged."""
     absolute = Path(os.path.abspath(path))

@@ -14,7 +14,8 @@ from trainyard.cli.machines import doctor, skus
 from trainyard.cli.parameters import VerbGroup
 from trainyard.cli.planning import graph, plan
 from trainyard.cli.running import run, runs
-from trainyard.terminal import colour_choice, describe_os_error, fail, print_diagnostics, write_out_unencodable
+from trainyard.foundation.os_errors import describe_os_error
+from trainyard.terminal import colour_choice, fail, print_diagnostics, write_out_unencodable
 
 _INTERRUPTED = 130
 """128 + SIGINT, as shells report Ctrl-C."""

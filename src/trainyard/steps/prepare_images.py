@@ -47,7 +47,7 @@ def prepare(settings: PrepareImages) -> int:
 
 
 def _write_split(dataset: DatasetWriter, name: str, part: ImagePart, sample_ids: SampleIds) -> None:
-    from trainyard.steps.runtime.progress_lines import ProgressLines
+    from trainyard.steps.runtime.long_work import ProgressLines
 
     progress = ProgressLines("wrote", len(sample_ids), f"{name} images")
     with dataset.split(name) as split:

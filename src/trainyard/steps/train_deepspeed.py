@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def train_deepspeed(settings: TrainDeepSpeed) -> int:
     """Train with the DeepSpeed engine."""
-    from trainyard.steps.training.guards.stopping import StopRequest
+    from trainyard.steps.training.stopping import StopRequest
 
     # First, since what comes next imports torch, for seconds.
     stop_request = StopRequest.of(settings)

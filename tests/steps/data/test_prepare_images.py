@@ -15,13 +15,13 @@ import pytest
 from PIL import Image
 from rank_processes import clean_environment
 
+from trainyard.foundation.os_errors import describe_os_error
 from trainyard.resources import schema_file
 from trainyard.steps import prepare_images
 from trainyard.steps.data.dataset.manifest import Manifest, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.dataset.shard_files import require_digests
-from trainyard.steps.runtime.entrypoint import describe_os_error
-from trainyard.steps.runtime.json_files import write_json
+from trainyard.steps.runtime.files import write_json
 
 RANDOM = np.random.default_rng(0)
 
@@ -402,7 +402,7 @@ def test_a_full_disk_is_named_and_leaves_no_dataset(tmp_path: Path) -> None:
     )
     assert result.returncode == 1
     assert result.stderr == (
-        f"trainyard.steps.prepare_images: error: {tmp_path}/out/train-00000.images.bin: File too large\n"
+        f"trainyard.steps.prepare_images: error: {tmp_path}/out/train-00000.images.bin: file too large\n"
     )
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -410,14 +410,14 @@ def test_a_full_disk_is_named_and_leaves_no_dataset(tmp_path: Path) -> None:
 def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left on device") as failure:
         write_json(Path("/dev/full"), {"a": 1})
-    assert describe_os_error(failure.value) == "/dev/full: No space left on device"
+    assert describe_os_error(failure.value) == "/dev/full: no space left on device"
 
 
 def test_a_read_only_output_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     assert prepare(tmp_path / "file" / "out") == 1
     said = capsys.readouterr().err
-    assert said == f"trainyard.steps.prepare_images: error: {tmp_path}/file/out: Not a directory\n"
+    assert said == f"trainyard.steps.prepare_images: error: {tmp_path}/file/out: not a directory\n"
 
 
 def test_nothing_left_for_training(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from trainyard.steps.runtime.worker_processes import in_processes
+from trainyard.steps.runtime.long_work import in_processes
 
 HAND_OUT_WORK_AND_WAIT = """
 import time
-from trainyard.steps.runtime.worker_processes import in_processes
+from trainyard.steps.runtime.long_work import in_processes
 
 for _ in in_processes(abs, range(100), 2, "counted"):
     print("at work", flush=True)

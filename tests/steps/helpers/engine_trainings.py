@@ -26,7 +26,7 @@ from trainyard.steps.data.sample_order.order import SampleOrder
 from trainyard.steps.runtime.entrypoint import end_process
 from trainyard.steps.runtime.world import World, join_world
 from trainyard.steps.training.engines.base import Engine, EngineParts
-from trainyard.steps.training.randomness.determinism import seed_everything
+from trainyard.steps.training.randomness import seed_everything
 from trainyard.steps.training.samples.batches import as_tensors
 from trainyard.steps.training.samples.plan import TrainingPlan
 from trainyard.steps.training.tasks.base import TaskSettings

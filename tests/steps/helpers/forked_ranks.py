@@ -114,7 +114,7 @@ def _serve(*, with_deepspeed: bool) -> None:
     for name in _IMPORTED_BEFORE:
         __import__(name)
     if with_deepspeed:
-        from trainyard.steps.training.engines.deepspeed.library import import_deepspeed
+        from trainyard.steps.training.engines.deepspeed.start import import_deepspeed
 
         import_deepspeed()
     threads = len(os.listdir("/proc/self/task"))

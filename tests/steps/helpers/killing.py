@@ -15,7 +15,7 @@ from forked_ranks import RankServer, send_signal
 from rank_processes import training_arguments
 
 from trainyard.steps.training.checkpoints.commit import COMMIT_FILE
-from trainyard.steps.training.checkpoints.retention import checkpoint_folders
+from trainyard.steps.training.checkpoints.folders import checkpoint_folders
 
 STOPPED = 75
 _KILLS_OF_ONE_TRAINING = 8

@@ -10,9 +10,13 @@ import torch
 
 from trainyard.steps.training.checkpoints.commit import Commit, Progress, SavedFile, write_commit
 from trainyard.steps.training.checkpoints.durable_files import write_durably
-from trainyard.steps.training.checkpoints.host_copy import HostCopy
-from trainyard.steps.training.checkpoints.own_part import own_part
-from trainyard.steps.training.checkpoints.state_files import in_file_order, state_file_header, state_file_name
+from trainyard.steps.training.checkpoints.saving import HostCopy
+from trainyard.steps.training.checkpoints.state_files import (
+    in_file_order,
+    share_to_write,
+    state_file_header,
+    state_file_name,
+)
 from trainyard.steps.training.engines.base import Engine
 from trainyard.steps.training.fragments import Fragment, whole_tensor
 from trainyard.steps.training.samples.plan import even_part
@@ -93,7 +97,9 @@ def write_as_ranks(folder: Path, tensors: Tensors, world_size: int, progress: Pr
     folder.mkdir(parents=True)
     files = {}
     for rank in range(world_size):
-        pieces = in_file_order(own_part(fragments_of(tensors, rank, world_size, divided=divided), rank, world_size))
+        pieces = in_file_order(
+            share_to_write(fragments_of(tensors, rank, world_size, divided=divided), rank, world_size)
+        )
         copy = HostCopy(torch.device("cpu"))
         copy.begin(pieces, pieces)
         name = state_file_name(rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 from trainyard.foundation.configs import STEP_CONFIGS, PrepareImages, PrepareText, TrainDDP
 from trainyard.foundation.step_fields import input_folder, output_folder, parameter, step_fields
 from trainyard.steps.runtime.flags import parse_flags
-from trainyard.steps.runtime.settings_table import settings_table
+
+ROOT = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ def test_help_shows_defaults_and_an_example(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_table_of_settings() -> None:
+    settings_table = runpy.run_path(str(ROOT / "docs" / "generate.py"))["settings_table"]
     assert settings_table(Bake).splitlines() == [
         "| flag | takes | default | what it does |",
         "|---|---|---|---|",

@@ -12,7 +12,7 @@ import torch
 
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import join_world, lost_connections_explained, read_rank_variables
-from trainyard.steps.training.randomness.random_state import random_state, restore_random_state
+from trainyard.steps.training.randomness import random_state, restore_random_state
 
 COMPLETE = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "MASTER_ADDR": "10.0.0.4", "MASTER_PORT": "6105"}
 
@@ -46,7 +46,7 @@ def test_a_world_of_one_sums_and_gathers_like_any_other() -> None:
         assert world.is_main
         assert world.sum(torch.tensor([2.0])).tolist() == [2.0]
         assert world.gather("thing") == ["thing"]
-        assert world.from_main(Path("a")) == Path("a")
+        assert world.broadcast(Path("a")) == Path("a")
     assert not torch.distributed.is_initialized()
 
 

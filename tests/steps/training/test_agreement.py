@@ -17,7 +17,7 @@ from trainyard.foundation.batch_arithmetic import divide_batch
 from trainyard.steps import train_ddp, train_fsdp
 from trainyard.steps.runtime.world import World, join_world
 from trainyard.steps.training.agreement import AgreedStep, Agreement, TakenStep
-from trainyard.steps.training.measuring.step_clock import StepMarks
+from trainyard.steps.training.observing.step_clock import StepMarks
 from trainyard.steps.training.samples.plan import TrainingPlan
 
 PLAN = TrainingPlan(1000, divide_batch(10, 10, 1), epochs=1)

@@ -24,12 +24,11 @@ from safetensors.torch import load_file
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World, join_world
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
+from trainyard.steps.training.checkpoints.collectives import Ranks
 from trainyard.steps.training.checkpoints.commit import BrokenCheckpoint, Progress, read_commit
-from trainyard.steps.training.checkpoints.own_part import own_part
-from trainyard.steps.training.checkpoints.reader import StateReader
-from trainyard.steps.training.checkpoints.restoring import restore_engine
-from trainyard.steps.training.checkpoints.retention import checkpoint_folders, keep_newest_and_best
-from trainyard.steps.training.checkpoints.together import Ranks
+from trainyard.steps.training.checkpoints.folders import checkpoint_folders, keep_newest_and_best
+from trainyard.steps.training.checkpoints.restoring import StateReader, restore_engine
+from trainyard.steps.training.checkpoints.state_files import share_to_write
 from trainyard.steps.training.fragments import Fragment, whole_tensor
 
 MIB = 1 << 20
@@ -68,7 +67,7 @@ def test_what_every_rank_has_is_written_once_in_even_shares(
 ) -> None:
     tensors = {f"model/{index}": torch.empty(size, dtype=torch.uint8).to(dtype) for index, size in enumerate(sizes)}
     fragments = [whole_tensor(key, tensor) for key, tensor in tensors.items()]
-    shares = [own_part(fragments, rank, world_size) for rank in range(world_size)]
+    shares = [share_to_write(fragments, rank, world_size) for rank in range(world_size)]
     for key, tensor in tensors.items():
         pieces = sorted((piece.start, piece.stop) for share in shares for piece in share if piece.key == key)
         bounds = [0, *(stop for _, stop in pieces)]
@@ -85,7 +84,7 @@ def test_what_only_one_rank_has_is_written_by_that_rank() -> None:
     tensors = some_tensors(0)
     for rank in range(3):
         divided = fragments_of(tensors, rank, 3, divided=True)
-        assert own_part(divided, rank, 3) == [fragment for fragment in divided if fragment.values.numel()]
+        assert share_to_write(divided, rank, 3) == [fragment for fragment in divided if fragment.values.numel()]
 
 
 # What lies on disk
@@ -271,7 +270,7 @@ def test_what_the_file_system_does_not_give_now_is_not_taken_for_broken(tmp_path
         file = tmp_path / "step-00000007" / name
         aside = file.rename(tmp_path / name)
         file.symlink_to(file)
-        with pytest.raises(StepError, match=f"{name}: Too many levels of symbolic links") as refused:
+        with pytest.raises(StepError, match=f"{name}: too many levels of symbolic links") as refused:
             checkpoints(tmp_path, world).choose("auto")
         assert not isinstance(refused.value, BrokenCheckpoint)
         aside.replace(file)
@@ -331,7 +330,7 @@ def test_old_checkpoints_stay_when_they_cannot_be_looked_at(tmp_path: Path, caps
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     said = capsys.readouterr().out
-    assert said == f"warning: old checkpoints cannot be looked at, and stay: {tmp_path}: Too many open files\n"
+    assert said == f"warning: old checkpoints cannot be looked at, and stay: {tmp_path}: too many open files\n"
     assert steps_in(tmp_path) == [1, 2, 3]
 
 
@@ -357,7 +356,7 @@ def test_a_checkpoint_that_cannot_be_written_is_said_and_the_training_goes_on(
     assert saving.is_best({"loss": 0.6}), "the better one is not there"
     assert capsys.readouterr().out == (
         "warning: the checkpoint of step 2 could not be written, and the training goes on without it: "
-        f"{tmp_path}/step-00000002/state-rank-00000.safetensors: File too large\n"
+        f"{tmp_path}/step-00000002/state-rank-00000.safetensors: file too large\n"
     )
     assert saving.failed_saves == 1
     assert steps_in(tmp_path) == [1], "what was written of it is gone, and the one before is there"
@@ -367,7 +366,7 @@ def test_a_checkpoint_that_cannot_be_written_is_said_and_the_training_goes_on(
 
 
 def test_the_last_checkpoint_must_be_written(tmp_path: Path, world: World, small_files_only: None) -> None:
-    with pytest.raises(StepError, match=r"state-rank-00000\.safetensors: File too large"):
+    with pytest.raises(StepError, match=r"state-rank-00000\.safetensors: file too large"):
         checkpoints(tmp_path, world).save(NumbersEngine(some_tensors(0, width=500)), at(2), wait=True)
     assert steps_in(tmp_path) == []
 
@@ -375,12 +374,12 @@ def test_the_last_checkpoint_must_be_written(tmp_path: Path, world: World, small
 WAIT_FOR_RANK_1 = """
 import time
 from trainyard.steps.runtime.entrypoint import end_process
-from trainyard.steps.training.checkpoints.together import Ranks
+from trainyard.steps.training.checkpoints.collectives import Ranks
 from trainyard.steps.runtime.world import join_world
 
 world = join_world(3)
 ranks = Ranks(world)
-world.wait_for_all()
+world.barrier()
 if world.is_main:
     try:
         ranks.each(lambda: None)
@@ -476,7 +475,7 @@ def test_all_ranks_hear_that_one_ranks_disk_is_full(
         exit_codes = server.wait()
     said = (tmp_path / "log").read_text()
     folder = tmp_path / "out" / "checkpoints"
-    refused = "state-rank-00001.safetensors: File too large (rank 1)"
+    refused = "state-rank-00001.safetensors: file too large (rank 1)"
     goes_on = "warning: the checkpoint of step 4 could not be written, and the training goes on without it"
     assert f"{goes_on}: {folder}/step-00000004/{refused}" in said
     assert exit_codes == [exit_code] * 2, said

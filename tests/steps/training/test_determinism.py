@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.randomness.determinism import ask_for_determinism, deterministic_backward
+from trainyard.steps.training.randomness import ask_for_determinism, deterministic_backward
 
 
 class PutsGradient(torch.autograd.Function):

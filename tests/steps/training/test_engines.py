@@ -16,15 +16,15 @@ from safetensors.torch import load_file
 from torch.nn import functional
 
 from trainyard.steps.training.engines.blocks import find_blocks, find_separate_blocks
-from trainyard.steps.training.engines.from_rank_zero import without_memory
-from trainyard.steps.training.optimizing.loss_scale import LossScale
-from trainyard.steps.training.optimizing.optimizer import (
+from trainyard.steps.training.engines.rank_zero_model import without_memory
+from trainyard.steps.training.optimizer import (
     gradient_seed,
     new_optimizer,
     optimizer_step,
     step_decided_on_device,
     step_decided_on_host,
 )
+from trainyard.steps.training.precision import LossScale
 
 Found = dict[str, dict[str, bool]]
 
@@ -145,7 +145,7 @@ def test_a_model_that_needs_numbers_while_it_is_built_loses_its_memory_too() -> 
 
 IMPORTS_THE_COMPILER = """
 import torch
-from trainyard.steps.training.engines.from_rank_zero import without_memory
+from trainyard.steps.training.engines.rank_zero_model import without_memory
 
 def new_model():
     print("building")

@@ -20,9 +20,9 @@ from trainyard.steps import train_ddp
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import RankVariables
 from trainyard.steps.training.agreement import AgreedStep
-from trainyard.steps.training.guards.hang_watch import HangWatch, Place, late_ranks
-from trainyard.steps.training.guards.unhealthy_steps import LossSpikes, NonfiniteGuard
-from trainyard.steps.training.measuring.step_clock import StepTimes
+from trainyard.steps.training.observing.hang_watch import HangWatch, Place, late_ranks
+from trainyard.steps.training.observing.step_clock import StepTimes
+from trainyard.steps.training.observing.unhealthy_steps import LossSpikes, NonfiniteGuard
 from trainyard.steps.training.samples.plan import TrainingPlan
 
 PLAN = TrainingPlan(1000, divide_batch(10, 10, 1), epochs=1)

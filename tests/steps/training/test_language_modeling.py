@@ -22,7 +22,7 @@ from trainyard.steps import evaluate, prepare_text, train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.engines.from_rank_zero import without_memory
+from trainyard.steps.training.engines.rank_zero_model import without_memory
 from trainyard.steps.training.tasks.base import SampleRequest, TaskSettings
 from trainyard.steps.training.tasks.language_modeling import LanguageModeling
 

@@ -16,10 +16,10 @@ from trainyard.foundation.batch_arithmetic import divide_batch
 from trainyard.steps import train_ddp
 from trainyard.steps.runtime.world import join_world
 from trainyard.steps.training.agreement import AgreedStep
-from trainyard.steps.training.measuring.flops import flops_per_token, multiplying_parameters, peak_flops_per_second
-from trainyard.steps.training.measuring.measures import StepMeasures, Work, percentiles
-from trainyard.steps.training.measuring.recorder import Recorder
-from trainyard.steps.training.measuring.step_clock import StepTimes
+from trainyard.steps.training.observing.flops import flops_per_token, multiplying_parameters, peak_flops_per_second
+from trainyard.steps.training.observing.measures import StepMeasures, Work, percentiles
+from trainyard.steps.training.observing.recorder import Recorder
+from trainyard.steps.training.observing.step_clock import StepTimes
 from trainyard.steps.training.samples.plan import TrainingPlan
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"

@@ -12,8 +12,8 @@ import pytest
 from rank_processes import training_arguments
 
 from trainyard.steps import train_ddp
-from trainyard.steps.training.measuring.metrics import MetricsFile
-from trainyard.steps.training.measuring.mlflow_log import MlflowLog
+from trainyard.steps.training.observing.metrics_file import MetricsFile
+from trainyard.steps.training.observing.mlflow_log import MlflowLog
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_a_training_that_fails_while_starting_closes_what_it_opened(
     (tmp_path / "samples").write_text("in the way")
     arguments = training_arguments(digits, tmp_path, "tiny_task:TinyTask", "--record-samples", tmp_path / "samples")
     assert train_ddp.main([str(argument) for argument in arguments]) == 1
-    assert f"{tmp_path}/samples: File exists" in capsys.readouterr().err
+    assert f"{tmp_path}/samples: file exists" in capsys.readouterr().err
     client = MlflowClient()
     (run,) = client.search_runs([client.get_experiment_by_name("spine").experiment_id])
     assert run.info.status == "FAILED"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from trainyard.foundation.batch_arithmetic import divide_batch
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.optimizing.schedule import WarmupThenCosine
+from trainyard.steps.training.optimizer import WarmupThenCosine
 from trainyard.steps.training.samples.plan import TrainingPlan, even_part
 
 

@@ -17,7 +17,7 @@ from rank_processes import clean_environment, free_port, rank_variables, run_ran
 from safetensors.torch import load_file
 
 from trainyard.steps import evaluate
-from trainyard.steps.training.checkpoints.retention import checkpoint_folders
+from trainyard.steps.training.checkpoints.folders import checkpoint_folders
 
 pytestmark = pytest.mark.slow
 
@@ -227,6 +227,6 @@ def test_a_full_disk_ends_a_training_with_one_line(digits: Path, tmp_path: Path)
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"trainyard.steps.train_ddp: error: {tmp_path}/checkpoints/step-00000021/")
-    assert "File too large" in line
+    assert "file too large" in line
     assert not (tmp_path / "checkpoints" / "step-00000021" / "commit.json").exists()
     assert os.listdir(tmp_path / "model") == []

@@ -18,7 +18,7 @@ from rank_processes import training_arguments
 from safetensors import safe_open
 
 from trainyard.steps.training.checkpoints.commit import Commit, read_commit
-from trainyard.steps.training.checkpoints.retention import step_folder
+from trainyard.steps.training.checkpoints.folders import step_folder
 
 pytestmark = pytest.mark.slow
 

@@ -17,9 +17,9 @@ from trainyard.foundation.batch_arithmetic import divide_batch
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.sample_order.order import SampleOrder
+from trainyard.steps.training.observing.sample_record import SampleRecord
 from trainyard.steps.training.samples.batches import MicroBatch, TrainingBatches
 from trainyard.steps.training.samples.plan import Step, TrainingPlan
-from trainyard.steps.training.samples.sample_record import SampleRecord
 
 SEED, GLOBAL_BATCH = 11, 64
 

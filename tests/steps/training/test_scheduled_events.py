@@ -16,8 +16,8 @@ from rank_processes import free_port, start_ranks, training_arguments
 
 from trainyard.steps import train_ddp
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.checkpoints.retention import checkpoint_folders
-from trainyard.steps.training.guards.scheduled_events import AZURE_URL, ScheduledEvents, announced_end, choose_url
+from trainyard.steps.training.checkpoints.folders import checkpoint_folders
+from trainyard.steps.training.stopping import AZURE_URL, ScheduledEvents, announced_end, choose_url
 
 MACHINE = "cluster_a1b2_7"
 
@@ -121,7 +121,7 @@ def test_a_notice_comes_within_two_seconds(service: MetadataService) -> None:
 def test_an_answer_that_is_no_http_is_said_and_asked_again(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainyard.steps.training.guards.scheduled_events._ASK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("trainyard.steps.training.stopping._ASK_AGAIN_SECONDS", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(10)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/metadata/scheduledevents"

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from trainyard.steps import prepare_images, train_ddp
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
-from trainyard.steps.training.checkpoints.retention import checkpoint_folders
+from trainyard.steps.training.checkpoints.folders import checkpoint_folders
 
 
 def train(data: Path, out: Path, task: str, *more: object) -> int:

@@ -316,7 +316,7 @@ def test_a_checkpoint_of_another_training(digits: Path, tmp_path: Path, capsys: 
 
 def test_an_output_that_cannot_be_written(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "checkpoints").write_text("in the way")
-    assert complaint(capsys, digits, tmp_path) == f"{tmp_path}/checkpoints: File exists"
+    assert complaint(capsys, digits, tmp_path) == f"{tmp_path}/checkpoints: file exists"
 
 
 def test_a_model_of_transformers_is_trained_saved_and_tuned_further(

@@ -16,13 +16,12 @@ from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.evaluation.confusion import Counts, class_figures, draw_confusion_matrix
 from trainyard.steps.evaluation.whole_split import evaluate_split
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.json_files import write_json
-from trainyard.steps.runtime.outputs import require_writable
+from trainyard.steps.runtime.files import require_writable, write_json
 from trainyard.steps.runtime.versions import banner
 from trainyard.steps.runtime.world import World, join_world, lost_connections_explained, read_rank_variables
-from trainyard.steps.training.measuring.mlflow_log import MlflowLog
-from trainyard.steps.training.optimizing.precision import Precision
-from trainyard.steps.training.randomness.determinism import ask_for_determinism
+from trainyard.steps.training.observing.mlflow_log import MlflowLog
+from trainyard.steps.training.precision import Precision
+from trainyard.steps.training.randomness import ask_for_determinism
 from trainyard.steps.training.tasks import find_task
 from trainyard.steps.training.tasks.base import Sample, SampleRequest, Task, TaskSettings
 
@@ -38,7 +37,7 @@ def run_evaluation(settings: Evaluate) -> int:
     rank = read_rank_variables(os.environ).rank
     require_writable([settings.evaluation], rank)
     with lost_connections_explained(rank), join_world(settings.process_group_timeout_seconds) as world:
-        world.say(banner(world.device, world.size))
+        world.log(banner(world.device, world.size))
         ask_for_determinism()
         precision = Precision(settings.precision, world.device)
         sums = evaluate_split(task, model.to(world.device), split, world, precision, settings.micro_batch_size)
@@ -122,7 +121,7 @@ def _write_confusion(settings: Evaluate, manifest: Manifest, matrix: Counts, fig
 
 def _say_figures(world: World, settings: Evaluate, figures: Mapping[str, float], samples: int) -> None:
     text = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
-    world.say(f"{settings.split}: {text} on {samples} samples; {settings.evaluation}")
+    world.log(f"{settings.split}: {text} on {samples} samples; {settings.evaluation}")
 
 
 def _hold_to_limits(settings: Evaluate, figures: Mapping[str, float]) -> None:

@@ -11,7 +11,7 @@ import torch
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreement import LateSum
-from trainyard.steps.training.optimizing.precision import Precision
+from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.samples.batches import Prefetched, Tensors, as_tensors, to_device
 from trainyard.steps.training.samples.plan import even_part
 from trainyard.steps.training.tasks.base import Task, require_sums

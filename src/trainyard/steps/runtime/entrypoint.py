@@ -9,18 +9,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
+from trainyard.foundation.os_errors import describe_os_error
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.flags import parse_flags
 
 Config = TypeVar("Config")
 
-STOPPED_EXIT_CODE = 75
-"""A training that was told to stop and committed a checkpoint: not a success, and worth another attempt.
-
-The number is EX_TEMPFAIL of sysexits.h: a temporary failure, the same command should be tried again.
-"""
-
-_MENDABLE_OS_ERRORS = frozenset(
+_USER_OS_ERRORS = frozenset(
     {
         errno.EACCES,
         errno.EDQUOT,
@@ -52,7 +47,7 @@ def run_step(
     except StepError as mistake:
         return _report(program, str(mistake))
     except OSError as failure:
-        if failure.errno not in _MENDABLE_OS_ERRORS:
+        if failure.errno not in _USER_OS_ERRORS:
             raise
         return _report(program, describe_os_error(failure))
     except KeyboardInterrupt:
@@ -69,12 +64,6 @@ def end_process(exit_code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)
-
-
-def describe_os_error(failure: OSError) -> str:
-    """One line for what the operating system refused: the file, where it is known, and why."""
-    reason = os.strerror(failure.errno) if failure.errno else str(failure)
-    return f"{failure.filename}: {reason}" if failure.filename else reason
 
 
 def _report(program: str, message: str, exit_code: int = 1) -> int:

@@ -1,7 +1,14 @@
-"""What a user can mend: the one kind of error that a step reports in a line instead of with a traceback."""
+"""How a step may end other than well: an error that its user can fix, and a stop that was asked for."""
 
 from __future__ import annotations
 
+STOPPED_EXIT_CODE = 75
+"""The exit code of a training that was asked to stop and committed a checkpoint: start the same command again.
+
+The number is EX_TEMPFAIL of sysexits.h, a temporary failure.
+"""
+
 
 class StepError(ValueError):
-    """A mistake in what the step was given, or in the machine beneath it; the message says what would be right."""
+    """A mistake in what the step was given, or in the machine beneath it. A step reports it in one line, which says
+    how to fix it, without a traceback."""

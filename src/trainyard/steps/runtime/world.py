@@ -91,7 +91,7 @@ class World:
         """Whether this is rank 0, which prints, logs and commits for all."""
         return self.rank == 0
 
-    def say(self, message: str) -> None:
+    def log(self, message: str) -> None:
         """Print a line, from rank 0 only."""
         if self.is_main:
             print(message, flush=True)
@@ -107,13 +107,13 @@ class World:
         dist.all_gather_object(things, thing)
         return things
 
-    def from_main(self, thing: Thing) -> Thing:
+    def broadcast(self, thing: Thing) -> Thing:
         """What rank 0 gave, on every rank."""
         box = [thing]
         dist.broadcast_object_list(box, src=0)
         return box[0]
 
-    def wait_for_all(self) -> None:
+    def barrier(self) -> None:
         """Return once every rank has come here."""
         self.sum(torch.zeros(1, device=self.device))
         if self.device.type == "cuda":
@@ -125,7 +125,7 @@ class World:
     def __exit__(self, exception_type: object, *_: object) -> None:
         """Leave together when all went well; else at once, so that the others notice."""
         if exception_type is None:
-            self.wait_for_all()
+            self.barrier()
         # NCCL may wait for ranks that are gone; the process ends soon in any case.
         if exception_type is None or self.device.type == "cpu":
             # Also those that engines and checkpoints made beside the one of all.

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from trainyard.steps.runtime.world import World
-from trainyard.steps.training.measuring.step_clock import StepMarks, StepTimes
+from trainyard.steps.training.observing.step_clock import StepMarks, StepTimes
 from trainyard.steps.training.samples.plan import Step
 
 _LONG_OWN_SECONDS = 0.5

@@ -15,21 +15,19 @@ from trainyard.steps.training.agreement import AgreedStep, Agreement, TakenStep
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.checkpoints.commit import Progress
 from trainyard.steps.training.engines.base import Engine
-from trainyard.steps.training.guards.hang_watch import HangWatch
-from trainyard.steps.training.guards.stopping import StopRequest
-from trainyard.steps.training.guards.unhealthy_steps import LossSpikes, NonfiniteGuard
-from trainyard.steps.training.measuring.measures import StepMeasures
-from trainyard.steps.training.measuring.memory import memory_summary
-from trainyard.steps.training.measuring.profiler import StepProfiler
-from trainyard.steps.training.measuring.recorder import Recorder
-from trainyard.steps.training.measuring.step_clock import StepClock
-from trainyard.steps.training.optimizing.precision import Precision
-from trainyard.steps.training.optimizing.schedule import WarmupThenCosine
-from trainyard.steps.training.randomness.determinism import deterministic_backward
-from trainyard.steps.training.randomness.random_state import random_state, restore_random_state
+from trainyard.steps.training.observing.hang_watch import HangWatch
+from trainyard.steps.training.observing.measures import StepMeasures, memory_summary
+from trainyard.steps.training.observing.profiler import StepProfiler
+from trainyard.steps.training.observing.recorder import Recorder
+from trainyard.steps.training.observing.sample_record import SampleRecord
+from trainyard.steps.training.observing.step_clock import StepClock
+from trainyard.steps.training.observing.unhealthy_steps import LossSpikes, NonfiniteGuard
+from trainyard.steps.training.optimizer import WarmupThenCosine
+from trainyard.steps.training.precision import Precision
+from trainyard.steps.training.randomness import deterministic_backward, random_state, restore_random_state
 from trainyard.steps.training.samples.batches import MicroBatch, TrainingBatches
 from trainyard.steps.training.samples.plan import Step, TrainingPlan
-from trainyard.steps.training.samples.sample_record import SampleRecord
+from trainyard.steps.training.stopping import StopRequest
 from trainyard.steps.training.tasks.base import Task
 
 
@@ -81,7 +79,7 @@ def train(run: TrainingRun) -> bool:
             if close_step(run, agreed, stopping=stopping):
                 return False
             if step.number == first_step:
-                run.world.say(f"after the first step: {memory_summary(run.world)}")
+                run.world.log(f"after the first step: {memory_summary(run.world)}")
             run.clock.resume()
     return True
 
@@ -144,7 +142,7 @@ def guard(run: TrainingRun, agreed: AgreedStep) -> None:
     run.measures.add(agreed)
     run.nonfinite_guard.observe(agreed)
     if warning := run.loss_spikes.observe(agreed):
-        run.world.say(warning)
+        run.world.log(warning)
 
 
 def record(run: TrainingRun, agreed: AgreedStep, validation: Mapping[str, float], *, always: bool = False) -> None:

@@ -19,33 +19,29 @@ from trainyard.foundation.configs.training import Training
 from trainyard.steps.data.dataset.manifest import Manifest, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.dataset.shard_files import verify_dataset
-from trainyard.steps.runtime.entrypoint import STOPPED_EXIT_CODE
-from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.outputs import require_writable
+from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE, StepError
+from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.versions import banner, installed_versions
 from trainyard.steps.runtime.world import World, join_world, lost_connections_explained, read_rank_variables
 from trainyard.steps.training.agreement import Agreement
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.checkpoints.commit import Progress
 from trainyard.steps.training.engines.base import Engine, EngineParts
-from trainyard.steps.training.guards.hang_watch import HangWatch, late_ranks_named
-from trainyard.steps.training.guards.scheduled_events import ScheduledEvents, choose_url
-from trainyard.steps.training.guards.stopping import StopRequest
-from trainyard.steps.training.guards.unhealthy_steps import LossSpikes, NonfiniteGuard
 from trainyard.steps.training.loop import TrainingRun, train
-from trainyard.steps.training.measuring.flops import flops_per_token, peak_flops_per_second
-from trainyard.steps.training.measuring.measures import StepMeasures, Work
-from trainyard.steps.training.measuring.memory import memory_summary
-from trainyard.steps.training.measuring.profiler import ProfiledSteps, StepProfiler, parse_profile_steps
-from trainyard.steps.training.measuring.recorder import Recorder
-from trainyard.steps.training.measuring.step_clock import StepClock
-from trainyard.steps.training.optimizing.precision import Precision
-from trainyard.steps.training.optimizing.schedule import WarmupThenCosine
-from trainyard.steps.training.randomness.determinism import ask_for_determinism, seed_everything
-from trainyard.steps.training.randomness.random_state import random_state, restore_random_state
+from trainyard.steps.training.observing.flops import flops_per_token, peak_flops_per_second
+from trainyard.steps.training.observing.hang_watch import HangWatch, late_ranks_named
+from trainyard.steps.training.observing.measures import StepMeasures, Work, memory_summary
+from trainyard.steps.training.observing.profiler import ProfiledSteps, StepProfiler, parse_profile_steps
+from trainyard.steps.training.observing.recorder import Recorder
+from trainyard.steps.training.observing.sample_record import SampleRecord
+from trainyard.steps.training.observing.step_clock import StepClock
+from trainyard.steps.training.observing.unhealthy_steps import LossSpikes, NonfiniteGuard
+from trainyard.steps.training.optimizer import WarmupThenCosine
+from trainyard.steps.training.precision import Precision
+from trainyard.steps.training.randomness import ask_for_determinism, random_state, restore_random_state, seed_everything
 from trainyard.steps.training.samples.batches import TrainingBatches
 from trainyard.steps.training.samples.plan import TrainingPlan
-from trainyard.steps.training.samples.sample_record import SampleRecord
+from trainyard.steps.training.stopping import ScheduledEvents, StopRequest, choose_url
 from trainyard.steps.training.tasks import find_task
 from trainyard.steps.training.tasks.base import Task, TaskSettings, require_loss
 
@@ -78,7 +74,7 @@ def run_training(settings: Training, step_name: str, engine_class: type[Engine],
         lost_connections_explained(variables.rank),
         join_world(timeout_seconds) as world,
     ):
-        world.say(banner(world.device, world.size))
+        world.log(banner(world.device, world.size))
         hang_watch.start()
         given = _Given(settings, step_name, manifest, batch, task, profiled_steps, stop_request, hang_watch)
         with ExitStack() as opened:
@@ -202,11 +198,11 @@ def _train_and_save(run: TrainingRun) -> bool:
 def _say_what_was_done(run: TrainingRun, steps: int, seconds: float, is_complete: bool) -> int:
     """Gives the step's exit code."""
     if steps:
-        run.world.say(f"at the end: {memory_summary(run.world)}; {run.measures.summary(seconds)}")
+        run.world.log(f"at the end: {memory_summary(run.world)}; {run.measures.summary(seconds)}")
     if not is_complete:
         return _say_stopped(run, steps)
     figures = "".join(f", validation {name} {value:.4f}" for name, value in run.last_validation.items())
-    run.world.say(f"trained {steps} steps in {seconds:.1f} s{figures}; {run.settings.model}")
+    run.world.log(f"trained {steps} steps in {seconds:.1f} s{figures}; {run.settings.model}")
     return 0
 
 
@@ -216,9 +212,9 @@ def _say_stopped(run: TrainingRun, steps: int) -> int:
         message = (
             f"stopped after step {run.progress.step} of {run.plan.total_steps} because of {reasons}; its checkpoint "
         )
-        run.world.say(f"{message}is committed, and the same command goes on from there")
+        run.world.log(f"{message}is committed, and the same command goes on from there")
     else:
-        run.world.say(f"stopped before the first step because of {reasons}; the same command starts again")
+        run.world.log(f"stopped before the first step because of {reasons}; the same command starts again")
     return STOPPED_EXIT_CODE
 
 
@@ -269,12 +265,12 @@ def _work(task: Task, engine: Engine, precision: Precision, world: World) -> Wor
     device_name = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "a CPU"
     peak = peak_flops_per_second(device_name, precision.name)
     if flops is not None and peak is not None:
-        world.say(
+        world.log(
             f"MFU: {flops / 1e9:.3f} GFLOP per token (6N + 12LHQT), of {peak / 1e12:g} TFLOP/s in {precision.name} "
             f"on each {device_name}"
         )
     elif flops is not None:
-        world.say(f"MFU is not counted: the peak of {device_name} in {precision.name} is not known")
+        world.log(f"MFU is not counted: the peak of {device_name} in {precision.name} is not known")
     return Work(tokens, flops, None if peak is None else peak * world.size)
 
 
@@ -312,12 +308,12 @@ def _settings_record(given: _Given, engine: Engine) -> dict[str, Any]:
 def _say_what_will_be_done(
     world: World, plan: TrainingPlan, record: Mapping[str, Any], chosen: Path | None, progress: Progress
 ) -> None:
-    world.say(f"{plan.batch}")
-    world.say(
+    world.log(f"{plan.batch}")
+    world.log(
         f"{record['model_parameters']:,} parameters; {plan.samples} training samples, {plan.steps_per_epoch} steps per "
         f"epoch, {plan.total_steps} steps"
     )
     if chosen is not None:
-        world.say(f"continuing from {chosen}: step {progress.step}, {progress.samples_consumed} samples consumed")
+        world.log(f"continuing from {chosen}: step {progress.step}, {progress.samples_consumed} samples consumed")
     if progress.step >= plan.total_steps:
-        world.say("nothing is left to train; the model is saved again")
+        world.log("nothing is left to train; the model is saved again")

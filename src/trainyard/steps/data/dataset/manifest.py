@@ -16,7 +16,7 @@ from trainyard.steps.data.dataset.manifest_document import (
 )
 from trainyard.steps.data.dataset.shard_files import require_sizes
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.json_files import read_json_object, write_json
+from trainyard.steps.runtime.files import read_json_object, write_json
 
 MANIFEST_FILE = "manifest.json"
 

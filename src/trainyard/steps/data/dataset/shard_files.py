@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.file_digests import file_sha256
-from trainyard.steps.runtime.progress_lines import ProgressLines
+from trainyard.steps.runtime.files import file_sha256
+from trainyard.steps.runtime.long_work import ProgressLines
 
 if TYPE_CHECKING:
     from trainyard.steps.data.dataset.manifest import Manifest, Shard
@@ -54,7 +54,7 @@ def verify_dataset(folder: Path, manifest: Manifest, world: World) -> None:
     except (StepError, OSError) as failure:  # whoever raised alone would leave the others waiting
         problem = str(failure)
     _raise(next((found for found in world.gather(problem) if found), None))
-    world.say(f"every byte of the dataset's {len(manifest.shards())} files is what was written")
+    world.log(f"every byte of the dataset's {len(manifest.shards())} files is what was written")
 
 
 def _wrong_size(folder: Path, shards: Sequence[Shard]) -> str | None:

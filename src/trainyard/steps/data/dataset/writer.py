@@ -11,8 +11,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.foundation.os_errors import os_errors_name
 from trainyard.steps.data.dataset.manifest import MANIFEST_FILE, ArrayType, Manifest, Shard, Split, TokenText
-from trainyard.steps.runtime.file_errors import errors_name
 
 _SHARD_NAME = re.compile(r"(train|validation|test)-\d{5,}\.\w+\.bin")
 """Only what looks like a shard is ever removed: a folder may hold other people's files."""
@@ -144,7 +144,7 @@ class ShardFile:
         self._digest.update(data)
         written = 0
         while written < len(data):
-            with errors_name(self._file):
+            with os_errors_name(self._file):
                 written += self._stream.write(data[written:])
         self.samples += len(values)
 

@@ -19,8 +19,7 @@ import numpy.typing as npt
 from trainyard.foundation.configs.prepare_images import PrepareImages
 from trainyard.steps.data.images.source import Blocks, ImagePart, Images, ImageSource
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.progress_lines import ProgressLines
-from trainyard.steps.runtime.worker_processes import in_processes
+from trainyard.steps.runtime.long_work import ProgressLines, in_processes
 
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg"})
 _PART_OF_FOLDER = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from trainyard.steps.data.text.source import Block, Piece
 from trainyard.steps.data.tokenizing.splits import SplitRule
-from trainyard.steps.runtime.worker_processes import in_processes
+from trainyard.steps.runtime.long_work import in_processes
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

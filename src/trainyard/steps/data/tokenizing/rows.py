@@ -19,9 +19,9 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
+from trainyard.foundation.os_errors import os_errors_name
 from trainyard.steps.data.dataset.manifest import Shard, Split
 from trainyard.steps.data.dataset.writer import DatasetWriter
-from trainyard.steps.runtime.file_errors import errors_name
 from trainyard.steps.runtime.world import World
 
 SPLITS = ("train", "validation", "test")
@@ -45,14 +45,14 @@ class TokenSpool:
 
     def add(self, split: str, tokens: Tokens) -> None:
         """Append tokens to a split."""
-        with errors_name(self._folder):
+        with os_errors_name(self._folder):
             self._files[split].write(tokens.astype(self._dtype, copy=False).data)
         self.counts[split] += len(tokens)
 
     def read(self, split: str, start: int, stop: int) -> Tokens:
         """The tokens at start…stop-1 of this rank's part of a split."""
         file, token_bytes = self._files[split], self._dtype.itemsize
-        with errors_name(self._folder):
+        with os_errors_name(self._folder):
             file.flush()
         data = os.pread(file.fileno(), (stop - start) * token_bytes, start * token_bytes)
         return np.frombuffer(bytearray(data), self._dtype)

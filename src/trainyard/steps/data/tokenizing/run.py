@@ -27,8 +27,8 @@ from trainyard.steps.data.tokenizing.vocabulary import (
     plain_tokenizer,
 )
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.outputs import require_writable
-from trainyard.steps.runtime.progress_lines import ProgressLines
+from trainyard.steps.runtime.files import require_writable
+from trainyard.steps.runtime.long_work import ProgressLines
 from trainyard.steps.runtime.world import (
     World,
     join_world,
@@ -59,14 +59,14 @@ def prepare_tokens(settings: PrepareText) -> int:
         join_world(settings.process_group_timeout_seconds) as world,
     ):
         if passed_over:
-            world.say(f"passed over what is hidden or no text: {first_names(passed_over)}")
+            world.log(f"passed over what is hidden or no text: {first_names(passed_over)}")
         documents = (document for file in source.files for document in file.documents())
         rule = split_rule(documents, settings.validation_fraction, settings.test_fraction, settings.seed)
-        vocabulary = given or world.from_main(_learn(source, rule, settings) if world.is_main else None)
+        vocabulary = given or world.broadcast(_learn(source, rule, settings) if world.is_main else None)
         assert vocabulary is not None
         arrays = {TOKENS_ARRAY: ArrayType(vocabulary.dtype, (settings.sequence_length + 1,))}
         with DatasetWriter(settings.prepared, arrays, settings.shard_samples, clears_folder=world.is_main) as dataset:
-            world.wait_for_all()
+            world.barrier()
             spool = TokenSpool(Path(scratch), vocabulary.dtype)
             workers = settings.workers or max(1, usable_processors() // variables.processes_per_node)
             counts = _encode(source, world, spool, rule, vocabulary, Path(scratch), workers, settings)
@@ -141,7 +141,7 @@ def _write(
     everywhere = world.gather((spool.counts, counts))
     for of_rank in (counts for _, counts in everywhere):
         for file, replaced in of_rank.replaced.items():
-            world.say(f"{file}: {replaced} characters stand for bytes that are not UTF-8")
+            world.log(f"{file}: {replaced} characters stand for bytes that are not UTF-8")
     documents = {split: sum(counts.documents[split] for _, counts in everywhere) for split in SPLITS}
     splits = [
         SplitRows(

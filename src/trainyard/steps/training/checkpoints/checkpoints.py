@@ -12,23 +12,20 @@ from typing import Any
 
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
-from trainyard.steps.training.checkpoints.choosing import choose_checkpoint, name_to_go_back_to
+from trainyard.steps.training.checkpoints.collectives import Ranks
 from trainyard.steps.training.checkpoints.commit import Commit, Progress, read_commit, write_commit
-from trainyard.steps.training.checkpoints.host_copy import HostCopy
-from trainyard.steps.training.checkpoints.own_part import own_part
+from trainyard.steps.training.checkpoints.folders import choose_checkpoint, name_to_go_back_to, step_folder
 from trainyard.steps.training.checkpoints.restoring import (
     changed_settings,
     refuse_another_training,
     restore_engine,
     restore_randomness,
 )
-from trainyard.steps.training.checkpoints.retention import step_folder
-from trainyard.steps.training.checkpoints.saving import SaveRequest, Saving
-from trainyard.steps.training.checkpoints.state_files import RANDOM_PREFIX, in_file_order
-from trainyard.steps.training.checkpoints.together import Ranks
+from trainyard.steps.training.checkpoints.saving import HostCopy, SaveRequest, Saving
+from trainyard.steps.training.checkpoints.state_files import RANDOM_PREFIX, in_file_order, share_to_write
 from trainyard.steps.training.engines.base import Engine
 from trainyard.steps.training.fragments import Fragment
-from trainyard.steps.training.randomness.random_state import random_state
+from trainyard.steps.training.randomness import random_state
 
 
 class Checkpoints:
@@ -75,12 +72,12 @@ class Checkpoints:
         restore_engine(folder, commit, engine, self._ranks)
         restore_randomness(folder, commit, self._ranks, self._world.device, seed)
         if warning := changed_settings(commit.settings, self._settings):
-            self._world.say(warning)
+            self._world.log(warning)
         if folder == step_folder(self._folder, commit.progress.step):
             self._loaded = commit.progress
         self._best_loss = math.inf if commit.best_validation_loss is None else commit.best_validation_loss
         if (commit.engine, commit.world_size) != (engine.name, self._world.size):
-            self._world.say(
+            self._world.log(
                 f"saved by engine {commit.engine} at world size {commit.world_size}; continuing with engine "
                 f"{engine.name} at world size {self._world.size}"
             )
@@ -132,7 +129,7 @@ class Checkpoints:
         """Copy the state as it is now, and let it be written."""
         engine.align_ranks()
         state = engine.fragments()
-        own = own_part(state, self._world.rank, self._world.size)
+        own = share_to_write(state, self._world.rank, self._world.size)
         pieces = in_file_order([*own, *self._random_fragments()])
         self._copy.begin(pieces, state)
         commit = Commit(
@@ -168,7 +165,7 @@ class Checkpoints:
                 raise
             self._best_loss = self._best_loss_before
             self.failed_saves += 1
-            self._world.say(
+            self._world.log(
                 f"warning: the checkpoint of step {saving.step} could not be written, and the training goes on "
                 f"without it: {mistake}"
             )

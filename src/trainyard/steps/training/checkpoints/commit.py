@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainyard.foundation.os_errors import os_errors_name
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.file_errors import errors_name
 from trainyard.steps.training.checkpoints.durable_files import make_names_durable, write_durably
 
 COMMIT_FILE = "commit.json"
@@ -82,7 +82,7 @@ def read_commit(folder: Path) -> Commit:
     """
     file = folder / COMMIT_FILE
     try:
-        with errors_name(file):
+        with os_errors_name(file):
             document = json.loads(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise BrokenCheckpoint(f"{file} is missing: saving was cut off") from None

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from trainyard.steps.runtime.file_errors import errors_name
+from trainyard.foundation.os_errors import os_errors_name
 
 BLOCK_BYTES = 4096
 """What lies at a multiple of this in memory and in the file can go to disk past the page cache."""
@@ -25,7 +25,7 @@ def write_durably(file: Path, contents: Iterable[bytes | memoryview]) -> tuple[i
     One pass: nothing is read back. Writing, digesting and forcing all let other Python threads run.
     """
     digest = hashlib.sha256()
-    with errors_name(file), file.open("wb", buffering=0) as stream:
+    with os_errors_name(file), file.open("wb", buffering=0) as stream:
         output = _Output(stream)
         for content in contents:
             whole = memoryview(content)

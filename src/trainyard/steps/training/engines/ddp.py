@@ -13,8 +13,8 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.engines.base import Engine, EngineParts
 from trainyard.steps.training.engines.blocks import prepare_blocks
 from trainyard.steps.training.fragments import Fragment, refuse_other_layouts, replicated_state
-from trainyard.steps.training.optimizing.loss_scale import LossScale
-from trainyard.steps.training.optimizing.optimizer import gradient_seed, new_optimizer, optimizer_step
+from trainyard.steps.training.optimizer import gradient_seed, new_optimizer, optimizer_step
+from trainyard.steps.training.precision import LossScale
 
 # Said of every depthwise convolution: the strides of dimensions of size one differ in name only.
 warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")

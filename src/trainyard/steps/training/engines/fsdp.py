@@ -17,11 +17,10 @@ from trainyard.foundation.configs.training import TrainFSDP
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.engines.base import Engine, EngineParts
 from trainyard.steps.training.engines.blocks import find_separate_blocks, prepare_blocks
-from trainyard.steps.training.engines.from_rank_zero import ModelFromRankZero
-from trainyard.steps.training.engines.whole_model import whole_model
+from trainyard.steps.training.engines.rank_zero_model import ModelFromRankZero, whole_model
 from trainyard.steps.training.fragments import MODEL_KEY, Fragment, named_once, refuse_other_layouts, whole_tensor
-from trainyard.steps.training.optimizing.loss_scale import LossScale
-from trainyard.steps.training.optimizing.optimizer import gradient_seed, new_optimizer, optimizer_step
+from trainyard.steps.training.optimizer import gradient_seed, new_optimizer, optimizer_step
+from trainyard.steps.training.precision import LossScale
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -169,7 +168,7 @@ def _shard(built: ModelFromRankZero, settings: TrainFSDP) -> list[FSDPModule]:
     offload = CPUOffloadPolicy(pin_memory=on_gpu) if settings.cpu_offload else OffloadPolicy()
     units = []
     for unit in [*find_separate_blocks(built.module), built.module]:
-        built.bring(unit)
+        built.materialize(unit)
         reshard = settings.reshard_after_forward and unit is not built.module
         sharded = fully_shard(
             unit, mesh=mesh, reshard_after_forward=reshard, mp_policy=precision, offload_policy=offload

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.json_files import write_json
+from trainyard.steps.runtime.files import write_json
 from trainyard.steps.training.models.from_transformers import load_model, new_model, save_model
 from trainyard.steps.training.models.image_models import ImageModelNeeds
 from trainyard.steps.training.samples.batches import SAMPLE_DRAWS, Tensors

@@ -18,8 +18,7 @@ from torch.nn import functional
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.data.tokenizing.vocabulary import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, read_tokenizer
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.file_digests import file_sha256
-from trainyard.steps.runtime.json_files import write_json
+from trainyard.steps.runtime.files import file_sha256, write_json
 from trainyard.steps.training.models.from_transformers import load_model, new_model, save_model
 from trainyard.steps.training.models.language_models import LanguageModelNeeds, rows_are_not_packed
 from trainyard.steps.training.samples.batches import Tensors

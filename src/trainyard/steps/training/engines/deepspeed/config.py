@@ -10,8 +10,8 @@ from typing import Any
 
 from trainyard.foundation.batch_arithmetic import BatchArithmetic
 from trainyard.foundation.configs.training import TrainDeepSpeed
+from trainyard.foundation.os_errors import os_errors_name
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.file_errors import errors_name
 
 _AUTO = "auto"
 _RENDERED_HEADER = "_rendered"
@@ -90,7 +90,7 @@ def _from_settings(settings: TrainDeepSpeed, batch: BatchArithmetic) -> dict[str
 
 
 def _read(file: Path) -> dict[str, Any]:
-    with errors_name(file):
+    with os_errors_name(file):
         text = file.read_text(encoding="utf-8")
     try:
         config = json.loads(text)

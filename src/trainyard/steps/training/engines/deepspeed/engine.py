@@ -18,13 +18,12 @@ from trainyard.foundation.configs.training import TrainDeepSpeed, Training
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.engines.base import Engine, EngineParts
 from trainyard.steps.training.engines.deepspeed.config import check_sections, read_deepspeed_config
-from trainyard.steps.training.engines.deepspeed.library import import_deepspeed
 from trainyard.steps.training.engines.deepspeed.masters import rebuild_low_precision
-from trainyard.steps.training.engines.deepspeed.start import start_deepspeed
-from trainyard.steps.training.engines.whole_model import whole_model
+from trainyard.steps.training.engines.deepspeed.start import import_deepspeed, start_deepspeed
+from trainyard.steps.training.engines.rank_zero_model import whole_model
 from trainyard.steps.training.fragments import MODEL_KEY, Fragment, named_once, replicated_state, whole_tensor
-from trainyard.steps.training.optimizing.loss_scale import LossScale
-from trainyard.steps.training.optimizing.optimizer import gradient_seed, optimizer_step
+from trainyard.steps.training.optimizer import gradient_seed, optimizer_step
+from trainyard.steps.training.precision import LossScale
 
 _SCALER_KEY = "deepspeed_scaler/"
 _SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
 import torch
@@ -15,12 +18,10 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.engines.base import EngineParts
 from trainyard.steps.training.engines.blocks import find_blocks, prepare_blocks
-from trainyard.steps.training.engines.deepspeed.casting import forward_in_autocast, forward_of_cast_inputs
-from trainyard.steps.training.engines.deepspeed.library import import_deepspeed
 from trainyard.steps.training.engines.deepspeed.masters import MasterRange, master_ranges
-from trainyard.steps.training.engines.from_rank_zero import ModelFromRankZero
+from trainyard.steps.training.engines.rank_zero_model import ModelFromRankZero
 from trainyard.steps.training.fragments import refuse_other_layouts
-from trainyard.steps.training.optimizing.optimizer import begin_state, stateless_optimizer
+from trainyard.steps.training.optimizer import begin_state, stateless_optimizer
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _LARGEST_BUCKET_ELEMENTS = 500_000_000
@@ -60,10 +61,10 @@ def start_deepspeed(parts: EngineParts, config: dict[str, Any]) -> StartedDeepSp
     _compute_in(module, stage, dtype, parts.world.device)
 
     for part in [*find_blocks(module), module]:
-        built.bring(part)
+        built.materialize(part)
         if stage == 3:
             # At once, so that no rank ever holds the whole model.
-            _cast(part, dtype)
+            _cast_parameters(part, dtype)
             deepspeed.zero.Init(module=part, config_dict_or_path=config)
     adamw = _new_adamw(module, shapes, parts)
     engine, zero, _, _ = deepspeed.initialize(model=module, optimizer=adamw, config=config, dist_init_required=False)
@@ -123,7 +124,7 @@ def _compute_in(module: torch.nn.Module, stage: int, dtype: torch.dtype, device:
         forward_of_cast_inputs(unit, dtype)
 
 
-def _cast(part: torch.nn.Module, dtype: torch.dtype) -> None:
+def _cast_parameters(part: torch.nn.Module, dtype: torch.dtype) -> None:
     for parameter in part.parameters():
         if not hasattr(parameter, "ds_id"):  # else it is DeepSpeed's already
             parameter.data = parameter.data.to(dtype)
@@ -152,3 +153,57 @@ def _undo_rounding(
         )
         dist.broadcast(values, src=0)
         own.within(own.flat).copy_(values.view(-1)[own.start : own.start + own.elements])
+
+
+def forward_in_autocast(module: torch.nn.Module, device_type: str, dtype: torch.dtype) -> None:
+    """Of fp32 parameters: each operation chooses."""
+    forward = module.forward
+
+    @wraps(forward)
+    def cast(*arguments: Any, **named: Any) -> Any:
+        with torch.autocast(device_type, dtype=dtype):
+            return forward(*arguments, **named)
+
+    module.forward = cast
+
+
+def forward_of_cast_inputs(module: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Of parameters that have the type already: what comes from outside is given it too, as FSDP2's policy does.
+
+    Buffers keep theirs: the frequencies of rotary positions, for one, are no use in bf16.
+    """
+    forward = module.forward
+
+    @wraps(forward)
+    def cast(*arguments: Any, **named: Any) -> Any:
+        return forward(
+            *(_cast_value(argument, dtype) for argument in arguments),
+            **{name: _cast_value(argument, dtype) for name, argument in named.items()},
+        )
+
+    module.forward = cast
+
+
+def _cast_value(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value.to(dtype)
+    if type(value) is tuple:
+        return tuple(_cast_value(part, dtype) for part in value)
+    return value
+
+
+def import_deepspeed() -> Any:
+    """The library. StepError where it is not installed."""
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    try:
+        import deepspeed
+    except ImportError as failure:
+        raise StepError(f'DeepSpeed cannot be imported: {failure}; pip install "trainyard[train]"') from None
+    # Its banners, on every rank, tell what the step's own lines do; what goes wrong is still said.
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    # It still calls what torch 2.13 gives another name, and is told so at each step.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
+    # An exchange over shared memory that it would compile at run time, for a minute; gloo does the same.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return deepspeed

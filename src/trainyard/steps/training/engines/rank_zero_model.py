@@ -1,17 +1,17 @@
-"""A model whose weights only rank 0 has at first: no node holds it more than once in main memory.
-
-But for the moments in which every rank builds one of the few models that cannot be built without memory.
-"""
+"""The whole model in rank 0's memory only: sent out to all ranks as it is built, gathered again to be saved."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from trainyard.steps.runtime.world import World
+from trainyard.steps.training.fragments import MODEL_KEY, Fragment, named_once
 
 
 class ModelFromRankZero:
@@ -28,7 +28,7 @@ class ModelFromRankZero:
         self._places = Counter(tensor for owner in self.module.modules() for _, _, tensor in _own_tensors(owner))
         self._arrived: dict[torch.Tensor, torch.Tensor] = {}
 
-    def bring(self, part: torch.nn.Module) -> None:
+    def materialize(self, part: torch.nn.Module) -> None:
         """Bring what is not there yet of a part onto every rank's device: parameters, and all buffers, saved or not."""
         for owner in part.modules():
             if owner not in self._brought:
@@ -90,3 +90,61 @@ def _own_tensors(owner: torch.nn.Module) -> Iterator[tuple[dict[str, torch.Tenso
         for name, tensor in tensors.items():
             if tensor is not None:
                 yield tensors, name, tensor  # type: ignore[misc]
+
+
+class _Range(NamedTuple):
+    """What rank 0 needs to know of a fragment."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    start: int
+    stop: int
+    is_replicated: bool
+
+
+def whole_model(
+    new_model: Callable[[], torch.nn.Module], fragments: Sequence[Fragment], world: World
+) -> torch.nn.Module:
+    """On rank 0 a new model with the values of all ranks' fragments; an empty one elsewhere. Every rank calls it."""
+    own = {fragment.key: fragment for fragment in fragments if fragment.key.startswith(MODEL_KEY)}
+    ranges = {key: _range(fragment) for key, fragment in own.items()}
+    if not world.is_main:
+        dist.gather_object(ranges, dst=0)
+        _send(own)
+        return torch.nn.Module()
+    by_rank: list[dict[str, _Range]] = [{}] * world.size
+    dist.gather_object(ranges, by_rank, dst=0)
+    model = new_model()
+    parameters, buffers = named_once(model)
+    tensors = parameters | buffers
+    with torch.no_grad():
+        for key in sorted(set().union(*by_rank)):
+            held = {rank: ranges[key] for rank, ranges in enumerate(by_rank) if key in ranges}
+            tensors[key.removeprefix(MODEL_KEY)].copy_(_receive(own.get(key), held))
+    return model
+
+
+def _send(own: Mapping[str, Fragment]) -> None:
+    """Give rank 0 what it does not have, in the order in which it asks.
+
+    From main memory, over gloo: NCCL would make a communicator, with buffers on rank 0's GPU, for every other rank.
+    """
+    for key in sorted(own):
+        if not own[key].is_replicated and own[key].values.numel():
+            dist.send(own[key].values.cpu().contiguous(), dst=0)
+
+
+def _range(fragment: Fragment) -> _Range:
+    return _Range(fragment.shape, fragment.values.dtype, fragment.start, fragment.stop, fragment.is_replicated)
+
+
+def _receive(own: Fragment | None, held: Mapping[int, _Range]) -> torch.Tensor:
+    """Put one tensor together; the pieces come one by one, because their sizes differ."""
+    first = next(iter(held.values()))
+    whole = torch.zeros(math.prod(first.shape), dtype=first.dtype)
+    if own is not None:
+        whole[own.start : own.stop] = own.values.cpu()
+    for rank, piece in held.items():
+        if rank != 0 and not piece.is_replicated and piece.start < piece.stop:
+            dist.recv(whole[piece.start : piece.stop], src=rank)
+    return whole.view(first.shape)

@@ -1,14 +1,15 @@
-"""AdamW as every engine builds it and steps with it."""
+"""AdamW as every engine builds it and steps with it, and its learning rate."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from trainyard.steps.training.optimizing.loss_scale import LossScale
+from trainyard.steps.training.precision import LossScale
 
 _LEAST_NORM = 1e-6
 """Added to a norm that is divided by, as torch.nn.utils.clip_grad_norm_ does."""
@@ -104,3 +105,20 @@ def step_decided_on_host(optimizer: Any, norm: torch.Tensor, divisor: torch.Tens
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         torch._foreach_div_(gradients, divisor)
     optimizer.step()
+
+
+@dataclass(frozen=True)
+class WarmupThenCosine:
+    """Rises linearly over the first steps, then falls along half a cosine to zero after the last step."""
+
+    highest: float
+    total_steps: int
+    warmup_fraction: float
+
+    def __call__(self, step: int) -> float:
+        """The learning rate of step `step`, counted from 1."""
+        warmup_steps = round(self.warmup_fraction * self.total_steps)
+        if step <= warmup_steps:
+            return self.highest * step / warmup_steps
+        progress = (step - 1 - warmup_steps) / max(1, self.total_steps - warmup_steps)
+        return self.highest * 0.5 * (1 + math.cos(math.pi * progress))

@@ -1,18 +1,20 @@
-"""JSON files as steps write and read them: readable, ending with a newline, and refused clearly when broken."""
+"""Files as steps read and write them: JSON with clear errors, digests, outputs that can be written."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from trainyard.foundation.os_errors import os_errors_name
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.file_errors import errors_name
 
 
 def write_json(file: Path, document: Any) -> None:
     """Write a document, indented. Not atomic: a truncated JSON object is no JSON, so a half-written file is noticed."""
-    with errors_name(file):
+    with os_errors_name(file):
         file.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -27,3 +29,25 @@ def read_json_object(file: Path, expected_format: str) -> dict[str, Any]:
         raise StepError(f"{file} has the format {found!r}; this version of Trainyard reads {expected_format!r}")
     assert isinstance(document, dict)
     return document
+
+
+_READ_BYTES = 1 << 20
+
+
+def file_sha256(file: Path) -> str:
+    """The SHA-256 of a file, read in pieces."""
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while piece := stream.read(_READ_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def require_writable(folders: Iterable[Path], rank: int) -> None:
+    """Make the folders and write a byte into each. OSError names the one that refuses."""
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".write-check-{rank}"
+        with os_errors_name(probe):
+            probe.write_bytes(b"1")
+        probe.unlink()

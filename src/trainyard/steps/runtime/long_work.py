@@ -1,9 +1,10 @@
-"""Work shared out over processes: results in order, and only so many of them in memory."""
+"""Long work: shared out over processes, with a line in the log now and then to show that it progresses."""
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -60,3 +61,21 @@ def _in_order(
     while waiting:
         first, result = waiting.popleft()
         yield first, result.result()
+
+
+class ProgressLines:
+    """Prints `verb done of total things` at most once per `every_seconds`."""
+
+    def __init__(self, verb: str, total: int, things: str, every_seconds: float = 5.0) -> None:
+        self._verb, self._total, self._things = verb, total, things
+        self._every_seconds = every_seconds
+        self._done = 0
+        self._last = time.monotonic()
+
+    def advance(self, count: int) -> None:
+        """Count `count` more things as done."""
+        self._done += count
+        now = time.monotonic()
+        if now - self._last >= self._every_seconds:
+            self._last = now
+            print(f"{self._verb} {self._done} of {self._total} {self._things}", flush=True)

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainyard.steps.runtime.json_files import write_json
+from trainyard.steps.runtime.files import write_json
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreement import AgreedStep
-from trainyard.steps.training.measuring.measures import StepMeasures
-from trainyard.steps.training.measuring.memory import peak_memory_bytes
-from trainyard.steps.training.measuring.metrics import MetricsFile
-from trainyard.steps.training.measuring.mlflow_log import MlflowLog
+from trainyard.steps.training.observing.measures import StepMeasures, peak_memory_bytes
+from trainyard.steps.training.observing.metrics_file import MetricsFile
+from trainyard.steps.training.observing.mlflow_log import MlflowLog
 
 SETTINGS_FILE = "settings.json"
 _LINE_EVERY_SECONDS = 1.0
@@ -42,7 +41,7 @@ class Recorder:
         """Whether the last line kept from before is that step's, without a validation; the same on every rank."""
         last_line = self._file.last_line if self._file is not None else {}
         is_validated = any(name.startswith("validation_") for name in last_line)
-        return self._world.from_main(last_line.get("step") == step_number and not is_validated)
+        return self._world.broadcast(last_line.get("step") == step_number and not is_validated)
 
     def record(
         self,

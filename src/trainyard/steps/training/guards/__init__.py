@@ -1,1 +1,0 @@
-"""What may end a training, or must be said of it: non-finite steps, hangs, requests to stop."""

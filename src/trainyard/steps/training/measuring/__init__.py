@@ -1,1 +1,0 @@
-"""What a training says of itself: times, rates, memory, metrics.jsonl, MLflow, traces."""

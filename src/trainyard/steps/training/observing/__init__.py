@@ -1,0 +1,1 @@
+"""Everything that watches a training and takes no part in it."""

@@ -1,1 +1,0 @@
-"""How parameters change: AdamW, its learning rate, precision and the scale of losses."""

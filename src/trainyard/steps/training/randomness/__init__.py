@@ -1,1 +1,0 @@
-"""Where chance comes from, and how it is put back."""
