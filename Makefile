@@ -1,4 +1,4 @@
-# The short way to everything. `make` alone lists the targets.
+# Shortcuts. `make` alone lists the targets.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
@@ -22,10 +22,10 @@ help: ## List these targets
 	  || grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST)
 	@echo; echo "  For example: make run    then    make render PROFILE=nd96 && git diff"
 
-# A stamp per set of packages: nothing is installed again until what is wanted changes.
+# A stamp per set of packages: nothing is installed again until the set changes.
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
-	  { echo "error: Python 3.10 or newer is needed, and '$(PYTHON)' is `$(PYTHON) --version 2>&1`. Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
+	  { echo "error: expected Python 3.10 or newer; '$(PYTHON)' is `$(PYTHON) --version 2>&1`. Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
 	@echo "setting up $(VENV) (once; about a minute)" >&2
 	@$(PYTHON) -m venv $(VENV) || { echo "error: no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; rm -rf $(VENV); exit 2; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=24'
@@ -33,7 +33,7 @@ $(BIN)/python:
 $(VENV)/.ready-to-run: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing what a run needs (torch, transformers, …)" >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]'
-	@$(BIN)/python -m compileall -q src  # as pip does with what it copies: the first command is then as quick as the next
+	@$(BIN)/python -m compileall -q src  # as pip does for installed packages, so that the first command is as quick as the next
 	@touch $@
 
 $(VENV)/.ready-to-test: pyproject.toml constraints.txt | $(VENV)/.ready-to-run
@@ -42,7 +42,7 @@ $(VENV)/.ready-to-test: pyproject.toml constraints.txt | $(VENV)/.ready-to-run
 	@touch $@
 
 .PHONY: setup
-setup: $(VENV)/.ready-to-run ## Make .venv with everything a run needs
+setup: $(VENV)/.ready-to-run ## Create .venv with everything a run needs
 
 .PHONY: render
 render: setup ## Render all YAML: make render PROFILE=nd96
@@ -53,7 +53,7 @@ lint: setup ## Check all YAML of the project, or FILE=…
 	@$(TRAINYARD) lint $(if $(findstring command line,$(origin FILE)),$(FILE))
 
 .PHONY: plan
-plan: setup ## What FILE takes on the cluster, and what an hour costs
+plan: setup ## The machines and batch sizes of FILE on the cluster, and the price of an hour
 	@$(TRAINYARD) plan $(FILE)
 
 .PHONY: run
@@ -65,7 +65,7 @@ test: $(VENV)/.ready-to-test ## Run every test, with coverage
 	@$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
 
 .PHONY: check
-check: $(VENV)/.ready-to-test ## Style, types, imports, drift of what is rendered, lint
+check: $(VENV)/.ready-to-test ## Style, types, imports, drift of rendered files, lint
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
@@ -74,7 +74,7 @@ check: $(VENV)/.ready-to-test ## Style, types, imports, drift of what is rendere
 	@$(TRAINYARD) render --check
 	@$(TRAINYARD) lint
 
-# What the bars are measured against (accelerate, Lightning, …) is installed only for that.
+# The peers that figures are compared with (accelerate, Lightning, …) are installed for benchmarks only.
 $(VENV)/.ready-to-bench: pyproject.toml constraints.txt | $(VENV)/.ready-to-test
 	@echo "installing what the benchmarks compare with (accelerate, lightning, …)" >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
@@ -82,7 +82,7 @@ $(VENV)/.ready-to-bench: pyproject.toml constraints.txt | $(VENV)/.ready-to-test
 
 BENCHMARKS := command_speed lint_speed first_run step_overhead checkpoint_stall batches sample_order prepare_text gpu
 .PHONY: bench
-bench: $(VENV)/.ready-to-bench ## Measure what the bars name (about 40 minutes), or ONLY=lint_speed
+bench: $(VENV)/.ready-to-bench ## Measure the figures the project promises (about 40 minutes), or ONLY=lint_speed
 	@status=0; for benchmark in $(or $(ONLY),$(BENCHMARKS)); do \
 	  echo "== $$benchmark"; $(BIN)/python benchmarks/$$benchmark.py || status=1; done; exit $$status
 

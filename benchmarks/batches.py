@@ -41,7 +41,7 @@ RANKS = 2
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of dataset: micro-batch size, and how many times faster than each peer is wanted."""
+    """One kind of dataset: its micro-batch size, and the bar: how many times faster than each peer."""
 
     workload: str
     batch: int
@@ -214,7 +214,7 @@ def ratio_to(peer: Loader, ours: Loader) -> float:
 
 
 def report(case: Case, loaders: list[Loader]) -> bool:
-    """Print a table; gives whether the bars are met."""
+    """Print a table; return whether the bars are met."""
     print(f"\n{case.workload}, micro-batch {case.batch}, {RANKS} ranks")
     is_met = True
     for loader in loaders:

@@ -33,7 +33,7 @@ _PEER_BATCH_BYTES = 4_000_000
 
 
 def write_library(folder: Path, copies: int) -> int:
-    """The standard library's source as .txt files, so many times; gives the bytes."""
+    """The standard library's source as .txt files, so many times; return the bytes."""
     library = Path(sysconfig.get_path("stdlib"))
     total_bytes = 0
     for file in sorted(library.rglob("*.py")):

@@ -12,26 +12,26 @@ FOLDER = Path(__file__).parent / "rules"
 
 
 def pages() -> dict[Path, str]:
-    """Every page as it should be."""
+    """Return the text of every page, by its path."""
     rules = sorted(RULES.values(), key=lambda rule: rule.id)
     return {FOLDER / "README.md": index_page(rules), **{FOLDER / f"{rule.id}.md": as_page(rule) for rule in rules}}
 
 
 def drifted() -> list[Path]:
-    """Pages that are not as they should be, and pages of rules that are no more."""
-    wanted = pages()
-    wrong = [file for file, text in wanted.items() if not file.is_file() or file.read_text(encoding="utf-8") != text]
-    return wrong + [file for file in sorted(FOLDER.glob("*.md")) if file not in wanted]
+    """Return the pages that differ from what the rules say, and pages of rules that no longer exist."""
+    expected = pages()
+    wrong = [file for file, text in expected.items() if not file.is_file() or file.read_text(encoding="utf-8") != text]
+    return wrong + [file for file in sorted(FOLDER.glob("*.md")) if file not in expected]
 
 
 def write() -> None:
-    """Write the pages, and remove those of rules that are no more."""
+    """Write the pages, and remove those of rules that no longer exist."""
     FOLDER.mkdir(exist_ok=True)
-    wanted = pages()
+    expected = pages()
     for file in FOLDER.glob("*.md"):
-        if file not in wanted:
+        if file not in expected:
             file.unlink()
-    for file, text in wanted.items():
+    for file, text in expected.items():
         file.write_text(text, encoding="utf-8")
 
 

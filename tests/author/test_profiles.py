@@ -136,9 +136,7 @@ def test_a_size_without_gpus_takes_its_processes_from_the_profile(repository: Pr
 
 
 def test_an_unknown_profile_is_answered_with_the_likely_one_and_all(repository: Project) -> None:
-    with pytest.raises(
-        UsageError, match=r"'nd69' is no profile. Did you mean 'nd96'.*There are: local, nc96"
-    ) as caught:
+    with pytest.raises(UsageError, match=r"unknown profile 'nd69'. Did you mean 'nd96'.*Known: local, nc96") as caught:
         load_profile(repository, "nd69")
     assert all(name in str(caught.value) for name in ALL)
 

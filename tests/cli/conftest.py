@@ -1,4 +1,4 @@
-"""Runs the command line in this process, and gives what it printed and how it exited."""
+"""Runs the command line in this process, and returns its output and exit code."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_from_a_profile_to_an_evaluated_model(trainyard: Run, runs_here: Path) -
     assert {job["reused_from"] for job in record["jobs"].values()} == {"first"}
     assert record["duration_s"] < 15
 
-    # Trained anew with the same seed: the same bits.
+    # Trained again with the same seed: the same bits.
     assert trainyard(*FIRST, "--name", "third", "--no-cache", "--quiet").exit_code == 0
     assert weights_digest(runs_here / "third") == weights_digest(folder)
 

@@ -76,7 +76,7 @@ class LanguageServer:
         return str(result["contents"]["value"]) if result else ""
 
     def completions(self, file: Path, line: int, column: int) -> dict[str, str]:
-        """What is offered at a place: labels, with what is said of each."""
+        """The completions offered at a place: labels with their documentation."""
         result = self.request("textDocument/completion", self._place(file, line, column))
         return {item["label"]: _text(item.get("documentation", "")) for item in result["items"]}
 

@@ -174,7 +174,7 @@ def test_every_key_is_explained_above_it(server: LanguageServer, pipeline: Path,
 def test_a_mistake_is_underlined(
     server: LanguageServer, workspace: Path, folder: str, text: str, line: int, words: str
 ) -> None:
-    # A name of its own, since the server may still speak of what stood there before.
+    # A new name, since the server may still report on the text that the file had before.
     file = workspace / folder / f"mistake-{hashlib.md5(text.encode()).hexdigest()}.yaml"
     problems = server.open(file, text)
     at_line = [problem for problem in problems if problem["range"]["start"]["line"] == line]

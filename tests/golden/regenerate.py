@@ -1,4 +1,4 @@
-"""Write anew what every profile renders, after a deliberate change of templates, profiles or steps' settings.
+"""Write again what every profile renders, after a deliberate change of templates, profiles or steps' settings.
 
     python tests/golden/regenerate.py && git diff tests/golden
 

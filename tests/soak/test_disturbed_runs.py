@@ -58,7 +58,7 @@ def weights_digest(run_folder: Path) -> str:
 
 
 def disturb(runner: subprocess.Popen[bytes], run_folder: Path, chance: random.Random) -> str:
-    """Wait for the training, then for a random moment of it, and disturb; gives what was done, or '' if it was over."""
+    """Wait for the training, then for a random moment of it, and disturb; return what was done, '' if too late."""
     deadline = time.monotonic() + LONGEST_RUN_SECONDS
     while runner.poll() is None and time.monotonic() < deadline:
         ranks = [pid for pid, command in processes_of(run_folder) if b"trainyard.steps.train_ddp" in command]
@@ -80,7 +80,7 @@ def disturb(runner: subprocess.Popen[bytes], run_folder: Path, chance: random.Ra
 
 
 def run_until_completed(run_folder: Path, chance: random.Random, kills: int) -> list[str]:
-    """One run, disturbed at most so many times and continued each time; gives what was done to it."""
+    """One run, disturbed at most so many times and continued each time; return what was done to it."""
     done: list[str] = []
     runner = start(
         run_folder, "run", "pipelines/ddp.yaml", "--profile", "local", "--no-cache", "--quiet",
