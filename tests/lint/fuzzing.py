@@ -21,11 +21,11 @@ from trainyard.lint.reporting.github import as_github
 from trainyard.lint.reporting.json_list import as_json
 from trainyard.lint.reporting.sarif import as_sarif
 from trainyard.lint.reporting.text import as_text
+from trainyard.lint.rules.yaml_text import CHECK_FAILED
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import source_lines
 from trainyard.spec.graph import topological_order
 from trainyard.spec.loading import load_component, load_pipeline
-from trainyard.spec.rule_ids import CHECK_FAILED
 
 ROOT = Path(__file__).parents[2]
 SEED = 20261121
@@ -103,7 +103,7 @@ def _check(file: Path, content: bytes, *, thoroughly: bool) -> None:
     last_line = len(source_lines(content.decode("utf-8", errors="replace"))) + 1
     for diagnostic in found:
         span = diagnostic.span
-        assert diagnostic.rule != CHECK_FAILED, diagnostic
+        assert diagnostic.rule != CHECK_FAILED.id, diagnostic
         assert span.line >= 1, diagnostic
         assert span.column >= 1, diagnostic
         assert (span.line, span.column) <= (span.end_line, span.end_column), diagnostic

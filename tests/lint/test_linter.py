@@ -10,8 +10,11 @@ import pytest
 from trainyard.lint.linter import UnreadablePath, lint
 from trainyard.lint.reporting.json_list import as_json
 from trainyard.lint.reporting.text import as_text
-from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
+from trainyard.spec.rules.bindings import UNKNOWN_JOB_PORT
+from trainyard.spec.rules.documents import KEY_NOT_TEXT
+from trainyard.spec.rules.keys import MISSING_KEY, UNKNOWN_KEY, WRONG_TYPE
+from trainyard.spec.rules.values import LITERAL_NOT_A_CHOICE, WRONG_LITERAL
 
 COMPONENT = "type: command\nname: c\nversion: '1'\ncommand: run\nenvironment: azureml:e:1\n"
 
@@ -38,7 +41,7 @@ def test_a_pipeline_takes_its_components_along(project: Path) -> None:
     train = project / "components" / "train.yaml"
     train.write_text(train.read_text().replace("is_deterministic", "is_determinstic"))
     result = lint([project / "pipelines" / "digits.yaml"])
-    assert [(d.rule, d.span.file) for d in result.diagnostics] == [(rule_ids.UNKNOWN_KEY, train)]
+    assert [(d.rule, d.span.file) for d in result.diagnostics] == [(UNKNOWN_KEY.id, train)]
     assert result.files_checked == 4
 
 
@@ -74,20 +77,20 @@ def test_a_path_without_yaml_is_wrong_use(tmp_path: Path) -> None:
 
 def test_a_pipeline_says_that_it_is_one(tmp_path: Path) -> None:
     (found,) = lint([put(tmp_path, "p.yaml", "name: p\njobs:\n  a: {component: 'azureml:c:1'}\n")]).diagnostics
-    assert (found.rule, found.span.line, found.hint) == (rule_ids.MISSING_KEY, 1, "Add `type: pipeline`.")
+    assert (found.rule, found.span.line, found.hint) == (MISSING_KEY.id, 1, "Add `type: pipeline`.")
 
 
 @pytest.mark.parametrize(
     ("text", "line", "rule", "hint"),
     [
-        ("type: pipeline\njob:\n  a: {component: ./c.yaml}\n", 2, rule_ids.UNKNOWN_KEY, "Did you mean 'jobs'?"),
+        ("type: pipeline\njob:\n  a: {component: ./c.yaml}\n", 2, UNKNOWN_KEY.id, "Did you mean 'jobs'?"),
         ("type: pipeline\ninputs:\n  epochs: [16]\njobs:\n  a:\n    component: ./c.yaml\n"
-         "    inputs: {epochs: '${{parent.inputs.epochs}}'}\n", 3, rule_ids.WRONG_TYPE, ""),
+         "    inputs: {epochs: '${{parent.inputs.epochs}}'}\n", 3, WRONG_TYPE.id, ""),
         ("type: pipeline\ninputs:\n  epochs: 16\njobs:\n  a:\n    component: ./c.yaml\n"
-         "    inputs: {epochs: {{parent.inputs.epochs}}}\n", 7, rule_ids.KEY_NOT_TEXT,
+         "    inputs: {epochs: {{parent.inputs.epochs}}}\n", 7, KEY_NOT_TEXT.id,
          "Write ${{parent.inputs.epochs}}"),
         ("type: pipeline\ninputs:\n  epochs: 16\njobs:\n  a:\n    component: ./c.yaml\n"
-         "    inputs: {epochs: '{{parent.inputs.epochs}}'}\n", 7, rule_ids.WRONG_LITERAL,
+         "    inputs: {epochs: '{{parent.inputs.epochs}}'}\n", 7, WRONG_LITERAL.id,
          "Write ${{parent.inputs.epochs}}"),
     ],
 )  # fmt: skip
@@ -109,8 +112,8 @@ inputs:
 @pytest.mark.parametrize(
     ("literals", "rules"),
     [
-        ("  n: sixteen\n  rate: 0.1\n  format: png\n", [rule_ids.WRONG_LITERAL]),
-        ("  n: 16\n  rate: 0.1\n  format: jpeg\n", [rule_ids.LITERAL_NOT_A_CHOICE]),
+        ("  n: sixteen\n  rate: 0.1\n  format: png\n", [WRONG_LITERAL.id]),
+        ("  n: 16\n  rate: 0.1\n  format: jpeg\n", [LITERAL_NOT_A_CHOICE.id]),
         ("  n: 16\n  rate: 1\n  format: png\n", []),
     ],
 )
@@ -226,13 +229,13 @@ def test_a_component_of_a_nested_pipeline_has_ports_that_count(tmp_path: Path) -
         "    inputs: {d: '${{parent.jobs.a.outputs.resul}}'}\n",
     )
     (found,) = lint([pipeline]).diagnostics
-    assert (found.rule, found.hint) == (rule_ids.UNKNOWN_JOB_PORT, "Did you mean 'result'?")
+    assert (found.rule, found.hint) == (UNKNOWN_JOB_PORT.id, "Did you mean 'result'?")
 
 
 def test_profiles_are_checked_against_their_schema(tmp_path: Path) -> None:
     put(tmp_path, "profiles/mine.yaml", "extends: t4\nnodes: two\nclustr: gpu\n")
     found = {(d.rule, d.span.line) for d in lint([tmp_path]).diagnostics}
-    assert found == {(rule_ids.WRONG_TYPE, 2), (rule_ids.UNKNOWN_KEY, 3)}
+    assert found == {(WRONG_TYPE.id, 2), (UNKNOWN_KEY.id, 3)}
 
 
 def test_numbers_that_json_has_not_are_no_trouble(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from trainyard.lint.linter import lint
 from trainyard.lint.reporting.json_list import as_json
 from trainyard.lint.reporting.sarif import as_sarif
 from trainyard.lint.reporting.text import as_text
+from trainyard.lint.rules.yaml_text import CHECK_FAILED
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Document
-from trainyard.spec.rule_ids import CHECK_FAILED
 
 COMPONENT = "type: command\nname: c\nversion: 1\nenvironment: azureml:e:1\nis_deterministic: false\n"
 LIMIT_SECONDS = 2.0
@@ -264,7 +264,7 @@ def test_a_key_that_is_no_text_is_a_key(tmp_path: Path, place: str, key: str) ->
     file = tmp_path / "pipeline.yml"
     where = f"{place}:\n  " if place else ""
     file.write_text(f"type: pipeline\n{where}{key}: {{command: x, 2: [3]}}\n")
-    assert CHECK_FAILED not in rules_of(file)
+    assert CHECK_FAILED.id not in rules_of(file)
 
 
 def test_a_failing_check_costs_no_other_file_its_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,4 +278,4 @@ def test_a_failing_check_costs_no_other_file_its_findings(tmp_path: Path, monkey
 
     monkeypatch.setattr(linter, "DOCUMENT_CHECKS", (fails_at_a,))
     found = {(d.span.file.name, d.rule) for d in lint([tmp_path]).diagnostics}
-    assert {("a.yml", CHECK_FAILED), ("b.yml", "AML101")} <= found
+    assert {("a.yml", CHECK_FAILED.id), ("b.yml", "AML101")} <= found

@@ -9,7 +9,6 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import (
     LARGEST_FILE_BYTES,
@@ -18,6 +17,15 @@ from trainyard.spec.documents import (
     read_document,
     require_mapping,
     source_lines,
+)
+from trainyard.spec.rules.documents import (
+    KEY_NOT_TEXT,
+    NOT_ONE_DOCUMENT,
+    TOO_LARGE,
+    UNKNOWN_TAG,
+    UNREADABLE_FILE,
+    WRONG_ENCODING,
+    YAML_SYNTAX,
 )
 
 FILE = Path("file.yaml")
@@ -125,13 +133,13 @@ def test_duplicate_keys_are_kept_and_reported() -> None:
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("a: !Ref b", rule_ids.UNKNOWN_TAG),
-        ("a: !!python/object:os.system {}", rule_ids.UNKNOWN_TAG),
-        ("a: !!set {b}", rule_ids.UNKNOWN_TAG),
-        ("a: !!int twelve", rule_ids.UNKNOWN_TAG),
-        ("{a: b}: c", rule_ids.KEY_NOT_TEXT),
-        ("a: 1\n---\nb: 2", rule_ids.NOT_ONE_DOCUMENT),
-        ("a: " + "9" * 5000, rule_ids.UNKNOWN_TAG),
+        ("a: !Ref b", UNKNOWN_TAG.id),
+        ("a: !!python/object:os.system {}", UNKNOWN_TAG.id),
+        ("a: !!set {b}", UNKNOWN_TAG.id),
+        ("a: !!int twelve", UNKNOWN_TAG.id),
+        ("{a: b}: c", KEY_NOT_TEXT.id),
+        ("a: 1\n---\nb: 2", NOT_ONE_DOCUMENT.id),
+        ("a: " + "9" * 5000, UNKNOWN_TAG.id),
     ],
 )
 def test_what_can_be_lived_with_is_noted(text: str, rule: str) -> None:
@@ -141,18 +149,18 @@ def test_what_can_be_lived_with_is_noted(text: str, rule: str) -> None:
 @pytest.mark.parametrize(
     ("text", "rule", "line", "column"),
     [
-        ("a:\n\tb: 1", rule_ids.YAML_SYNTAX, 2, 1),
-        ("a: b: c", rule_ids.YAML_SYNTAX, 1, 5),
-        ("a: @x", rule_ids.YAML_SYNTAX, 1, 4),
-        ("é: 'x", rule_ids.YAML_SYNTAX, 1, 4),
-        ("é: \x01", rule_ids.YAML_SYNTAX, 1, 4),
-        ("", rule_ids.NOT_ONE_DOCUMENT, 1, 1),
-        ("# nothing\n", rule_ids.NOT_ONE_DOCUMENT, 1, 1),
-        ("[" * 100_000, rule_ids.TOO_LARGE, 1, 101),
-        ("- " * 500, rule_ids.TOO_LARGE, 1, 201),
-        ("\n".join(" " * depth + "a:" for depth in range(300)), rule_ids.TOO_LARGE, 101, 101),
-        ("[" * 90 + "'" + "{" * 90, rule_ids.YAML_SYNTAX, 1, 91),
-        ("[&a [*a]]", rule_ids.TOO_LARGE, 1, 2),
+        ("a:\n\tb: 1", YAML_SYNTAX.id, 2, 1),
+        ("a: b: c", YAML_SYNTAX.id, 1, 5),
+        ("a: @x", YAML_SYNTAX.id, 1, 4),
+        ("é: 'x", YAML_SYNTAX.id, 1, 4),
+        ("é: \x01", YAML_SYNTAX.id, 1, 4),
+        ("", NOT_ONE_DOCUMENT.id, 1, 1),
+        ("# nothing\n", NOT_ONE_DOCUMENT.id, 1, 1),
+        ("[" * 100_000, TOO_LARGE.id, 1, 101),
+        ("- " * 500, TOO_LARGE.id, 1, 201),
+        ("\n".join(" " * depth + "a:" for depth in range(300)), TOO_LARGE.id, 101, 101),
+        ("[" * 90 + "'" + "{" * 90, YAML_SYNTAX.id, 1, 91),
+        ("[&a [*a]]", TOO_LARGE.id, 1, 2),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_one_diagnostic(text: str, rule: str, line: int, column: int) -> None:
@@ -166,7 +174,7 @@ def test_a_bomb_of_aliases_is_refused_at_once() -> None:
     lines = ["a0: &a0 [x, x]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 30)]
     with pytest.raises(SpecError, match="aliases make this value stand for") as caught:
         parse_document(FILE, "\n".join(lines))
-    assert caught.value.diagnostics[0].rule == rule_ids.TOO_LARGE
+    assert caught.value.diagnostics[0].rule == TOO_LARGE.id
 
 
 def test_many_brackets_side_by_side_are_not_deep() -> None:
@@ -193,10 +201,10 @@ def test_windows_line_ends_do_not_shift_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "rule", "line", "column"),
     [
-        (b"a: 1\nb: \xff\n", rule_ids.WRONG_ENCODING, 2, 4),
-        ("a: é".encode("utf-16"), rule_ids.WRONG_ENCODING, 1, 1),
-        (b"a: \x00", rule_ids.WRONG_ENCODING, 1, 4),
-        (b"#" * (LARGEST_FILE_BYTES + 1), rule_ids.TOO_LARGE, 1, 1),
+        (b"a: 1\nb: \xff\n", WRONG_ENCODING.id, 2, 4),
+        ("a: é".encode("utf-16"), WRONG_ENCODING.id, 1, 1),
+        (b"a: \x00", WRONG_ENCODING.id, 1, 4),
+        (b"#" * (LARGEST_FILE_BYTES + 1), TOO_LARGE.id, 1, 1),
     ],
 )
 def test_files_that_are_no_text(tmp_path: Path, content: bytes, rule: str, line: int, column: int) -> None:
@@ -212,7 +220,7 @@ def test_files_that_are_not_there_or_are_no_files(tmp_path: Path) -> None:
     for path in (tmp_path / "none.yaml", tmp_path, tmp_path / "a\x00b"):
         with pytest.raises(SpecError) as caught:
             read_document(path)
-        assert caught.value.diagnostics[0].rule == rule_ids.UNREADABLE_FILE
+        assert caught.value.diagnostics[0].rule == UNREADABLE_FILE.id
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(SpecError, match="not a file"):
         read_document(tmp_path / "pipe")

@@ -5,10 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.graph import dependencies, topological_order
 from trainyard.spec.loading import load_component, load_pipeline
+from trainyard.spec.rules.bindings import CYCLE, UNKNOWN_COMMAND_PORT, UNKNOWN_PIPELINE_PORT, UNKNOWN_SCOPE
+from trainyard.spec.rules.documents import NOT_A_MAPPING, UNKNOWN_KIND, YAML_SYNTAX
+from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY, NOT_A_CHOICE, NOT_RUN_LOCALLY, OUT_OF_BOUNDS, WRONG_TYPE
+from trainyard.spec.rules.references import (
+    BAD_REFERENCE,
+    CODE_NOT_FOUND,
+    COMPONENT_NOT_FOUND,
+    ENVIRONMENT_FILE_NOT_FOUND,
+    NOT_SEEN_OFFLINE,
+)
+from trainyard.spec.rules.values import LITERAL_OUT_OF_RANGE, MISSING_INPUT, UNKNOWN_INPUT, WRONG_LITERAL
 
 COMPONENT = """\
 type: command
@@ -102,7 +112,7 @@ def test_jobs_come_behind_those_they_wait_for(project: Path) -> None:
 def test_a_pipeline_without_a_type_is_refused(write: Callable[[str, str], Path]) -> None:
     write("c.yaml", COMPONENT)
     (error,) = errors_of(write("p.yaml", "jobs:\n  a:\n    component: ./c.yaml\n"))
-    assert (error.rule, error.span.line, error.hint) == (rule_ids.MISSING_KEY, 1, "Add `type: pipeline`.")
+    assert (error.rule, error.span.line, error.hint) == (MISSING_KEY.id, 1, "Add `type: pipeline`.")
 
 
 def test_an_inline_component_and_literals_as_value(write: Callable[[str, str], Path]) -> None:
@@ -131,7 +141,7 @@ def test_a_pipeline_whose_jobs_are_in_a_component(write: Callable[[str, str], Pa
         errors_of(write("q.yaml", "type: pipeline\ncomponent: parts/whole.yaml\ninputs: {rat: 0.3}\n")),
         key=lambda d: d.rule,
     )
-    assert (missing.rule, unknown.rule) == (rule_ids.MISSING_INPUT, rule_ids.UNKNOWN_INPUT)
+    assert (missing.rule, unknown.rule) == (MISSING_INPUT.id, UNKNOWN_INPUT.id)
     assert unknown.hint == "Did you mean 'rate'?"
 
 
@@ -158,54 +168,54 @@ jobs:
     )
     found = {(d.rule, d.span.line, d.span.column) for d in errors_of(file)}
     assert found == {
-        (rule_ids.UNKNOWN_PIPELINE_PORT, 8, 30),
-        (rule_ids.LITERAL_OUT_OF_RANGE, 13, 13),
-        (rule_ids.UNKNOWN_INPUT, 14, 7),
-        (rule_ids.CYCLE, 9, 13),
+        (UNKNOWN_PIPELINE_PORT.id, 8, 30),
+        (LITERAL_OUT_OF_RANGE.id, 13, 13),
+        (UNKNOWN_INPUT.id, 14, 7),
+        (CYCLE.id, 9, 13),
     }
 
 
 @pytest.mark.parametrize(
     ("job", "rule"),
     [
-        ("component: azureml:step:1", rule_ids.NOT_SEEN_OFFLINE),
-        ("component: azureml://registries/r/components/step/versions/1", rule_ids.NOT_SEEN_OFFLINE),
-        ("type: sweep\n    trial: ./c.yaml", rule_ids.NOT_RUN_LOCALLY),
-        ("type: pipeline\n    component: ./nested.yaml", rule_ids.NOT_RUN_LOCALLY),
-        ("command: run\n    environment: azureml:e:1\n    code: azureml:code:1", rule_ids.NOT_SEEN_OFFLINE),
-        ("command: run\n    environment: azureml:e:1\n    code: git+https://host/repo", rule_ids.NOT_SEEN_OFFLINE),
-        ("component: ./none.yaml", rule_ids.COMPONENT_NOT_FOUND),
-        ("component: ./p.yaml", rule_ids.BAD_REFERENCE),
-        ("component: ./nested.yaml", rule_ids.NOT_RUN_LOCALLY),
-        ("component: [a]", rule_ids.WRONG_TYPE),
-        ("component:", rule_ids.MISSING_KEY),
-        ("component: ./broken.yaml", rule_ids.YAML_SYNTAX),
-        ("component: ./list.yaml", rule_ids.NOT_A_MAPPING),
-        ("environment: azureml:e:1", rule_ids.MISSING_KEY),
-        ("component: ./c.yaml\n    inputs: [a]", rule_ids.WRONG_TYPE),
-        ("component: ./c.yaml\n    inputs: {rate: [1]}", rule_ids.WRONG_LITERAL),
-        ("component: ./c.yaml\n    compute: [a]", rule_ids.WRONG_TYPE),
-        ("component: ./c.yaml\n    distribution: {process_count_per_instance: 2}", rule_ids.MISSING_KEY),
-        ("component: ./c.yaml\n    distribution: pytorch", rule_ids.WRONG_TYPE),
-        ("component: ./c.yaml\n    resources: {instance_count: true}", rule_ids.WRONG_TYPE),
-        ("component: ./c.yaml\n    resources: {instance_count: -1}", rule_ids.OUT_OF_BOUNDS),
-        ("command: [run]\n    environment: azureml:e:1", rule_ids.WRONG_TYPE),
-        ("command: run\n    environment: 3", rule_ids.WRONG_TYPE),
-        ("command: run\n    environment: file:broken.yaml", rule_ids.YAML_SYNTAX),
-        ("command: run\n    environment: {image: a, build: {path: .}}", rule_ids.IGNORED_KEY),
-        ("command: run\n    environment: {build: {path: .}}", rule_ids.ENVIRONMENT_FILE_NOT_FOUND),
-        ("command: run\n    environment: {image: a, conda_file: 3}", rule_ids.WRONG_TYPE),
-        ("command: run\n    code: [a]", rule_ids.WRONG_TYPE),
-        ("command: run\n    outputs: {o: 3}", rule_ids.WRONG_TYPE),
-        ("command: run\n    inputs: {i: {type: uri_folder, path: 3}}", rule_ids.WRONG_TYPE),
-        ("command: run ${{inputs}}", rule_ids.UNKNOWN_COMMAND_PORT),
-        ("command: run ${{parent.inputs.x}}", rule_ids.UNKNOWN_SCOPE),
-        ("component: ./c.yaml\n    inputs: {rate: '${{parent}}'}", rule_ids.UNKNOWN_SCOPE),
-        ("component: ./c.yaml\n    inputs: {rate: '${{parnt.inputs.x}}'}", rule_ids.UNKNOWN_SCOPE),
-        ("component: ./c.yaml\n    inputs: {rate: '${{parent.jobs.a}}'}", rule_ids.UNKNOWN_SCOPE),
-        ("component: ./c.yaml\n    outputs: {out: '${{parent.jobs.a.outputs.out}}'}", rule_ids.UNKNOWN_SCOPE),
-        ("component: ./c.yaml\n    outputs: {out: {path: '${{parent.inputs.x}}'}}", rule_ids.UNKNOWN_PIPELINE_PORT),
-        ("3", rule_ids.WRONG_TYPE),
+        ("component: azureml:step:1", NOT_SEEN_OFFLINE.id),
+        ("component: azureml://registries/r/components/step/versions/1", NOT_SEEN_OFFLINE.id),
+        ("type: sweep\n    trial: ./c.yaml", NOT_RUN_LOCALLY.id),
+        ("type: pipeline\n    component: ./nested.yaml", NOT_RUN_LOCALLY.id),
+        ("command: run\n    environment: azureml:e:1\n    code: azureml:code:1", NOT_SEEN_OFFLINE.id),
+        ("command: run\n    environment: azureml:e:1\n    code: git+https://host/repo", NOT_SEEN_OFFLINE.id),
+        ("component: ./none.yaml", COMPONENT_NOT_FOUND.id),
+        ("component: ./p.yaml", BAD_REFERENCE.id),
+        ("component: ./nested.yaml", NOT_RUN_LOCALLY.id),
+        ("component: [a]", WRONG_TYPE.id),
+        ("component:", MISSING_KEY.id),
+        ("component: ./broken.yaml", YAML_SYNTAX.id),
+        ("component: ./list.yaml", NOT_A_MAPPING.id),
+        ("environment: azureml:e:1", MISSING_KEY.id),
+        ("component: ./c.yaml\n    inputs: [a]", WRONG_TYPE.id),
+        ("component: ./c.yaml\n    inputs: {rate: [1]}", WRONG_LITERAL.id),
+        ("component: ./c.yaml\n    compute: [a]", WRONG_TYPE.id),
+        ("component: ./c.yaml\n    distribution: {process_count_per_instance: 2}", MISSING_KEY.id),
+        ("component: ./c.yaml\n    distribution: pytorch", WRONG_TYPE.id),
+        ("component: ./c.yaml\n    resources: {instance_count: true}", WRONG_TYPE.id),
+        ("component: ./c.yaml\n    resources: {instance_count: -1}", OUT_OF_BOUNDS.id),
+        ("command: [run]\n    environment: azureml:e:1", WRONG_TYPE.id),
+        ("command: run\n    environment: 3", WRONG_TYPE.id),
+        ("command: run\n    environment: file:broken.yaml", YAML_SYNTAX.id),
+        ("command: run\n    environment: {image: a, build: {path: .}}", IGNORED_KEY.id),
+        ("command: run\n    environment: {build: {path: .}}", ENVIRONMENT_FILE_NOT_FOUND.id),
+        ("command: run\n    environment: {image: a, conda_file: 3}", WRONG_TYPE.id),
+        ("command: run\n    code: [a]", WRONG_TYPE.id),
+        ("command: run\n    outputs: {o: 3}", WRONG_TYPE.id),
+        ("command: run\n    inputs: {i: {type: uri_folder, path: 3}}", WRONG_TYPE.id),
+        ("command: run ${{inputs}}", UNKNOWN_COMMAND_PORT.id),
+        ("command: run ${{parent.inputs.x}}", UNKNOWN_SCOPE.id),
+        ("component: ./c.yaml\n    inputs: {rate: '${{parent}}'}", UNKNOWN_SCOPE.id),
+        ("component: ./c.yaml\n    inputs: {rate: '${{parnt.inputs.x}}'}", UNKNOWN_SCOPE.id),
+        ("component: ./c.yaml\n    inputs: {rate: '${{parent.jobs.a}}'}", UNKNOWN_SCOPE.id),
+        ("component: ./c.yaml\n    outputs: {out: '${{parent.jobs.a.outputs.out}}'}", UNKNOWN_SCOPE.id),
+        ("component: ./c.yaml\n    outputs: {out: {path: '${{parent.inputs.x}}'}}", UNKNOWN_PIPELINE_PORT.id),
+        ("3", WRONG_TYPE.id),
     ],
 )  # fmt: skip
 def test_one_mistake_in_a_job(write: Callable[[str, str], Path], job: str, rule: str) -> None:
@@ -220,16 +230,16 @@ def test_one_mistake_in_a_job(write: Callable[[str, str], Path], job: str, rule:
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("type: pipeline\n", rule_ids.MISSING_KEY),
-        ("type: pipeline\njobs:\n", rule_ids.MISSING_KEY),
-        ("type: pipeline\njobs: [a]\n", rule_ids.WRONG_TYPE),
-        ("type: pipeline\njobs: {a: }\n", rule_ids.MISSING_KEY),
-        ("type: pipeline\ncomponent: azureml:x:1\n", rule_ids.NOT_SEEN_OFFLINE),
-        ("type: pipeline\ninputs: {a: [1]}\njobs: {a: {component: ./c.yaml}}\n", rule_ids.WRONG_TYPE),
-        ("type: pipeline\ninputs: {a: {type: integr}}\njobs: {a: {component: ./c.yaml}}\n", rule_ids.NOT_A_CHOICE),
-        ("type: pipeline\nsettings: {force_rerun: perhaps}\njobs: {a: {component: ./c.yaml}}\n", rule_ids.WRONG_TYPE),
-        ("type: command\ncommand: run\nenvironment: azureml:e:1\ncompute: azureml:c\n", rule_ids.UNKNOWN_KIND),
-        ("- a\n", rule_ids.NOT_A_MAPPING),
+        ("type: pipeline\n", MISSING_KEY.id),
+        ("type: pipeline\njobs:\n", MISSING_KEY.id),
+        ("type: pipeline\njobs: [a]\n", WRONG_TYPE.id),
+        ("type: pipeline\njobs: {a: }\n", MISSING_KEY.id),
+        ("type: pipeline\ncomponent: azureml:x:1\n", NOT_SEEN_OFFLINE.id),
+        ("type: pipeline\ninputs: {a: [1]}\njobs: {a: {component: ./c.yaml}}\n", WRONG_TYPE.id),
+        ("type: pipeline\ninputs: {a: {type: integr}}\njobs: {a: {component: ./c.yaml}}\n", NOT_A_CHOICE.id),
+        ("type: pipeline\nsettings: {force_rerun: perhaps}\njobs: {a: {component: ./c.yaml}}\n", WRONG_TYPE.id),
+        ("type: command\ncommand: run\nenvironment: azureml:e:1\ncompute: azureml:c\n", UNKNOWN_KIND.id),
+        ("- a\n", NOT_A_MAPPING.id),
     ],
 )  # fmt: skip
 def test_one_mistake_in_a_pipeline(write: Callable[[str, str], Path], text: str, rule: str) -> None:
@@ -240,16 +250,16 @@ def test_one_mistake_in_a_pipeline(write: Callable[[str, str], Path], text: str,
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("inputs: [a]\n", rule_ids.WRONG_TYPE),
-        ("inputs: {a: 3}\n", rule_ids.WRONG_TYPE),
-        ("inputs: {a: }\n", rule_ids.MISSING_KEY),
-        ("inputs: {a: {type: string, enum: b}}\n", rule_ids.WRONG_TYPE),
-        ("inputs: {a: {type: boolean, default: maybe}}\n", rule_ids.WRONG_LITERAL),
-        ("inputs: {a: {type: integer, default: '1,000'}}\n", rule_ids.WRONG_LITERAL),
-        ("inputs: {a: {type: integer, default: [1]}}\n", rule_ids.WRONG_LITERAL),
-        ("additional_includes: ../x\n", rule_ids.WRONG_TYPE),
-        ("additional_includes: [../none]\n", rule_ids.CODE_NOT_FOUND),
-        ("is_deterministic: perhaps\n", rule_ids.WRONG_TYPE),
+        ("inputs: [a]\n", WRONG_TYPE.id),
+        ("inputs: {a: 3}\n", WRONG_TYPE.id),
+        ("inputs: {a: }\n", MISSING_KEY.id),
+        ("inputs: {a: {type: string, enum: b}}\n", WRONG_TYPE.id),
+        ("inputs: {a: {type: boolean, default: maybe}}\n", WRONG_LITERAL.id),
+        ("inputs: {a: {type: integer, default: '1,000'}}\n", WRONG_LITERAL.id),
+        ("inputs: {a: {type: integer, default: [1]}}\n", WRONG_LITERAL.id),
+        ("additional_includes: ../x\n", WRONG_TYPE.id),
+        ("additional_includes: [../none]\n", CODE_NOT_FOUND.id),
+        ("is_deterministic: perhaps\n", WRONG_TYPE.id),
     ],
 )
 def test_one_mistake_in_a_component(write: Callable[[str, str], Path], text: str, rule: str) -> None:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainyard.author import rule_ids
+from trainyard.author import rules
 from trainyard.author.project import Project
 from trainyard.author.settings import COMMAND_LINE, as_argument
 from trainyard.author.values import written
 from trainyard.foundation.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Document, Node, describe, read_document, require_mapping
+from trainyard.spec.rule import Rule
 
 KeyPath = tuple[str, ...]
 
@@ -49,13 +50,13 @@ class Layers:
             return {key: self._marked((*path, key), each) for key, each in value.items()}
         return written(value, self.origin(path))
 
-    def problem(self, path: KeyPath, rule: str, message: str, hint: str = "", *, at_key: bool = False) -> Diagnostic:
+    def problem(self, path: KeyPath, rule: Rule, message: str, hint: str = "", *, at_key: bool = False) -> Diagnostic:
         """A finding about the value (or the key) at a path: at its line, or naming the `--set` that gave it."""
         setting = self._setting_about(path)
         if setting is not None:
-            return Diagnostic(Span(COMMAND_LINE), rule, f"--set {setting}: {message}", hint=hint)
+            return rule.at(Span(COMMAND_LINE), f"--set {setting}: {message}", hint=hint)
         spans = self.key_spans if at_key else self.value_spans
-        return Diagnostic(spans.get(path, Span(self.files[0])), rule, message, hint=hint)
+        return rule.at(spans.get(path, Span(self.files[0])), message, hint=hint)
 
     def _setting_about(self, path: KeyPath) -> str | None:
         """The `--set` that gave what stands at a path, or that made the path."""
@@ -141,20 +142,17 @@ def _check_extended(project: Project, extended: Node, names: list[str], document
     known = sorted(file.stem for file in project.profiles.glob("*.yaml"))
     if not extended.is_text:
         message = f"'extends' is the name of one profile, not {describe(extended.data)}"
-        raise SpecError(Diagnostic(extended.span, rule_ids.PROFILE_VALUE, message))
+        raise SpecError(rules.PROFILE_VALUE.at(extended.span, message))
     if extended.data not in known:
         message = f"there is no profile '{extended.text}' to extend"
-        raise SpecError(
-            Diagnostic(extended.span, rule_ids.UNKNOWN_PROFILE, message, hint=did_you_mean(extended.text, known))
-        )
+        raise SpecError(rules.UNKNOWN_PROFILE.at(extended.span, message, hint=did_you_mean(extended.text, known)))
     if extended.data in names:
         circle = " extends ".join([*names[names.index(extended.data) :], extended.data])
         related = [Related(document.value_span(("extends",)), "extends this") for document in documents[:-1]]
         message = f"profiles extend each other in a circle: {circle}"
         raise SpecError(
-            Diagnostic(
+            rules.PROFILE_CYCLE.at(
                 extended.span,
-                rule_ids.PROFILE_CYCLE,
                 message,
                 hint="Remove one of these `extends`.",
                 related=tuple(related),

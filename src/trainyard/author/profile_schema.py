@@ -6,7 +6,7 @@ import json
 from functools import cache
 from typing import Any
 
-from trainyard.author import rule_ids
+from trainyard.author import rules
 from trainyard.author.layers import Layers
 from trainyard.foundation.suggestions import did_you_mean
 from trainyard.resources import schema_file
@@ -50,7 +50,7 @@ def _problems(layers: Layers, error: Any) -> list[Diagnostic]:
         return [
             layers.problem(
                 (*path, key),
-                rule_ids.PROFILE_KEY,
+                rules.PROFILE_KEY,
                 f"'{key}' is no key of {'a profile' if not path else what}",
                 did_you_mean(key, known),
                 at_key=True,
@@ -59,27 +59,27 @@ def _problems(layers: Layers, error: Any) -> list[Diagnostic]:
         ]
     if kind == "required":
         message = f"{what} lacks '{error.kind.property}'"
-        return [layers.problem(path, rule_ids.PROFILE_KEY, message, f"Add: {error.kind.property}: …")]
+        return [layers.problem(path, rules.PROFILE_KEY, message, f"Add: {error.kind.property}: …")]
     found = describe(error.instance)
     described = schema.get("description", "")
     if kind == "type":
         types = schema["type"]
         wanted = " or ".join(_TYPE_NAMES[each] for each in ([types] if isinstance(types, str) else types))
-        return [layers.problem(path, rule_ids.PROFILE_VALUE, f"{what} is {wanted}, not {found}", described)]
+        return [layers.problem(path, rules.PROFILE_VALUE, f"{what} is {wanted}, not {found}", described)]
     if kind == "enum":
         choices = [str(choice) for choice in schema["enum"]]
         hint = did_you_mean(str(error.instance), choices)
         message = f"{what} is one of {', '.join(choices)}, not {found}"
-        return [layers.problem(path, rule_ids.PROFILE_VALUE, message, hint)]
+        return [layers.problem(path, rules.PROFILE_VALUE, message, hint)]
     if kind in ("minimum", "maximum"):
         bound = "least" if kind == "minimum" else "most"
         message = f"{what} is {error.instance}; the {bound} it can be is {schema[kind]}"
-        return [layers.problem(path, rule_ids.PROFILE_VALUE, message, described)]
+        return [layers.problem(path, rules.PROFILE_VALUE, message, described)]
     if kind == "minLength":
-        return [layers.problem(path, rule_ids.PROFILE_VALUE, f"{what} is empty", described)]
+        return [layers.problem(path, rules.PROFILE_VALUE, f"{what} is empty", described)]
     assert kind == "pattern", kind
     message = f"{what} cannot be {found}: {_PATTERN_WORDS[schema['pattern']]}"
-    return [layers.problem(path, rule_ids.PROFILE_VALUE, message, described)]
+    return [layers.problem(path, rules.PROFILE_VALUE, message, described)]
 
 
 _PATTERN_WORDS = {

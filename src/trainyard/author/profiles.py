@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard.author import rule_ids
+from trainyard.author import rules
 from trainyard.author.header import digest
 from trainyard.author.layers import KeyPath, Layers, read_layers
 from trainyard.author.profile_schema import check_against_schema
@@ -133,25 +133,25 @@ def _machine_problems(layers: Layers) -> list[Diagnostic]:
     if "sku" not in data:
         if processes is None:
             message = "a profile names its machines (sku) or how many processes it takes (processes_per_node)"
-            return [layers.problem((), rule_ids.PROFILE_KEY, message, "For GPUs: `trainyard skus` lists the sizes.")]
+            return [layers.problem((), rules.PROFILE_KEY, message, "For GPUs: `trainyard skus` lists the sizes.")]
         return []
     try:
         sku = find_sku(data["sku"])
     except UnknownSku as error:
-        return [layers.problem(("sku",), rule_ids.UNUSABLE_SKU, str(error))]
+        return [layers.problem(("sku",), rules.UNUSABLE_SKU, str(error))]
     if sku.is_retired:
         message = f"{sku.name} was retired on {sku.retirement_date}: no cluster of this size can be had"
         hint = f"Closest: {', '.join(each.name for each in closest_current(sku))}."
-        return [layers.problem(("sku",), rule_ids.UNUSABLE_SKU, message, hint)]
+        return [layers.problem(("sku",), rules.UNUSABLE_SKU, message, hint)]
     if sku.gpu_count and processes is not None:
         message = f"{sku.name} has {sku.gpu_count} GPUs, and each gets one process: processes_per_node says that again"
-        return [layers.problem(("processes_per_node",), rule_ids.PROFILE_KEY, message, "Remove processes_per_node.")]
+        return [layers.problem(("processes_per_node",), rules.PROFILE_KEY, message, "Remove processes_per_node.")]
     if not sku.gpu_count and processes is None:
         message = f"{sku.name} has no GPUs that would say how many processes to start"
-        return [layers.problem(("sku",), rule_ids.PROFILE_KEY, message, "Add processes_per_node.")]
+        return [layers.problem(("sku",), rules.PROFILE_KEY, message, "Add processes_per_node.")]
     if sku.gpu_count and data["precision"] == "bf16" and not sku.bf16:
         message = f"bf16 needs hardware for it, which the {sku.gpu_model} of {sku.name} does not have"
-        return [layers.problem(("precision",), rule_ids.PROFILE_VALUE, message, "Use fp16 or fp32.")]
+        return [layers.problem(("precision",), rules.PROFILE_VALUE, message, "Use fp16 or fp32.")]
     return []
 
 
@@ -164,16 +164,14 @@ def _environment_problems(layers: Layers, own: Sequence[str]) -> list[Diagnostic
         stated = {("environment", step): value for step, value in environment.items()}
     steps = ["default", *STEP_CONFIGS]
     unknown_steps = [
-        layers.problem(
-            path, rule_ids.PROFILE_KEY, f"'{path[-1]}' is no step", did_you_mean(path[-1], steps), at_key=True
-        )
+        layers.problem(path, rules.PROFILE_KEY, f"'{path[-1]}' is no step", did_you_mean(path[-1], steps), at_key=True)
         for path in stated
         if path[-1] not in ("environment", *steps)
     ]
     return unknown_steps + [
         layers.problem(
             path,
-            rule_ids.UNKNOWN_ENVIRONMENT,
+            rules.UNKNOWN_ENVIRONMENT,
             f"'{value}' is neither a reference (azureml:…) nor an environment of templates/environments/",
             did_you_mean(value, own),
         )
@@ -189,7 +187,7 @@ def _deepspeed_problems(layers: Layers, known: Sequence[str]) -> list[Diagnostic
         return []
     message = f"'{name}' is no configuration of templates/components/deepspeed/"
     return [
-        layers.problem(("pipelines", "deepspeed", "config"), rule_ids.PROFILE_VALUE, message, did_you_mean(name, known))
+        layers.problem(("pipelines", "deepspeed", "config"), rules.PROFILE_VALUE, message, did_you_mean(name, known))
     ]
 
 

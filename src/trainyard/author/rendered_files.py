@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.author import rule_ids
+from trainyard.author import rules
 from trainyard.author.header import Header, UnknownHeaderFormat, may_hold_header, read_header
 from trainyard.author.project import Project
 from trainyard.author.templates import SUFFIX
 from trainyard.errors import UsageError
-from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
+from trainyard.spec.diagnostic import Span, SpecError
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def read_rendered(path: Path) -> FileOnDisk | None:
         return None
     except UnknownHeaderFormat as error:
         hint = "Render it with the version that wrote it, or move the file away."
-        raise SpecError(Diagnostic(Span(path), rule_ids.NOT_OURS, str(error), hint=hint)) from None
+        raise SpecError(rules.NOT_OURS.at(Span(path), str(error), hint=hint)) from None
     return FileOnDisk(path, text, header) if header is not None else None
 
 

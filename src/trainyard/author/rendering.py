@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import Environment
 
-from trainyard.author import rule_ids
+from trainyard.author import rules
 from trainyard.author.header import JSON_BEGINNING, JSON_SUFFIX, LINES, Header, content_lines_in_header, digest
 from trainyard.author.profiles import Profile, is_environment_reference, load_profile
 from trainyard.author.project import Project
@@ -168,7 +168,7 @@ def _json_problems(rendered: RenderedFile) -> list[Diagnostic]:
         # The header stands beneath the first brace, so all else is found here too: a list, an object without a key.
         span = Span(rendered.path, error.lineno, error.colno, error.lineno, error.colno)
         message = f"{error.msg[0].lower()}{error.msg[1:]} (its first line is {JSON_BEGINNING.strip()} alone)"
-        return [Diagnostic(span, rule_ids.RENDERED_MALFORMED, message)]
+        return [rules.RENDERED_MALFORMED.at(span, message)]
     return []
 
 
@@ -186,7 +186,7 @@ def _at_template(problem: Diagnostic, rendered: RenderedFile, project: Project, 
     line = lines[problem.span.line - 1] if problem.span.line <= len(lines) else ""
     return Diagnostic(
         span=source.template if source is not None and source.template is not None else Span(template),
-        rule=rule_ids.RENDERED_MALFORMED,
+        rule=rules.RENDERED_MALFORMED.id,
         message=f"what this renders is no usable {language}: {problem.message}",
         hint=f"Rendered line {problem.span.line}: {line.rstrip()}",
         related=tuple(Related(span, "the profile's value") for span in (source.profile if source is not None else ())),

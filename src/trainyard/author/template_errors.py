@@ -14,11 +14,12 @@ from jinja2 import TemplateNotFound, TemplateSyntaxError
 from jinja2.environment import TemplateModule
 from jinja2.exceptions import SecurityError, TemplateRuntimeError
 
-from trainyard.author import rule_ids
+from trainyard.author import rules
 from trainyard.author.project import Project
 from trainyard.author.templates import FILTERS, TESTS, UndefinedName, template_names
 from trainyard.foundation.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
+from trainyard.spec.rule import Rule
 
 _QUOTED = re.compile(r"'([^']+)'")
 # What Jinja calls what a template's text has, in the message of an error that names no character.
@@ -44,16 +45,16 @@ def explaining_errors(project: Project, template: str, names: Iterable[str]) -> 
         name = str(error.name)
         hint = did_you_mean(name, template_names(project))
         message = f"there is no template '{name}'"
-        raise SpecError(_at(file, line, name, rule_ids.UNREADABLE_TEMPLATE, message, hint)) from None
+        raise SpecError(_at(file, line, name, rules.UNREADABLE_TEMPLATE, message, hint)) from None
     except UnicodeDecodeError as error:
         message = f"the template is not UTF-8: {error.reason}"
-        raise SpecError(Diagnostic(Span(project.templates / template), rule_ids.UNREADABLE_TEMPLATE, message)) from None
+        raise SpecError(rules.UNREADABLE_TEMPLATE.at(Span(project.templates / template), message)) from None
     except SecurityError as error:
         file, line = _place(project, template, error)
         quoted = _QUOTED.search(str(error))
         hint = "Templates run in a sandbox: they read values and call filters, nothing else."
         name = quoted.group(1) if quoted else ""
-        raise SpecError(_at(file, line, name, rule_ids.UNSAFE_TEMPLATE, str(error), hint)) from None
+        raise SpecError(_at(file, line, name, rules.UNSAFE_TEMPLATE, str(error), hint)) from None
     except TemplateRuntimeError as error:
         # Jinja looks some filters up only when they are used.
         file, line = _place(project, template, error)
@@ -61,7 +62,7 @@ def explaining_errors(project: Project, template: str, names: Iterable[str]) -> 
     except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
         file, line = _place(project, template, error)
         message = f"this cannot be computed: {error}"
-        raise SpecError(_at(file, line, "", rule_ids.TEMPLATE_FAILED, message, "")) from None
+        raise SpecError(_at(file, line, "", rules.TEMPLATE_FAILED, message, "")) from None
 
 
 def _undefined(project: Project, template: str, error: UndefinedName, names: Iterable[str]) -> Diagnostic:
@@ -72,7 +73,7 @@ def _undefined(project: Project, template: str, error: UndefinedName, names: Ite
     else:
         known = _names_within(error.owner)
         message = f"{_called(error.owner)} has no '{error.name}'"
-    return _at(file, line, error.name, rule_ids.UNDEFINED_NAME, message, did_you_mean(error.name, known))
+    return _at(file, line, error.name, rules.UNDEFINED_NAME, message, did_you_mean(error.name, known))
 
 
 def _syntax(project: Project, template: str, error: TemplateSyntaxError) -> Diagnostic:
@@ -87,7 +88,7 @@ def _named_wrongly(file: Path, line: int, message: str) -> Diagnostic:
     name = quoted.group(1) if quoted else ""
     known = {"No filter named": FILTERS, "No test named": TESTS}.get(" ".join(message.split()[:3]), ())
     hint = did_you_mean(name, known) if known else ""
-    return _at(file, line, name, rule_ids.TEMPLATE_SYNTAX, message, hint)
+    return _at(file, line, name, rules.TEMPLATE_SYNTAX, message, hint)
 
 
 def _place(project: Project, template: str, error: BaseException) -> tuple[Path, int]:
@@ -99,7 +100,7 @@ def _place(project: Project, template: str, error: BaseException) -> tuple[Path,
     return project.templates / template, 1
 
 
-def _at(file: Path, line: int, name: str, rule: str, message: str, hint: str) -> Diagnostic:
+def _at(file: Path, line: int, name: str, rule: Rule, message: str, hint: str) -> Diagnostic:
     """A finding at a name in a line of a template, or at the line's first tag where it names nothing."""
     lines = file.read_text(encoding="utf-8").split("\n")
     # Of a tag that spans lines Jinja names its first or its last; the name may stand in another.
@@ -107,11 +108,11 @@ def _at(file: Path, line: int, name: str, rule: str, message: str, hint: str) ->
         found = re.search(rf"(?<![\w]){re.escape(name)}(?![\w])", lines[number - 1]) if name else None
         if found:
             span = Span(file, number, found.start() + 1, number, found.end() + 1)
-            return Diagnostic(span, rule, message, hint=hint)
+            return rule.at(span, message, hint=hint)
     text = lines[line - 1] if line <= len(lines) else ""
     tag = _FIRST_TAG.search(text)
     column = tag.start() + 1 if tag else len(text) - len(text.lstrip()) + 1
-    return Diagnostic(Span(file, line, column, line, max(len(text), column) + 1), rule, message, hint=hint)
+    return rule.at(Span(file, line, column, line, max(len(text), column) + 1), message, hint=hint)
 
 
 def _names_set_in(file: Path) -> set[str]:

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainyard.author import rule_ids
+from trainyard.author import rules
 from trainyard.author.header import was_edited
 from trainyard.author.project import Project
 from trainyard.author.rendered_files import FileOnDisk, files_on_disk
 from trainyard.author.rendering import RenderedFile, Rendering
-from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
+from trainyard.spec.diagnostic import Span, SpecError
 
 
 @dataclass
@@ -95,9 +95,7 @@ def _refuse_foreign_files(rendering: Rendering, on_disk: dict[Path, FileOnDisk])
         hint = "Move it away, or delete it if it is not needed; nothing was written."
         raise SpecError(
             [
-                Diagnostic(
-                    Span(path), rule_ids.NOT_OURS, "Trainyard did not render this, so it is left as it is", hint=hint
-                )
+                rules.NOT_OURS.at(Span(path), "Trainyard did not render this, so it is left as it is", hint=hint)
                 for path in foreign
             ]
         )
@@ -126,7 +124,7 @@ def _explaining(path: Path, done: str) -> Iterator[None]:
     except OSError as error:
         message = f"cannot be {done}: {(error.strerror or str(error)).lower()}"
         hint = "What is on disk is whole; render again when there is room and permission to write."
-        raise SpecError(Diagnostic(Span(path), rule_ids.CANNOT_WRITE, message, hint=hint)) from None
+        raise SpecError(rules.CANNOT_WRITE.at(Span(path), message, hint=hint)) from None
 
 
 def _umask() -> int:

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainyard.author.rule_ids import MEANINGS
+from trainyard.author import rules as author_rules
 from trainyard.lint.explanation import as_list, as_text, find_rule
 from trainyard.lint.rules import RULES
 
+_ALL = {**RULES, **author_rules.RULES}
+
 
 def explanation_of(subject: str | None) -> str:
-    """What to print for a rule's id or name, for a file, or for None: the list. Raises UsageError for anything else."""
+    """Return what to print for a rule's id or name, for a file, or for None (the list). Raise UsageError otherwise."""
     if subject is None:
-        return as_list(RULES.values(), MEANINGS)
-    if subject.strip().upper() in MEANINGS:
-        return _of_profiles_and_templates(subject.strip().upper())
+        return as_list(_ALL.values())
     if Path(subject).is_file():
         return _rules_of_file(Path(subject))
-    return as_text(find_rule(subject))
-
-
-def _of_profiles_and_templates(rule: str) -> str:
-    return f"{rule} (error)\n\n{MEANINGS[rule]}\n\nNothing is rendered while it stands, so it cannot be ignored."
+    return as_text(find_rule(subject, _ALL))
 
 
 def _rules_of_file(file: Path) -> str:
     from trainyard.commands.lint import rules_that_find_something
 
-    found = rules_that_find_something(file)
-    explained = [_of_profiles_and_templates(id) if id in MEANINGS else as_text(find_rule(id)) for id in found]
-    return f"\n\n{'-' * 80}\n\n".join(explained) or f"no rule finds anything in {file}"
+    explained = [as_text(_ALL[id]) for id in rules_that_find_something(file)]
+    return f"\n\n{'-' * 80}\n\n".join(explained) or f"no findings in {file}"

@@ -57,7 +57,7 @@ class Baseline:
                 message = f"{identity.rule} is no longer found in {identity.file}"
                 where = f" at '{identity.keys}'" if identity.keys else ""
                 hint = "Take it out with `trainyard lint --write-baseline`."
-                yield STALE_BASELINE.found(span, message + where, hint)
+                yield STALE_BASELINE.at(span, message + where, hint)
 
     def _is_judged(self, identity: Identity, checked: Collection[Path]) -> bool:
         """Whether the file of an entry was looked at, or is gone."""

@@ -5,48 +5,46 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from trainyard.errors import UsageError
-from trainyard.lint.rule import EXAMPLE_FILE, Rule
 from trainyard.lint.rule_names import hint_for
-from trainyard.lint.rules import RULES
+from trainyard.spec.rule import EXAMPLE_FILE, Rule
 
 _SILENCE = "`# trainyard: ignore[{id}] reason` at the end of the line, or on the line above, silences it there."
 
 
-def find_rule(text: str) -> Rule:
-    """A rule by its id or its name, in any case. Raises UsageError, with the closest, for what is none."""
+def find_rule(text: str, rules: Mapping[str, Rule]) -> Rule:
+    """Return a rule by its id or name, ignoring case. Raise UsageError, with the closest match, if there is none."""
     wanted = text.strip().lower()
-    for rule in RULES.values():
+    for rule in rules.values():
         if wanted in (rule.id.lower(), rule.name):
             return rule
-    raise UsageError(f"{text!r} is no rule. {hint_for(text.strip(), RULES)}")
+    raise UsageError(f"unknown rule {text!r}. {hint_for(text.strip(), rules)}")
 
 
-def as_list(rules: Iterable[Rule], others: Mapping[str, str]) -> str:
-    """All rules, a line each: id, severity, name and meaning; and others, of which the meaning is all there is."""
+def as_list(rules: Iterable[Rule]) -> str:
+    """Return all rules, a line each: id, severity, name and summary."""
     listed = sorted(rules, key=lambda rule: rule.id)
     widest = max(len(rule.name) for rule in listed)
-    lines = [f"{rule.id}  {_severity(rule):<7}  {rule.name:<{widest}}  {rule.meaning}" for rule in listed]
-    lines += [f"{id:<6}  {'error':<7}  {'':<{widest}}  {meaning}" for id, meaning in others.items()]
+    lines = [f"{rule.id:<6}  {_severity(rule):<7}  {rule.name:<{widest}}  {rule.summary}" for rule in listed]
     return "\n".join(lines).replace("`", "'")
 
 
 def as_text(rule: Rule) -> str:
     """A rule as a person reads it on a terminal."""
-    parts = [f"{rule.id} {rule.name} ({_severity(rule)})", rule.meaning, rule.detail]
+    parts = [f"{rule.id} {rule.name} ({_severity(rule)})", rule.summary, rule.why]
     for title, files in _examples(rule):
         parts.append(f"{title}:\n" + "\n".join(_indented(name, text) for name, text in files.items()))
-    if rule.severity is not None:
+    if _can_be_ignored(rule):
         parts.append(_SILENCE.format(id=rule.id).replace("`", ""))
     return "\n\n".join(parts).replace("`", "'")
 
 
 def as_page(rule: Rule) -> str:
     """A rule as a page in Markdown."""
-    parts = [f"# {rule.id}: {rule.name}", f"*{_severity(rule).capitalize()}.* {rule.meaning}", rule.detail]
+    parts = [f"# {rule.id}: {rule.name}", f"*{_severity(rule).capitalize()}.* {rule.summary}", rule.why]
     for title, files in _examples(rule):
         parts.append(f"## {title}")
         parts += [f"{_file_line(name)}```{_language(name)}\n{text.rstrip()}\n```" for name, text in files.items()]
-    if rule.severity is not None:
+    if _can_be_ignored(rule):
         parts.append(_SILENCE.format(id=rule.id))
     return "\n\n".join(parts) + "\n"
 
@@ -66,12 +64,16 @@ def index_page(rules: Iterable[Rule]) -> str:
         "| rule | | |",
         "|---|---|---|",
     ]
-    lines += [f"| [{rule.id}]({rule.id}.md) | {_severity(rule)} | {rule.meaning} |" for rule in rules]
+    lines += [f"| [{rule.id}]({rule.id}.md) | {_severity(rule)} | {rule.summary} |" for rule in rules]
     return "\n".join(lines) + "\n"
 
 
+def _can_be_ignored(rule: Rule) -> bool:
+    return rule.id.startswith("AML") and not rule.local_run_only
+
+
 def _severity(rule: Rule) -> str:
-    return rule.severity or "local"
+    return "local" if rule.local_run_only else rule.severity
 
 
 def _examples(rule: Rule) -> list[tuple[str, dict[str, str]]]:

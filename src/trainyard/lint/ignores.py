@@ -15,11 +15,11 @@ from pathlib import Path
 import yaml
 
 from trainyard.foundation.suggestions import slips
-from trainyard.lint.rule import Rule
 from trainyard.lint.rule_names import hint_for
 from trainyard.lint.rules.silencing import BAD_IGNORE, UNUSED_IGNORE
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Loader, line_starts
+from trainyard.spec.rule import Rule
 
 _COMMENT = re.compile(r"(?<!\S)#[^\r\n\x85\u2028\u2029]*")
 _LINE_BREAK = re.compile(r"[\r\n\x85\u2028\u2029]")
@@ -69,7 +69,7 @@ class Ignores:
             if not entry.is_used:
                 message = f"{entry.rule} is ignored here, and there is nothing to ignore"
                 hint = "Remove it, so that it hides no later mistake."
-                yield UNUSED_IGNORE.found(entry.span, message, hint)
+                yield UNUSED_IGNORE.at(entry.span, message, hint)
 
 
 def read_ignores(file: Path, text: str, rules: Mapping[str, Rule]) -> Ignores | None:
@@ -161,7 +161,7 @@ class _Reader:
         return Span(self._file, line, column, line, column + end - start)
 
     def _problem(self, span: Span, message: str, hint: str) -> None:
-        self.problems.append(BAD_IGNORE.found(span, message, hint))
+        self.problems.append(BAD_IGNORE.at(span, message, hint))
 
 
 def _scalars(text: str) -> Sequence[_Scalar]:

@@ -10,23 +10,28 @@ from pathlib import Path
 
 from trainyard.errors import UsageError
 from trainyard.foundation.suggestions import closest
+from trainyard.lint.context import LintContext
 from trainyard.lint.ignores import Ignores, read_ignores, silence
 from trainyard.lint.rules import COMMAND_CHECKS, DOCUMENT_CHECKS, PIPELINE_CHECKS, RULES
 from trainyard.lint.rules.machines import BF16_WITHOUT_HARDWARE
 from trainyard.lint.rules.types import MODE_UNSUITED
+from trainyard.lint.rules.yaml_text import CHECK_FAILED
 from trainyard.lint.schema_checks import check_schema
 from trainyard.lint.settings import LintSettings
-from trainyard.lint.surroundings import Surroundings
-from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.documents import Document, require_mapping, shorten
 from trainyard.spec.environments import environment_of
 from trainyard.spec.findings import DocumentStore, Findings
 from trainyard.spec.kinds import Kind, is_other_resource, kind_of
 from trainyard.spec.other_files import read_asset, read_other_job, read_schedule, read_sweep_job
-from trainyard.spec.pipelines import ComponentShelf, read_command_job, read_pipeline, read_pipeline_component
+from trainyard.spec.parsed import Parsed
+from trainyard.spec.pipelines import ComponentCache, read_command_job, read_pipeline, read_pipeline_component
 from trainyard.spec.reading import Reading
-from trainyard.spec.seen import Seen
+from trainyard.spec.rules.bindings import CYCLE, UNKNOWN_JOB_PORT
+from trainyard.spec.rules.documents import DUPLICATE_KEY, UNKNOWN_KIND, YAML_TRAP
+from trainyard.spec.rules.keys import BAD_TEXT, MISSING_KEY, NOT_A_CHOICE, OUT_OF_BOUNDS, UNKNOWN_KEY, WRONG_TYPE
+from trainyard.spec.rules.references import BAD_REFERENCE
+from trainyard.spec.rules.values import LITERAL_NOT_A_CHOICE
 
 STANDARD_FOLDERS = ("components", "pipelines", "environments", "compute", "profiles")
 _LONGEST = 450
@@ -125,8 +130,8 @@ class _Session:
     def __init__(self, settings: LintSettings, texts: Mapping[Path, str]) -> None:
         self._settings = settings
         self._store = DocumentStore(texts)
-        self._shelf = ComponentShelf()
-        self._seen = Seen()
+        self._components = ComponentCache()
+        self._seen = Parsed()
         self._documents: list[tuple[Document, Kind]] = []
         self._found: dict[tuple[Path, int, int], list[Diagnostic]] = {}
         self._said_as_typo: set[tuple[Path, int, int]] = set()
@@ -137,12 +142,12 @@ class _Session:
     def result(self) -> tuple[Diagnostic, ...]:
         """All that was found and no comment answers for, by file, line and column."""
         found = [diagnostic for place in sorted(self._found) for diagnostic in self._found[place]]
-        spoilt = {d.span.file for d in found if d.severity == "error" and not RULES[d.rule].needs_clean_file}
-        doubled = {d.span.file for d in found if d.rule == rule_ids.DUPLICATE_KEY}
+        spoilt = {d.span.file for d in found if d.severity == "error" and not RULES[d.rule].suppressed_by_errors}
+        doubled = {d.span.file for d in found if d.rule == DUPLICATE_KEY.id}
         counting = (
             d
             for d in found
-            if not (RULES[d.rule].needs_clean_file and d.span.file in spoilt)
+            if not (RULES[d.rule].suppressed_by_errors and d.span.file in spoilt)
             and not (d.rule in _FOLLOW_DOUBLED and d.span.file in doubled)
         )
         heard = silence((d for d in counting if not self._settings.excludes(d.span.file)), self.ignores)
@@ -161,7 +166,7 @@ class _Session:
             self.files.append(file)
             self._add(error.diagnostics)
             return
-        kind = self._shelf.kind_of_read(file) or kind_of(document)
+        kind = self._components.kind_of_read(file) or kind_of(document)
         if kind is None:
             if is_explicit:
                 self._add_unknown_kind(document)
@@ -181,23 +186,23 @@ class _Session:
         except Exception as error:
             message = f"the linter failed at this file, which is its own mistake: {type(error).__name__}: {error}"
             hint = "Please report it, with the file."
-            self._add([Diagnostic(Span(file), rule_ids.CHECK_FAILED, message, hint=hint)])
+            self._add([CHECK_FAILED.at(Span(file), message, hint=hint)])
 
     def check_closely(self) -> None:
         """The checks that look beyond one file, now that all are read."""
-        surroundings = Surroundings(self._store, self._seen, self._settings.computes)
+        context = LintContext(self._store, self._seen, self._settings.computes)
         for document, kind in self._documents:
             with self._one_file(document.file):
                 for check_document in DOCUMENT_CHECKS:
-                    self._add(check_document(document, kind, surroundings))
+                    self._add(check_document(document, kind, context))
         for command in self._seen.commands:
             with self._one_file(command.reading.file):
                 for check in COMMAND_CHECKS:
-                    self._add(check(command, surroundings))
+                    self._add(check(command, context))
         for pipeline in self._seen.pipelines:
             with self._one_file(pipeline.reading.file):
                 for check_pipeline in PIPELINE_CHECKS:
-                    self._add(check_pipeline(pipeline, surroundings))
+                    self._add(check_pipeline(pipeline, context))
 
     def _check_document(self, document: Document, kind: Kind) -> None:
         self._documents.append((document, kind))
@@ -207,17 +212,17 @@ class _Session:
         findings = Findings()
         reading = Reading(document, self._store, findings, self._seen)
         if kind == "pipeline":
-            read_pipeline(document.root, reading, self._shelf)
+            read_pipeline(document.root, reading, self._components)
         elif kind == "pipeline_component":
-            read_pipeline_component(document.root, reading, self._shelf)
+            read_pipeline_component(document.root, reading, self._components)
         elif kind == "component":
-            self._shelf.read(document.file, reading)
+            self._components.read(document.file, reading)
         elif kind == "command_job":
             read_command_job(document.root, reading)
         elif kind == "environment":
             environment_of(document.root, reading)
         elif kind == "sweep_job":
-            read_sweep_job(document.root, reading, self._shelf)
+            read_sweep_job(document.root, reading, self._components)
         elif kind == "other_job":
             read_other_job(document.root, reading)
         elif kind == "schedule":
@@ -232,9 +237,9 @@ class _Session:
     def _schema_findings(self, document: Document, kind: Kind) -> Iterator[Diagnostic]:
         is_partial = kind == "profile" and document.root.get("extends") is not None
         found = list(check_schema(document, kind))
-        unknown = {diagnostic.span for diagnostic in found if diagnostic.rule == rule_ids.UNKNOWN_KEY}
+        unknown = {diagnostic.span for diagnostic in found if diagnostic.rule == UNKNOWN_KEY.id}
         for diagnostic in found:
-            if diagnostic.rule != rule_ids.MISSING_KEY:
+            if diagnostic.rule != MISSING_KEY.id:
                 yield diagnostic
             elif diagnostic.span in unknown or any(other.span in unknown for other in diagnostic.related):
                 # One mistake: the key is there under a mistyped name, which is reported where it is written.
@@ -246,7 +251,7 @@ class _Session:
     def _said_by_schema(self, diagnostic: Diagnostic) -> bool:
         """Whether the schema has spoken of the shape of what stands at a place, and the reader does so again."""
         place = _place(diagnostic)
-        if diagnostic.rule == rule_ids.MISSING_KEY and place in self._said_as_typo:
+        if diagnostic.rule == MISSING_KEY.id and place in self._said_as_typo:
             return True
         known = self._found.get(place, [])
         return diagnostic.rule in _SHAPE_RULES and any(other.rule in _SHAPE_RULES for other in known)
@@ -263,36 +268,26 @@ class _Session:
         if is_other_resource(document.root):
             message = "this is a deployment, an endpoint or another resource; nothing in it was checked"
             hint = "What is checked: jobs, components, environments, compute, data, models, schedules."
-        self._add([Diagnostic(document.root.span, rule_ids.UNKNOWN_KIND, message, "info", hint)])
+        self._add([UNKNOWN_KIND.at(document.root.span, message, hint, severity="info")])
 
     def _add(self, diagnostics: Iterable[Diagnostic]) -> None:
         for diagnostic in diagnostics:
-            severity = RULES[diagnostic.rule].severity
-            if severity is None:
+            if RULES[diagnostic.rule].local_run_only:
                 continue
             at_place = self._found.setdefault(_place(diagnostic), [])
             if any(_same_matter(diagnostic, known) for known in at_place):
                 continue
-            if diagnostic.severity == "error":
-                diagnostic = replace(diagnostic, severity=severity)
             at_place.append(_on_one_line(diagnostic))
 
 
 # A schema and the reader of the model both mind these; the one that speaks first at a place is enough.
 _SHAPE_RULES = frozenset(
-    {
-        rule_ids.MISSING_KEY,
-        rule_ids.WRONG_TYPE,
-        rule_ids.NOT_A_CHOICE,
-        rule_ids.BAD_TEXT,
-        rule_ids.OUT_OF_BOUNDS,
-        rule_ids.BAD_REFERENCE,
-    }
+    rule.id for rule in (MISSING_KEY, WRONG_TYPE, NOT_A_CHOICE, BAD_TEXT, OUT_OF_BOUNDS, BAD_REFERENCE)
 )
 
 
 # What the job that a second one of its name hides is missed for.
-_FOLLOW_DOUBLED = frozenset({rule_ids.UNKNOWN_JOB_PORT, rule_ids.CYCLE})
+_FOLLOW_DOUBLED = frozenset({UNKNOWN_JOB_PORT.id, CYCLE.id})
 
 
 def _place(diagnostic: Diagnostic) -> tuple[Path, int, int]:
@@ -309,12 +304,12 @@ def _on_one_line(diagnostic: Diagnostic) -> Diagnostic:
 
 def _same_matter(new: Diagnostic, known: Diagnostic) -> bool:
     # How YAML misreads a value is the lesser part of whatever else is wrong with it.
-    if new.rule == rule_ids.YAML_TRAP or new.rule == known.rule == rule_ids.BAD_REFERENCE:
+    if new.rule == YAML_TRAP.id or new.rule == known.rule == BAD_REFERENCE.id:
         return True
     # A precision that cannot be given at all is on no machine.
-    if new.rule == BF16_WITHOUT_HARDWARE.id and known.rule == rule_ids.LITERAL_NOT_A_CHOICE:
+    if new.rule == BF16_WITHOUT_HARDWARE.id and known.rule == LITERAL_NOT_A_CHOICE.id:
         return True
     # A mode that is none of this side's is told with those that are.
-    if new.rule == MODE_UNSUITED.id and known.rule == rule_ids.NOT_A_CHOICE:
+    if new.rule == MODE_UNSUITED.id and known.rule == NOT_A_CHOICE.id:
         return True
     return (new.rule, new.message) == (known.rule, known.message)

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainyard.lint.surroundings import KnownCompute, Surroundings, sku_named
+from trainyard.lint.context import KnownCompute, LintContext, sku_named
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Node
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import Component, Distribution, Job, Port, Resources, Value
+from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.reading import Reading
-from trainyard.spec.seen import SeenCommand, SeenPipeline
 
 if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku
@@ -34,7 +34,7 @@ class Placement:
     outputs: Mapping[str, Value]
     compute: Value | None
     reading: Reading
-    surroundings: Surroundings
+    context: LintContext
     pipeline_inputs: Mapping[str, Port]
     is_component: bool = False
 
@@ -44,7 +44,7 @@ class Placement:
         if self.compute is None or not isinstance(self.compute.data, str):
             return None
         text = self.settled(self.compute).text
-        return self.surroundings.compute_named(text, self.reading.file)
+        return self.context.compute_named(text, self.reading.file)
 
     @property
     def sku(self) -> Sku | None:
@@ -90,19 +90,17 @@ class Placement:
         return port.default if port is not None else None
 
 
-def placements_of_pipeline(seen: SeenPipeline, surroundings: Surroundings) -> Iterator[Placement]:
+def placements_of_pipeline(seen: ParsedPipeline, context: LintContext) -> Iterator[Placement]:
     """The placement of each command job of a pipeline."""
     settings = seen.body.get("settings")
     default = settings.get("default_compute") if settings is not None and settings.is_mapping else None
     default = default or seen.body.get("compute")
     for name, job in seen.jobs.items():
-        yield _of_job(
-            job, seen.scope.jobs[name].node, default.value if default is not None else None, seen, surroundings
-        )
+        yield _of_job(job, seen.scope.jobs[name].node, default.value if default is not None else None, seen, context)
 
 
 def _of_job(
-    job: Job, node: Node, default_compute: Value | None, seen: SeenPipeline, surroundings: Surroundings
+    job: Job, node: Node, default_compute: Value | None, seen: ParsedPipeline, context: LintContext
 ) -> Placement:
     return Placement(
         name=job.name,
@@ -116,12 +114,12 @@ def _of_job(
         outputs=job.outputs,
         compute=job.compute or default_compute,
         reading=seen.reading,
-        surroundings=surroundings,
+        context=context,
         pipeline_inputs=seen.scope.inputs,
     )
 
 
-def placement_of_command(seen: SeenCommand, surroundings: Surroundings) -> Placement:
+def placement_of_command(seen: ParsedCommand, context: LintContext) -> Placement:
     """The placement of a component by itself, or of a command job that stands alone."""
     compute = seen.node.get("compute")
     return Placement(
@@ -136,7 +134,7 @@ def placement_of_command(seen: SeenCommand, surroundings: Surroundings) -> Place
         outputs={},
         compute=compute.value if compute is not None else None,
         reading=seen.reading,
-        surroundings=surroundings,
+        context=context,
         pipeline_inputs={},
         is_component=seen.is_component,
     )

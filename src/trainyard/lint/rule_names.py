@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trainyard.foundation.suggestions import close_match, slips
-from trainyard.lint.rule import Rule
+from trainyard.spec.rule import Rule
 
 _MOST_LISTED = 3
 
 
 def hint_for(written: str, rules: Mapping[str, Rule]) -> str:
     """The ids that are one slip away, or the id of the rule whose name was written; else where all are listed."""
-    if written.startswith("TY"):
+    if written.startswith("TY") and written not in rules:
         return "What is wrong with a profile or template stops the rendering, so it cannot be silenced."
     upper = written.upper()
     near = sorted(rule for rule in rules if slips(upper, rule) <= 1 or rule == f"AML{written}")[:_MOST_LISTED]

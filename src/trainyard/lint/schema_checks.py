@@ -12,11 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.foundation.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.resources import schema_file
-from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 from trainyard.spec.documents import Document, Node, describe, shorten
 from trainyard.spec.kinds import Kind
 from trainyard.spec.model import PARAMETER_TYPES
+from trainyard.spec.rules.keys import (
+    BAD_ASSET_NAME,
+    BAD_TEXT,
+    MISSING_KEY,
+    NOT_A_CHOICE,
+    OUT_OF_BOUNDS,
+    UNKNOWN_KEY,
+    WRONG_TYPE,
+)
+from trainyard.spec.rules.references import BAD_REFERENCE
 
 if TYPE_CHECKING:
     import jsonschema_rs
@@ -178,7 +187,7 @@ def _unknown_key(
     # What is there already is not meant a second time.
     meant = only_close(key, set(_writable(known)) - document.node_at(path).entries.keys())
     span = document.key_span([*path, key])
-    return Diagnostic(span, rule_ids.UNKNOWN_KEY, message, severity, hint, replacement=meant)
+    return UNKNOWN_KEY.at(span, message, hint, replacement=meant, severity=severity)
 
 
 def _is_parameter_output(path: list[str | int], document: Document, kind: Kind) -> bool:
@@ -219,9 +228,8 @@ def _missing_key(key: str, path: list[str | int], holder: Mapping[str, Any], doc
     typo = next(
         (name for name in islice(node.entries, _MOST_HINTS) if name not in known and only_close(name, [key])), None
     )
-    return Diagnostic(
+    return MISSING_KEY.at(
         node.entries[typo].key.span if typo is not None else _head_span(path, document),
-        rule_ids.MISSING_KEY,
         where,
         hint=f"Did you mean '{key}'?" if typo is not None else _example(key, holder),
         related=_typos_for([key], node, holder),
@@ -262,7 +270,7 @@ def _bad_names(path: list[str | int], rule: Mapping[str, Any], document: Documen
         if form.search(name) is None:
             message = f"'{shorten(name)}' is no name for this: {rule[_EXPECTED]}"
             hint = f"Did you mean '{_as_name(name)}'?"
-            yield Diagnostic(entry.key.span, rule_ids.BAD_TEXT, message, hint=hint)
+            yield BAD_TEXT.at(entry.key.span, message, hint=hint)
 
 
 def _as_name(name: str) -> str:
@@ -270,20 +278,21 @@ def _as_name(name: str) -> str:
     return f"_{lowered}" if lowered[:1].isdigit() else lowered
 
 
+_RULES_IN_SCHEMAS = {rule.id: rule for rule in (UNKNOWN_KEY, NOT_A_CHOICE, BAD_ASSET_NAME, BAD_REFERENCE)}
 _RULE_OF_KEYWORD = {
-    "type": rule_ids.WRONG_TYPE,
-    "enum": rule_ids.NOT_A_CHOICE,
-    "const": rule_ids.NOT_A_CHOICE,
-    "pattern": rule_ids.BAD_TEXT,
-    "minimum": rule_ids.OUT_OF_BOUNDS,
-    "maximum": rule_ids.OUT_OF_BOUNDS,
-    "exclusiveMinimum": rule_ids.OUT_OF_BOUNDS,
-    "exclusiveMaximum": rule_ids.OUT_OF_BOUNDS,
-    "minItems": rule_ids.MISSING_KEY,
-    "minProperties": rule_ids.MISSING_KEY,
-    "minLength": rule_ids.MISSING_KEY,
-    "anyOf": rule_ids.WRONG_TYPE,
-    "oneOf": rule_ids.WRONG_TYPE,
+    "type": WRONG_TYPE,
+    "enum": NOT_A_CHOICE,
+    "const": NOT_A_CHOICE,
+    "pattern": BAD_TEXT,
+    "minimum": OUT_OF_BOUNDS,
+    "maximum": OUT_OF_BOUNDS,
+    "exclusiveMinimum": OUT_OF_BOUNDS,
+    "exclusiveMaximum": OUT_OF_BOUNDS,
+    "minItems": MISSING_KEY,
+    "minProperties": MISSING_KEY,
+    "minLength": MISSING_KEY,
+    "anyOf": WRONG_TYPE,
+    "oneOf": WRONG_TYPE,
 }
 # What other languages call Azure ML's types.
 _SYNONYMS = {
@@ -320,19 +329,19 @@ def _wrong_value(
 ) -> Diagnostic:
     node = document.node_at(path)
     name = _name_of(path)
-    rule = _RULE_OF_KEYWORD.get(keyword, rule_ids.WRONG_TYPE)
+    rule = _RULE_OF_KEYWORD.get(keyword, WRONG_TYPE)
     span, hint, replacement = node.span, "", None
     related: tuple[Related, ...] = ()
     expected = holder.get(_EXPECTED, "")
     options = _choices(holder)
     if keyword in ("enum", "anyOf", "const") and options and not isinstance(options[0], bool):
-        rule = rule_ids.NOT_A_CHOICE
+        rule = NOT_A_CHOICE
         known = [str(option) for option in options]
         synonym = _SYNONYMS.get(str(node.text or node.data).lower(), "")
         hint = f"Did you mean '{synonym}'?" if synonym in known else close_match(node.text or str(node.data), known)
         message = f"{name} is {describe(node.data)}, which is none of {', '.join(map(str, options))}"
     elif keyword == "anyOf" and _only_requires(holder["anyOf"]):
-        rule, span = rule_ids.MISSING_KEY, _head_span(path, document)
+        rule, span = MISSING_KEY, _head_span(path, document)
         message = f"{expected}, and {'this' if not path else name} has neither"
         wanted = [branch["required"][0] for branch in holder["anyOf"]]
         hint = next((h for key in node.entries if (h := close_match(key, wanted))), "")
@@ -343,7 +352,7 @@ def _wrong_value(
         expected = expected or " or ".join(_TYPE_WORDS[word] for word in detail)
         message = f"{name} is {expected}, not {describe(node.data)}"
         if node.data is None and path:
-            rule, span, message = rule_ids.MISSING_KEY, document.key_span(path), f"{name} has nothing beneath it"
+            rule, span, message = MISSING_KEY, document.key_span(path), f"{name} has nothing beneath it"
         elif isinstance(node.data, (bool, int, float)) and "string" in detail:
             replacement = f'"{node.text}"'
             hint = f"Quote it: {replacement}."
@@ -353,14 +362,14 @@ def _wrong_value(
         span, message = document.key_span(path), f"{name} is {expected}"
     elif expected:
         message = f"{name} is {expected}, not {describe(node.data)}"
-        if rule == rule_ids.WRONG_TYPE and node.data is None and path:
-            rule, span, message = rule_ids.MISSING_KEY, document.key_span(path), f"{name} has nothing beneath it"
+        if rule == WRONG_TYPE and node.data is None and path:
+            rule, span, message = MISSING_KEY, document.key_span(path), f"{name} has nothing beneath it"
     else:
         message = f"{name} cannot be {describe(node.data)}"
     if path[-1:] == ["shm_size"] and node.text.isdecimal():
         hint = f"Write {node.text}g, if these are gigabytes."
-    severity = holder.get(_SEVERITY, "error")
-    return Diagnostic(span, holder.get(_RULE, rule), message, severity, hint, related, replacement)
+    rule = _RULES_IN_SCHEMAS[holder[_RULE]] if _RULE in holder else rule
+    return rule.at(span, message, hint, related, replacement, holder.get(_SEVERITY))
 
 
 def _name_of(path: list[str | int]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from trainyard.lint.shell_words import Call, Word, python_calls
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Node
-from trainyard.spec.seen import SeenCommand
+from trainyard.spec.parsed import ParsedCommand
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,14 @@ class CalledScript:
     root: Path
     file: Path | None
     command: Node
-    seen: SeenCommand
+    seen: ParsedCommand
 
     def span(self, word: Word) -> Span:
         """Where a word of the command stands."""
         return self.seen.reading.document.span_within(self.command, word.start, word.end)
 
 
-def called_scripts(seen: SeenCommand) -> Iterator[CalledScript]:
+def called_scripts(seen: ParsedCommand) -> Iterator[CalledScript]:
     """Every call of Python in a command whose code can be seen from here."""
     command, root = seen.node.get("command"), seen.component.code
     if command is None or not command.is_text or root is None or not os.path.isdir(root):
@@ -37,7 +37,7 @@ def called_scripts(seen: SeenCommand) -> Iterator[CalledScript]:
         yield CalledScript(call, root, _file_of(call, seen), command, seen)
 
 
-def _file_of(call: Call, seen: SeenCommand) -> Path | None:
+def _file_of(call: Call, seen: ParsedCommand) -> Path | None:
     assert seen.component.code is not None
     for root in (seen.component.code, *(include.parent for include in seen.component.additional_includes)):
         for relative in _candidates(call):

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trainyard.errors import UsageError
 from trainyard.foundation.suggestions import close_match
-from trainyard.lint.rule import Rule
 from trainyard.lint.rule_names import hint_for
 from trainyard.spec.diagnostic import Diagnostic, Severity
+from trainyard.spec.rule import Rule
 
 if TYPE_CHECKING:
     from pathspec import PathSpec

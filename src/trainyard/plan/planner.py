@@ -13,10 +13,10 @@ from trainyard.plan.batches import BatchArithmetic, batch_arithmetic
 from trainyard.plan.concurrency import most_at_once
 from trainyard.plan.process_counts import ProcessCounts, process_counts
 from trainyard.plan.values import value_of
-from trainyard.spec import rule_ids
-from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.graph import dependencies, topological_order
 from trainyard.spec.model import Environment, Job, Pipeline
+from trainyard.spec.rules.keys import NOT_A_CHOICE
 
 _REFERENCE = "azureml:"
 
@@ -168,7 +168,7 @@ def _sku(job: Job, pipeline: Pipeline, compute: str, sku_of_compute: Mapping[str
         try:
             return find_sku(str(named))
         except UnknownSku as error:
-            raise SpecError(Diagnostic(instance_type.span, rule_ids.NOT_A_CHOICE, str(error))) from error
+            raise SpecError(NOT_A_CHOICE.at(instance_type.span, str(error))) from error
     if compute not in sku_of_compute:
         return None
     try:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainyard.spec import rule_ids
-from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import Job, Pipeline, Value
+from trainyard.spec.rules.keys import OUT_OF_BOUNDS
 
 _DEEPEST_CHAIN = 20
 """Of bindings to bindings; a longer one goes in a circle."""
@@ -50,7 +50,7 @@ def count_of(value: Value | None, what: str, default: int, job: Job, pipeline: P
     if isinstance(number, bool) or not isinstance(number, int) or number < least:
         found = f"is {data!r}" if data == value.data else f"comes to {data!r}"
         message = f"{what} of the job '{job.name}' {found}, where a whole number of at least {least} is wanted"
-        raise SpecError(Diagnostic(value.span, rule_ids.OUT_OF_BOUNDS, message))
+        raise SpecError(OUT_OF_BOUNDS.at(value.span, message))
     return number
 
 

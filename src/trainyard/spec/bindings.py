@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from trainyard.foundation.suggestions import close_match, did_you_mean, only_close
-from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Related, Span
 from trainyard.spec.documents import Node, describe, shorten
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding
@@ -15,6 +14,16 @@ from trainyard.spec.literals import check_literal
 from trainyard.spec.model import Component, Port, Value
 from trainyard.spec.ports import check_input_path
 from trainyard.spec.reading import Reading
+from trainyard.spec.rule import Rule
+from trainyard.spec.rules.bindings import (
+    UNKNOWN_COMMAND_PORT,
+    UNKNOWN_JOB,
+    UNKNOWN_JOB_PORT,
+    UNKNOWN_PIPELINE_PORT,
+    UNKNOWN_SCOPE,
+)
+from trainyard.spec.rules.keys import WRONG_TYPE
+from trainyard.spec.rules.values import MISSING_INPUT, UNKNOWN_INPUT, UNKNOWN_OUTPUT, WRONG_LITERAL
 
 # What Azure ML itself fills into output paths and names, without a scope.
 MACROS = frozenset({"name", "default_datastore", "output_name"})
@@ -61,7 +70,7 @@ def check_command(command: Node, inputs: Mapping[str, Port], outputs: Mapping[st
         elif not name:
             message = f"'{binding.text}' names no {scope.removesuffix('s')}"
             hint = f"Write ${{{{{scope}.NAME}}}}."
-            _report(command, binding, 0, rule_ids.UNKNOWN_COMMAND_PORT, message, hint, reading)
+            _report(command, binding, 0, UNKNOWN_COMMAND_PORT, message, hint, reading)
         elif scope != "search_space":
             declared = inputs if scope == "inputs" else outputs
             if name not in declared:
@@ -72,7 +81,7 @@ def check_command(command: Node, inputs: Mapping[str, Port], outputs: Mapping[st
                 if name in others:
                     hint = f"Did you mean '${{{{{'outputs' if scope == 'inputs' else 'inputs'}.{name}}}}}'?"
                 meant = None if name in others else only_close(name, declared)
-                _report(command, binding, 1, rule_ids.UNKNOWN_COMMAND_PORT, message, hint, reading, meant=meant)
+                _report(command, binding, 1, UNKNOWN_COMMAND_PORT, message, hint, reading, meant=meant)
 
 
 def check_job(job: UsedJob, scope: Scope, reading: Reading) -> None:
@@ -134,7 +143,7 @@ def _check_inputs(job: UsedJob, scope: Scope, reading: Reading) -> None:
         hint = did_you_mean(name, declared, "The component has no inputs.")
         message += "; Azure ML drops it"
         meant = only_close(name, [other for other in declared if other not in entries])
-        findings.add(entry.key.span, rule_ids.UNKNOWN_INPUT, message, hint=hint, replacement=meant)
+        findings.add(entry.key.span, UNKNOWN_INPUT, message, hint=hint, replacement=meant)
     if declared is None or job.has_own_command:
         return
     for name, port in declared.items():
@@ -147,7 +156,7 @@ def _check_inputs(job: UsedJob, scope: Scope, reading: Reading) -> None:
             related = (Related(port.key_span, f"'{name}' is declared here, without a default"),)
             hint = f"Write `{name}: …` beneath the job's `inputs:`."
             span = given.key.span if given is not None else job.key_span
-            findings.add(span, rule_ids.MISSING_INPUT, message, hint=hint, related=related)
+            findings.add(span, MISSING_INPUT, message, hint=hint, related=related)
 
 
 def _check_bound_literal(job: UsedJob, node: Node, port: Port, scope: Scope, reading: Reading) -> None:
@@ -174,7 +183,7 @@ def _check_bound_literal(job: UsedJob, node: Node, port: Port, scope: Scope, rea
 def _has_type(value: Value, port: Port) -> bool:
     trial = Findings()
     check_literal(value, port, trial)
-    return not any(diagnostic.rule == rule_ids.WRONG_LITERAL for diagnostic in trial.diagnostics)
+    return not any(diagnostic.rule == WRONG_LITERAL.id for diagnostic in trial.diagnostics)
 
 
 def _is_meant_elsewhere(source: Port, port: Port, scope: Scope) -> bool:
@@ -211,7 +220,7 @@ def _check_outputs(job: UsedJob, scope: Scope, reading: Reading) -> None:
             message = f"job '{job.name}' binds the output '{shorten(name)}', which its component does not have"
             hint = did_you_mean(name, job.declared_outputs, "The component has no outputs.")
             meant = only_close(name, [other for other in job.declared_outputs if other not in entries])
-            reading.findings.add(entry.key.span, rule_ids.UNKNOWN_OUTPUT, message, hint=hint, replacement=meant)
+            reading.findings.add(entry.key.span, UNKNOWN_OUTPUT, message, hint=hint, replacement=meant)
 
 
 def _is_bound_to_input(node: Node) -> bool:
@@ -227,10 +236,10 @@ def _check_output_form(node: Node, scope: Scope, reading: Reading) -> None:
     if binding is not None and binding.path[:2] == ("parent", "inputs"):
         message = f"an output is bound to an output of the pipeline, and '{binding.text}' is an input"
         hint = f"Write ${{{{parent.outputs.{next(iter(scope.outputs), 'NAME')}}}}}."
-        _report(node, binding, 1, rule_ids.UNKNOWN_SCOPE, message, hint, reading)
+        _report(node, binding, 1, UNKNOWN_SCOPE, message, hint, reading)
     elif "${" not in node.text and "parent." not in node.text:
         message = f"an output is a binding, or keys such as path, not {describe(node.data)}"
-        reading.findings.add(node.span, rule_ids.WRONG_TYPE, message, hint="Write `{path: …}`.")
+        reading.findings.add(node.span, WRONG_TYPE, message, hint="Write `{path: …}`.")
 
 
 def _check_output_binding(node: Node, binding: Binding, scope: Scope, reading: Reading) -> None:
@@ -243,7 +252,7 @@ def _check_output_binding(node: Node, binding: Binding, scope: Scope, reading: R
             message = f"the pipeline has no output '{shorten(name)}'"
             hint = did_you_mean(name, scope.outputs, "The pipeline declares no outputs.")
             meant = only_close(name, scope.outputs)
-            _report(node, binding, 2, rule_ids.UNKNOWN_PIPELINE_PORT, message, hint, reading, meant=meant)
+            _report(node, binding, 2, UNKNOWN_PIPELINE_PORT, message, hint, reading, meant=meant)
         return
     if path[:2] == ("parent", "inputs"):
         # A path may be put together from the pipeline's inputs.
@@ -251,7 +260,7 @@ def _check_output_binding(node: Node, binding: Binding, scope: Scope, reading: R
         return
     message = f"a job's output is bound to an output of the pipeline, and '{binding.text}' is none"
     hint = _hint_for_scope(path, "outputs", scope.outputs)
-    _report(node, binding, 0, rule_ids.UNKNOWN_SCOPE, message, hint, reading)
+    _report(node, binding, 0, UNKNOWN_SCOPE, message, hint, reading)
 
 
 def _check_parent_binding(node: Node, binding: Binding, scope: Scope, reading: Reading) -> None:
@@ -261,14 +270,14 @@ def _check_parent_binding(node: Node, binding: Binding, scope: Scope, reading: R
     if path[0] != "parent":
         message = f"'{binding.text}' has no meaning here: a job's inputs are bound through 'parent'"
         hint = _hint_for_scope(path, "inputs", scope.inputs)
-        _report(node, binding, 0, rule_ids.UNKNOWN_SCOPE, message, hint, reading)
+        _report(node, binding, 0, UNKNOWN_SCOPE, message, hint, reading)
     elif len(path) > 2 and path[1] == "inputs":
         name = ".".join(path[2:])
         if name not in scope.inputs:
             message = f"the pipeline has no input '{shorten(name)}'"
             hint = did_you_mean(name, scope.inputs, "The pipeline declares no inputs.")
             meant = only_close(name, scope.inputs)
-            _report(node, binding, 2, rule_ids.UNKNOWN_PIPELINE_PORT, message, hint, reading, meant=meant)
+            _report(node, binding, 2, UNKNOWN_PIPELINE_PORT, message, hint, reading, meant=meant)
     elif len(path) > 2 and path[1] == "jobs":
         _check_job_binding(node, binding, scope, reading)
     else:
@@ -277,7 +286,7 @@ def _check_parent_binding(node: Node, binding: Binding, scope: Scope, reading: R
         second = path[1] if len(path) > 1 else ""
         if second not in ("", "inputs", "jobs"):
             hint = f"{did_you_mean(second, ['inputs', 'jobs'])} {hint}"
-        _report(node, binding, min(1, len(path) - 1), rule_ids.UNKNOWN_SCOPE, message, hint, reading)
+        _report(node, binding, min(1, len(path) - 1), UNKNOWN_SCOPE, message, hint, reading)
 
 
 def _check_job_binding(node: Node, binding: Binding, scope: Scope, reading: Reading) -> None:
@@ -286,14 +295,14 @@ def _check_job_binding(node: Node, binding: Binding, scope: Scope, reading: Read
     if job is None:
         message = f"the pipeline has no job '{shorten(path[2])}'"
         hint = did_you_mean(path[2], scope.jobs)
-        _report(node, binding, 2, rule_ids.UNKNOWN_JOB, message, hint, reading, meant=only_close(path[2], scope.jobs))
+        _report(node, binding, 2, UNKNOWN_JOB, message, hint, reading, meant=only_close(path[2], scope.jobs))
         return
     if len(path) < 5 or path[3] not in ("inputs", "outputs"):
         message = f"'{binding.text}' names no output of the job '{job.name}'"
         hint = f"Write ${{{{parent.jobs.{job.name}.outputs.NAME}}}}."
         if len(path) > 3 and path[3] not in ("inputs", "outputs"):
             hint = f"{did_you_mean(path[3], ['outputs', 'inputs'])} {hint}"
-        _report(node, binding, min(3, len(path) - 1), rule_ids.UNKNOWN_SCOPE, message, hint, reading)
+        _report(node, binding, min(3, len(path) - 1), UNKNOWN_SCOPE, message, hint, reading)
         return
     kind, name = path[3], ".".join(path[4:])
     declared = job.declared_outputs if kind == "outputs" else job.declared_inputs
@@ -302,7 +311,7 @@ def _check_job_binding(node: Node, binding: Binding, scope: Scope, reading: Read
         hint = did_you_mean(name, declared, f"It has no {kind}.")
         related = (Related(job.key_span, f"the job '{job.name}' is here"),)
         meant = only_close(name, declared)
-        _report(node, binding, 4, rule_ids.UNKNOWN_JOB_PORT, message, hint, reading, related, meant=meant)
+        _report(node, binding, 4, UNKNOWN_JOB_PORT, message, hint, reading, related, meant=meant)
 
 
 def _hint_for_scope(path: tuple[str, ...], port_kind: str, ports: Mapping[str, Port]) -> str:
@@ -327,14 +336,14 @@ def _report_command_scope(
             hint = f"Did you mean '${{{{{scope}.{name}}}}}'?"
     if path[0] == "parent" and not hint.startswith("Did"):
         hint = "Declare an input, use ${{inputs.NAME}} here, and bind it in the pipeline."
-    _report(command, binding, 0, rule_ids.UNKNOWN_SCOPE, message, hint, reading)
+    _report(command, binding, 0, UNKNOWN_SCOPE, message, hint, reading)
 
 
 def _report(
     node: Node,
     binding: Binding,
     part: int,
-    rule: str,
+    rule: Rule,
     message: str,
     hint: str,
     reading: Reading,
@@ -350,9 +359,7 @@ def _report(
 
 
 # Ports may have dots in their names, so these underline all that is left of the path.
-_RULES_OF_DOTTED_NAMES = frozenset(
-    {rule_ids.UNKNOWN_PIPELINE_PORT, rule_ids.UNKNOWN_JOB_PORT, rule_ids.UNKNOWN_COMMAND_PORT}
-)
+_RULES_OF_DOTTED_NAMES = frozenset({UNKNOWN_PIPELINE_PORT, UNKNOWN_JOB_PORT, UNKNOWN_COMMAND_PORT})
 
 
 def _bindings(node: Node, reading: Reading) -> list[Binding]:

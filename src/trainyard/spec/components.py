@@ -6,15 +6,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainyard.spec import rule_ids
 from trainyard.spec.bindings import check_command
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Node, describe
 from trainyard.spec.environments import read_environment
 from trainyard.spec.model import Component, Distribution, Port, Resources, Value
+from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.ports import check_output_names, component_ports
 from trainyard.spec.reading import Reading, is_remote
-from trainyard.spec.seen import SeenCommand
+from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY, WRONG_TYPE
+from trainyard.spec.rules.references import CODE_NOT_FOUND, NOT_SEEN_OFFLINE
 
 DISTRIBUTION_TYPES = ("pytorch", "mpi", "tensorflow", "ray")
 
@@ -31,7 +32,7 @@ def read_component(node: Node, reading: Reading, *, name: str = "", head: Span |
         message = "Azure ML drops 'environment_variables' of a component"
         hint = "Set them on the jobs that use it."
         span = node.key_span("environment_variables")
-        reading.findings.add(span, rule_ids.IGNORED_KEY, message, hint=hint)
+        reading.findings.add(span, IGNORED_KEY, message, hint=hint)
     return read_command(node, inputs, outputs, reading, name=name, head=head, is_component=True)
 
 
@@ -68,7 +69,7 @@ def read_command(
     command_node = node.get("command")
     if command_node is not None and command_node.is_text:
         check_command(command_node, inputs, outputs, reading)
-    reading.seen.commands.append(SeenCommand(node, component, reading, is_component))
+    reading.parsed.commands.append(ParsedCommand(node, component, reading, is_component))
     return component
 
 
@@ -81,7 +82,7 @@ def read_distribution(node: Node, reading: Reading) -> Distribution | None:
     type_value = findings.scalar(mapping, "type")
     if type_value is None or type_value.data is None:
         hint = f"Write `type: pytorch`, or one of {', '.join(DISTRIBUTION_TYPES[1:])}."
-        findings.add(node.key_span("distribution"), rule_ids.MISSING_KEY, "'distribution' has no 'type'", hint=hint)
+        findings.add(node.key_span("distribution"), MISSING_KEY, "'distribution' has no 'type'", hint=hint)
         return None
     lowered = Value(type_value.text.lower(), type_value.span, type_value.text)
     if not findings.choice(lowered, "type", DISTRIBUTION_TYPES):
@@ -115,12 +116,12 @@ def _command(node: Node, reading: Reading, head: Span) -> Value:
         return command.value
     if command is not None and command.data is not None and not command.is_text:
         message = f"'command' is a text, not {describe(command.data)}"
-        reading.findings.add(command.span, rule_ids.WRONG_TYPE, message)
+        reading.findings.add(command.span, WRONG_TYPE, message)
     else:
         message = "there is no 'command' to run"
         hint = "Write `command: python -m …`."
         span = node.key_span("command") if command is not None else head
-        reading.findings.add(span, rule_ids.MISSING_KEY, message, hint=hint)
+        reading.findings.add(span, MISSING_KEY, message, hint=hint)
     return Value("", node.span)
 
 
@@ -131,13 +132,13 @@ def _code(node: Node, reading: Reading) -> Path | None:
         return None
     if not code.is_text:
         message = f"'code' is the name of a folder, not {describe(code.data)}"
-        reading.findings.add(code.span, rule_ids.WRONG_TYPE, message)
+        reading.findings.add(code.span, WRONG_TYPE, message)
         return None
     if is_remote(code.text) or code.text.startswith("git+") or "${{" in code.text:
         message = f"the code '{code.text}' is kept elsewhere and cannot be seen from here"
-        reading.findings.add(code.span, rule_ids.NOT_SEEN_OFFLINE, message, hint="Name a local folder.")
+        reading.findings.add(code.span, NOT_SEEN_OFFLINE, message, hint="Name a local folder.")
         return None
-    found = reading.existing(code, rule_ids.CODE_NOT_FOUND, "the code")
+    found = reading.existing(code, CODE_NOT_FOUND, "the code")
     return Path(os.path.abspath(found)) if found is not None else None
 
 
@@ -147,11 +148,11 @@ def _additional_includes(node: Node, reading: Reading) -> Iterator[Path]:
         return
     if not isinstance(includes.data, list):
         message = f"'additional_includes' is a list of paths, not {describe(includes.data)}"
-        reading.findings.add(includes.span, rule_ids.WRONG_TYPE, message)
+        reading.findings.add(includes.span, WRONG_TYPE, message)
         return
     for item in includes.items:
         if item.is_text:
-            found = reading.existing(item, rule_ids.CODE_NOT_FOUND, "an additional include")
+            found = reading.existing(item, CODE_NOT_FOUND, "an additional include")
             if found is not None:
                 yield found
 

@@ -16,9 +16,19 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span, SpecError
 from trainyard.spec.model import Value
+from trainyard.spec.rules.documents import (
+    DUPLICATE_KEY,
+    KEY_NOT_TEXT,
+    NOT_A_MAPPING,
+    NOT_ONE_DOCUMENT,
+    TOO_LARGE,
+    UNKNOWN_TAG,
+    UNREADABLE_FILE,
+    WRONG_ENCODING,
+    YAML_SYNTAX,
+)
 from trainyard.spec.spelling import Spelling, spelling_of
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -235,7 +245,7 @@ def parse_document(file: Path, text: str) -> Document:
         raise SpecError(_syntax_problem(file, text, error)) from None
     if composed is None:
         hint = "Write YAML into it, or remove it."
-        raise SpecError(Diagnostic(Span(file), rule_ids.NOT_ONE_DOCUMENT, "there is no value in this", hint=hint))
+        raise SpecError(NOT_ONE_DOCUMENT.at(Span(file), "there is no value in this", hint=hint))
     if "*" in text and "&" in text:
         _refuse_alias_bombs(file, composed)
     return Document(file, text, _Converter(file, problems).convert(composed), problems)
@@ -246,7 +256,7 @@ def require_mapping(document: Document) -> None:
     if not document.root.is_mapping:
         message = f"the file holds {describe(document.data)}, not keys with values"
         hint = "An Azure ML file begins with keys such as `type:` and `inputs:`."
-        raise SpecError(Diagnostic(document.root.span, rule_ids.NOT_A_MAPPING, message, hint=hint))
+        raise SpecError(NOT_A_MAPPING.at(document.root.span, message, hint=hint))
 
 
 def describe(data: Any) -> str:
@@ -274,7 +284,7 @@ def _read_text(file: Path) -> str:
         content = _read_bytes(file)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise SpecError(Diagnostic(Span(file), rule_ids.UNREADABLE_FILE, f"cannot be read: {reason}")) from None
+        raise SpecError(UNREADABLE_FILE.at(Span(file), f"cannot be read: {reason}")) from None
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -282,22 +292,22 @@ def _read_text(file: Path) -> str:
         span = _point(file, before)
         message = f"the file is not UTF-8: byte 0x{content[error.start]:02x} stands for no character"
         hint = "Save it as UTF-8."
-        raise SpecError(Diagnostic(span, rule_ids.WRONG_ENCODING, message, hint=hint)) from None
+        raise SpecError(WRONG_ENCODING.at(span, message, hint=hint)) from None
     if "\0" in text:
         span = _point(file, text[: text.index("\0")])
-        raise SpecError(Diagnostic(span, rule_ids.WRONG_ENCODING, "the file is binary, or UTF-16: it holds a NUL byte"))
+        raise SpecError(WRONG_ENCODING.at(span, "the file is binary, or UTF-16: it holds a NUL byte"))
     return text
 
 
 def _read_bytes(file: Path) -> bytes:
     if "\0" in str(file):
-        raise SpecError(Diagnostic(Span(file), rule_ids.UNREADABLE_FILE, "no file's name holds a NUL"))
+        raise SpecError(UNREADABLE_FILE.at(Span(file), "no file's name holds a NUL"))
     size_bytes = file.stat().st_size
     if size_bytes > LARGEST_FILE_BYTES:
         message = f"the file has {size_bytes:,} bytes; YAML for Azure ML has {LARGEST_FILE_BYTES:,} at most"
-        raise SpecError(Diagnostic(Span(file), rule_ids.TOO_LARGE, message))
+        raise SpecError(TOO_LARGE.at(Span(file), message))
     if not file.is_file():
-        raise SpecError(Diagnostic(Span(file), rule_ids.UNREADABLE_FILE, "this is not a file"))
+        raise SpecError(UNREADABLE_FILE.at(Span(file), "this is not a file"))
     return file.read_bytes()
 
 
@@ -318,7 +328,7 @@ def _compose(file: Path, text: str, problems: list[Diagnostic]) -> yaml.Node | N
             span = _span_at(file, loader.get_node().start_mark)
             message = "a second document begins here; Azure ML reads files of one document"
             hint = "Put it into a file of its own, or remove the line '---'."
-            problems.append(Diagnostic(span, rule_ids.NOT_ONE_DOCUMENT, message, hint=hint))
+            problems.append(NOT_ONE_DOCUMENT.at(span, message, hint=hint))
         return first
     finally:
         loader.dispose()
@@ -341,7 +351,7 @@ def _refuse_deep_nesting(file: Path, text: str) -> None:
                 if depth > DEEPEST_NESTING:
                     span = _span_at(file, event.start_mark)
                     message = f"values are nested more than {DEEPEST_NESTING} deep here"
-                    raise SpecError(Diagnostic(span, rule_ids.TOO_LARGE, message))
+                    raise SpecError(TOO_LARGE.at(span, message))
             elif isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
     except yaml.YAMLError as error:
@@ -368,13 +378,13 @@ def _refuse_alias_bombs(file: Path, root: yaml.Node) -> None:
             return known
         if id(node) in being_counted:
             span = _span_at(file, node.start_mark)
-            raise SpecError(Diagnostic(span, rule_ids.TOO_LARGE, "this value holds itself through an alias"))
+            raise SpecError(TOO_LARGE.at(span, "this value holds itself through an alias"))
         being_counted.add(id(node))
         size = 1 + sum(count(child) for child in _children(node))
         being_counted.discard(id(node))
         if size > MOST_VALUES:
             message = f"aliases make this value stand for {size:,} values; {MOST_VALUES:,} is the most that is read"
-            raise SpecError(Diagnostic(_span_at(file, node.start_mark), rule_ids.TOO_LARGE, message))
+            raise SpecError(TOO_LARGE.at(_span_at(file, node.start_mark), message))
         sizes[id(node)] = size
         return size
 
@@ -391,7 +401,7 @@ def _syntax_problem(file: Path, text: str, error: yaml.YAMLError) -> Diagnostic:
         # libyaml counts this position in bytes of UTF-8.
         before = text.encode()[: error.position].decode(errors="ignore")
         message = "a control character stands here; YAML allows none"
-        return Diagnostic(_point(file, before), rule_ids.YAML_SYNTAX, message)
+        return YAML_SYNTAX.at(_point(file, before), message)
     assert isinstance(error, yaml.MarkedYAMLError), error
     mark, context_mark = error.problem_mark or error.context_mark, error.context_mark
     problem = error.problem or error.context or "not YAML"
@@ -415,9 +425,7 @@ def _syntax_problem(file: Path, text: str, error: yaml.YAMLError) -> Diagnostic:
     if opening is not None:
         problem, hint = f"the quote that opens here closes in line {mark.line + 1} only", "Close it on its own line."
         mark, related = opening, []
-    return Diagnostic(
-        _span_at(file, mark), rule_ids.YAML_SYNTAX, f"not YAML: {problem}", hint=hint, related=tuple(related)
-    )
+    return YAML_SYNTAX.at(_span_at(file, mark), f"not YAML: {problem}", hint=hint, related=tuple(related))
 
 
 def _swallowing_quote(text: str, line: int) -> Any | None:
@@ -483,7 +491,7 @@ class _Converter:
         text: str = node.value
         if len(text) > LONGEST_TEXT:
             message = f"this text has {len(text):,} characters; {LONGEST_TEXT:,} is the most that is read"
-            raise SpecError(Diagnostic(_span_at(self._file, node.start_mark), rule_ids.TOO_LARGE, message))
+            raise SpecError(TOO_LARGE.at(_span_at(self._file, node.start_mark), message))
         tag = node.tag
         if tag == _STRING:
             return Node(self._file, node.start_mark, node.end_mark, text, text)
@@ -514,7 +522,7 @@ class _Converter:
         if meant is not None:
             made = Node(self._file, node.start_mark, node.end_mark, meant, meant)
             message = f"'{meant[1:]}' is a mapping to YAML: a binding begins with '$'"
-            self._problems.append(Diagnostic(made.span, rule_ids.KEY_NOT_TEXT, message, hint=f"Write {meant}"))
+            self._problems.append(KEY_NOT_TEXT.at(made.span, message, hint=f"Write {meant}"))
             return made
         self._check_collection_tag(node)
         made = Node(self._file, node.start_mark, node.end_mark, None)
@@ -528,7 +536,7 @@ class _Converter:
                 span = _span_at(self._file, key_node.start_mark)
                 hint = "Quote a value that begins with '{' or '['."
                 message = "a key is a text, not a list or mapping"
-                self._problems.append(Diagnostic(span, rule_ids.KEY_NOT_TEXT, message, hint=hint))
+                self._problems.append(KEY_NOT_TEXT.at(span, message, hint=hint))
                 continue
             key, value = self.convert(key_node), self.convert(value_node)
             if key.text in entries:
@@ -549,7 +557,7 @@ class _Converter:
         related = (Related(first.key.span, "first written here"),)
         hint = "Remove one of them, or rename it."
         severity: Severity = "warning" if is_same else "error"
-        problem = Diagnostic(second.key.span, rule_ids.DUPLICATE_KEY, message, severity, hint, related)
+        problem = DUPLICATE_KEY.at(second.key.span, message, hint, related, severity=severity)
         self._problems.append(problem)
 
     def _check_collection_tag(self, node: yaml.Node) -> None:
@@ -558,9 +566,7 @@ class _Converter:
 
     def _report_tag(self, node: yaml.Node, message: str) -> None:
         hint = "Remove the tag, or quote the value."
-        self._problems.append(
-            Diagnostic(_span_at(self._file, node.start_mark), rule_ids.UNKNOWN_TAG, message, hint=hint)
-        )
+        self._problems.append(UNKNOWN_TAG.at(_span_at(self._file, node.start_mark), message, hint=hint))
 
 
 def _short_tag(tag: str) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import Node, describe
 from trainyard.spec.model import Environment
 from trainyard.spec.reading import Reading, is_remote
+from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY, WRONG_TYPE
+from trainyard.spec.rules.references import BAD_REFERENCE, ENVIRONMENT_FILE_NOT_FOUND
 
 
 def read_environment(node: Node | None, reading: Reading) -> Environment | None:
@@ -20,7 +21,7 @@ def read_environment(node: Node | None, reading: Reading) -> Environment | None:
         return environment_of(node, reading)
     if not node.is_text:
         message = f"an environment is a text or keys of its own, not {describe(node.data)}"
-        reading.findings.add(node.span, rule_ids.WRONG_TYPE, message)
+        reading.findings.add(node.span, WRONG_TYPE, message)
         return None
     if is_remote(node.text) or "${{" in node.text:
         return Environment(node.span, reference=node.text)
@@ -28,7 +29,7 @@ def read_environment(node: Node | None, reading: Reading) -> Environment | None:
         return _from_file(node, reading)
     message = f"'{node.text}' names no environment that Azure ML would find"
     hint = f"A file is 'file:{node.text}'; a registered one 'azureml:NAME:VERSION'."
-    reading.findings.add(node.span, rule_ids.BAD_REFERENCE, message, hint=hint)
+    reading.findings.add(node.span, BAD_REFERENCE, message, hint=hint)
     return None
 
 
@@ -42,21 +43,19 @@ def environment_of(node: Node, reading: Reading) -> Environment | None:
     if build is not None:
         path_node = build.get("path")
         if path_node is not None and path_node.is_text and "://" not in path_node.text:
-            build_path = reading.existing(
-                path_node, rule_ids.ENVIRONMENT_FILE_NOT_FOUND, "the build context", folder=True
-            )
+            build_path = reading.existing(path_node, ENVIRONMENT_FILE_NOT_FOUND, "the build context", folder=True)
         dockerfile_node = build.get("dockerfile_path")
         dockerfile = findings.text(build, "dockerfile_path") or "Dockerfile"
         if build_path is not None and not os.path.isfile(build_path / dockerfile):
             span = dockerfile_node.span if dockerfile_node is not None else build.key_span("path")
             message = f"the build context '{build_path.name}' holds no '{dockerfile}'"
-            findings.add(span, rule_ids.ENVIRONMENT_FILE_NOT_FOUND, message)
+            findings.add(span, ENVIRONMENT_FILE_NOT_FOUND, message)
     if image is None and build is None and node.get("image") is None and node.get("build") is None:
         message = "an environment has an 'image' or a 'build', and this has neither"
-        findings.add(node.span, rule_ids.MISSING_KEY, message, hint="Write `image: …`.")
+        findings.add(node.span, MISSING_KEY, message, hint="Write `image: …`.")
     elif image is not None and build is not None:
         message = "an environment has an 'image' or a 'build', not both"
-        findings.add(node.key_span("build"), rule_ids.IGNORED_KEY, message, hint="Remove one of them.")
+        findings.add(node.key_span("build"), IGNORED_KEY, message, hint="Remove one of them.")
     return Environment(
         node.span,
         image=image,
@@ -73,16 +72,16 @@ def _conda_file(node: Node, reading: Reading) -> Path | None:
         return None
     if not conda.is_text:
         message = f"'conda_file' is a file's name or conda's own keys, not {describe(conda.data)}"
-        reading.findings.add(conda.span, rule_ids.WRONG_TYPE, message)
+        reading.findings.add(conda.span, WRONG_TYPE, message)
         return None
-    file = reading.existing(conda, rule_ids.ENVIRONMENT_FILE_NOT_FOUND, "the conda file", folder=False)
+    file = reading.existing(conda, ENVIRONMENT_FILE_NOT_FOUND, "the conda file", folder=False)
     if file is not None:
         reading.store.touch(file)
     return file
 
 
 def _from_file(node: Node, reading: Reading) -> Environment | None:
-    file = reading.existing(node, rule_ids.ENVIRONMENT_FILE_NOT_FOUND, "the environment", folder=False)
+    file = reading.existing(node, ENVIRONMENT_FILE_NOT_FOUND, "the environment", folder=False)
     if file is None:
         return None
     try:

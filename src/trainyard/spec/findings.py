@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from trainyard.foundation.suggestions import close_match
-from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Document, Node, describe, parse_document, read_document, require_mapping
 from trainyard.spec.expressions import ExpressionError, bindings_in
 from trainyard.spec.model import Value
+from trainyard.spec.rule import Rule
+from trainyard.spec.rules.bindings import MALFORMED_EXPRESSION
+from trainyard.spec.rules.keys import NOT_A_CHOICE, OUT_OF_BOUNDS, WRONG_TYPE
 
 # What the client's boolean fields take besides YAML's own.
 _TRUE_WORDS = frozenset({"true", "t", "yes", "y", "on", "1"})
@@ -70,15 +72,14 @@ class Findings:
     def add(
         self,
         span: Span,
-        rule: str,
+        rule: Rule,
         message: str,
         hint: str = "",
         related: Iterable[Related] = (),
         replacement: str | None = None,
     ) -> None:
-        """Note an error. What severity a linter gives the rule is the linter's affair."""
-        found = Diagnostic(span, rule, message, hint=hint, related=tuple(related), replacement=replacement)
-        self.diagnostics.append(found)
+        """Record a finding of a rule."""
+        self.diagnostics.append(rule.at(span, message, hint, related, replacement))
 
     def expect_mapping(self, node: Node | None, what: str) -> Node | None:
         """The node when it is a mapping; None, noted as an error unless it is absent or empty, when it is not."""
@@ -86,7 +87,7 @@ class Findings:
             return None
         if node.is_mapping:
             return node
-        self.add(node.span, rule_ids.WRONG_TYPE, f"{what} is keys with values, not {describe(node.data)}")
+        self.add(node.span, WRONG_TYPE, f"{what} is keys with values, not {describe(node.data)}")
         return None
 
     def text(self, mapping: Node, key: str) -> str:
@@ -100,7 +101,7 @@ class Findings:
         if node is None:
             return None
         if isinstance(node.data, (dict, list)):
-            self.add(node.span, rule_ids.WRONG_TYPE, f"'{key}' is one value, not {describe(node.data)}")
+            self.add(node.span, WRONG_TYPE, f"'{key}' is one value, not {describe(node.data)}")
             return None
         return node.value
 
@@ -115,7 +116,7 @@ class Findings:
         if lowered in _TRUE_WORDS or lowered in _FALSE_WORDS:
             return lowered in _TRUE_WORDS
         if "${{" not in value.text:
-            self.add(value.span, rule_ids.WRONG_TYPE, f"'{key}' is true or false, not {describe(value.data)}")
+            self.add(value.span, WRONG_TYPE, f"'{key}' is true or false, not {describe(value.data)}")
         return default
 
     def whole_number(self, mapping: Node, key: str, least: int) -> Value | None:
@@ -130,10 +131,10 @@ class Findings:
             data = int(data)
         if isinstance(data, bool) or not isinstance(data, int):
             message = f"'{key}' is a whole number, not {describe(value.data)}"
-            self.add(value.span, rule_ids.WRONG_TYPE, message)
+            self.add(value.span, WRONG_TYPE, message)
             return None
         if data < least:
-            self.add(value.span, rule_ids.OUT_OF_BOUNDS, f"'{key}' is {data}; {least} is the least there can be")
+            self.add(value.span, OUT_OF_BOUNDS, f"'{key}' is {data}; {least} is the least there can be")
             return None
         return Value(data, value.span, value.text)
 
@@ -143,7 +144,7 @@ class Findings:
         if value.data in known:
             return True
         message = f"'{key}' is {describe(value.data)}, which is none of {', '.join(known)}"
-        self.add(value.span, rule_ids.NOT_A_CHOICE, message, hint=close_match(value.text, known))
+        self.add(value.span, NOT_A_CHOICE, message, hint=close_match(value.text, known))
         return False
 
     def check_expressions(self, document: Document, node: Node) -> None:
@@ -155,7 +156,7 @@ class Findings:
         except ExpressionError as error:
             span = document.span_within(node, error.start, error.end)
             hint = "A binding is ${{parent.inputs.NAME}} or alike; a part that may be left out is $[[ … ]]."
-            self.add(span, rule_ids.MALFORMED_EXPRESSION, str(error), hint=hint)
+            self.add(span, MALFORMED_EXPRESSION, str(error), hint=hint)
 
     def errors(self) -> list[Diagnostic]:
         """What was found, without repetitions of the same rule at the same place."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in
 from trainyard.spec.model import Job, Pipeline, Value
+from trainyard.spec.rules.bindings import CYCLE
 
 
 def dependencies(pipeline: Pipeline) -> dict[str, frozenset[str]]:
@@ -80,7 +80,7 @@ def find_cycle(waits_for: Mapping[str, frozenset[str]]) -> list[str] | None:
 
 def cycle_diagnostic(cycle: list[str], first: Job) -> Diagnostic:
     """What is said of a cycle, at the job it begins with."""
-    return Diagnostic(first.key_span, rule_ids.CYCLE, cycle_message(cycle), hint=CYCLE_HINT)
+    return CYCLE.at(first.key_span, cycle_message(cycle), hint=CYCLE_HINT)
 
 
 CYCLE_HINT = "Bind one of them to something else."

@@ -9,11 +9,12 @@ import re
 from collections.abc import Iterable
 
 from trainyard.foundation.suggestions import close_match
-from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Related
 from trainyard.spec.documents import describe, shorten
 from trainyard.spec.findings import Findings
 from trainyard.spec.model import Port, Value
+from trainyard.spec.rules.documents import YAML_TRAP
+from trainyard.spec.rules.values import LITERAL_NOT_A_CHOICE, LITERAL_OUT_OF_RANGE, WRONG_LITERAL
 
 _BOOLEAN_WORDS = frozenset({"true", "false"})
 _BINDING_WITHOUT_SIGN = re.compile(r"\{\{\s*(?:parent|inputs)\.[\w.-]+\s*\}\}", re.ASCII)
@@ -32,7 +33,7 @@ def check_literal(
     related = (*bound_at, *declared)
     if isinstance(value.data, (dict, list)):
         message = f"'{port.name}' is of type {port.type}, and is given {describe(value.data)}"
-        findings.add(value.span, rule_ids.WRONG_LITERAL, message, related=related)
+        findings.add(value.span, WRONG_LITERAL, message, related=related)
         return
     if port.type == "string":
         _warn_of_yaml_traps(value, port, findings)
@@ -40,11 +41,11 @@ def check_literal(
     if port.type in ("integer", "number") and number is None:
         wanted = "a whole number" if port.type == "integer" else "a number"
         message = f"'{port.name}' is of type {port.type}: {describe(value.data)} is not {wanted}"
-        findings.add(value.span, rule_ids.WRONG_LITERAL, message, hint=_number_hint(value, port), related=related)
+        findings.add(value.span, WRONG_LITERAL, message, hint=_number_hint(value, port), related=related)
         return
     if port.type == "boolean" and not isinstance(value.data, bool) and value.text.lower() not in _BOOLEAN_WORDS:
         message = f"'{port.name}' is of type boolean: {describe(value.data)} is neither true nor false"
-        findings.add(value.span, rule_ids.WRONG_LITERAL, message, hint="Write true or false.", related=related)
+        findings.add(value.span, WRONG_LITERAL, message, hint="Write true or false.", related=related)
         return
     if number is not None:
         _check_range(value, number, port, findings, related)
@@ -95,7 +96,7 @@ def _warn_of_yaml_traps(value: Value, port: Port, findings: Findings) -> None:
     if misread:
         message = f"'{port.name}' is a string, but YAML reads {value.text} as {describe(value.data)}: '{sent}' is sent"
         quoted = f'"{value.text}"'
-        findings.add(value.span, rule_ids.YAML_TRAP, message, hint=f"Quote it: {quoted}.", replacement=quoted)
+        findings.add(value.span, YAML_TRAP, message, hint=f"Quote it: {quoted}.", replacement=quoted)
 
 
 def _check_range(
@@ -110,7 +111,7 @@ def _check_range(
         message = f"'{port.name}' is {value.text}, above the max of {most}"
     else:
         return
-    findings.add(value.span, rule_ids.LITERAL_OUT_OF_RANGE, message, related=related)
+    findings.add(value.span, LITERAL_OUT_OF_RANGE, message, related=related)
 
 
 def _bound(limit: Value | None) -> int | float | None:
@@ -129,4 +130,4 @@ def _check_choice(value: Value, port: Port, findings: Findings, related: tuple[R
         return
     message = f"'{port.name}' is '{shorten(value.text)}', which is none of {', '.join(known)}"
     hint = close_match(value.text, known)
-    findings.add(value.span, rule_ids.LITERAL_NOT_A_CHOICE, message, hint=hint, related=related)
+    findings.add(value.span, LITERAL_NOT_A_CHOICE, message, hint=hint, related=related)

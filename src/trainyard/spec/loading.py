@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trainyard.spec import rule_ids
 from trainyard.spec.components import read_component
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Document
 from trainyard.spec.findings import DocumentStore, Findings
 from trainyard.spec.kinds import Kind, kind_of
 from trainyard.spec.model import Component, Pipeline
-from trainyard.spec.pipelines import ComponentShelf, read_pipeline
+from trainyard.spec.pipelines import ComponentCache, read_pipeline
 from trainyard.spec.reading import Reading
+from trainyard.spec.rules.documents import UNKNOWN_KIND, YAML_TRAP
+from trainyard.spec.rules.references import DATA_NOT_FOUND
 
 _KIND_IN_WORDS = {
     "pipeline": "a pipeline",
@@ -44,7 +45,7 @@ def load_pipeline(file: Path) -> Pipeline:
     (components and code kept there, jobs that are not commands).
     """
     reading = _open(file, "pipeline")
-    pipeline = read_pipeline(reading.document.root, reading, ComponentShelf())
+    pipeline = read_pipeline(reading.document.root, reading, ComponentCache())
     _raise_findings(reading)
     return pipeline
 
@@ -75,12 +76,12 @@ def _wrong_kind(document: Document, found: Kind, wanted: Kind) -> Diagnostic:
     hint = ""
     if wanted == "pipeline" and found in ("component", "command_job"):
         hint = "Name a file of `type: pipeline`, with a job that uses this."
-    return Diagnostic(type_node.span if type_node is not None else root.span, rule_ids.UNKNOWN_KIND, message, hint=hint)
+    return UNKNOWN_KIND.at(type_node.span if type_node is not None else root.span, message, hint=hint)
 
 
 # A string that YAML misread is worth a word from the linter; what is sent is clear enough to run. Data that is not
 # there may still be given from outside (`run --set inputs.X=PATH`); whoever needs it says that it is missing.
-_TOLERATED = frozenset({rule_ids.YAML_TRAP, rule_ids.DATA_NOT_FOUND})
+_TOLERATED = frozenset({YAML_TRAP.id, DATA_NOT_FOUND.id})
 
 
 def _raise_findings(reading: Reading) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from trainyard.spec import rule_ids
 from trainyard.spec.components import read_command
 from trainyard.spec.documents import Node
-from trainyard.spec.pipelines import ComponentShelf
+from trainyard.spec.pipelines import ComponentCache
 from trainyard.spec.ports import check_input_path, job_outputs, pipeline_inputs
 from trainyard.spec.reading import Reading, is_address, is_remote
+from trainyard.spec.rules.keys import MISSING_KEY
+from trainyard.spec.rules.references import COMPONENT_NOT_FOUND, DATA_NOT_FOUND
 from trainyard.spec.script_steps import check_arguments, check_files, check_search_space
 
 # Where an AutoML job names its data.
 _AUTOML_DATA = ("training_data", "validation_data", "test_data")
 
 
-def read_sweep_job(node: Node, reading: Reading, shelf: ComponentShelf) -> None:
+def read_sweep_job(node: Node, reading: Reading, cache: ComponentCache) -> None:
     """A sweep that stands alone: its trial is a command written in place, or a component's file."""
     inputs = pipeline_inputs(node.get("inputs"), reading)
     outputs = job_outputs(node.get("outputs"), reading)
@@ -23,14 +24,14 @@ def read_sweep_job(node: Node, reading: Reading, shelf: ComponentShelf) -> None:
     if trial is None or trial.data is None:
         span = trial.span if trial is not None else next(iter(node.entries.values())).key.span
         message = "a sweep has a 'trial', and this has none"
-        reading.findings.add(span, rule_ids.MISSING_KEY, message, "Write `trial:` with a `command`, or a file.")
+        reading.findings.add(span, MISSING_KEY, message, "Write `trial:` with a `command`, or a file.")
     elif trial.is_mapping:
         check_search_space(trial, node, reading)
         read_command(trial, inputs, outputs, reading, name=reading.file.stem, head=node.key_span("trial"))
     elif trial.is_text and not is_remote(trial.text):
-        file = reading.existing(trial, rule_ids.COMPONENT_NOT_FOUND, "the trial's component", folder=False)
+        file = reading.existing(trial, COMPONENT_NOT_FOUND, "the trial's component", folder=False)
         if file is not None:
-            shelf.read(file, reading)
+            cache.read(file, reading)
 
 
 def read_other_job(node: Node, reading: Reading) -> None:
@@ -49,7 +50,7 @@ def read_schedule(node: Node, reading: Reading) -> None:
         job = job.get("job")
     if job is None or not job.is_text or is_remote(job.text):
         return
-    file = reading.existing(job, rule_ids.COMPONENT_NOT_FOUND, "the job", folder=False)
+    file = reading.existing(job, COMPONENT_NOT_FOUND, "the job", folder=False)
     if file is not None:
         reading.store.touch(file)
 
@@ -58,7 +59,7 @@ def read_asset(node: Node, reading: Reading) -> None:
     """Data or a model to be registered: a local path is there."""
     path = node.get("path")
     if path is not None and path.is_text and path.text and not is_address(path.text):
-        reading.existing(path, rule_ids.DATA_NOT_FOUND, "the asset")
+        reading.existing(path, DATA_NOT_FOUND, "the asset")
 
 
 def _check_input_paths(node: Node, reading: Reading) -> None:

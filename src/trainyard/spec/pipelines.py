@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainyard.foundation.suggestions import close_match, did_you_mean
-from trainyard.spec import rule_ids
 from trainyard.spec.bindings import Scope, UsedJob, check_job, texts_in
 from trainyard.spec.components import (
     read_command,
@@ -25,6 +24,7 @@ from trainyard.spec.graph import CYCLE_HINT, bindings_of_value, cycle_message, f
 from trainyard.spec.kinds import Kind, kind_of
 from trainyard.spec.literals import check_literal
 from trainyard.spec.model import Component, Job, Pipeline, Port, Value
+from trainyard.spec.parsed import ParsedPipeline
 from trainyard.spec.ports import (
     DEFAULT_PORT_TYPE,
     check_input_path,
@@ -34,8 +34,12 @@ from trainyard.spec.ports import (
     pipeline_inputs,
 )
 from trainyard.spec.reading import Reading, is_remote, reference_text
+from trainyard.spec.rules.bindings import CYCLE
+from trainyard.spec.rules.documents import UNKNOWN_KIND
+from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY, NOT_RUN_LOCALLY, WRONG_TYPE
+from trainyard.spec.rules.references import BAD_REFERENCE, COMPONENT_NOT_FOUND, NOT_SEEN_OFFLINE
+from trainyard.spec.rules.values import MISSING_INPUT, UNKNOWN_INPUT
 from trainyard.spec.script_steps import check_arguments, check_files, check_search_space
-from trainyard.spec.seen import SeenPipeline
 
 JOB_TYPES = (
     "command",
@@ -66,7 +70,7 @@ class ReadComponent:
     kind: Kind = "component"
 
 
-class ComponentShelf:
+class ComponentCache:
     """Components read once each, for all jobs and pipelines that name them."""
 
     def __init__(self) -> None:
@@ -99,7 +103,7 @@ def read_any_component(node: Node, reading: Reading, *, name: str = "", head: Sp
     return ReadComponent(inputs, outputs, kind="pipeline_component" if kind == "pipeline" else "component")
 
 
-def read_pipeline(node: Node, reading: Reading, shelf: ComponentShelf) -> Pipeline:
+def read_pipeline(node: Node, reading: Reading, cache: ComponentCache) -> Pipeline:
     """The pipeline of a file. What is wrong goes to the findings; jobs that cannot be seen are left out."""
     findings = reading.findings
     _check_type(node, findings)
@@ -116,7 +120,7 @@ def read_pipeline(node: Node, reading: Reading, shelf: ComponentShelf) -> Pipeli
             inputs = _with_values(component_ports(body.get("inputs"), "an input", body_reading), inputs, node, reading)
             outputs = {**component_ports(body.get("outputs"), "an output", body_reading), **outputs}
     has_jobs_to_read = body is not node or node.get("component") is None
-    jobs = read_jobs(body, inputs, outputs, body_reading, shelf) if has_jobs_to_read else {}
+    jobs = read_jobs(body, inputs, outputs, body_reading, cache) if has_jobs_to_read else {}
     settings = findings.expect_mapping(node.get("settings"), "'settings'")
     default_compute = findings.scalar(settings, "default_compute") if settings is not None else None
     return Pipeline(
@@ -136,11 +140,11 @@ def read_pipeline(node: Node, reading: Reading, shelf: ComponentShelf) -> Pipeli
     )
 
 
-def read_pipeline_component(node: Node, reading: Reading, shelf: ComponentShelf) -> dict[str, Job]:
+def read_pipeline_component(node: Node, reading: Reading, cache: ComponentCache) -> dict[str, Job]:
     """The jobs of a pipeline component, checked as those of a pipeline are."""
     inputs = component_ports(node.get("inputs"), "an input", reading)
     outputs = component_ports(node.get("outputs"), "an output", reading)
-    return read_jobs(node, inputs, outputs, reading, shelf)
+    return read_jobs(node, inputs, outputs, reading, cache)
 
 
 def read_command_job(node: Node, reading: Reading) -> Component:
@@ -154,7 +158,7 @@ def read_command_job(node: Node, reading: Reading) -> Component:
 
 
 def read_jobs(
-    body: Node, inputs: Mapping[str, Port], outputs: Mapping[str, Port], reading: Reading, shelf: ComponentShelf
+    body: Node, inputs: Mapping[str, Port], outputs: Mapping[str, Port], reading: Reading, cache: ComponentCache
 ) -> dict[str, Job]:
     """The jobs beneath `jobs:`, checked against each other; those that run locally, as the model has them."""
     findings = reading.findings
@@ -163,11 +167,11 @@ def read_jobs(
     if jobs_node is None or not jobs_node.entries:
         if written is None or not written.data:
             span = body.key_span("jobs") if written is not None else body.span
-            findings.add(span, rule_ids.MISSING_KEY, "a pipeline has jobs, and this has none", "Write `jobs:`.")
+            findings.add(span, MISSING_KEY, "a pipeline has jobs, and this has none", "Write `jobs:`.")
         return {}
     used: dict[str, UsedJob] = {}
     for name, entry in jobs_node.entries.items():
-        job = _use(name, entry.key, entry.value, reading, shelf)
+        job = _use(name, entry.key, entry.value, reading, cache)
         if job is not None:
             used[name] = job
     scope = Scope(inputs, outputs, used)
@@ -177,7 +181,7 @@ def read_jobs(
         check_job(job, scope, reading)
     _check_cycles(used, reading)
     jobs = {name: _model_of(job, job.component, reading) for name, job in used.items() if job.component is not None}
-    reading.seen.pipelines.append(SeenPipeline(body, scope, jobs, reading))
+    reading.parsed.pipelines.append(ParsedPipeline(body, scope, jobs, reading))
     return jobs
 
 
@@ -187,7 +191,7 @@ def _check_type(node: Node, findings: Findings) -> None:
     if (written is None or written.data is None) and node.entries.keys() & {"jobs", "component"}:
         span = written.span if written is not None else next(iter(node.entries.values())).key.span
         message = "there is no 'type': Azure ML takes this for a command job and refuses it"
-        findings.add(span, rule_ids.MISSING_KEY, message, hint="Add `type: pipeline`.")
+        findings.add(span, MISSING_KEY, message, hint="Add `type: pipeline`.")
 
 
 def _root_component(node: Node, reading: Reading) -> tuple[Node, Reading] | None:
@@ -199,7 +203,7 @@ def _root_component(node: Node, reading: Reading) -> tuple[Node, Reading] | None
     reference = reference_text(component, "'component'", reading)
     if not reference or _note_remote(component, reference, "component", reading):
         return None
-    file = reading.existing(component, rule_ids.COMPONENT_NOT_FOUND, "the component", folder=False)
+    file = reading.existing(component, COMPONENT_NOT_FOUND, "the component", folder=False)
     return read_component_file(file, reading) if file is not None else None
 
 
@@ -209,7 +213,7 @@ def _with_values(declared: dict[str, Port], given: dict[str, Port], node: Node, 
         if name not in declared:
             message = f"the pipeline sets the input '{shorten(name)}', which its component does not have"
             hint = did_you_mean(name, declared, "The component has no inputs.")
-            reading.findings.add(port.key_span, rule_ids.UNKNOWN_INPUT, message, hint=hint)
+            reading.findings.add(port.key_span, UNKNOWN_INPUT, message, hint=hint)
     settled = {}
     for name, port in declared.items():
         value = given.get(name)
@@ -218,20 +222,20 @@ def _with_values(declared: dict[str, Port], given: dict[str, Port], node: Node, 
                 message = f"the pipeline does not set its component's required input '{name}'"
                 related = (Related(port.key_span, f"'{name}' is declared here, without a default"),)
                 span = node.key_span("component")
-                reading.findings.add(span, rule_ids.MISSING_INPUT, message, related=related)
+                reading.findings.add(span, MISSING_INPUT, message, related=related)
             settled[name] = port
         else:
             settled[name] = replace(port, default=value.default or port.default, path=value.path or port.path)
     return settled
 
 
-def _use(name: str, key: Node, node: Node, reading: Reading, shelf: ComponentShelf) -> UsedJob | None:
+def _use(name: str, key: Node, node: Node, reading: Reading, cache: ComponentCache) -> UsedJob | None:
     findings = reading.findings
     mapping = findings.expect_mapping(node, f"the job '{shorten(name)}'")
     if mapping is None:
         if node.data is None:
             message = f"the job '{shorten(name)}' has nothing beneath it"
-            findings.add(key.span, rule_ids.MISSING_KEY, message, hint="Write `component: …` beneath it.")
+            findings.add(key.span, MISSING_KEY, message, hint="Write `component: …` beneath it.")
         return None
     used = UsedJob(name, key.span, mapping)
     kind = findings.scalar(mapping, "type")
@@ -242,19 +246,19 @@ def _use(name: str, key: Node, node: Node, reading: Reading, shelf: ComponentShe
     _read_bound_ports(used, reading)
     if kind_text != "command":
         message = f"the job '{name}' is of type {kind_text}, which is not run locally"
-        findings.add(key.span, rule_ids.NOT_RUN_LOCALLY, message, hint="A local run takes jobs of type command.")
-        _see_ports_of_other_kinds(used, kind_text, reading, shelf)
+        findings.add(key.span, NOT_RUN_LOCALLY, message, hint="A local run takes jobs of type command.")
+        _see_ports_of_other_kinds(used, kind_text, reading, cache)
         return used
     component = mapping.get("component")
     if component is not None:
-        _use_component(used, component, reading, shelf)
+        _use_component(used, component, reading, cache)
     elif mapping.get("command") is not None:
         _use_own_command(used, reading)
     else:
         message = f"the job '{name}' has neither a 'component' nor a 'command'"
         typo = next((k for k in mapping.entries if close_match(k, ["component", "command"])), None)
         hint = did_you_mean(typo, ["component", "command"]) if typo else "Write `component: FILE` beneath it."
-        findings.add(key.span, rule_ids.MISSING_KEY, message, hint=hint)
+        findings.add(key.span, MISSING_KEY, message, hint=hint)
     return used
 
 
@@ -264,7 +268,7 @@ def _read_bound_ports(used: UsedJob, reading: Reading) -> None:
         for name, entry in (ports.entries if ports is not None else {}).items():
             if isinstance(entry.value.data, list):
                 message = f"'{name}' is one value, or keys such as path and mode, not a list"
-                reading.findings.add(entry.value.span, rule_ids.WRONG_TYPE, message)
+                reading.findings.add(entry.value.span, WRONG_TYPE, message)
             elif kind == "outputs" or entry.value.data is not None:
                 values[name] = _given(entry.value)
 
@@ -275,7 +279,7 @@ def _given(node: Node) -> Value:
     return literal.value if literal is not None else node.value
 
 
-def _see_ports_of_other_kinds(used: UsedJob, kind: str, reading: Reading, shelf: ComponentShelf) -> None:
+def _see_ports_of_other_kinds(used: UsedJob, kind: str, reading: Reading, cache: ComponentCache) -> None:
     """Note the ports of a job that does not run locally, where it names a component's file."""
     reference = used.node.get("trial" if kind == "sweep" else "component")
     if reference is None and kind in ("parallel", "spark"):
@@ -286,8 +290,8 @@ def _see_ports_of_other_kinds(used: UsedJob, kind: str, reading: Reading, shelf:
         _read_inline(used, reference, kind, reading)
     if reference is None or not reference.is_text or is_remote(reference.text):
         return
-    file = reading.existing(reference, rule_ids.COMPONENT_NOT_FOUND, "the component", folder=False)
-    found = shelf.read(file, reading) if file is not None and not _is_flow(file) else None
+    file = reading.existing(reference, COMPONENT_NOT_FOUND, "the component", folder=False)
+    found = cache.read(file, reading) if file is not None and not _is_flow(file) else None
     if found is None:
         return
     if kind == "sweep":
@@ -306,7 +310,7 @@ def _see_ports_of_trial(used: UsedJob, trial: ReadComponent, reading: Reading) -
         if name not in trial.inputs:
             message = f"the search space sets '{shorten(name)}', which the trial does not have"
             hint = did_you_mean(name, trial.inputs, "The trial has no inputs.")
-            reading.findings.add(entry.key.span, rule_ids.UNKNOWN_INPUT, message, hint=hint)
+            reading.findings.add(entry.key.span, UNKNOWN_INPUT, message, hint=hint)
         else:
             for value in _drawn(entry.value):
                 check_literal(value, trial.inputs[name], reading.findings)
@@ -362,7 +366,7 @@ def _is_something_else(file: Path, component: Node, reading: Reading) -> bool:
     if kind in ("environment", "compute", "schedule", "asset", "pipeline", "sweep_job"):
         word = "an" if kind[0] in "ae" else "a"
         message = f"'{file.name}' is {word} {kind.replace('_', ' ')}, not a component"
-        reading.findings.add(component.span, rule_ids.UNKNOWN_KIND, message)
+        reading.findings.add(component.span, UNKNOWN_KIND, message)
         return kind != "pipeline"
     return False
 
@@ -373,12 +377,12 @@ def _is_flow_run(node: Node) -> bool:
     return node.get("flow") is not None or (schema is not None and "promptflow" in schema.text)
 
 
-def _use_component(used: UsedJob, component: Node, reading: Reading, shelf: ComponentShelf) -> None:
+def _use_component(used: UsedJob, component: Node, reading: Reading, cache: ComponentCache) -> None:
     found: ReadComponent | None
     if component.is_mapping:
         found = read_any_component(component, reading, name=used.name, head=used.node.key_span("component"))
     else:
-        found = _component_in_file(used, component, reading, shelf)
+        found = _component_in_file(used, component, reading, cache)
     _note_ignored(used, found, reading)
     if found is None:
         return
@@ -388,23 +392,23 @@ def _use_component(used: UsedJob, component: Node, reading: Reading, shelf: Comp
         _note_other_kind(used, component, "no command component", reading)
 
 
-def _component_in_file(used: UsedJob, component: Node, reading: Reading, shelf: ComponentShelf) -> ReadComponent | None:
+def _component_in_file(used: UsedJob, component: Node, reading: Reading, cache: ComponentCache) -> ReadComponent | None:
     """The component that a job names by its file; None when it cannot be seen from here, or is none."""
     reference = reference_text(component, "'component'", reading)
     if not reference:
         if component.data is None:
             span = used.node.key_span("component")
-            reading.findings.add(span, rule_ids.MISSING_KEY, "'component' has nothing beneath it")
+            reading.findings.add(span, MISSING_KEY, "'component' has nothing beneath it")
         return None
     if _note_remote(component, reference, "component", reading):
         return None
-    file = reading.existing(component, rule_ids.COMPONENT_NOT_FOUND, "the component", folder=False)
+    file = reading.existing(component, COMPONENT_NOT_FOUND, "the component", folder=False)
     if file is None or _is_flow(file):
         return None
     if file == reading.file:
-        reading.findings.add(component.span, rule_ids.BAD_REFERENCE, "the component is this file itself")
+        reading.findings.add(component.span, BAD_REFERENCE, "the component is this file itself")
         return None
-    return None if _is_something_else(file, component, reading) else shelf.read(file, reading)
+    return None if _is_something_else(file, component, reading) else cache.read(file, reading)
 
 
 def _note_ignored(used: UsedJob, found: ReadComponent | None, reading: Reading) -> None:
@@ -416,7 +420,7 @@ def _note_ignored(used: UsedJob, found: ReadComponent | None, reading: Reading) 
             continue
         message = f"'{key}' beside 'component' is ignored: the component's own is used"
         hint = f"Remove '{key}', or change it in the component."
-        reading.findings.add(used.node.key_span(key), rule_ids.IGNORED_KEY, message, hint=hint)
+        reading.findings.add(used.node.key_span(key), IGNORED_KEY, message, hint=hint)
 
 
 def _note_other_kind(used: UsedJob, component: Node, found: str, reading: Reading) -> None:
@@ -425,7 +429,7 @@ def _note_other_kind(used: UsedJob, component: Node, found: str, reading: Readin
     message = f"the component of the job '{used.name}' is {found}"
     hint = "Give the job the component's type, or name a component of this one."
     # Without a type, Azure ML's client takes any component; a local run takes commands alone.
-    rule = rule_ids.BAD_REFERENCE if kind is not None else rule_ids.NOT_RUN_LOCALLY
+    rule = BAD_REFERENCE if kind is not None else NOT_RUN_LOCALLY
     reading.findings.add((kind or component).span, rule, message, hint=hint)
 
 
@@ -435,11 +439,11 @@ def _note_remote(node: Node, reference: str, what: str, reading: Reading) -> boo
     if _REMOTE_PATH.match(reference):
         message = f"'{shorten(reference)}' is neither a file nor an asset"
         hint = f"A file is '{reference.removeprefix('azureml:')}', an asset azureml:NAME:VERSION."
-        reading.findings.add(node.span, rule_ids.BAD_REFERENCE, message, hint)
+        reading.findings.add(node.span, BAD_REFERENCE, message, hint)
         return True
     message = f"the {what} '{shorten(reference)}' is kept in Azure ML and cannot be seen from here"
     hint = "Name a local file to run or check it here."
-    reading.findings.add(node.span, rule_ids.NOT_SEEN_OFFLINE, message, hint=hint)
+    reading.findings.add(node.span, NOT_SEEN_OFFLINE, message, hint=hint)
     return True
 
 
@@ -508,7 +512,7 @@ def _check_cycles(used: Mapping[str, UsedJob], reading: Reading) -> None:
             if job_bound_to(binding) == cycle[1]:
                 span = reading.document.span_within(node, binding.start, binding.end)
                 related = [Related(used[name].key_span, f"the job '{name}' is here") for name in cycle[1:-1]]
-                reading.findings.add(span, rule_ids.CYCLE, cycle_message(cycle), CYCLE_HINT, related)
+                reading.findings.add(span, CYCLE, cycle_message(cycle), CYCLE_HINT, related)
                 return
 
 

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainyard.foundation.suggestions import did_you_mean
-from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Related, Span
 from trainyard.spec.documents import Node, describe
 from trainyard.spec.literals import check_literal
 from trainyard.spec.model import PARAMETER_TYPES, PORT_TYPES, Port, Value
 from trainyard.spec.reading import Reading, is_address
+from trainyard.spec.rules.keys import MISSING_KEY, NAME_CLASH, NOT_A_CHOICE, RESERVED_NAME, WRONG_TYPE
+from trainyard.spec.rules.references import DATA_NOT_FOUND
 
 DEFAULT_PORT_TYPE = "uri_folder"
 # Of a port whose type is missing or mistyped: it is declared all the same, and no literal is held against it.
@@ -32,7 +33,7 @@ def component_ports(mapping: Node | None, what: str, reading: Reading) -> dict[s
         if declared is None:
             if node.data is None:
                 message = f"{what} of a component has a type, and '{name}' has none"
-                reading.findings.add(key_span, rule_ids.MISSING_KEY, message, hint="Write `type: uri_folder` or alike.")
+                reading.findings.add(key_span, MISSING_KEY, message, hint="Write `type: uri_folder` or alike.")
             ports[name] = Port(name, UNKNOWN_TYPE, key_span, node.span)
             continue
         ports[name] = _declared_port(name, key_span, declared, "", reading)
@@ -58,7 +59,7 @@ def job_outputs(mapping: Node | None, reading: Reading) -> dict[str, Port]:
             ports[name] = Port(name, DEFAULT_PORT_TYPE, key_span, node.span)
         else:
             message = f"an output is keys such as type, mode and path, not {describe(node.data)}"
-            reading.findings.add(node.span, rule_ids.WRONG_TYPE, message)
+            reading.findings.add(node.span, WRONG_TYPE, message)
     return ports
 
 
@@ -68,7 +69,7 @@ def check_output_names(outputs: Mapping[str, Port], reading: Reading) -> None:
         if name.lower() in _RESERVED_OUTPUT_NAMES:
             message = f"an output '{name}' would replace the variable {name.upper()} of the job's processes"
             hint = f"Rename it, for example to '{name}_output'."
-            reading.findings.add(port.key_span, rule_ids.RESERVED_NAME, message, hint=hint)
+            reading.findings.add(port.key_span, RESERVED_NAME, message, hint=hint)
 
 
 def literal_type(data: Any) -> str:
@@ -89,7 +90,7 @@ def _named(mapping: Node | None, what: str, reading: Reading) -> list[tuple[str,
         if earlier[0] != name:
             message = f"'{name}' and '{earlier[0]}' differ by case only, which Azure ML takes for the same"
             related = (Related(earlier[1], f"'{earlier[0]}' is here"),)
-            reading.findings.add(span, rule_ids.NAME_CLASH, message, hint="Rename one.", related=related)
+            reading.findings.add(span, NAME_CLASH, message, hint="Rename one.", related=related)
         named.append((name, span, entry.value))
     return named
 
@@ -97,7 +98,7 @@ def _named(mapping: Node | None, what: str, reading: Reading) -> list[tuple[str,
 def _port_with_value(name: str, key_span: Span, node: Node, reading: Reading) -> Port:
     if isinstance(node.data, list):
         message = f"'{name}' is one value, or keys such as type and path, not a list"
-        reading.findings.add(node.span, rule_ids.WRONG_TYPE, message)
+        reading.findings.add(node.span, WRONG_TYPE, message)
         return Port(name, UNKNOWN_TYPE, key_span, node.span)
     if not node.is_mapping:
         default = node.value if node.data is not None else None
@@ -119,7 +120,7 @@ def _declared_port(name: str, key_span: Span, node: Node, fallback_type: str, re
     type_value = findings.scalar(node, "type")
     if type_value is None or type_value.data is None:
         if not fallback_type:
-            findings.add(key_span, rule_ids.MISSING_KEY, f"'{name}' has no 'type'", hint="Write `type: …` beneath it.")
+            findings.add(key_span, MISSING_KEY, f"'{name}' has no 'type'", hint="Write `type: …` beneath it.")
         port_type = fallback_type or UNKNOWN_TYPE
     else:
         # Where a type can be left out, in jobs, the client takes it in any case.
@@ -128,7 +129,7 @@ def _declared_port(name: str, key_span: Span, node: Node, fallback_type: str, re
         known = (*PORT_TYPES, *PARAMETER_TYPES)
         if port_type not in known:
             message = f"'{type_value.text}' is no type of input or output"
-            findings.add(type_value.span, rule_ids.NOT_A_CHOICE, message, hint=did_you_mean(type_value.text, known))
+            findings.add(type_value.span, NOT_A_CHOICE, message, hint=did_you_mean(type_value.text, known))
             port_type = UNKNOWN_TYPE
     default_node = node.get("value") or node.get("default")
     path = findings.scalar(node, "path")
@@ -158,7 +159,7 @@ def _checked_path(node: Node, path: Value, reading: Reading) -> Value | None:
         return None
     if not path_node.is_text:
         message = f"'path' is a text, not {describe(path.data)}"
-        reading.findings.add(path.span, rule_ids.WRONG_TYPE, message)
+        reading.findings.add(path.span, WRONG_TYPE, message)
         return None
     return path
 
@@ -167,7 +168,7 @@ def check_input_path(node: Node, reading: Reading) -> None:
     """Note an input's local path that is not there."""
     path = node.get("path") if node.is_mapping else None
     if path is not None and path.is_text and path.text and not is_address(path.text):
-        reading.existing(path, rule_ids.DATA_NOT_FOUND, "the data of this input")
+        reading.existing(path, DATA_NOT_FOUND, "the data of this input")
 
 
 def _choices(node: Node, reading: Reading) -> tuple[Value, ...] | None:
@@ -176,7 +177,7 @@ def _choices(node: Node, reading: Reading) -> tuple[Value, ...] | None:
         return None
     if not isinstance(choices.data, list):
         message = f"'enum' is a list, not {describe(choices.data)}"
-        reading.findings.add(choices.span, rule_ids.WRONG_TYPE, message)
+        reading.findings.add(choices.span, WRONG_TYPE, message)
         return None
     return tuple(item.value for item in choices.items)
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard.foundation.suggestions import closest
-from trainyard.spec import rule_ids
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.findings import DocumentStore, Findings
-from trainyard.spec.seen import Seen
+from trainyard.spec.parsed import Parsed
+from trainyard.spec.rule import Rule
+from trainyard.spec.rules.keys import WRONG_TYPE
 
 _FILE_PREFIX = "file:"
 
@@ -22,7 +23,7 @@ class Reading:
     document: Document
     store: DocumentStore
     findings: Findings
-    seen: Seen = field(default_factory=Seen)
+    parsed: Parsed = field(default_factory=Parsed)
 
     @property
     def file(self) -> Path:
@@ -35,9 +36,9 @@ class Reading:
 
     def of(self, document: Document) -> Reading:
         """The same for a file that this one names."""
-        return Reading(document, self.store, self.findings, self.seen)
+        return Reading(document, self.store, self.findings, self.parsed)
 
-    def existing(self, node: Node, rule: str, what: str, *, folder: bool | None = None) -> Path | None:
+    def existing(self, node: Node, rule: Rule, what: str, *, folder: bool | None = None) -> Path | None:
         """The file or folder that a text names; None, and noted, when it is not there.
 
         `folder` says which of the two it has to be; None takes either. What a template fills in (`{{…}}`, as in
@@ -93,6 +94,6 @@ def reference_text(node: Node | None, what: str, reading: Reading) -> str:
         return ""
     if not node.is_text or not node.text.strip() or "\n" in node.text.strip():
         message = f"{what} is the name of a file or an 'azureml:' reference"
-        reading.findings.add(node.span, rule_ids.WRONG_TYPE, message)
+        reading.findings.add(node.span, WRONG_TYPE, message)
         return ""
     return node.text

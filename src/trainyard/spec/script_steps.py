@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trainyard.foundation.suggestions import close_match, did_you_mean
-from trainyard.spec import rule_ids
 from trainyard.spec.bindings import check_command
 from trainyard.spec.documents import Node
 from trainyard.spec.environments import read_environment
 from trainyard.spec.expressions import ExpressionError, bindings_in
 from trainyard.spec.model import Port
 from trainyard.spec.reading import Reading, is_remote
+from trainyard.spec.rules.bindings import UNKNOWN_COMMAND_PORT
+from trainyard.spec.rules.references import CODE_NOT_FOUND, SCRIPT_NOT_FOUND
 
 # A folder of code may hold a whole data set.
 _MOST_FILES_LOOKED_AT = 2000
@@ -30,7 +31,7 @@ def check_files(node: Node, reading: Reading) -> None:
         read_environment(holder.get("environment"), reading)
         code = holder.get("code")
         if code is not None and code.is_text and not _is_elsewhere(code.text):
-            folder = reading.existing(code, rule_ids.CODE_NOT_FOUND, "the code")
+            folder = reading.existing(code, CODE_NOT_FOUND, "the code")
             if folder is not None and os.path.isdir(folder):
                 _check_script(holder, folder, reading)
 
@@ -44,7 +45,7 @@ def _check_script(holder: Node, folder: Path, reading: Reading) -> None:
     names = python_files(folder)
     if names:
         message = f"there is no '{script.text}' in the code, which is '{folder.name}'"
-        reading.findings.add(script.span, rule_ids.SCRIPT_NOT_FOUND, message, close_match(script.text, names))
+        reading.findings.add(script.span, SCRIPT_NOT_FOUND, message, close_match(script.text, names))
 
 
 def python_files(folder: Path) -> list[str]:
@@ -89,4 +90,4 @@ def check_search_space(trial: Node, sweep: Node, reading: Reading) -> None:
         if binding.path[0] == "search_space" and name not in space.entries:
             span = reading.document.span_within(command, *binding.part_offsets(min(1, len(binding.path) - 1)))
             message = f"the search space has no '{name}'"
-            reading.findings.add(span, rule_ids.UNKNOWN_COMMAND_PORT, message, did_you_mean(name, space.entries))
+            reading.findings.add(span, UNKNOWN_COMMAND_PORT, message, did_you_mean(name, space.entries))

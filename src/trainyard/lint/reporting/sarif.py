@@ -16,9 +16,9 @@ from trainyard.lint.fingerprints import Fingerprints
 from trainyard.lint.fixes import written_as
 from trainyard.lint.reporting.excerpts import Sources
 from trainyard.lint.reporting.places import file_name
-from trainyard.lint.rule import Example, Rule
 from trainyard.lint.rules import RULES
 from trainyard.spec.diagnostic import Diagnostic, Severity, Span
+from trainyard.spec.rule import Example, Rule
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/cos02/schemas/sarif-schema-2.1.0.json"
 _LEVEL: dict[Severity, str] = {"error": "error", "warning": "warning", "info": "note"}
@@ -33,7 +33,7 @@ def as_sarif(
 
     Findings that `--fix` would mend carry the fix, unless it is in a file that is not `is_fixable`.
     """
-    described = [_rule(rule) for rule in RULES.values() if rule.severity is not None]
+    described = [_rule(rule) for rule in RULES.values() if not rule.local_run_only]
     known = {rule["id"] for rule in described}
     others = {diagnostic.rule: diagnostic.severity for diagnostic in diagnostics if diagnostic.rule not in known}
     described += [{"id": rule, "defaultConfiguration": {"level": _LEVEL[level]}} for rule, level in others.items()]
@@ -56,13 +56,12 @@ def as_sarif(
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
-    assert rule.severity is not None
-    help_text = f"{rule.meaning}\n\n{rule.detail}"
+    help_text = f"{rule.summary}\n\n{rule.why}"
     return {
         "id": rule.id,
         "name": rule.name,
-        "shortDescription": {"text": rule.meaning},
-        "fullDescription": {"text": rule.detail},
+        "shortDescription": {"text": rule.summary},
+        "fullDescription": {"text": rule.why},
         "help": {"text": help_text, "markdown": help_text + _example(rule.example)},
         "defaultConfiguration": {"level": _LEVEL[rule.severity]},
     }

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
-from trainyard.lint.rule import by_id
+from trainyard.lint.context import LintContext
 from trainyard.lint.rules import (
     bindings,
     deepspeed,
-    keys,
-    local_run,
     machines,
     references,
     safety,
@@ -19,28 +17,26 @@ from trainyard.lint.rules import (
     types,
     yaml_text,
 )
-from trainyard.lint.surroundings import Surroundings
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Document
 from trainyard.spec.kinds import Kind
-from trainyard.spec.seen import SeenCommand, SeenPipeline
+from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
+from trainyard.spec.rule import Rule
+from trainyard.spec.rules import bindings as spec_bindings
+from trainyard.spec.rules import documents as spec_documents
+from trainyard.spec.rules import keys as spec_keys
+from trainyard.spec.rules import references as spec_references
+from trainyard.spec.rules import values as spec_values
 
-RULES = by_id(
-    yaml_text.RULES,
-    keys.RULES,
-    bindings.RULES,
-    types.RULES,
-    sweeps.RULES,
-    references.RULES,
-    script.RULES,
-    safety.RULES,
-    machines.RULES,
-    deepspeed.RULES,
-    silencing.RULES,
-    local_run.RULES,
+_MODULES = (
+    *(spec_documents, spec_keys, spec_bindings, spec_values, spec_references),
+    *(yaml_text, bindings, types, sweeps, references, script, safety, machines, deepspeed, silencing),
 )
+RULES: Mapping[str, Rule] = {
+    rule.id: rule for module in _MODULES for rule in vars(module).values() if isinstance(rule, Rule)
+}
 
-COMMAND_CHECKS: tuple[Callable[[SeenCommand, Surroundings], Iterator[Diagnostic]], ...] = (
+COMMAND_CHECKS: tuple[Callable[[ParsedCommand, LintContext], Iterator[Diagnostic]], ...] = (
     bindings.check_command,
     types.check_command,
     references.check_command,
@@ -49,7 +45,7 @@ COMMAND_CHECKS: tuple[Callable[[SeenCommand, Surroundings], Iterator[Diagnostic]
     machines.check_command,
     deepspeed.check_command,
 )
-PIPELINE_CHECKS: tuple[Callable[[SeenPipeline, Surroundings], Iterator[Diagnostic]], ...] = (
+PIPELINE_CHECKS: tuple[Callable[[ParsedPipeline, LintContext], Iterator[Diagnostic]], ...] = (
     bindings.check_pipeline,
     types.check_pipeline,
     types.check_values_within,
@@ -59,7 +55,7 @@ PIPELINE_CHECKS: tuple[Callable[[SeenPipeline, Surroundings], Iterator[Diagnosti
     deepspeed.check_pipeline,
     sweeps.check_pipeline,
 )
-DOCUMENT_CHECKS: tuple[Callable[[Document, Kind, Surroundings], Iterator[Diagnostic]], ...] = (
+DOCUMENT_CHECKS: tuple[Callable[[Document, Kind, LintContext], Iterator[Diagnostic]], ...] = (
     yaml_text.check_document,
     references.check_document,
     machines.check_document,

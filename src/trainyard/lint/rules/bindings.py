@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainyard.lint.rule import Example, Rule
-from trainyard.lint.surroundings import Surroundings
-from trainyard.spec import rule_ids
+from trainyard.lint.context import LintContext
 from trainyard.spec.bindings import UsedJob, texts_in
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node
@@ -19,7 +17,9 @@ from trainyard.spec.expressions import (
     only_binding,
     parse_expressions,
 )
-from trainyard.spec.seen import SeenCommand, SeenPipeline
+from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
+from trainyard.spec.rule import Example, Rule
+from trainyard.spec.rules.bindings import MALFORMED_EXPRESSION
 
 _TRAIN = """\
 === train.yaml
@@ -44,141 +44,6 @@ outputs:
   report: {type: uri_folder}
 """
 
-_FOUND_BY_READERS = (
-    Rule(
-        rule_ids.MALFORMED_EXPRESSION,
-        "malformed-expression",
-        "error",
-        "A '${{' or '$[[' that is broken.",
-        "Azure ML fills in nothing that is not exactly `${{name.name}}`; the text goes to the shell as it is.",
-        Example("""\
-type: command
-name: train
-command: python -m train --epochs ‸${{inputs.epochs}‹⇒}›
-environment: azureml:torch:3
-inputs:
-  epochs: {type: integer, default: 3}
-"""),
-    ),
-    Rule(
-        rule_ids.UNKNOWN_SCOPE,
-        "unknown-scope",
-        "error",
-        "A binding whose first names mean nothing where it stands.",
-        "A command knows `inputs` and `outputs`; a job of a pipeline knows `parent.inputs`, `parent.outputs` and "
-        "`parent.jobs.JOB.outputs`. Other forms are refused when the job is submitted, or stay as they are.",
-        Example("""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-inputs:
-  epochs: 3
-jobs:
-  train:
-    component: azureml:train:1
-    inputs:
-      epochs: ${{‹⇒parent.›‸inputs.epochs}}
-"""),
-    ),
-    Rule(
-        rule_ids.UNKNOWN_PIPELINE_PORT,
-        "unknown-pipeline-port",
-        "error",
-        "The pipeline has no such input or output.",
-        "The client sends the name as it is; the job fails when Azure ML cannot resolve it.",
-        Example("""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-inputs:
-  epochs: 3
-jobs:
-  train:
-    component: azureml:train:1
-    inputs:
-      epochs: ${{parent.inputs.‹epoch⇒epochs›}}
-      rounds: ${{parent.inputs.epochs}}
-"""),
-    ),
-    Rule(
-        rule_ids.UNKNOWN_JOB,
-        "unknown-job",
-        "error",
-        "The pipeline has no such job.",
-        "The client sends the name as it is; the pipeline is refused when Azure ML cannot resolve it.",
-        Example("""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-jobs:
-  train:
-    component: azureml:train:1
-  evaluate:
-    component: azureml:evaluate:1
-    inputs:
-      model: ${{parent.jobs.‹training⇒train›.outputs.model}}
-"""),
-    ),
-    Rule(
-        rule_ids.UNKNOWN_JOB_PORT,
-        "unknown-job-port",
-        "error",
-        "The job that is bound to has no such port.",
-        "The client does not look into the other job's component.",
-        Example(
-            """\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-jobs:
-  train:
-    component: ./train.yaml
-  evaluate:
-    component: ./evaluate.yaml
-    inputs:
-      model: ${{parent.jobs.train.outputs.‹modle⇒model›}}
-"""
-            + _TRAIN
-            + _EVALUATE
-        ),
-    ),
-    Rule(
-        rule_ids.UNKNOWN_COMMAND_PORT,
-        "unknown-command-port",
-        "error",
-        "The command uses a port that is undeclared.",
-        "Loading a pipeline does not check its components' commands; the job fails on the cluster.",
-        Example("""\
-type: command
-name: train
-command: python -m train --epochs ${{inputs.epochs}} --rounds ${{inputs.‹epoch⇒epochs›}}
-environment: azureml:torch:3
-inputs:
-  epochs: {type: integer, default: 3}
-"""),
-    ),
-    Rule(
-        rule_ids.CYCLE,
-        "cycle",
-        "error",
-        "Jobs wait for each other.",
-        "The client serializes cycles happily. The message shows the whole way round.",
-        Example(
-            """\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-inputs:
-  model: {type: uri_folder, path: azureml:start:1}
-jobs:
-  evaluate:
-    component: ./evaluate.yaml
-    inputs:
-      model: ${{‹parent.jobs.tune.outputs.report⇒parent.inputs.model›}}
-  tune:
-    component: ./evaluate.yaml
-    inputs:
-      model: ${{parent.jobs.evaluate.outputs.report}}
-""".replace("${{‹", "‸${{‹")
-            + _EVALUATE
-        ),
-    ),
-)
 
 LEGACY_BINDING = Rule(
     "AML208",
@@ -243,7 +108,7 @@ inputs:
   epochs: {type: integer, default: 3}
   ‸seed: {type: integer, default: 0}
 """),
-    needs_clean_file=True,
+    suppressed_by_errors=True,
 )
 UNWRITTEN_OUTPUT = Rule(
     "AML212",
@@ -259,7 +124,7 @@ environment: azureml:torch:3
 outputs:
   ‸model: {type: uri_folder}
 """),
-    needs_clean_file=True,
+    suppressed_by_errors=True,
 )
 UNBOUND_PIPELINE_OUTPUT = Rule(
     "AML213",
@@ -280,7 +145,7 @@ jobs:
 ›"""
         + _TRAIN
     ),
-    needs_clean_file=True,
+    suppressed_by_errors=True,
 )
 UNREAD_PIPELINE_INPUT = Rule(
     "AML214",
@@ -301,7 +166,7 @@ jobs:
 """
         + _TRAIN
     ),
-    needs_clean_file=True,
+    suppressed_by_errors=True,
 )
 TEXT_FOR_BINDING = Rule(
     "AML215",
@@ -342,7 +207,7 @@ settings: {default_compute: azureml:cpus}
 """
         + _TRAIN
     ),
-    needs_clean_file=True,
+    suppressed_by_errors=True,
 )
 
 OUTPUTS_COLLIDE = Rule(
@@ -371,7 +236,6 @@ outputs:
 )
 
 RULES = (
-    *_FOUND_BY_READERS,
     LEGACY_BINDING,
     OPTIONAL_OUTSIDE,
     REQUIRED_INSIDE,
@@ -396,7 +260,7 @@ _BRACKETS_WITHOUT_SIGN = re.compile(r"(?<!\$)\[\[(?=\s*--[A-Za-z])|\$\[(?!\[)(?=
 _PORT_KEYS = ("inputs", "outputs")
 
 
-def check_command(seen: SeenCommand, surroundings: Surroundings) -> Iterator[Diagnostic]:
+def check_command(seen: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     """Bindings of a command that are none, stand in the wrong place, or are missing."""
     command = seen.node.get("command")
     if command is None or not command.is_text:
@@ -416,19 +280,19 @@ def check_command(seen: SeenCommand, surroundings: Surroundings) -> Iterator[Dia
     yield from _unused_ports(seen)
 
 
-def _legacy_bindings(command: Node, seen: SeenCommand) -> Iterator[Diagnostic]:
+def _legacy_bindings(command: Node, seen: ParsedCommand) -> Iterator[Diagnostic]:
     for match in _LEGACY.finditer(command.text):
         span = seen.reading.document.span_within(command, match.start(), match.end())
         right = f"${{{{{match[1] or match[2]}}}}}"
         message = f"Azure ML fills in nothing for '{match[0]}'"
-        yield LEGACY_BINDING.found(span, message, f"Write {right}.", replacement=right)
+        yield LEGACY_BINDING.at(span, message, f"Write {right}.", replacement=right)
     for match in _BRACKETS_WITHOUT_SIGN.finditer(command.text):
         span = seen.reading.document.span_within(command, match.start(), match.end())
         message = f"'{match[0]}' begins no optional part: that is '$[['"
-        yield Diagnostic(span, rule_ids.MALFORMED_EXPRESSION, message, hint="Write $[[ … ]].")
+        yield MALFORMED_EXPRESSION.at(span, message, hint="Write $[[ … ]].")
 
 
-def _without_optional_input(part: OptionalPart, command: Node, seen: SeenCommand) -> Iterator[Diagnostic]:
+def _without_optional_input(part: OptionalPart, command: Node, seen: ParsedCommand) -> Iterator[Diagnostic]:
     inputs = seen.component.inputs
     names = [".".join(s.path[1:]) for s in part.segments if isinstance(s, Binding) and s.path[0] == "inputs"]
     # With no input in it, it is written out as it stands.
@@ -438,20 +302,20 @@ def _without_optional_input(part: OptionalPart, command: Node, seen: SeenCommand
     why = f"'{names[0]}' is not optional"
     related = [Related(inputs[name].key_span, f"'{name}' is declared here") for name in names[:1]]
     hint = "Declare it `optional: true`, or remove $[[ and ]]."
-    yield REQUIRED_INSIDE.found(span, f"this part is never left out: {why}", hint, related)
+    yield REQUIRED_INSIDE.at(span, f"this part is never left out: {why}", hint, related)
 
 
-def _optional_outside(binding: Binding, command: Node, seen: SeenCommand) -> Iterator[Diagnostic]:
+def _optional_outside(binding: Binding, command: Node, seen: ParsedCommand) -> Iterator[Diagnostic]:
     port = seen.component.inputs.get(".".join(binding.path[1:])) if binding.path[0] == "inputs" else None
     if port is None or not port.optional or port.default is not None:
         return
     span = seen.reading.document.span_within(command, binding.start, binding.end)
     message = f"'{port.name}' is optional and has no default, so it can only stand within $[[ … ]]"
     related = [Related(port.key_span, f"'{port.name}' is declared here")]
-    yield OPTIONAL_OUTSIDE.found(span, message, f"Write $[[ --FLAG {binding.text} ]].", related)
+    yield OPTIONAL_OUTSIDE.at(span, message, f"Write $[[ --FLAG {binding.text} ]].", related)
 
 
-def _unused_ports(seen: SeenCommand) -> Iterator[Diagnostic]:
+def _unused_ports(seen: ParsedCommand) -> Iterator[Diagnostic]:
     command = seen.component.command.text.lower()
     if not command:
         return
@@ -473,10 +337,10 @@ def _unused_ports(seen: SeenCommand) -> Iterator[Diagnostic]:
             if (kind, name.lower()) not in used and variable not in command and f"{kind}.{name}".lower() not in command:
                 message = f"the {kind[:-1]} '{name}' is declared, and the command never {verb} it"
                 hint = f"Put ${{{{{kind}.{name}}}}} into the command, or remove '{name}'."
-                yield rule.found(port.key_span, message, hint)
+                yield rule.at(port.key_span, message, hint)
 
 
-def check_pipeline(seen: SeenPipeline, surroundings: Surroundings) -> Iterator[Diagnostic]:
+def check_pipeline(seen: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     """Ports of a pipeline, and outputs of its jobs, that nothing is bound to; texts that were to be bindings."""
     used = {
         binding.path
@@ -498,14 +362,14 @@ def check_pipeline(seen: SeenPipeline, surroundings: Surroundings) -> Iterator[D
         for name, port in ports.items():
             if ("parent", kind, *name.split(".")) not in used:
                 hint = f"Bind ${{{{parent.{kind}.{name}}}}} in a job, or remove '{name}'."
-                yield rule.found(port.key_span, message.format(name), hint)
+                yield rule.at(port.key_span, message.format(name), hint)
     for job in jobs:
         outputs = job.node.get("outputs")
         for name, entry in (outputs.entries if outputs is not None else {}).items():
             is_read = ("parent", "jobs", job.name, "outputs", *name.split(".")) in used
             if entry.value.data is None and not is_read:
                 message = f"nothing reads the output '{name}' of the job '{job.name}', and it has no place of its own"
-                yield UNREAD_OUTPUT.found(entry.key.span, message, "Bind it to an output of the pipeline.")
+                yield UNREAD_OUTPUT.at(entry.key.span, message, "Bind it to an output of the pipeline.")
 
 
 def _collisions(jobs: list[UsedJob]) -> Iterator[Diagnostic]:
@@ -520,7 +384,7 @@ def _collisions(jobs: list[UsedJob]) -> Iterator[Diagnostic]:
             if earlier is not entry.value:
                 message = f"{other} is bound to the same output of the pipeline"
                 related = [Related(earlier.span, f"{other} is bound here")]
-                yield OUTPUTS_COLLIDE.found(entry.value.span, message, "Give each an output of its own.", related)
+                yield OUTPUTS_COLLIDE.at(entry.value.span, message, "Give each an output of its own.", related)
 
 
 def _texts_for_bindings(job: UsedJob) -> Iterator[Diagnostic]:
@@ -536,7 +400,7 @@ def _texts_for_bindings(job: UsedJob) -> Iterator[Diagnostic]:
                 continue
             right = f"${{{{{match[1] or 'parent.' + match[2]}}}}}"
             message = f"'{node.text.strip()}' is a text, not a binding"
-            yield TEXT_FOR_BINDING.found(node.span, message, f"Write {right}.", replacement=right)
+            yield TEXT_FOR_BINDING.at(node.span, message, f"Write {right}.", replacement=right)
 
 
 def _bindings(node: Node) -> Iterator[Binding]:

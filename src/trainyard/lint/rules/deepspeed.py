@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainyard.foundation.suggestions import closest, did_you_mean, only_close
+from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement, placement_of_command, placements_of_pipeline
-from trainyard.lint.rule import Example, Rule
 from trainyard.lint.shell_words import Word, simple_commands
-from trainyard.lint.surroundings import Surroundings
-from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Document, Node, describe, parse_document
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import Value
+from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.reading import is_address
-from trainyard.spec.seen import SeenCommand, SeenPipeline
+from trainyard.spec.rule import Example, Rule
+from trainyard.spec.rules.documents import DUPLICATE_KEY
 
 _JOB = """\
 type: command
@@ -259,20 +259,20 @@ class _Named:
     file: Path
 
 
-def check_command(seen: SeenCommand, surroundings: Surroundings) -> Iterator[Diagnostic]:
+def check_command(seen: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     """Configurations that a component or a command job names in its command itself."""
-    if not surroundings.is_used(seen.component):
-        yield from _check(placement_of_command(seen, surroundings), surroundings)
+    if not context.is_used(seen.component):
+        yield from _check(placement_of_command(seen, context), context)
 
 
-def check_pipeline(seen: SeenPipeline, surroundings: Surroundings) -> Iterator[Diagnostic]:
+def check_pipeline(seen: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     """Configurations that the jobs of a pipeline are given, against the processes that they get."""
-    for placement in placements_of_pipeline(seen, surroundings):
-        yield from _check(placement, surroundings)
+    for placement in placements_of_pipeline(seen, context):
+        yield from _check(placement, context)
 
 
-def _check(placement: Placement, surroundings: Surroundings) -> Iterator[Diagnostic]:
-    for named in _named_configurations(placement, surroundings):
+def _check(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    for named in _named_configurations(placement, context):
         if not os.path.isfile(named.file):
             message = f"there is no DeepSpeed configuration '{named.reference}'"
             siblings = (
@@ -280,13 +280,13 @@ def _check(placement: Placement, surroundings: Surroundings) -> Iterator[Diagnos
             )
             meant = closest(named.file.name, siblings)
             hint = f"Did you mean '{meant}', which lies in the same folder?" if meant else ""
-            yield CONFIG_NOT_FOUND.found(named.span, message, hint)
+            yield CONFIG_NOT_FOUND.at(named.span, message, hint)
             continue
         document = _read(named.file)
         if isinstance(document, Diagnostic):
             yield document
         elif document is not None:
-            doubled = [problem for problem in document.problems if problem.rule == rule_ids.DUPLICATE_KEY]
+            doubled = [problem for problem in document.problems if problem.rule == DUPLICATE_KEY.id]
             if doubled:
                 yield from doubled
                 continue
@@ -297,8 +297,8 @@ def _check(placement: Placement, surroundings: Surroundings) -> Iterator[Diagnos
             yield from _batch_sizes(document, placement)
 
 
-def _named_configurations(placement: Placement, surroundings: Surroundings) -> Iterator[_Named]:
-    found = surroundings.command_node(placement.component)
+def _named_configurations(placement: Placement, context: LintContext) -> Iterator[_Named]:
+    found = context.command_node(placement.component)
     if found is None:
         return
     command, document = found
@@ -355,11 +355,11 @@ def _read(file: Path) -> Document | Diagnostic | None:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         span = Span(file, error.lineno, error.colno, error.lineno, error.colno + 1)
-        return NOT_JSON.found(span, f"not JSON: {error.msg.lower()}")
+        return NOT_JSON.at(span, f"not JSON: {error.msg.lower()}")
     except RecursionError:
-        return NOT_JSON.found(Span(file), "not JSON: it is nested too deeply")
+        return NOT_JSON.at(Span(file), "not JSON: it is nested too deeply")
     if not isinstance(data, dict):
-        return NOT_JSON.found(Span(file), "a DeepSpeed configuration is a JSON object")
+        return NOT_JSON.at(Span(file), "a DeepSpeed configuration is a JSON object")
     try:
         # JSON is YAML, but for tabs between its tokens.
         return parse_document(file, text.replace("\t", " "))
@@ -373,9 +373,7 @@ def _unknown_keys(document: Document) -> Iterator[Diagnostic]:
             message = f"DeepSpeed does not know '{name}' and passes over it"
             meant = closest(name, TOP_LEVEL_KEYS)
             hint = f"Did you mean '{meant}'?" if meant else ""
-            found = UNKNOWN_CONFIG_KEY.found(
-                entry.key.span, message, hint, replacement=only_close(name, TOP_LEVEL_KEYS)
-            )
+            found = UNKNOWN_CONFIG_KEY.at(entry.key.span, message, hint, replacement=only_close(name, TOP_LEVEL_KEYS))
             yield found if meant else replace(found, severity="warning")
     for path, known in NESTED_KEYS.items():
         node: Node | None = document.root
@@ -385,7 +383,7 @@ def _unknown_keys(document: Document) -> Iterator[Diagnostic]:
             if name not in known:
                 message = f"'{path[-1]}' has no '{name}': DeepSpeed refuses it"
                 hint = did_you_mean(name, sorted(known))
-                yield UNKNOWN_CONFIG_KEY.found(entry.key.span, message, hint, replacement=only_close(name, known))
+                yield UNKNOWN_CONFIG_KEY.at(entry.key.span, message, hint, replacement=only_close(name, known))
 
 
 def _wrong_values(document: Document) -> Iterator[Diagnostic]:
@@ -394,14 +392,14 @@ def _wrong_values(document: Document) -> Iterator[Diagnostic]:
         if given is not None and given.data is not None and not given.is_mapping:
             message = f"'{section}' is keys with values, not {describe(given.data)}"
             hint = f'Write "{section}": {{"enabled": {given.text}}}.' if isinstance(given.data, bool) else ""
-            yield WRONG_CONFIG_VALUE.found(given.span, message, hint)
+            yield WRONG_CONFIG_VALUE.at(given.span, message, hint)
     for path, (is_right, words) in _VALUES.items():
         node: Node | None = document.root
         for key in path:
             node = node.get(key) if node is not None and node.is_mapping else None
         if node is not None and node.data is not None and node.data != "auto" and not is_right(node.data):
             message = f"'{path[-1]}' is {words}, not {describe(node.data)}"
-            yield WRONG_CONFIG_VALUE.found(node.span, message)
+            yield WRONG_CONFIG_VALUE.at(node.span, message)
 
 
 def _is_count(data: object) -> bool:
@@ -443,7 +441,7 @@ def _stage(document: Document) -> Iterator[Diagnostic]:
             continue
         message = f"'{key}' needs ZeRO stage {least}{' or more' if least < 3 else ''}, and this is stage {stage}"
         related = [Related(stage_node.span, "the stage is said here")] if stage_node is not None else []
-        yield OFFLOAD_AGAINST_STAGE.found(zero.key_span(key), message, f'Write `"stage": {least}`.', related)
+        yield OFFLOAD_AGAINST_STAGE.at(zero.key_span(key), message, f'Write `"stage": {least}`.', related)
 
 
 def _enabled(document: Document, key: str) -> Node | None:
@@ -458,11 +456,11 @@ def _precision(document: Document, placement: Placement) -> Iterator[Diagnostic]
     bf16 = _enabled(document, "bf16") or _enabled(document, "bfloat16")
     if fp16 is not None and bf16 is not None:
         related = [Related(bf16.span, "bf16 is on here")]
-        yield TWO_PRECISIONS.found(fp16.span, "fp16 and bf16 are both on", "Switch one of them off.", related)
+        yield TWO_PRECISIONS.at(fp16.span, "fp16 and bf16 are both on", "Switch one of them off.", related)
     sku = placement.sku if bf16 is not None else None
     if bf16 is not None and sku is not None and sku.gpu_count and not sku.bf16:
         message = f"bf16 on {sku.name}: its {sku.gpu_model} has no bf16"
-        yield PRECISION_WITHOUT_HARDWARE.found(bf16.span, message, "Use fp16 there.")
+        yield PRECISION_WITHOUT_HARDWARE.at(bf16.span, message, "Use fp16 there.")
 
 
 def _batch_sizes(document: Document, placement: Placement) -> Iterator[Diagnostic]:
@@ -484,7 +482,7 @@ def _batch_sizes(document: Document, placement: Placement) -> Iterator[Diagnosti
     parts = " × ".join(str(part) for part in (micro, steps) if part is not None)
     message = f"train_batch_size is {total}, and {parts} × {nodes} × {processes} processes makes {factor}"
     related = [Related(placement.distribution.span, f"{nodes} × {processes} processes are started here")]
-    yield BATCH_ARITHMETIC.found(span, message, f"Write {factor}, or change the others.", related)
+    yield BATCH_ARITHMETIC.at(span, message, f"Write {factor}, or change the others.", related)
 
 
 def _count(document: Document, key: str) -> int | None:

@@ -12,16 +12,16 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
+from trainyard.lint.context import LintContext, sku_named
 from trainyard.lint.placements import Placement, placement_of_command, placements_of_pipeline
-from trainyard.lint.rule import Example, Rule
 from trainyard.lint.rules.types import LIMITS_CONTRADICT
 from trainyard.lint.shell_words import LAUNCHER_MODULES, LAUNCHERS, simple_commands
-from trainyard.lint.surroundings import Surroundings, sku_named
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Document, Node, shorten
 from trainyard.spec.kinds import Kind
 from trainyard.spec.model import Value
-from trainyard.spec.seen import SeenCommand, SeenPipeline
+from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
+from trainyard.spec.rule import Example, Rule
 
 if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku
@@ -68,7 +68,7 @@ distribution: {type: pytorch, process_count_per_instance: ‹1⇒8›}
 resources: {instance_type: Standard_ND96asr_v4, shm_size: 64g}
 """
     ),
-    needs_clean_file=True,
+    suppressed_by_errors=True,
 )
 WORKERS_AGAINST_NODES = Rule(
     "AML603",
@@ -160,7 +160,7 @@ distribution: {type: pytorch, process_count_per_instance: 8}
 ‸resources: {instance_count: 2‹⇒, shm_size: 64g›}
 """
     ),
-    needs_clean_file=True,
+    suppressed_by_errors=True,
 )
 MORE_NODES_THAN_CLUSTER = Rule(
     "AML609",
@@ -302,7 +302,7 @@ environment: azureml:torch:3
 distribution: {type: pytorch, process_count_per_instance: 8}
 resources: {shm_size: 64g}
 """),
-    needs_clean_file=True,
+    suppressed_by_errors=True,
 )
 NODES_WITHOUT_DISTRIBUTION = Rule(
     "AML618",
@@ -318,7 +318,7 @@ environment: azureml:torch:3
 compute: azureml:gpus
 resources: {instance_count: ‹2⇒1›, shm_size: 16g}
 """),
-    needs_clean_file=True,
+    suppressed_by_errors=True,
 )
 RULES = (
     PROCESSES_EXCEED_GPUS,
@@ -352,7 +352,7 @@ _GPU_SIZE = re.compile(r"Standard_N[CD]\d", re.IGNORECASE)
 _ASSIGNED_IN_COMMAND = re.compile(r"\b([A-Z][A-Z0-9_]+)=([^\s;&|]+)")
 
 
-def check_document(document: Document, kind: Kind, surroundings: Surroundings) -> Iterator[Diagnostic]:
+def check_document(document: Document, kind: Kind, context: LintContext) -> Iterator[Diagnostic]:
     """The size and the tier of a cluster."""
     if kind != "compute":
         return
@@ -360,36 +360,34 @@ def check_document(document: Document, kind: Kind, surroundings: Surroundings) -
     least, most = document.root.get("min_instances"), document.root.get("max_instances")
     if least is not None and most is not None and type(least.data) is type(most.data) is int and least.data > most.data:
         message = f"min_instances is {least.data}, above max_instances, which is {most.data}"
-        yield LIMITS_CONTRADICT.found(least.span, message, "Swap them, or mend the wrong one.")
+        yield LIMITS_CONTRADICT.at(least.span, message, "Swap them, or mend the wrong one.")
     if size is not None and size.is_text:
         yield from _size(size.value)
     if tier is not None and tier.text.lower().replace("_", "") == "lowpriority":
         message = "low-priority machines ended on 2026-03-31: this gives Spot machines, which can be taken away"
-        yield LOW_PRIORITY.found(
-            tier.span, message, "Save checkpoints to a mounted output, or write `tier: dedicated`."
-        )
+        yield LOW_PRIORITY.at(tier.span, message, "Save checkpoints to a mounted output, or write `tier: dedicated`.")
 
 
-def check_command(seen: SeenCommand, surroundings: Surroundings) -> Iterator[Diagnostic]:
+def check_command(seen: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     """A component by itself, or a command job."""
-    placement = placement_of_command(seen, surroundings)
+    placement = placement_of_command(seen, context)
     if seen.is_component:
         yield from _left_deterministic(placement)
-    if not surroundings.is_used(seen.component):
+    if not context.is_used(seen.component):
         yield from _check(placement)
     if seen.is_component or _is_root(seen):
         yield from _uploaded_checkpoints(seen.node)
 
 
-def check_pipeline(seen: SeenPipeline, surroundings: Surroundings) -> Iterator[Diagnostic]:
+def check_pipeline(seen: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     """Each job of a pipeline, on the machines that it gets."""
-    for placement in placements_of_pipeline(seen, surroundings):
+    for placement in placements_of_pipeline(seen, context):
         yield from _check(placement)
     for job in seen.scope.jobs.values():
         yield from _uploaded_checkpoints(job.node)
 
 
-def _is_root(seen: SeenCommand) -> bool:
+def _is_root(seen: ParsedCommand) -> bool:
     return seen.node is seen.reading.document.root
 
 
@@ -413,17 +411,17 @@ def _size(size: Value) -> Iterator[Diagnostic]:
         if _GPU_SIZE.match(size.text):
             close = ", ".join(each.name for each in closest_by_name(size.text))
             hint = f"Closest: {close}." if close else "`trainyard skus` lists them."
-            yield UNKNOWN_SKU.found(size.span, f"no VM size '{shorten(size.text)}' is known here", hint)
+            yield UNKNOWN_SKU.at(size.span, f"no VM size '{shorten(size.text)}' is known here", hint)
         elif (meant := _names_without_separators().get(_without_separators(size.text))) is not None:
             message = f"no VM size is written '{size.text}'"
-            yield UNKNOWN_SKU.found(size.span, message, f"Write {meant}.", replacement=meant)
+            yield UNKNOWN_SKU.at(size.span, message, f"Write {meant}.", replacement=meant)
     elif not size.text.lower().startswith("standard_"):
         message = f"'{size.text}' is no VM size: their names begin with Standard_"
-        yield UNKNOWN_SKU.found(size.span, message, f"Write {sku.name}.", replacement=sku.name)
+        yield UNKNOWN_SKU.at(size.span, message, f"Write {sku.name}.", replacement=sku.name)
     elif sku.is_retired:
         others = ", ".join(other.name for other in closest_current(sku, most=2))
         message = f"{sku.name} was retired on {sku.retirement_date}"
-        yield RETIRED_SKU.found(size.span, message, f"In its place: {others}.")
+        yield RETIRED_SKU.at(size.span, message, f"In its place: {others}.")
 
 
 def _without_separators(name: str) -> str:
@@ -450,20 +448,18 @@ def _processes(placement: Placement, sku: Sku | None) -> Iterator[Diagnostic]:
     if sku is None:
         if processes > _MOST_GPUS and distribution.type == "pytorch":
             message = f"{processes} processes on each machine, and no machine of Azure has more than {_MOST_GPUS} GPUs"
-            found = PROCESSES_EXCEED_GPUS.found(written, message, _per_node(processes, nodes, None))
+            found = PROCESSES_EXCEED_GPUS.at(written, message, _per_node(processes, nodes, None))
             yield replace(found, severity="warning")
         return
     most = sku.gpu_count or sku.vcpus
     if processes > most:
         what = f"{sku.gpu_count} GPUs" if sku.gpu_count else f"{sku.vcpus} processors and no GPU"
         message = f"{processes} processes on each machine, and {sku.name} has {what}"
-        yield PROCESSES_EXCEED_GPUS.found(
-            written, message, _per_node(processes, nodes, most), _machine_related(placement)
-        )
+        yield PROCESSES_EXCEED_GPUS.at(written, message, _per_node(processes, nodes, most), _machine_related(placement))
     elif processes < sku.gpu_count and not _launchers(placement):
         message = f"{processes} of the {sku.gpu_count} GPUs of {sku.name} are used"
         hint = f"Write `process_count_per_instance: {sku.gpu_count}`."
-        yield GPUS_IDLE.found(written, message, hint, _machine_related(placement))
+        yield GPUS_IDLE.at(written, message, hint, _machine_related(placement))
 
 
 def _per_node(processes: int, nodes: int | None, most: int | None) -> str:
@@ -493,7 +489,7 @@ def _workers(placement: Placement, sku: Sku | None) -> Iterator[Diagnostic]:
         return
     message = f"{workers} workers, and {nodes} machine{'s' if nodes > 1 else ''}: each runs one, with all its GPUs"
     hint = f"Write `worker_count: {nodes}`, or leave it out."
-    yield WORKERS_AGAINST_NODES.found(distribution.worker_count.span, message, hint)
+    yield WORKERS_AGAINST_NODES.at(distribution.worker_count.span, message, hint)
 
 
 def _nodes(placement: Placement, sku: Sku | None) -> Iterator[Diagnostic]:
@@ -505,16 +501,16 @@ def _nodes(placement: Placement, sku: Sku | None) -> Iterator[Diagnostic]:
     if sku is not None and sku.gpu_count and not sku.rdma and placement.distribution is not None:
         message = f"{nodes} machines of {sku.name}, which has no InfiniBand"
         hint = "Use one machine, or a size with an 'r' such as Standard_ND96asr_v4."
-        yield NODES_WITHOUT_RDMA.found(span, message, hint, _machine_related(placement))
+        yield NODES_WITHOUT_RDMA.at(span, message, hint, _machine_related(placement))
     if placement.distribution is None and _calls_python(placement) and not _launchers(placement):
         message = f"{nodes} machines, and no distribution: they know nothing of each other"
         hint = "Write `distribution: {type: pytorch, process_count_per_instance: GPUS}`, or take one machine."
-        yield NODES_WITHOUT_DISTRIBUTION.found(span, message, hint)
+        yield NODES_WITHOUT_DISTRIBUTION.at(span, message, hint)
     compute = placement.known_compute
     if compute is not None and compute.max_instances is not None and nodes > compute.max_instances:
         message = f"{nodes} machines, and the cluster '{compute.name}' has {compute.max_instances} at most"
         related = [Related(compute.span, f"'{compute.name}' is declared here")] if compute.span is not None else []
-        yield MORE_NODES_THAN_CLUSTER.found(span, message, "Raise `max_instances`, or take fewer.", related)
+        yield MORE_NODES_THAN_CLUSTER.at(span, message, "Raise `max_instances`, or take fewer.", related)
 
 
 def _calls_python(placement: Placement) -> bool:
@@ -538,7 +534,7 @@ def _machine(placement: Placement, sku: Sku | None) -> Iterator[Diagnostic]:
         problem = f"an x86 image on {sku.name}, which is an ARM machine"
     if problem and environment is not None:
         hint = "Build an environment for this machine, or use another machine."
-        yield IMAGE_AGAINST_MACHINE.found(environment.span, problem, hint, _machine_related(placement))
+        yield IMAGE_AGAINST_MACHINE.at(environment.span, problem, hint, _machine_related(placement))
     if not sku.bf16:
         yield from _bf16(placement, sku)
 
@@ -546,7 +542,7 @@ def _machine(placement: Placement, sku: Sku | None) -> Iterator[Diagnostic]:
 def _bf16(placement: Placement, sku: Sku) -> Iterator[Diagnostic]:
     message = f"bf16 on {sku.name}: its {sku.gpu_model} has no bf16"
     for span in _bf16_words(placement):
-        yield BF16_WITHOUT_HARDWARE.found(span, message, "Use fp16 or fp32 here.", _machine_related(placement))
+        yield BF16_WITHOUT_HARDWARE.at(span, message, "Use fp16 or fp32 here.", _machine_related(placement))
     for name in placement.component.inputs:
         value = placement.input(name)
         if value is None:
@@ -554,12 +550,12 @@ def _bf16(placement: Placement, sku: Sku) -> Iterator[Diagnostic]:
         is_precision = _PRECISION_NAME.fullmatch(name) and _BF16_VALUE.fullmatch(value.text)
         if is_precision or (name.lower() == "bf16" and value.text.lower() in _ON):
             span = placement.inputs[name].span if name in placement.inputs else value.span
-            yield BF16_WITHOUT_HARDWARE.found(span, message, "Use fp16 or fp32 here.", _machine_related(placement))
+            yield BF16_WITHOUT_HARDWARE.at(span, message, "Use fp16 or fp32 here.", _machine_related(placement))
 
 
 def _bf16_words(placement: Placement) -> Iterator[Span]:
     """Where the command itself asks for bf16."""
-    found = placement.surroundings.command_node(placement.component)
+    found = placement.context.command_node(placement.component)
     if found is None:
         return
     command, document = found
@@ -583,7 +579,7 @@ def _shared_memory(placement: Placement) -> Iterator[Diagnostic]:
     else:
         span = own.key.span if own is not None else _distribution_key(placement)
     message = f"{processes} processes share 2 GB of shared memory"
-    yield SHM_MISSING.found(span, message, "Write `shm_size: 64g` beneath `resources`.")
+    yield SHM_MISSING.at(span, message, "Write `shm_size: 64g` beneath `resources`.")
 
 
 def _distribution_key(placement: Placement) -> Span:
@@ -600,7 +596,7 @@ def _spot(placement: Placement) -> Iterator[Diagnostic]:
     if not any(_CHECKPOINT_NAME.search(name) for name in (*outputs, *placement.component.inputs)):
         message = "Spot machines can be taken away, and no output here is for checkpoints"
         hint = "Give the step an output such as `checkpoints: {type: uri_folder, mode: rw_mount}`."
-        yield SPOT_WITHOUT_CHECKPOINTS.found(placement.head, message, hint)
+        yield SPOT_WITHOUT_CHECKPOINTS.at(placement.head, message, hint)
 
 
 def _is_spot(placement: Placement) -> bool:
@@ -626,7 +622,7 @@ def _launcher(placement: Placement) -> Iterator[Diagnostic]:
     processes = placement.processes_per_node
     if placement.distribution is None or processes is None or processes < 2:
         return
-    found = placement.surroundings.command_node(placement.component)
+    found = placement.context.command_node(placement.component)
     if found is None:
         return
     command, document = found
@@ -635,7 +631,7 @@ def _launcher(placement: Placement) -> Iterator[Diagnostic]:
         message = f"each of the {processes} processes that `distribution` starts would start its own processes"
         related = [Related(placement.distribution.span, "the processes are started here")]
         hint = "Call the script with python, or write `process_count_per_instance: 1`."
-        yield LAUNCHER_UNDER_DISTRIBUTION.found(span, message, hint, related)
+        yield LAUNCHER_UNDER_DISTRIBUTION.at(span, message, hint, related)
 
 
 def _variables(placement: Placement, sku: Sku | None) -> Iterator[Diagnostic]:
@@ -644,10 +640,10 @@ def _variables(placement: Placement, sku: Sku | None) -> Iterator[Diagnostic]:
             continue
         if name == "CUDA_LAUNCH_BLOCKING":
             message = "each kernel waits for the one before: this is for finding errors, and slows trainings down"
-            yield LAUNCH_BLOCKING.found(span, message, "Remove it.")
+            yield LAUNCH_BLOCKING.at(span, message, "Remove it.")
         elif name == "NCCL_IB_DISABLE" and sku is not None and sku.rdma:
             message = f"{sku.name} has InfiniBand, and this switches it off"
-            yield INFINIBAND_OFF.found(span, message, "Remove it.", _machine_related(placement))
+            yield INFINIBAND_OFF.at(span, message, "Remove it.", _machine_related(placement))
 
 
 def _set_variables(placement: Placement) -> Iterator[tuple[str, str, Span]]:
@@ -655,7 +651,7 @@ def _set_variables(placement: Placement) -> Iterator[tuple[str, str, Span]]:
     node = placement.node.get("environment_variables")
     for name, entry in (node.entries if node is not None else {}).items():
         yield name, entry.value.text, entry.key.span
-    found = placement.surroundings.command_node(placement.component)
+    found = placement.context.command_node(placement.component)
     if found is not None:
         command, document = found
         for match in _ASSIGNED_IN_COMMAND.finditer(command.text):
@@ -668,7 +664,7 @@ def _uploaded_checkpoints(node: Node) -> Iterator[Diagnostic]:
         mode = entry.value.get("mode") if entry.value.is_mapping else None
         if mode is not None and mode.text.lower() == "upload" and _CHECKPOINT_NAME.search(name):
             message = f"'{name}' is uploaded when the job ends: of a job that is taken away nothing is left"
-            yield UPLOADED_CHECKPOINTS.found(mode.span, message, "Write `mode: rw_mount`.", replacement="rw_mount")
+            yield UPLOADED_CHECKPOINTS.at(mode.span, message, "Write `mode: rw_mount`.", replacement="rw_mount")
 
 
 # `echo $TF_CONFIG` trains nothing.
@@ -682,4 +678,4 @@ def _left_deterministic(placement: Placement) -> Iterator[Diagnostic]:
         name = placement.node.entries.get("name")
         message = "Azure ML takes this training to be deterministic, and reuses its outputs instead of running it"
         hint = "Add `is_deterministic: false`."
-        yield LEFT_DETERMINISTIC.found(name.key.span if name is not None else placement.head, message, hint)
+        yield LEFT_DETERMINISTIC.at(name.key.span if name is not None else placement.head, message, hint)

@@ -9,15 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainyard.foundation.suggestions import close_match, closest, only_close
-from trainyard.lint.rule import Example, Rule
+from trainyard.lint.context import LintContext
 from trainyard.lint.scripts import CalledScript
-from trainyard.lint.surroundings import Surroundings
-from trainyard.spec import rule_ids
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Document, Node, shorten
 from trainyard.spec.kinds import Kind
+from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
+from trainyard.spec.rule import Example, Rule
+from trainyard.spec.rules.references import (
+    BAD_REFERENCE,
+    SCRIPT_NOT_FOUND,
+)
 from trainyard.spec.script_steps import python_files
-from trainyard.spec.seen import SeenCommand, SeenPipeline
 
 _TRAIN = """\
 === train.yaml
@@ -27,106 +30,7 @@ command: python train.py
 environment: azureml:torch:3
 """
 
-_FOUND_BY_READERS = (
-    Rule(
-        rule_ids.COMPONENT_NOT_FOUND,
-        "component-not-found",
-        "error",
-        "A component's file is not there.",
-        "A path is meant from the folder of the file that holds it.",
-        Example(
-            "type: pipeline\nsettings: {default_compute: azureml:cpus}\njobs:\n  train:\n"
-            "    component: ‹./trian.yaml⇒./train.yaml›\n" + _TRAIN
-        ),
-    ),
-    Rule(
-        rule_ids.CODE_NOT_FOUND,
-        "code-not-found",
-        "error",
-        "The code's folder is not there.",
-        "`code` is a folder seen from the file that holds it; it is uploaded as it is.",
-        Example("""\
-type: command
-name: train
-code: ‹./scr⇒./src›
-command: python train.py
-environment: azureml:torch:3
-=== src/train.py
-print("training")
-"""),
-    ),
-    Rule(
-        rule_ids.ENVIRONMENT_FILE_NOT_FOUND,
-        "environment-file-not-found",
-        "error",
-        "An environment's file is absent.",
-        "A conda file, a Dockerfile or a `file:` is meant from the folder of the file that names it.",
-        Example("""\
-type: command
-name: train
-command: python train.py
-environment:
-  image: mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04
-  conda_file: ‹conda.yml⇒conda.yaml›
-=== conda.yaml
-channels: [conda-forge]
-dependencies: [python=3.11]
-"""),
-    ),
-    Rule(
-        rule_ids.DATA_NOT_FOUND,
-        "data-not-found",
-        "warning",
-        "An input's local data is not there.",
-        "A local path is uploaded when the job is submitted; it may still come to be until then.",
-        Example("""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-inputs:
-  images: {type: uri_folder, path: ‹./image⇒./images›}
-jobs:
-  train:
-    component: azureml:train:1
-    inputs: {images: "${{parent.inputs.images}}"}
-=== images/labels.csv
-file,label
-"""),
-    ),
-    Rule(
-        rule_ids.BAD_REFERENCE,
-        "bad-reference",
-        "error",
-        "A reference that Azure ML's client does not follow.",
-        "An environment in a file is `file:./environment.yaml`; a registered one `azureml:NAME:VERSION`.",
-        Example("""\
-type: command
-name: train
-command: python train.py
-environment: ‹⇒file:›./environment.yaml
-=== environment.yaml
-name: torch
-image: mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04
-"""),
-    ),
-)
 
-SCRIPT_NOT_FOUND = Rule(
-    rule_ids.SCRIPT_NOT_FOUND,
-    "script-not-found",
-    "error",
-    "The script that the command calls is not in the code.",
-    "The command runs in the folder that `code` names; Python stops at once when there is no such file. Said only "
-    "where nothing before it in the command could have made it, and where the folder holds Python at all.",
-    Example("""\
-type: command
-name: train
-code: ./src
-command: python ‹trian.py⇒train.py›
-environment: azureml:torch:3
-=== src/train.py
-print("training")
-"""),
-)
 SCRIPT_LEFT_OUT = Rule(
     "AML407",
     "script-left-out",
@@ -254,11 +158,9 @@ type: pipeline
   ‸train:
     component: azureml:train:1
 """),
-    needs_clean_file=True,
+    suppressed_by_errors=True,
 )
 RULES = (
-    *_FOUND_BY_READERS,
-    SCRIPT_NOT_FOUND,
     SCRIPT_LEFT_OUT,
     MODULE_NOT_FOUND,
     NO_VERSION,
@@ -295,26 +197,26 @@ _COMPUTE_NAME = re.compile(r"azureml:[^:@/\s]+")
 _RESOURCE_ID = re.compile(r"(azureml:)?/subscriptions/|azureml://(?:subscriptions|locations)/", re.IGNORECASE)
 
 
-def check_command(seen: SeenCommand, surroundings: Surroundings) -> Iterator[Diagnostic]:
+def check_command(seen: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     """The script that a command calls, and the environment it runs in."""
-    for called in surroundings.calls_of(seen):
+    for called in context.calls_of(seen):
         if called.file is None:
             yield from _missing_script(called, seen)
-        elif surroundings.is_left_out(called.root, called.file):
+        elif context.is_left_out(called.root, called.file):
             span = called.span(called.call.script)
             message = f"'{called.call.script.text}' is not uploaded: the code's ignore file leaves it out"
-            yield SCRIPT_LEFT_OUT.found(span, message, "Write a line `!…` for it, or a narrower pattern.")
+            yield SCRIPT_LEFT_OUT.at(span, message, "Write a line `!…` for it, or a narrower pattern.")
     environment = seen.node.get("environment")
     if environment is not None and environment.is_text:
         yield from _environment(environment)
 
 
-def check_document(document: Document, kind: Kind, surroundings: Surroundings) -> Iterator[Diagnostic]:
+def check_document(document: Document, kind: Kind, context: LintContext) -> Iterator[Diagnostic]:
     """How data is named, the inputs and outputs of jobs and pipelines; whether jobs have a compute."""
     if kind == "pipeline":
-        yield from _no_compute(document, surroundings)
+        yield from _no_compute(document, context)
     if kind in ("command_job", "sweep_job", "other_job"):
-        yield from _compute(document.root.get("compute"), document.file, surroundings)
+        yield from _compute(document.root.get("compute"), document.file, context)
     if kind in ("pipeline", "command_job", "sweep_job", "other_job"):
         jobs = document.root.get("jobs")
         holders = [document.root, *(entry.value for entry in (jobs.entries.values() if jobs is not None else ()))]
@@ -332,7 +234,7 @@ _DEEPEST_PIPELINE = 20
 _NEED_A_COMPUTE = frozenset({"command", "parallel", "sweep", "automl", "import", "data_transfer"})
 
 
-def _no_compute(document: Document, surroundings: Surroundings) -> Iterator[Diagnostic]:
+def _no_compute(document: Document, context: LintContext) -> Iterator[Diagnostic]:
     """A pipeline's first job that says nothing of where it runs, in the pipelines within it too."""
     pipeline = document.root
     settings, jobs = pipeline.get("settings"), pipeline.get("jobs")
@@ -342,7 +244,7 @@ def _no_compute(document: Document, surroundings: Surroundings) -> Iterator[Diag
     if settings is not None and any("compute" in key for key in settings.entries if key != "default_compute"):
         return  # told as an unknown key
     for name, entry in jobs.entries.items():
-        missing = _without_compute(entry.value, document.file, surroundings, depth=0)
+        missing = _without_compute(entry.value, document.file, context, depth=0)
         if missing is None:
             continue
         message = f"the job '{shorten(name)}' has no compute, and the pipeline names none for all"
@@ -351,11 +253,11 @@ def _no_compute(document: Document, surroundings: Surroundings) -> Iterator[Diag
             message = f"a job within '{shorten(name)}' has no compute, and this pipeline names none for all"
             related = [Related(missing.span, "this job has none")]
         hint = "Write `settings: {default_compute: azureml:NAME}`, or `compute:` at the job."
-        yield NO_COMPUTE.found(entry.key.span, message, hint, related)
+        yield NO_COMPUTE.at(entry.key.span, message, hint, related)
         return
 
 
-def _without_compute(job: Node, file: Path, surroundings: Surroundings, depth: int) -> Node | None:
+def _without_compute(job: Node, file: Path, context: LintContext, depth: int) -> Node | None:
     """A job without a compute: this one, or one of the pipeline component that it is; None when all have theirs."""
     kind, compute = job.get("type"), job.get("compute")
     kind_text = kind.text.lower() if kind is not None else "command"
@@ -367,49 +269,46 @@ def _without_compute(job: Node, file: Path, surroundings: Surroundings, depth: i
     body = component
     if component.is_text:
         file = Path(os.path.abspath(file.parent / component.text.removeprefix("file:")))
-        found = surroundings.pipeline_in(file)
+        found = context.pipeline_in(file)
         if found is None:
             return None
         body = found.body
     jobs = body.get("jobs") if body.is_mapping else None
     inner = jobs.entries.values() if jobs is not None and jobs.is_mapping else ()
-    nested = (_without_compute(entry.value, file, surroundings, depth + 1) for entry in inner if entry.value.is_mapping)
+    nested = (_without_compute(entry.value, file, context, depth + 1) for entry in inner if entry.value.is_mapping)
     return next((node for node in nested if node is not None), None)
 
 
 def _data_path(path: Node) -> Iterator[Diagnostic]:
     if _NAME_ONLY.fullmatch(path.text):
         message = f"'{path.text}' names no version of the data"
-        yield NO_VERSION.found(path.span, message, f"Write {path.text}:VERSION, or {path.text}@latest.")
+        yield NO_VERSION.at(path.span, message, f"Write {path.text}:VERSION, or {path.text}@latest.")
     elif path.text.startswith("azureml:") and not path.text.startswith("azureml:/"):
         yield from _asset_form(path, "data")
     match = _DATA_ADDRESS.match(path.text)
     if match is not None and match[1] not in _DATA_ADDRESSES:
         hint = close_match(match[1], _DATA_ADDRESSES) or "Data lies in azureml://datastores/NAME/paths/…"
-        yield replace(
-            Diagnostic(path.span, rule_ids.BAD_REFERENCE, f"there is no azureml://{match[1]}/", hint=hint),
-            severity="warning",
-        )
+        yield BAD_REFERENCE.at(path.span, f"there is no azureml://{match[1]}/", hint, severity="warning")
     datastore = _DATASTORE_FOLDER.match(path.text)
     if datastore is not None and datastore[2] != "paths":
         hint = f"Write azureml://datastores/{datastore[1]}/paths/…"
         message = f"'{shorten(datastore[2])}' stands where an address in a datastore has 'paths'"
-        yield replace(Diagnostic(path.span, rule_ids.BAD_REFERENCE, message, hint=hint), severity="warning")
+        yield BAD_REFERENCE.at(path.span, message, hint, severity="warning")
 
 
-def check_pipeline(seen: SeenPipeline, surroundings: Surroundings) -> Iterator[Diagnostic]:
+def check_pipeline(seen: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     """How jobs name components and computes."""
     for job in seen.scope.jobs.values():
         component = job.node.get("component") or job.node.get("trial")
         if component is not None and component.is_text:
             yield from _version(component, "component")
-        yield from _compute(job.node.get("compute"), seen.reading.file, surroundings)
+        yield from _compute(job.node.get("compute"), seen.reading.file, context)
     settings = seen.body.get("settings")
     if settings is not None and settings.is_mapping:
-        yield from _compute(settings.get("default_compute"), seen.reading.file, surroundings)
+        yield from _compute(settings.get("default_compute"), seen.reading.file, context)
 
 
-def _missing_script(called: CalledScript, seen: SeenCommand) -> Iterator[Diagnostic]:
+def _missing_script(called: CalledScript, seen: ParsedCommand) -> Iterator[Diagnostic]:
     script = called.call.script
     if script.text.startswith("/") or called.call.follows_others or "${{" in script.text or not script.is_plain:
         return
@@ -422,14 +321,14 @@ def _missing_script(called: CalledScript, seen: SeenCommand) -> Iterator[Diagnos
     meant = closest(script.text.removeprefix("./"), names)
     hint = f"Did you mean '{meant}'?" if meant is not None else f"The code is '{called.root.name}', which holds others."
     message = f"there is no '{script.text}' in the code, which is '{called.root.name}'"
-    yield SCRIPT_NOT_FOUND.found(called.span(script), message, hint, replacement=only_close(script.text, names))
+    yield SCRIPT_NOT_FOUND.at(called.span(script), message, hint, replacement=only_close(script.text, names))
 
 
 def _missing_module(called: CalledScript) -> Iterator[Diagnostic]:
     script = called.call.script
     if script.text.endswith(".py") and os.path.isfile(called.root / script.text):
         message = f"-m takes a module, and '{script.text}' is a file"
-        yield MODULE_NOT_FOUND.found(called.span(script), message, f"Write `python {script.text}`.")
+        yield MODULE_NOT_FOUND.at(called.span(script), message, f"Write `python {script.text}`.")
         return
     names = script.text.split(".")
     package = called.root / names[0]
@@ -440,7 +339,7 @@ def _missing_module(called: CalledScript) -> Iterator[Diagnostic]:
     message = f"the package '{names[0]}' lies in the code, and has no module '{'.'.join(names[1:])}'"
     meant = closest(names[-1], siblings)
     hint = f"Did you mean '{'.'.join([*names[:-1], meant])}'?" if meant else ""
-    yield MODULE_NOT_FOUND.found(called.span(called.call.script), message, hint)
+    yield MODULE_NOT_FOUND.at(called.span(called.call.script), message, hint)
 
 
 def _environment(node: Node) -> Iterator[Diagnostic]:
@@ -449,17 +348,17 @@ def _environment(node: Node) -> Iterator[Diagnostic]:
     if match is None or match[1] in _CURATED or not _FAMILY.match(match[1]):
         return
     hint = close_match(match[1], _CURATED) or "`az ml environment list --registry-name azureml` shows them."
-    yield UNKNOWN_CURATED.found(node.span, f"no curated environment '{match[1]}' is known here", hint)
+    yield UNKNOWN_CURATED.at(node.span, f"no curated environment '{match[1]}' is known here", hint)
 
 
 def _version(node: Node, what: str) -> Iterator[Diagnostic]:
     yield from _asset_form(node, what)
     if _NAME_ONLY.fullmatch(node.text):
         message = f"'{node.text}' names no version of the {what}"
-        yield NO_VERSION.found(node.span, message, f"Write {node.text}:VERSION.")
+        yield NO_VERSION.at(node.span, message, f"Write {node.text}:VERSION.")
     elif _LATEST.search(node.text):
         message = f"this {what} is whatever version is the newest on the day"
-        yield MOVING_VERSION.found(node.span, message, "Write /versions/N for /labels/latest, or :N for @latest.")
+        yield MOVING_VERSION.at(node.span, message, "Write /versions/N for /labels/latest, or :N for @latest.")
 
 
 def _asset_form(node: Node, what: str) -> Iterator[Diagnostic]:
@@ -471,25 +370,25 @@ def _asset_form(node: Node, what: str) -> Iterator[Diagnostic]:
     hint = f"Write azureml:NAME:VERSION, azureml:NAME@LABEL or azureml://registries/REGISTRY/{what}s/NAME/versions/N."
     message = f"'{shorten(text)}' names no {what} in a form that Azure ML follows"
     if registry is not None and registry[1] in _ASSET_FOLDERS and registry[2] is None:
-        yield NO_VERSION.found(node.span, f"this names no version of the {what}", f"Write {text}/versions/N.")
+        yield NO_VERSION.at(node.span, f"this names no version of the {what}", f"Write {text}/versions/N.")
     elif registry is None or registry[1] not in _ASSET_FOLDERS or registry[2] not in ("versions", "labels"):
-        found = Diagnostic(node.span, rule_ids.BAD_REFERENCE, message, hint=hint)
+        found = BAD_REFERENCE.at(node.span, message, hint=hint)
         yield replace(found, severity="warning")
 
 
-def _compute(node: Node | None, file: Path, surroundings: Surroundings) -> Iterator[Diagnostic]:
+def _compute(node: Node | None, file: Path, context: LintContext) -> Iterator[Diagnostic]:
     if node is None or not node.is_text or "${{" in node.text or not node.text.startswith("azureml:"):
         return
     if _COMPUTE_NAME.fullmatch(node.text):
-        known = surroundings.compute_names(file)
+        known = context.compute_names(file)
         name = node.text.removeprefix("azureml:")
         meant = only_close(name, known) if name not in known else None
         if meant is not None:
             message = f"the project's compute files have no '{name}'"
-            yield UNKNOWN_COMPUTE.found(node.span, message, f"Did you mean 'azureml:{meant}'?")
+            yield UNKNOWN_COMPUTE.at(node.span, message, f"Did you mean 'azureml:{meant}'?")
         return
     if _RESOURCE_ID.match(node.text):
         return
     name = node.text.removeprefix("azureml:").strip("/").split("/")[-1].split(":")[0].split("@")[0]
     message = f"'{node.text}' is no compute: these have names alone"
-    yield COMPUTE_FORM.found(node.span, message, f"Write azureml:{name}.")
+    yield COMPUTE_FORM.at(node.span, message, f"Write azureml:{name}.")

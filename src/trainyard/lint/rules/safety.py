@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from trainyard.lint.rule import Example, Rule
-from trainyard.lint.surroundings import Surroundings
+from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Document, Node, shorten
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding
 from trainyard.spec.kinds import Kind
-from trainyard.spec.seen import SeenCommand
+from trainyard.spec.parsed import ParsedCommand
+from trainyard.spec.rule import Example, Rule
 
 UNQUOTED_TEXT = Rule(
     "AML551",
@@ -125,20 +125,18 @@ _PLACEHOLDER = re.compile(
 )
 
 
-def check_command(seen: SeenCommand, surroundings: Surroundings) -> Iterator[Diagnostic]:
+def check_command(seen: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     """Texts that are not quoted, scripts that are fetched."""
     command = seen.node.get("command")
     if command is None or not command.is_text:
         return
     for match in _FETCHED.finditer(command.text):
         span = seen.reading.document.span_within(command, match.start(), match.end())
-        yield FETCHED_SCRIPT.found(
-            span, "this runs whatever lies at that address", "Put it into the image or the code."
-        )
+        yield FETCHED_SCRIPT.at(span, "this runs whatever lies at that address", "Put it into the image or the code.")
     continuation = _CONTINUATION.search(command.text)
     if continuation is not None:
         span = seen.reading.document.span_within(command, *continuation.span())
-        yield CONTINUATION.found(span, "this joins the blank behind it to the next word", "Remove it.")
+        yield CONTINUATION.at(span, "this joins the blank behind it to the next word", "Remove it.")
     try:
         bindings = bindings_in(command.text)
     except ExpressionError:
@@ -160,11 +158,11 @@ def check_command(seen: SeenCommand, surroundings: Surroundings) -> Iterator[Dia
         span = seen.reading.document.span_within(command, binding.start, binding.end)
         message = f"'{port.name}' is a text and stands unquoted: a blank in it makes two words"
         related = [Related(port.key_span, f"'{port.name}' is declared here")]
-        found = UNQUOTED_TEXT.found(span, message, f"Write '{binding.text}'.", related)
+        found = UNQUOTED_TEXT.at(span, message, f"Write '{binding.text}'.", related)
         yield replace(found, severity="info") if port.default is not None and _is_one_word(port.default.text) else found
 
 
-def _may_be_text(seen: SeenCommand, name: str) -> bool:
+def _may_be_text(seen: ParsedCommand, name: str) -> bool:
     """Whether what a job gives its own command may hold a blank: a literal without one cannot."""
     inputs = seen.node.get("inputs")
     node = inputs.get(name) if inputs is not None else None
@@ -205,7 +203,7 @@ def _quoted(command: str, bindings: list[Binding]) -> list[Binding]:
     return found
 
 
-def check_document(document: Document, kind: Kind, surroundings: Surroundings) -> Iterator[Diagnostic]:
+def check_document(document: Document, kind: Kind, context: LintContext) -> Iterator[Diagnostic]:
     """Secrets, wherever they stand in a file."""
     if kind == "profile":
         return
@@ -235,14 +233,14 @@ def _secret_text(node: Node, name: str, document: Document) -> Iterator[Diagnost
     for pattern, what in _SECRET_VALUES:
         match = pattern.search(text)
         if match is not None and not _PLACEHOLDER.fullmatch(match[0]):
-            yield SECRET.found(_span(document, node, match.span()), f"{what} stands here in plain text", hint)
+            yield SECRET.at(_span(document, node, match.span()), f"{what} stands here in plain text", hint)
             return
     if name == "command":
         match = _FLAG_WITH_SECRET.search(text) or _VARIABLE_WITH_SECRET.search(text)
         if match is not None and not _PLACEHOLDER.fullmatch(match[1]):
-            yield SECRET.found(_span(document, node, match.span(1)), "a secret stands here in plain text", hint)
+            yield SECRET.at(_span(document, node, match.span(1)), "a secret stands here in plain text", hint)
     elif _is_named_secret(name, text):
-        yield SECRET.found(node.span, f"'{shorten(name)}' is set to a secret in plain text", hint)
+        yield SECRET.at(node.span, f"'{shorten(name)}' is set to a secret in plain text", hint)
 
 
 def _is_named_secret(name: str, text: str) -> bool:

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from trainyard.foundation.suggestions import close_match, closest, did_you_mean, only_close
-from trainyard.lint.rule import Example, Rule
+from trainyard.lint.context import LintContext
 from trainyard.lint.script_flags import Flag, ScriptFlags
 from trainyard.lint.scripts import CalledScript
 from trainyard.lint.shell_words import Word, simple_commands
-from trainyard.lint.surroundings import Surroundings
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import Port, Value
-from trainyard.spec.seen import SeenCommand, SeenPipeline
+from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
+from trainyard.spec.rule import Example, Rule
 
 _SCRIPT = """\
 === src/train.py
@@ -127,11 +127,11 @@ _UNCLOSED = re.compile(r"\$\{\{(?![^{}]*\}\})|\$\{\{[^{}]*\$\{\{")
 _PROGRAMS = ("python", "python3", "torchrun", "deepspeed", "mpirun", "accelerate", "horovodrun", "Rscript")
 
 
-def check_command(seen: SeenCommand, surroundings: Surroundings) -> Iterator[Diagnostic]:
+def check_command(seen: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     """Flags of the calls in a command."""
     yield from _mistyped_programs(seen)
     yield from _typographic_dashes(seen)
-    for called, flags in _readable_calls(seen, surroundings):
+    for called, flags in _readable_calls(seen, context):
         yield from _unknown_commands(called, flags)
         called, flags = _of_command(called, flags)
         yield from _unknown_flags(called, flags)
@@ -141,7 +141,7 @@ def check_command(seen: SeenCommand, surroundings: Surroundings) -> Iterator[Dia
             yield from _wrong_choices(called, flag, value, seen)
 
 
-def _mistyped_programs(seen: SeenCommand) -> Iterator[Diagnostic]:
+def _mistyped_programs(seen: ParsedCommand) -> Iterator[Diagnostic]:
     command = seen.node.get("command")
     if command is None or not command.is_text:
         return
@@ -152,10 +152,10 @@ def _mistyped_programs(seen: SeenCommand) -> Iterator[Diagnostic]:
         if meant is not None and program.text not in _PROGRAMS and is_script_next:
             span = seen.reading.document.span_within(command, program.start, program.end)
             message = f"there is no program '{program.text}'"
-            yield UNKNOWN_PROGRAM.found(span, message, f"Did you mean '{meant}'?", replacement=meant)
+            yield UNKNOWN_PROGRAM.at(span, message, f"Did you mean '{meant}'?", replacement=meant)
 
 
-def _typographic_dashes(seen: SeenCommand) -> Iterator[Diagnostic]:
+def _typographic_dashes(seen: ParsedCommand) -> Iterator[Diagnostic]:
     """A flag that an editor for prose has given a dash of its own."""
     command = seen.node.get("command")
     if command is None or not command.is_text or not ("–" in command.text or "—" in command.text):
@@ -165,7 +165,7 @@ def _typographic_dashes(seen: SeenCommand) -> Iterator[Diagnostic]:
             if word.text[:1] in ("–", "—") and word.text[1:2].isalpha() and not word.is_quoted:
                 span = seen.reading.document.span_within(command, word.start, word.end)
                 message = f"'{word.text}' begins with a typographic dash, and is no flag to the script"
-                yield UNKNOWN_FLAG.found(span, message, f"Write --{word.text[1:]}.", replacement=f"--{word.text[1:]}")
+                yield UNKNOWN_FLAG.at(span, message, f"Write --{word.text[1:]}.", replacement=f"--{word.text[1:]}")
 
 
 def _unknown_commands(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnostic]:
@@ -175,13 +175,13 @@ def _unknown_commands(called: CalledScript, flags: ScriptFlags) -> Iterator[Diag
     assert called.file is not None
     if flags.needs_command and (first is None or _gives_no_command(called, flags)):
         message = f"{called.file.name} wants a command before all flags, and is given none"
-        yield MISSING_FLAG.found(called.span(called.call.script), message, f"Known here: {known}.")
+        yield MISSING_FLAG.at(called.span(called.call.script), message, f"Known here: {known}.")
     elif flags.commands and first is not None and _is_word(first) and first.text not in flags.commands:
         message = f"{called.file.name} has no command '{first.text}'"
-        yield WRONG_CHOICE.found(called.span(first), message, did_you_mean(first.text, flags.commands))
+        yield WRONG_CHOICE.at(called.span(first), message, did_you_mean(first.text, flags.commands))
     elif first is not None and (meant := _other_command(called, flags)) is not None:
         message = f"the flags are those of the command '{meant}', and '{first.text}' is called"
-        yield WRONG_CHOICE.found(called.span(first), message, f"Did you mean '{meant}'?")
+        yield WRONG_CHOICE.at(called.span(first), message, f"Did you mean '{meant}'?")
 
 
 def _gives_no_command(called: CalledScript, flags: ScriptFlags) -> bool:
@@ -227,18 +227,18 @@ def _flag_values(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnosti
             continue
         if flag.takes_value is True and (follower is None or follower.text in flags.flags):
             message = f"{word.text} takes a value, and none follows it"
-            yield FLAG_VALUE.found(called.span(word), message, f"Write `{word.text} VALUE`.", [_declared(flag)])
+            yield FLAG_VALUE.at(called.span(word), message, f"Write `{word.text} VALUE`.", [_declared(flag)])
         elif flag.takes_value is False and not flags.takes_words and not flags.takes_others and follower is not None:
             if _is_word(follower) or only_binding(follower.text) is not None:
                 message = f"{word.text} is a switch and takes no value; '{follower.text}' is one word too many"
                 hint = f"Write {word.text} alone, or give the script a flag that takes true or false."
-                yield FLAG_VALUE.found(called.span(follower), message, hint, [_declared(flag)])
+                yield FLAG_VALUE.at(called.span(follower), message, hint, [_declared(flag)])
         elif flag.number is None or follower is None or not _is_word(follower):
             continue
         elif not _is_number(follower.text, flag.number):
             wanted = "a whole number" if flag.number == "int" else "a number"
             message = f"{word.text} takes {wanted}, and not '{follower.text}'"
-            yield FLAG_VALUE.found(called.span(follower), message, "", [_declared(flag)])
+            yield FLAG_VALUE.at(called.span(follower), message, "", [_declared(flag)])
 
 
 def _is_number(text: str, kind: str) -> bool:
@@ -249,14 +249,14 @@ def _is_number(text: str, kind: str) -> bool:
     return True
 
 
-def check_pipeline(seen: SeenPipeline, surroundings: Surroundings) -> Iterator[Diagnostic]:
+def check_pipeline(seen: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     """What jobs set their components' inputs to, held against the choices of the script that gets it."""
     for job in seen.scope.jobs.values():
         component = job.component
         if component is None or job.has_own_command or component.code is None:
             continue
-        command = surroundings.command_of(component)
-        for whole_call, all_flags in _readable_calls(command, surroundings) if command is not None else ():
+        command = context.command_of(component)
+        for whole_call, all_flags in _readable_calls(command, context) if command is not None else ():
             called, flags = _of_command(whole_call, all_flags)
             for flag, value in _values(called, flags):
                 binding = only_binding(value.text)
@@ -266,9 +266,9 @@ def check_pipeline(seen: SeenPipeline, surroundings: Surroundings) -> Iterator[D
                     yield from _not_among(given, flag, port)
 
 
-def _readable_calls(seen: SeenCommand, surroundings: Surroundings) -> Iterator[tuple[CalledScript, ScriptFlags]]:
-    for called in surroundings.calls_of(seen):
-        flags = surroundings.flags_of(called.file, called.root) if called.file is not None else None
+def _readable_calls(seen: ParsedCommand, context: LintContext) -> Iterator[tuple[CalledScript, ScriptFlags]]:
+    for called in context.calls_of(seen):
+        flags = context.flags_of(called.file, called.root) if called.file is not None else None
         if flags is not None:
             yield called, flags
 
@@ -296,7 +296,7 @@ def _unknown_flags(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnos
         assert called.file is not None
         message = f"{called.file.name} has no flag {name}"
         related = [_declared(flags.flags[meant])] if meant is not None else []
-        yield UNKNOWN_FLAG.found(span, message, did_you_mean(name, known), related, replacement=only_close(name, known))
+        yield UNKNOWN_FLAG.at(span, message, did_you_mean(name, known), related, replacement=only_close(name, known))
 
 
 def _missing_flags(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnostic]:
@@ -316,7 +316,7 @@ def _missing_flags(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnos
                 continue  # told as an unknown flag
             assert called.file is not None
             message = f"{called.file.name} requires {flag.names[0]}, and the command does not give it"
-            yield MISSING_FLAG.found(
+            yield MISSING_FLAG.at(
                 called.span(called.call.script), message, f"Add `{flag.names[0]} …` to the command.", [_declared(flag)]
             )
 
@@ -348,7 +348,7 @@ def _values(called: CalledScript, flags: ScriptFlags) -> Iterator[tuple[Flag, Wo
             yield flag, words[at + 1]
 
 
-def _wrong_choices(called: CalledScript, flag: Flag, value: Word, seen: SeenCommand) -> Iterator[Diagnostic]:
+def _wrong_choices(called: CalledScript, flag: Flag, value: Word, seen: ParsedCommand) -> Iterator[Diagnostic]:
     binding = only_binding(value.text)
     if binding is None:
         if value.is_plain and "${{" not in value.text and value.text not in (flag.choices or ()):
@@ -375,7 +375,7 @@ def _not_among(value: Value, flag: Flag, port: Port | None) -> Iterator[Diagnost
 def _wrong(span: Span, text: str, flag: Flag, related: list[Related]) -> Diagnostic:
     choices = flag.choices or ()
     message = f"the script's {flag.names[0]} takes {', '.join(choices)}, and not '{text}'"
-    return WRONG_CHOICE.found(span, message, close_match(text, choices), [*related, _declared(flag)])
+    return WRONG_CHOICE.at(span, message, close_match(text, choices), [*related, _declared(flag)])
 
 
 def _declared(flag: Flag) -> Related:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainyard.lint.rule import Example, Rule
+from trainyard.spec.rule import Example, Rule
 
 UNUSED_IGNORE = Rule(
     "AML801",

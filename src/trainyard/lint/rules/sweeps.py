@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from trainyard.lint.rule import Example, Rule
+from trainyard.lint.context import LintContext
 from trainyard.lint.rules.bindings import UNUSED_INPUT
-from trainyard.lint.surroundings import Surroundings
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.kinds import Kind
-from trainyard.spec.seen import SeenPipeline
+from trainyard.spec.parsed import ParsedPipeline
+from trainyard.spec.rule import Example, Rule
 
 SWEEP_CONTRADICTION = Rule(
     "AML313",
@@ -49,13 +49,13 @@ _LIMITS = (
 )
 
 
-def check_document(document: Document, kind: Kind, surroundings: Surroundings) -> Iterator[Diagnostic]:
+def check_document(document: Document, kind: Kind, context: LintContext) -> Iterator[Diagnostic]:
     """A sweep that is a file of its own."""
     if kind == "sweep_job":
         yield from _check(document.root)
 
 
-def check_pipeline(seen: SeenPipeline, surroundings: Surroundings) -> Iterator[Diagnostic]:
+def check_pipeline(seen: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     """The sweeps among a pipeline's jobs."""
     for job in seen.scope.jobs.values():
         if _text(job.node, "type") == "sweep":
@@ -71,7 +71,7 @@ def _check(sweep: Node) -> Iterator[Diagnostic]:
             node = space.get("min_value")
             assert node is not None
             message = f"'{name}' has a min_value of {node.text}, which is not below its max_value"
-            yield SWEEP_CONTRADICTION.found(node.span, message, "Swap them, or mend the wrong one.")
+            yield SWEEP_CONTRADICTION.at(node.span, message, "Swap them, or mend the wrong one.")
     yield from _unused(sweep)
 
 
@@ -94,7 +94,7 @@ def _sampling(sweep: Node) -> Iterator[Diagnostic]:
         message = f"{named.text} sampling draws from {', '.join(sorted(suited))}, and '{name}' is {kind.text}"
         hint = "Write `sampling_algorithm: random`, or `type: choice` with values."
         related = [Related(other.span, "it is said here")]
-        yield SWEEP_CONTRADICTION.found(place.span, message, hint, related)
+        yield SWEEP_CONTRADICTION.at(place.span, message, hint, related)
 
 
 def _limits(limits: Node | None) -> Iterator[Diagnostic]:
@@ -107,7 +107,7 @@ def _limits(limits: Node | None) -> Iterator[Diagnostic]:
             continue
         message = f"{part.text} {what} are more than the {most.text} {whole}"
         related = [Related(most.span, f"'{larger}' is said here")]
-        yield SWEEP_CONTRADICTION.found(part.span, message, f"Write {most.text} or less.", related)
+        yield SWEEP_CONTRADICTION.at(part.span, message, f"Write {most.text} or less.", related)
 
 
 def _unused(sweep: Node) -> Iterator[Diagnostic]:
@@ -121,7 +121,7 @@ def _unused(sweep: Node) -> Iterator[Diagnostic]:
         if f"search_space.{name}" not in command.text:
             message = f"'{name}' is searched, and the trial's command never uses it"
             hint = f"Put ${{{{search_space.{name}}}}} into the command, or remove '{name}'."
-            yield UNUSED_INPUT.found(entry.key.span, message, hint)
+            yield UNUSED_INPUT.at(entry.key.span, message, hint)
 
 
 def _search_space(sweep: Node) -> Mapping[str, Node]:

@@ -6,9 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from trainyard.lint.rule import Example, Rule
-from trainyard.lint.surroundings import Surroundings
-from trainyard.spec import rule_ids
+from trainyard.lint.context import LintContext
 from trainyard.spec.bindings import Scope, UsedJob
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node
@@ -16,8 +14,13 @@ from trainyard.spec.expressions import Binding, only_binding
 from trainyard.spec.findings import Findings
 from trainyard.spec.literals import check_literal
 from trainyard.spec.model import PORT_TYPES, Port, Value
+from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.ports import UNKNOWN_TYPE
-from trainyard.spec.seen import SeenCommand, SeenPipeline
+from trainyard.spec.rule import Example, Rule
+from trainyard.spec.rules.values import (
+    LITERAL_NOT_A_CHOICE,
+    LITERAL_OUT_OF_RANGE,
+)
 
 _TRAIN = """\
 === train.yaml
@@ -32,104 +35,6 @@ outputs:
   model: {type: uri_folder}
 """
 
-_FOUND_BY_READERS = (
-    Rule(
-        rule_ids.MISSING_INPUT,
-        "missing-input",
-        "error",
-        "A required input is not set.",
-        "An input that has no default and is not optional is to be set by each job.",
-        Example(
-            "type: pipeline\nsettings: {default_compute: azureml:cpus}\njobs:\n  ‸train:\n"
-            "    component: ./train.yaml\n‹⇒    inputs: {epochs: 3}\n›" + _TRAIN
-        ),
-    ),
-    Rule(
-        rule_ids.UNKNOWN_INPUT,
-        "unknown-input",
-        "error",
-        "An input is set that the component does not have.",
-        "The client drops it without a word, and the component's default is used.",
-        Example(
-            """\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-jobs:
-  train:
-    component: ./train.yaml
-    inputs:
-      epochs: 3
-      ‹precison⇒precision›: bf16
-"""
-            + _TRAIN
-        ),
-    ),
-    Rule(
-        rule_ids.UNKNOWN_OUTPUT,
-        "unknown-output",
-        "error",
-        "An output is bound that the component does not have.",
-        "Nothing is ever written there.",
-        Example(
-            """\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-outputs:
-  model: {type: uri_folder}
-jobs:
-  train:
-    component: ./train.yaml
-    inputs:
-      epochs: 3
-    outputs:
-      ‹modle⇒model›: ${{parent.outputs.model}}
-"""
-            + _TRAIN
-        ),
-    ),
-    Rule(
-        rule_ids.WRONG_LITERAL,
-        "wrong-literal",
-        "error",
-        "A literal is not of its input's type.",
-        "The client sends `str()` of whatever stands there; the script dies of it on the cluster.",
-        Example(
-            "type: pipeline\nsettings: {default_compute: azureml:cpus}\njobs:\n  train:\n    component: ./train.yaml\n"
-            "    inputs:\n      epochs: ‹three⇒3›\n" + _TRAIN
-        ),
-    ),
-    Rule(
-        rule_ids.LITERAL_OUT_OF_RANGE,
-        "literal-out-of-range",
-        "error",
-        "A literal is beyond its input's min or max.",
-        "Azure ML's client does not hold values against min and max.",
-        Example(
-            "type: pipeline\nsettings: {default_compute: azureml:cpus}\njobs:\n  train:\n    component: ./train.yaml\n"
-            "    inputs:\n      epochs: ‹0⇒1›\n" + _TRAIN
-        ),
-    ),
-    Rule(
-        rule_ids.LITERAL_NOT_A_CHOICE,
-        "literal-not-a-choice",
-        "error",
-        "A literal is not in its input's enum.",
-        "Azure ML's client does not hold values against enum.",
-        Example(
-            """\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-jobs:
-  train:
-    component: ./train.yaml
-    inputs:
-      epochs: 3
-      precision: ‹bfloat16⇒bf16›
-"""
-            + _TRAIN
-        ),
-    ),
-)
 
 _SCORE = """\
 === score.yaml
@@ -260,7 +165,6 @@ inputs:
 """),
 )
 RULES = (
-    *_FOUND_BY_READERS,
     DATA_TYPE_MISMATCH,
     PARAMETER_FOR_DATA,
     LITERAL_FOR_DATA,
@@ -284,7 +188,7 @@ _READABLE_AS = {
 _WIDENS_TO = {("integer", "number"), ("integer", "string"), ("number", "string"), ("boolean", "string")}
 
 
-_LIMIT_RULES = frozenset({rule_ids.LITERAL_OUT_OF_RANGE, rule_ids.LITERAL_NOT_A_CHOICE})
+_LIMIT_RULES = frozenset({LITERAL_OUT_OF_RANGE.id, LITERAL_NOT_A_CHOICE.id})
 _DEEPEST_PIPELINE = 20
 _MODES_OF_OTHER_SIDE = {
     "inputs": frozenset({"rw_mount", "mount", "upload"}),
@@ -292,7 +196,7 @@ _MODES_OF_OTHER_SIDE = {
 }
 
 
-def check_pipeline(seen: SeenPipeline, surroundings: Surroundings) -> Iterator[Diagnostic]:
+def check_pipeline(seen: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     """What jobs' inputs and outputs are bound to, type against type."""
     for job in seen.scope.jobs.values():
         for name, node, text in _bound(job, "inputs"):
@@ -310,25 +214,25 @@ def check_pipeline(seen: SeenPipeline, surroundings: Surroundings) -> Iterator[D
             yield from _compare_output(job, name, text, seen)
 
 
-def check_values_within(seen: SeenPipeline, surroundings: Surroundings) -> Iterator[Diagnostic]:
+def check_values_within(seen: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     """Literals that a pipeline gives to jobs, against what the jobs of pipelines within it take."""
     for port in seen.scope.inputs.values():
         if port.default is not None:
             is_typed = port.default.span != port.span
-            yield from _beyond_inner_limits(port.default, port, surroundings, deep=not is_typed)
+            yield from _beyond_inner_limits(port.default, port, context, deep=not is_typed)
     for job in seen.scope.jobs.values():
         for name, value in job.inputs.items():
             port_given = (job.declared_inputs or {}).get(name)
             if port_given is not None and "${{" not in value.text:
-                yield from _beyond_inner_limits(value, port_given, surroundings, deep=False)
+                yield from _beyond_inner_limits(value, port_given, context, deep=False)
 
 
-def _beyond_inner_limits(value: Value, port: Port, surroundings: Surroundings, *, deep: bool) -> Iterator[Diagnostic]:
+def _beyond_inner_limits(value: Value, port: Port, context: LintContext, *, deep: bool) -> Iterator[Diagnostic]:
     """The first parameter, down through the pipelines, whose min, max or enum a literal breaks.
 
     `deep`: those that the port itself is bound to are checked by the reader already, and only theirs are looked at.
     """
-    waiting = [(target, span, 0) for target, span in surroundings.bound_within.get(port.key_span, ())]
+    waiting = [(target, span, 0) for target, span in context.bound_within.get(port.key_span, ())]
     while waiting:
         target, span, depth = waiting.pop()
         if depth > 0 or not deep:
@@ -339,11 +243,11 @@ def _beyond_inner_limits(value: Value, port: Port, surroundings: Surroundings, *
                 yield wrong[0]
                 return
         if depth < _DEEPEST_PIPELINE:
-            inner = surroundings.bound_within.get(target.key_span, ())
+            inner = context.bound_within.get(target.key_span, ())
             waiting += [(further, place, depth + 1) for further, place in inner]
 
 
-def check_command(seen: SeenCommand, surroundings: Surroundings) -> Iterator[Diagnostic]:
+def check_command(seen: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     """What an input says of itself: its limits, its mode."""
     for port in seen.component.inputs.values():
         least, most = _number(port.minimum), _number(port.maximum)
@@ -355,7 +259,7 @@ def check_command(seen: SeenCommand, surroundings: Surroundings) -> Iterator[Dia
             if default is not None and default >= least:
                 wrong, other = other, wrong  # the default agrees with the min
             related = [Related(other.span, f"the {'max' if other is port.maximum else 'min'} is here")]
-            yield LIMITS_CONTRADICT.found(wrong.span, message, "Swap them, or mend the wrong one.", related)
+            yield LIMITS_CONTRADICT.at(wrong.span, message, "Swap them, or mend the wrong one.", related)
     for key in ("inputs", "outputs"):
         ports = seen.node.get(key)
         for entry in ports.entries.values() if ports is not None else ():
@@ -367,12 +271,12 @@ def _mode(node: Node, key: str) -> Iterator[Diagnostic]:
     if mode is not None and mode.text.lower() in _MODES_OF_OTHER_SIDE[key]:
         suited = "ro_mount, download or direct" if key == "inputs" else "rw_mount, upload or direct"
         message = f"the mode '{mode.text}' is not for {key}"
-        yield MODE_UNSUITED.found(mode.span, message, f"Write {suited}.")
+        yield MODE_UNSUITED.at(mode.span, message, f"Write {suited}.")
     if mode is None or kind is None or kind.text.lower() == "mltable" or not mode.text.lower().startswith("eval_"):
         return
     right = {"eval_mount": "ro_mount", "eval_download": "download"}.get(mode.text.lower(), "ro_mount")
     message = f"the mode '{mode.text}' is for an mltable, and this is {kind.text}"
-    yield MODE_UNSUITED.found(mode.span, message, f"Write `mode: {right}`.", replacement=right)
+    yield MODE_UNSUITED.at(mode.span, message, f"Write `mode: {right}`.", replacement=right)
 
 
 def _number(value: Value | None) -> float | None:
@@ -398,7 +302,7 @@ def _target(job: UsedJob, name: str, node: Node) -> Port | None:
     return (job.declared_inputs or {}).get(name)
 
 
-def _compare(job: UsedJob, node: Node, binding: Binding, port: Port, seen: SeenPipeline) -> Iterator[Diagnostic]:
+def _compare(job: UsedJob, node: Node, binding: Binding, port: Port, seen: ParsedPipeline) -> Iterator[Diagnostic]:
     source = _source(binding, seen.scope)
     if source is None or source.type in (UNKNOWN_TYPE, port.type):
         return
@@ -411,14 +315,14 @@ def _compare(job: UsedJob, node: Node, binding: Binding, port: Port, seen: SeenP
     given = f"'{port.name}' of the job '{job.name}' takes {_article(port.type)}, and is given {_article(source.type)}"
     if source.is_parameter != port.is_parameter:
         if not _is_plain_literal(source) or source.type != "string":
-            yield PARAMETER_FOR_DATA.found(span, given, "Bind it to something of the same type.", related)
+            yield PARAMETER_FOR_DATA.at(span, given, "Bind it to something of the same type.", related)
         elif source.default is not None and source.default.data is not None:
             yield from _literal_for_data_at(source.default, port, related[1:])
     elif port.is_parameter:
         if (source.type, port.type) not in _WIDENS_TO and not _is_plain_literal(source):
-            yield PARAMETER_TYPE_MISMATCH.found(span, given, f"Declare both as {port.type}.", related)
+            yield PARAMETER_TYPE_MISMATCH.at(span, given, f"Declare both as {port.type}.", related)
     elif (source.type, port.type) not in _READABLE_AS:
-        yield DATA_TYPE_MISMATCH.found(span, given, "Declare both with the same type.", related)
+        yield DATA_TYPE_MISMATCH.at(span, given, "Declare both with the same type.", related)
 
 
 def _compare_said(job: UsedJob, node: Node, port: Port) -> Iterator[Diagnostic]:
@@ -430,10 +334,10 @@ def _compare_said(job: UsedJob, node: Node, port: Port) -> Iterator[Diagnostic]:
     if said in PORT_TYPES:
         message = f"'{port.name}' of the job '{job.name}' takes {_article(port.type)}, and is given {_article(said)}"
         related = [Related(port.key_span, f"'{port.name}' is {_article(port.type)}")]
-        yield DATA_TYPE_MISMATCH.found(kind.span, message, "Declare both with the same type.", related)
+        yield DATA_TYPE_MISMATCH.at(kind.span, message, "Declare both with the same type.", related)
 
 
-def _compare_output(job: UsedJob, name: str, text: Node, seen: SeenPipeline) -> Iterator[Diagnostic]:
+def _compare_output(job: UsedJob, name: str, text: Node, seen: ParsedPipeline) -> Iterator[Diagnostic]:
     binding = only_binding(text.text) if text.is_text else None
     port = (job.declared_outputs or {}).get(name)
     if binding is None or port is None or job.has_own_command or binding.path[:2] != ("parent", "outputs"):
@@ -447,10 +351,10 @@ def _compare_output(job: UsedJob, name: str, text: Node, seen: SeenPipeline) -> 
     related = [Related(target.key_span, f"'{target.name}' is {_article(target.type)}"),
                Related(port.key_span, f"'{port.name}' is {_article(port.type)}")]  # fmt: skip
     message = f"the job '{job.name}' writes {_article(port.type)} to an output of type {target.type}"
-    yield DATA_TYPE_MISMATCH.found(span, message, "Declare both with the same type.", related)
+    yield DATA_TYPE_MISMATCH.at(span, message, "Declare both with the same type.", related)
 
 
-def _says_type(port: Port, seen: SeenPipeline) -> bool:
+def _says_type(port: Port, seen: ParsedPipeline) -> bool:
     """Whether an output's type is written down; one with nothing beneath it takes what comes."""
     outputs = seen.body.get("outputs")
     node = outputs.get(port.name) if outputs is not None else None
@@ -498,7 +402,7 @@ def _literal_for_data_at(value: Value, port: Port, related: list[Related]) -> It
         return
     message = f"'{port.name}' takes {_article(port.type)}, and is given the literal '{value.text}'"
     path = value.text if isinstance(value.data, str) else "PATH"
-    yield LITERAL_FOR_DATA.found(value.span, message, f"Write {{type: {port.type}, path: {path}}}.", related)
+    yield LITERAL_FOR_DATA.at(value.span, message, f"Write {{type: {port.type}, path: {path}}}.", related)
 
 
 def _article(port_type: str) -> str:

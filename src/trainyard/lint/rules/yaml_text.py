@@ -5,176 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainyard.lint.rule import Example, Rule
-from trainyard.lint.surroundings import Surroundings
-from trainyard.spec import rule_ids
+from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, Node, describe
 from trainyard.spec.kinds import COMPUTE_TYPES, Kind, kind_by_schema
+from trainyard.spec.rule import Example, Rule
+from trainyard.spec.rules.documents import (
+    YAML_TRAP,
+)
 
-RULES = (
-    Rule(
-        rule_ids.UNREADABLE_FILE,
-        "unreadable-file",
-        "error",
-        "The file cannot be read.",
-        "It is not there, is no plain file, or may not be opened.",
-    ),
-    Rule(
-        rule_ids.YAML_SYNTAX,
-        "yaml-syntax",
-        "error",
-        "The text is not YAML.",
-        "The place is where the parser gave up; where it names what it was reading, that is shown too.",
-        Example("""\
-type: command
-name: train
-command: python train.py
-description: ‹Trains‸: well⇒"Trains: well"›
-environment: azureml:torch:3
-"""),
-    ),
-    Rule(
-        rule_ids.WRONG_ENCODING,
-        "wrong-encoding",
-        "error",
-        "The file is not text in UTF-8.",
-        "Binary files, UTF-16 and Latin-1 are not read by Azure ML's client either.",
-    ),
-    Rule(
-        rule_ids.TOO_LARGE,
-        "too-large",
-        "error",
-        "The file, its nesting or what its aliases stand for is too large.",
-        "More than 2 MiB, more than 100 levels, or aliases that stand for more than 200,000 values are not read.",
-        Example("""\
-type: command
-name: train
-command: python train.py
-environment: azureml:torch:3
-tags: ‸‹&tags {a: *tags}⇒{a: b}›
-"""),
-    ),
-    Rule(
-        rule_ids.NOT_ONE_DOCUMENT,
-        "not-one-document",
-        "error",
-        "Azure ML reads files of exactly one YAML document.",
-        "Its client refuses a file with two, and one with none.",
-        Example("""\
-type: command
-name: train
-command: python train.py
-environment: azureml:torch:3
-‹---
-‸version: "2"⇒version: "2"›
-"""),
-    ),
-    Rule(
-        rule_ids.NOT_A_MAPPING,
-        "not-a-mapping",
-        "error",
-        "An Azure ML file consists of keys with values.",
-        "A list, or a text alone, says nothing to Azure ML.",
-        Example("""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-jobs:
-  train:
-    component: ./train.yaml
-=== train.yaml
-‹- ⇒›type: command
-‹  ⇒›name: train
-‹  ⇒›command: python train.py
-‹  ⇒›environment: azureml:torch:3
-"""),
-    ),
-    Rule(
-        rule_ids.DUPLICATE_KEY,
-        "duplicate-key",
-        "error",
-        "A key is written twice: the last one wins in silence.",
-        "A whole job can vanish this way: Azure ML's client reads the second and forgets the first.",
-        Example("""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-jobs:
-  train:
-    component: azureml:train:1
-  ‹train⇒evaluate›:
-    component: azureml:evaluate:1
-"""),
-    ),
-    Rule(
-        rule_ids.UNKNOWN_TAG,
-        "unknown-tag",
-        "error",
-        "A YAML tag that Azure ML's client does not read.",
-        "`!tag` and `!!python/…` make its loader stop.",
-        Example("""\
-type: amlcompute
-name: cpu-cluster
-size: Standard_D8s_v5
-max_instances: ‹!count ⇒›2
-"""),
-    ),
-    Rule(
-        rule_ids.KEY_NOT_TEXT,
-        "key-not-text",
-        "error",
-        "A key is a list or a mapping.",
-        "Braces open a mapping in YAML: a binding without its `$` becomes a key that is a mapping.",
-        Example("""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-inputs:
-  epochs: 3
-jobs:
-  train:
-    component: azureml:train:1
-    inputs:
-      epochs: ‸‹⇒$›{{parent.inputs.epochs}}
-"""),
-    ),
-    Rule(
-        rule_ids.YAML_TRAP,
-        "yaml-trap",
-        "warning",
-        "YAML 1.1 reads an unquoted text as something else.",
-        "Azure ML's client reads YAML 1.1: `no` is False, `1.10` is 1.1, `010` is 8, `12:30` is 750, `3e-4` a text. "
-        "Then `str()` of it is sent. Quote texts; write numbers as `0.0003` or `3.0e-4`.",
-        Example("""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-jobs:
-  train:
-    component: ./train.yaml
-    inputs:
-      label: ‹no⇒"no"›
-=== train.yaml
-type: command
-name: train
-command: python -m train --label '${{inputs.label}}'
-environment: azureml:torch:3
-inputs:
-  label: {type: string}
-"""),
-    ),
-    Rule(
-        rule_ids.UNKNOWN_KIND,
-        "unknown-kind",
-        "error",
-        "The file is of another kind than it is used as.",
-        "Files that are not Azure ML's are passed over in folders; when one is named itself, this says that nothing in "
-        "it was checked.",
-    ),
-    Rule(
-        rule_ids.SCHEMA_OF_OTHER_KIND,
-        "schema-of-other-kind",
-        "warning",
-        "`$schema` is that of another kind of file.",
-        "Azure ML's client does not look at it, but editors do: they complete and underline by it.",
-        Example("""\
+_OTHER_SCHEMA = Rule(
+    "AML012",
+    "schema-of-other-kind",
+    "warning",
+    summary="`$schema` names the schema of another kind of file.",
+    why="Azure ML's client ignores it, but editors use it for completion and validation.",
+    example=Example("""\
 $schema: ‸https://azuremlschemas.azureedge.net/latest/‹commandJob⇒commandComponent›.schema.json
 type: command
 name: train
@@ -182,17 +28,15 @@ is_deterministic: false
 command: python train.py
 environment: azureml:torch:3
 """),
-    ),
-    Rule(
-        rule_ids.CHECK_FAILED,
-        "check-failed",
-        "error",
-        "The linter itself failed at a file.",
-        "This is a mistake in Trainyard: what else is wrong with the file may be missing; other files are checked.",
-    ),
 )
-_BY_ID = {rule.id: rule for rule in RULES}
-_TRAP, _OTHER_SCHEMA = _BY_ID[rule_ids.YAML_TRAP], _BY_ID[rule_ids.SCHEMA_OF_OTHER_KIND]
+CHECK_FAILED = Rule(
+    "AML013",
+    "check-failed",
+    "error",
+    summary="The linter itself failed on a file.",
+    why="This is a bug in Trainyard: other problems in this file may not be reported. Other files are still checked.",
+)
+RULES = (_OTHER_SCHEMA, CHECK_FAILED)
 
 # Numbers to everybody but YAML 1.1, which wants a dot and a sign.
 _EXPONENT = re.compile(r"([-+]?[0-9][0-9_]*)(\.[0-9_]*)?[eE]([-+]?)([0-9]+)")
@@ -206,7 +50,7 @@ _SENT_AS_TEXT = ("environment_variables", "tags", "properties")
 _KINDS_OF_JOBS: frozenset[Kind] = frozenset({"command_job", "sweep_job", "other_job"})
 
 
-def check_document(document: Document, kind: Kind, surroundings: Surroundings) -> Iterator[Diagnostic]:
+def check_document(document: Document, kind: Kind, context: LintContext) -> Iterator[Diagnostic]:
     """Values that YAML 1.1 reads as something else, and a `$schema` that is another kind's."""
     if kind == "profile":
         return
@@ -218,7 +62,7 @@ def check_document(document: Document, kind: Kind, surroundings: Surroundings) -
     if named is None or schema is None or named == kind or {named, kind} <= _KINDS_OF_JOBS - {"command_job"}:
         return
     message = f"this is the schema of {_IN_WORDS[named]}, and the file is {_IN_WORDS[kind]}"
-    yield _OTHER_SCHEMA.found(schema.span, message, "Write the address that fits, or remove the line.")
+    yield _OTHER_SCHEMA.at(schema.span, message, "Write the address that fits, or remove the line.")
 
 
 def _compute_schema(document: Document, schema: Node) -> Iterator[Diagnostic]:
@@ -227,7 +71,7 @@ def _compute_schema(document: Document, schema: Node) -> Iterator[Diagnostic]:
     said = next((kind for kind in COMPUTE_TYPES if f"/{kind}.schema" in schema.text.lower()), None)
     if stated is not None and said is not None and stated.text.lower() in COMPUTE_TYPES and stated.text.lower() != said:
         message = f"this is the schema of {said}, and the file's type is {stated.text}"
-        yield _OTHER_SCHEMA.found(schema.span, message, "Write the address that fits, or remove the line.")
+        yield _OTHER_SCHEMA.at(schema.span, message, "Write the address that fits, or remove the line.")
 
 
 _IN_WORDS: dict[Kind, str] = {
@@ -262,24 +106,24 @@ def _trap(node: Node, path: tuple[str, ...], document: Document) -> Iterator[Dia
         if swallowed is not None:
             position = document.position(swallowed.start(1))
             span = Span(document.file, *position, position[0], position[1] + 1)
-            yield _TRAP.found(span, "this is no item of its own: it is read as part of the one above", _INDENT_HINT)
+            yield YAML_TRAP.at(span, "this is no item of its own: it is read as part of the one above", _INDENT_HINT)
         match = _EXPONENT.fullmatch(text)
         if match is not None and ("inputs" in path or "environment_variables" not in path):
             right = f"{match[1]}{match[2] or '.0'}{'0' if match[2] == '.' else ''}e{match[3] or '+'}{match[4]}"
             message = f"YAML 1.1 reads {text} as a text, not as a number"
-            yield _TRAP.found(node.span, message, f'Write {right}, or quote it: "{text}".', replacement=right)
+            yield YAML_TRAP.at(node.span, message, f'Write {right}, or quote it: "{text}".', replacement=right)
         return
     quoted = f'"{text}"'
     if isinstance(data, (int, float)) and not isinstance(data, bool):
         if _OCTAL.fullmatch(text) or _SEXAGESIMAL.fullmatch(text):
             message = f"YAML 1.1 reads {text} as {describe(data)}"
-            yield _TRAP.found(node.span, message, f"Quote it: {quoted}.", replacement=quoted)
+            yield YAML_TRAP.at(node.span, message, f"Quote it: {quoted}.", replacement=quoted)
         elif (path == ("version",) or path[-1] == "runtime_version" or _is_sent_as_text(path)) and str(data) != text:
             message = f"YAML reads {text} as {describe(data)}, and '{data}' is sent"
-            yield _TRAP.found(node.span, message, f"Quote it: {quoted}.", replacement=quoted)
+            yield YAML_TRAP.at(node.span, message, f"Quote it: {quoted}.", replacement=quoted)
     elif isinstance(data, bool) and text.lower() not in ("true", "false") and _is_sent_as_text(path):
         message = f"YAML 1.1 reads {text} as {describe(data)}, and '{data}' is sent"
-        yield _TRAP.found(node.span, message, f"Quote it: {quoted}.", replacement=quoted)
+        yield YAML_TRAP.at(node.span, message, f"Quote it: {quoted}.", replacement=quoted)
 
 
 def _is_sent_as_text(path: tuple[str, ...]) -> bool:

@@ -18,7 +18,7 @@ from trainyard.spec.findings import DocumentStore
 from trainyard.spec.ignore_files import ignore_rule
 from trainyard.spec.kinds import kind_of
 from trainyard.spec.model import Component, Port
-from trainyard.spec.seen import Seen, SeenCommand, SeenPipeline
+from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline
 
 if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku
@@ -44,38 +44,38 @@ class KnownCompute:
 
 
 @dataclass
-class Surroundings:
+class LintContext:
     """One call of the linter: what was read, and caches.
 
-    `seen` is all that was met; `computes` those that the configuration names, by name, with their VM size.
+    `parsed` is everything that was read; `computes` those that the configuration names, by name, with their VM size.
     """
 
     store: DocumentStore
-    seen: Seen = field(default_factory=Seen)
+    parsed: Parsed = field(default_factory=Parsed)
     computes: Mapping[str, str] = field(default_factory=dict)
     _calls: dict[int, list[CalledScript]] = field(default_factory=dict)
     _flags: dict[tuple[Path, Path], ScriptFlags | None] = field(default_factory=dict)
     _ignore_rules: dict[Path, Callable[[str], bool]] = field(default_factory=dict)
     _known: dict[tuple[str, Path], dict[str, KnownCompute]] = field(default_factory=dict)
 
-    def calls_of(self, seen: SeenCommand) -> list[CalledScript]:
+    def calls_of(self, seen: ParsedCommand) -> list[CalledScript]:
         """The Python scripts that a command calls."""
         if id(seen) not in self._calls:
             self._calls[id(seen)] = list(called_scripts(seen))
         return self._calls[id(seen)]
 
-    def command_of(self, component: Component) -> SeenCommand | None:
+    def command_of(self, component: Component) -> ParsedCommand | None:
         """Where a component was read."""
         return self._command_by_component.get(id(component))
 
-    def pipeline_in(self, file: Path) -> SeenPipeline | None:
+    def pipeline_in(self, file: Path) -> ParsedPipeline | None:
         """The pipeline component that a file is, as far as it was read."""
         return self._pipeline_by_file.get(file)
 
     @cached_property
-    def _pipeline_by_file(self) -> dict[Path, SeenPipeline]:
-        found: dict[Path, SeenPipeline] = {}
-        for seen in self.seen.pipelines:
+    def _pipeline_by_file(self) -> dict[Path, ParsedPipeline]:
+        found: dict[Path, ParsedPipeline] = {}
+        for seen in self.parsed.pipelines:
             if seen.body is seen.reading.document.root:
                 found[seen.reading.file] = seen
         return found
@@ -84,7 +84,7 @@ class Surroundings:
     def bound_within(self) -> Mapping[Span, list[tuple[Port, Span]]]:
         """By where a pipeline declares an input: the parameters of its jobs that are bound to it, and where."""
         found: dict[Span, list[tuple[Port, Span]]] = {}
-        for seen in self.seen.pipelines:
+        for seen in self.parsed.pipelines:
             for job in seen.scope.jobs.values():
                 given = job.node.get("inputs")
                 for name, entry in given.entries.items() if given is not None and given.is_mapping else ():
@@ -103,7 +103,7 @@ class Surroundings:
 
     @cached_property
     def _used_components(self) -> frozenset[int]:
-        return frozenset(id(job.component) for pipeline in self.seen.pipelines for job in pipeline.jobs.values())
+        return frozenset(id(job.component) for pipeline in self.parsed.pipelines for job in pipeline.jobs.values())
 
     def command_node(self, component: Component) -> tuple[Node, Document] | None:
         """The text of a component's command, and the document that it stands in."""
@@ -114,8 +114,8 @@ class Surroundings:
         return command, seen.reading.document
 
     @cached_property
-    def _command_by_component(self) -> dict[int, SeenCommand]:
-        return {id(command.component): command for command in self.seen.commands}
+    def _command_by_component(self) -> dict[int, ParsedCommand]:
+        return {id(command.component): command for command in self.parsed.commands}
 
     def flags_of(self, script: Path, root: Path) -> ScriptFlags | None:
         """The flags of a script of a snapshot, or None when they cannot be told."""

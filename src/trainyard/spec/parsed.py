@@ -1,4 +1,4 @@
-"""What the readers of YAML came by, as they saw it: for whoever looks closer than they do (the rules of the linter)."""
+"""What the readers of YAML parsed, with its nodes: for the linter's rules, which look closer than the readers do."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SeenCommand:
-    """A command with what surrounds it: a component, a job with its own command, or the trial of a sweep."""
+class ParsedCommand:
+    """A command with its context: a component, a job with its own command, or the trial of a sweep."""
 
     node: Node
     component: Component
@@ -24,19 +24,19 @@ class SeenCommand:
 
 
 @dataclass(frozen=True)
-class SeenPipeline:
+class ParsedPipeline:
     """The body of a pipeline or pipeline component, with its ports and its jobs."""
 
     body: Node
     scope: Scope
     jobs: Mapping[str, Job]
-    """Those that are commands whose component can be seen."""
+    """Those that are commands whose component is readable offline."""
     reading: Reading
 
 
 @dataclass
-class Seen:
-    """Everything of one reading, in the order it was met; each file's contents once."""
+class Parsed:
+    """Everything that one reading parsed, in reading order; the contents of each file once."""
 
-    commands: list[SeenCommand] = field(default_factory=list)
-    pipelines: list[SeenPipeline] = field(default_factory=list)
+    commands: list[ParsedCommand] = field(default_factory=list)
+    pipelines: list[ParsedPipeline] = field(default_factory=list)

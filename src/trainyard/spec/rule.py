@@ -1,0 +1,88 @@
+"""A rule: its id, name, severity and explanation, with one example that is wrong and right.
+
+Rules that the readers of `spec` report are declared in `spec/rules/`; those of the linter stand beside their checks in
+`lint/rules/`. `trainyard explain`, docs/rules and the tests are all driven by these declarations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
+
+EXAMPLE_FILE = "example.yaml"
+_CHANGE = re.compile("‹([^⇒›]*)⇒([^›]*)›")
+_POINTER = "‸"
+_FILE_LINE = re.compile(r"^=== (\S+)\n", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Example:
+    """One or more files, wrong and right in a single text.
+
+    `‹wrong⇒right›` marks where the two differ. The finding is expected at the first of these marks, or at a `‸`.
+    A line `=== NAME` starts another file; what precedes the first such line is `example.yaml`.
+    """
+
+    text: str
+
+    @property
+    def wrong(self) -> dict[str, str]:
+        """The files with the mistake, by name."""
+        return self._files(1)
+
+    @property
+    def right(self) -> dict[str, str]:
+        """The files without the mistake, by name."""
+        return self._files(2)
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """The file, line and column of the finding."""
+        marked = _CHANGE.sub(lambda match: match[1] if _POINTER in self.text else _POINTER + match[1], self.text)
+        name, content = next((name, content) for name, content in _split(marked).items() if _POINTER in content)
+        before = content[: content.index(_POINTER)]
+        return name, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+
+    def _files(self, side: int) -> dict[str, str]:
+        return _split(_CHANGE.sub(lambda match: match[side], self.text).replace(_POINTER, ""))
+
+
+def _split(text: str) -> dict[str, str]:
+    first, *others = _FILE_LINE.split(text)
+    named = dict(zip(others[::2], others[1::2], strict=True))
+    return {EXAMPLE_FILE: first, **named} if first else named
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One kind of problem.
+
+    `summary` is one sentence on what is wrong; `why` says what Azure ML does with it and how to fix it. Only what no
+    short file can show (a file that cannot be read) has no example.
+    """
+
+    id: str
+    name: str
+    severity: Severity
+    summary: str
+    why: str
+    example: Example | None = None
+    suppressed_by_errors: bool = False
+    """Not reported in a file that has errors, because it is often just a consequence of one of them."""
+    local_run_only: bool = False
+    """Stops `trainyard run`, but is not a mistake in the YAML: `trainyard lint` does not report it."""
+
+    def at(
+        self,
+        span: Span,
+        message: str,
+        hint: str = "",
+        related: Iterable[Related] = (),
+        replacement: str | None = None,
+        severity: Severity | None = None,
+    ) -> Diagnostic:
+        """Return a finding of this rule, with the rule's severity unless another one is given."""
+        return Diagnostic(span, self.id, message, severity or self.severity, hint, tuple(related), replacement)

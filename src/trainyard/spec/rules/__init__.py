@@ -1,0 +1,1 @@
+"""The rules that the readers of `spec` report, a module per subject."""
