@@ -31,7 +31,7 @@ def peak_mib() -> float:
 
 
 def measure_ours(samples: int) -> dict[str, float]:
-    from trainyard.steps.data.sample_order.order import SampleOrder
+    from trainyard.steps.data.sample_order import SampleOrder
 
     SampleOrder(samples, seed=0).sample_ids(0, BATCH)  # as in any epoch but the very first: numpy has been used
     before = peak_mib()

@@ -15,14 +15,13 @@ from trainyard.steps.runtime.entrypoint import run_step
 
 if TYPE_CHECKING:
     from trainyard.steps.data.dataset.writer import DatasetWriter
-    from trainyard.steps.data.images.source import ImagePart
-    from trainyard.steps.data.images.splits import SampleIds
+    from trainyard.steps.data.images.source import ImagePart, SampleIds
 
 _PROGRAM = "trainyard.steps.prepare_images"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step; gives its exit code."""
+    """Run the step and return its exit code."""
     return run_step(PrepareImages, _PROGRAM, prepare, arguments)
 
 
@@ -31,7 +30,7 @@ def prepare(settings: PrepareImages) -> int:
     from trainyard.steps.data.dataset.manifest import ArrayType
     from trainyard.steps.data.dataset.writer import DatasetWriter
     from trainyard.steps.data.images import open_source
-    from trainyard.steps.data.images.splits import split_parts
+    from trainyard.steps.data.images.source import split_parts
 
     source = open_source(settings)
     splits = split_parts(source, settings.validation_fraction, settings.test_fraction, settings.seed)
@@ -57,7 +56,7 @@ def _write_split(dataset: DatasetWriter, name: str, part: ImagePart, sample_ids:
 
 
 def _provenance(settings: PrepareImages) -> Mapping[str, object]:
-    """What made the dataset: enough to make it again, and no path of this machine."""
+    """Return the settings that made the dataset: enough to make it again, without paths of this machine."""
     return {
         "format": settings.format,
         "seed": settings.seed,

@@ -3,7 +3,8 @@
     python -m trainyard.steps.prepare_text --prepared data/topics
     python -m trainyard.steps.prepare_text --source downloads/books --prepared data/books --sequence-length 1024
 
-One process, or as many as the environment says, each taking its part of the files; the result is the same.
+One process or several, as the environment's RANK and WORLD_SIZE say, each with its share of the files; the result is
+the same.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from trainyard.steps.runtime.entrypoint import end_process, run_step
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step; gives its exit code."""
+    """Run the step and return its exit code."""
     return run_step(PrepareText, "trainyard.steps.prepare_text", prepare, arguments)
 
 

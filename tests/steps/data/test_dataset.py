@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from rank_processes import Ranks, clean_environment, free_port, rank_variables
 
-from trainyard.steps.data.dataset.manifest import ArrayType, Manifest, Shard, Split, read_manifest
+from trainyard.steps.data.dataset.manifest import ArrayType, Manifest, Split, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
-from trainyard.steps.data.dataset.shard_files import verify_dataset
+from trainyard.steps.data.dataset.shards import Shard, verify_dataset
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import join_world
@@ -37,7 +37,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     file.write_text(json.dumps(document))
 
 
-def test_samples_come_in_the_order_asked_for(digits: Path) -> None:
+def test_samples_are_gathered_in_the_requested_order(digits: Path) -> None:
     reader = SplitReader(digits, read_manifest(digits), "train")
     everything = reader.gather(np.arange(reader.samples))
     wanted = np.array([1292, 0, 499, 500, 999, 1000, 0])
@@ -67,14 +67,14 @@ def test_a_shard_larger_than_the_memory_of_this_machine(tmp_path: Path) -> None:
 
 def test_a_missing_shard(copy: Path) -> None:
     (copy / "train-00001.images.bin").unlink()
-    with pytest.raises(StepError, match=r"train-00001\.images\.bin is missing: the dataset's manifest names it"):
+    with pytest.raises(StepError, match=r"train-00001\.images\.bin is missing: the dataset's manifest lists it"):
         read_manifest(copy)
 
 
 def test_a_truncated_shard(copy: Path) -> None:
     file = copy / "test-00000.images.bin"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(StepError, match=r"test-00000\.images\.bin has 22975 bytes where .* says 22976"):
+    with pytest.raises(StepError, match=r"test-00000\.images\.bin has 22975 bytes, expected 22976"):
         read_manifest(copy)
 
 
@@ -88,7 +88,7 @@ def test_an_altered_shard_is_noticed_when_digests_are_checked(copy: Path) -> Non
         pytest.raises(StepError, match=r"test-00000\.labels\.bin is not what was written"),
         join_world(30, {}) as world,
     ):
-        verify_dataset(copy, manifest, world)
+        verify_dataset(copy, manifest.shards(), world)
 
 
 def test_a_format_of_another_version(copy: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_half_written_manifest(copy: Path) -> None:
 def test_an_altered_manifest(copy: Path) -> None:
     file = copy / "manifest.json"
     file.write_text(file.read_text().replace('"3"', '"5"'))
-    with pytest.raises(StepError, match="was altered: the SHA-256 over the rest of it is not its own 'sha256'"):
+    with pytest.raises(StepError, match="was altered: the SHA-256 of the rest of it differs from its 'sha256'"):
         read_manifest(copy)
 
 
@@ -123,23 +123,29 @@ def shard(document: dict[str, Any], number: int, split: str = "train") -> dict[s
 
 
 BAD_MANIFESTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "not an object": (lambda m: m.update(splits=3), "the manifest.splits is 3 where an object belongs"),
-    "a field is missing": (lambda m: shard(m, 2).pop("bytes"), r"splits\.train\.shards\[2\] has no 'bytes'"),
-    "a field too many": (lambda m: m["arrays"]["labels"].update(size=1), "arrays.labels has 'size', which is no field"),
+    "not an object": (lambda m: m.update(splits=3), "manifest.splits is 3; expected an object"),
+    "a field is missing": (lambda m: shard(m, 2).pop("bytes"), r"splits\.train\.shards\[2\] lacks 'bytes'"),
+    "a field too many": (lambda m: m["arrays"]["labels"].update(size=1), "arrays.labels has an unknown field 'size'"),
     "a text for a number": (
         lambda m: shard(m, 0).update(samples="500"),
-        "samples is '500' where a whole number belongs",
+        "samples is '500'; expected an integer",
     ),
-    "true for a number": (lambda m: m["splits"]["test"].update(samples=True), "samples is True where a whole number"),
-    "no samples": (lambda m: m["splits"]["test"].update(samples=0), "a split has at least one"),
-    "an empty shard": (lambda m: shard(m, 0).update(samples=0), r"shards\[0\].samples is 0; a shard has at least one"),
+    "true for a number": (lambda m: m["splits"]["test"].update(samples=True), "samples is True; expected an integer"),
+    "no samples": (lambda m: m["splits"]["test"].update(samples=0), "samples is 0; expected at least 1"),
+    "an empty shard": (lambda m: shard(m, 0).update(samples=0), r"shards\[0\].samples is 0; expected at least 1"),
     "an unknown dtype": (
         lambda m: m["arrays"]["images"].update(dtype="unit8"),
-        "dtype is 'unit8'; there is bool, uint8",
+        "dtype is 'unit8'; expected one of bool, uint8",
     ),
-    "a dtype that runs code": (lambda m: m["arrays"]["images"].update(dtype="object"), "dtype is 'object'; there is"),
+    "a dtype that runs code": (
+        lambda m: m["arrays"]["images"].update(dtype="object"),
+        "dtype is 'object'; expected one of",
+    ),
     "an impossible shape": (lambda m: m["arrays"]["images"].update(shape=[1, -8, 8]), r"shape is \[1, -8, 8\]"),
-    "an unknown array": (lambda m: shard(m, 0).update(array="image"), "array is 'image'; there is images, labels"),
+    "an unknown array": (
+        lambda m: shard(m, 0).update(array="image"),
+        "array is 'image'; expected one of images, labels",
+    ),
     "samples that do not add up": (
         lambda m: m["splits"]["train"].update(samples=1294),
         "splits.train.samples is 1294, but its shards of images add up to 1293",
@@ -152,37 +158,40 @@ BAD_MANIFESTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         lambda m: shard(m, 0).update(bytes=31999),
         r"bytes is 31999, but 500 samples of uint8 \[1, 8, 8\] are 32000",
     ),
-    "no digest": (lambda m: shard(m, 0).update(sha256="abc"), "sha256 is no SHA-256: 'abc'"),
+    "no digest": (lambda m: shard(m, 0).update(sha256="abc"), "sha256 is not a SHA-256: 'abc'"),
     "a shard named twice": (
         lambda m: shard(m, 2).update(file="./train-00000.images.bin"),
-        r"splits.train.shards\[2\].file ./train-00000.images.bin is also splits.train.shards\[0\]'s: .* overlap",
+        r"splits.train.shards\[2\].file ./train-00000.images.bin is also the file of splits.train.shards\[0\]",
     ),
     "a shard of another split": (
         lambda m: shard(m, 0, "test").update(file="validation-00000.images.bin"),
-        r"splits.test.shards\[0\].file validation-00000.images.bin is also splits.validation.shards\[0\]'s",
+        r"splits.test.shards\[0\].file validation-00000.images.bin is also the file of splits.validation.shards\[0\]",
     ),
-    "an absolute path": (lambda m: shard(m, 0).update(file="/etc/passwd"), "file is '/etc/passwd'; it must lie in the"),
+    "an absolute path": (
+        lambda m: shard(m, 0).update(file="/etc/passwd"),
+        "file is '/etc/passwd'; expected a path within",
+    ),
     "a path out of the folder": (
         lambda m: shard(m, 0).update(file="a/../../b"),
-        r"file is 'a/../../b'; it must lie in",
+        r"file is 'a/../../b'; expected a path within",
     ),
-    "no path": (lambda m: shard(m, 0).update(file=""), "file is ''; it must lie in the dataset's folder"),
-    "a class that is no name": (lambda m: m.update(classes=[1, 2]), "classes are not all names"),
+    "no path": (lambda m: shard(m, 0).update(file=""), "file is ''; expected a path within"),
+    "a class that is not a name": (lambda m: m.update(classes=[1, 2]), "classes must be a list of names"),
 }
 
 
 @pytest.mark.parametrize("name", BAD_MANIFESTS)
-def test_a_manifest_that_cannot_be_says_where(copy: Path, name: str) -> None:
+def test_an_invalid_manifest_is_refused_at_its_place(copy: Path, name: str) -> None:
     change, message = BAD_MANIFESTS[name]
     rewrite(copy, change)
-    with pytest.raises(StepError, match=rf"manifest\.json is not a manifest that a prepare step wrote: .*{message}"):
+    with pytest.raises(StepError, match=rf"manifest\.json is not a valid manifest: .*{message}"):
         read_manifest(copy)
 
 
-def test_a_folder_in_the_place_of_a_shard(copy: Path) -> None:
+def test_a_folder_in_place_of_a_shard(copy: Path) -> None:
     (copy / "train-00001.images.bin").unlink()
     (copy / "train-00001.images.bin").mkdir()
-    with pytest.raises(StepError, match=r"train-00001\.images\.bin is no file"):
+    with pytest.raises(StepError, match=r"train-00001\.images\.bin is not a file"):
         read_manifest(copy)
 
 
@@ -190,7 +199,7 @@ VERIFY_EACH = """
 import sys
 from pathlib import Path
 from trainyard.steps.data.dataset.manifest import read_manifest
-from trainyard.steps.data.dataset.shard_files import verify_dataset
+from trainyard.steps.data.dataset.shards import verify_dataset
 from trainyard.steps.runtime.entrypoint import end_process
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import join_world
@@ -198,7 +207,7 @@ from trainyard.steps.runtime.world import join_world
 with join_world(60) as world:
     for folder in map(Path, sys.argv[1:]):
         try:
-            verify_dataset(folder, read_manifest(folder), world)
+            verify_dataset(folder, read_manifest(folder).shards(), world)
         except StepError as mistake:
             print(mistake)
 end_process(0)
@@ -206,7 +215,7 @@ end_process(0)
 
 
 @pytest.mark.slow
-def test_ranks_share_the_checking_of_digests_and_all_hear_of_a_mistake(digits: Path, copy: Path) -> None:
+def test_ranks_divide_the_digests_and_all_of_them_report_a_mismatch(digits: Path, copy: Path) -> None:
     file = copy / "train-00000.labels.bin"  # the second of the files: rank 1's to check
     file.write_bytes(file.read_bytes()[:-1] + b"\x7f")
     port = free_port()
@@ -222,12 +231,12 @@ def test_ranks_share_the_checking_of_digests_and_all_hear_of_a_mistake(digits: P
         ]
     )
     assert ranks.wait() == [0, 0]
-    sound = "every byte of the dataset's 10 files is what was written\n"
+    sound = "verified every byte of the dataset's 10 files\n"
     mistake = f"{file} is not what was written: its SHA-256 differs from the dataset's manifest\n"
     assert ranks.outputs == [sound + mistake, mistake]
 
 
-def test_a_split_that_is_not_there(digits: Path) -> None:
+def test_a_missing_split(digits: Path) -> None:
     with pytest.raises(StepError, match="has no split 'dev'; it has train, validation, test"):
         SplitReader(digits, read_manifest(digits), "dev")
 
@@ -244,7 +253,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_processes_that_remove_the_same_shards_do_not_stumble_over_each_other(tmp_path: Path) -> None:
+def test_several_processes_can_remove_the_same_shards(tmp_path: Path) -> None:
     """As after a failed writing, which every process tidies up."""
     for number in range(1000):
         (tmp_path / f"train-{number:05d}.x.bin").touch()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from trainyard.foundation.batch_arithmetic import divide_batch
-from trainyard.steps.data.sample_order.order import SampleOrder
+from trainyard.steps.data.sample_order import SampleOrder
 from trainyard.steps.training.samples.plan import TrainingPlan
 
 LEAST_PROBABILITY = 1e-4
@@ -130,13 +130,14 @@ def test_large_orders_have_no_pattern(samples: int) -> None:
     assert probability(distances) > LEAST_PROBABILITY
 
 
-def test_ten_billion_samples_are_ready_within_a_millisecond() -> None:
-    def seconds(epoch: int) -> float:
+def test_ten_billion_samples_are_ready_as_soon_as_a_million() -> None:
+    def seconds(samples: int, epoch: int) -> float:
         started = time.perf_counter()
-        SampleOrder(10**10, seed=0, epoch=epoch).sample_ids(0, 32)
+        SampleOrder(samples, seed=0, epoch=epoch).sample_ids(0, 32)
         return time.perf_counter() - started
 
-    assert min(seconds(epoch) for epoch in range(50)) < 0.001
+    billions, million = (min(seconds(samples, epoch) for epoch in range(50)) for samples in (10**10, 10**6))
+    assert billions < 10 * million
 
 
 def test_an_order_is_as_small_for_any_number_of_samples() -> None:

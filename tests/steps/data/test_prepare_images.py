@@ -20,7 +20,7 @@ from trainyard.resources import schema_file
 from trainyard.steps import prepare_images
 from trainyard.steps.data.dataset.manifest import Manifest, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
-from trainyard.steps.data.dataset.shard_files import require_digests
+from trainyard.steps.data.dataset.shards import require_digests
 from trainyard.steps.runtime.files import write_json
 
 RANDOM = np.random.default_rng(0)
@@ -181,7 +181,7 @@ def test_a_folder_of_images_per_class(tmp_path: Path) -> None:
     assert sorted(image.tobytes() for image in prepared) == sorted(image.tobytes() for image in source)
 
 
-def test_parts_that_the_source_makes_stay_as_they_are(tmp_path: Path) -> None:
+def test_the_parts_of_a_source_are_kept(tmp_path: Path) -> None:
     for part, count in (("train", 10), ("val", 3), ("test", 4)):
         write_images(tmp_path / "pets" / part, per_class=count)
     assert prepare(tmp_path / "out", "--format", "folder", "--source", tmp_path / "pets") == 0
@@ -242,7 +242,7 @@ def test_an_older_dataset_is_replaced_whole(tmp_path: Path) -> None:
 # --- what is refused
 
 
-def test_an_unknown_format_is_a_wrong_flag(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_unknown_format(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as end:
         prepare(tmp_path, "--format", "mnist")
     assert end.value.code == 2
@@ -288,18 +288,18 @@ TRAIN = "train-images-idx3-ubyte"
          f"{TRAIN} has 39 images but train-labels-idx1-ubyte has 40 labels (in TMP)"),
         (f"{TRAIN}.gz", gzip.compress(idx(RANDOM.integers(0, 256, (40, 5, 4), dtype=np.uint8)))[:-300],
          f"{TRAIN}.gz is truncated: its gzip stream ends early; expected 816 decompressed bytes, found "),
-        (f"{TRAIN}.gz", b"not gzip", f"{TRAIN}.gz is not a sound gzip file: Error -3 while decompressing data: "
+        (f"{TRAIN}.gz", b"not gzip", f"{TRAIN}.gz is not a valid gzip file: Error -3 while decompressing data: "
          "incorrect header check"),
-        ("train-labels-idx1-ubyte", None, "TMP: the labels of the train part are missing; there is " + TRAIN),
-        (TRAIN, None, "TMP holds no IDX images: train-images-idx3-ubyte and train-labels-idx1-ubyte are looked for, "
-         "with .gz or without"),
+        ("train-labels-idx1-ubyte", None, "TMP: the labels of the train part are missing; found only " + TRAIN),
+        (TRAIN, None, "TMP holds no IDX images: expected train-images-idx3-ubyte and train-labels-idx1-ubyte, "
+         "with or without .gz"),
         ("t10k-images-idx3-ubyte", idx(np.zeros((10, 7, 4), np.uint8)),
          "TMP: the parts' images differ in size: test 7x4, train 5x4"),
         ("emnist-train-images-idx3-ubyte", b"", "TMP holds several sets of IDX files: (unnamed), emnist-; "
-         "leave one in the folder"),
+         "keep only one in the folder"),
     ],
 )  # fmt: skip
-def test_idx_files_that_are_not_as_they_should_be(
+def test_idx_files_that_are_invalid(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, content: bytes | None, message: str
 ) -> None:
     said = refused_idx(capsys, tmp_path, name, content).replace(str(tmp_path), "TMP")
@@ -313,17 +313,17 @@ def test_too_few_class_names(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert said.endswith("classes.txt names 2 classes, but the labels go up to 3")
 
 
-def test_cifar10_files_that_are_not_as_they_should_be(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_cifar10_files_that_are_invalid(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     flags = ("--format", "cifar10", "--source", tmp_path)
     write_cifar10(tmp_path)
     (tmp_path / "data_batch_2.bin").write_bytes(bytes(3073 * 2 - 1))
     assert complaint(capsys, tmp_path / "out", *flags) == (
-        f"{tmp_path}/data_batch_2.bin is truncated: records are 3073 bytes, so 6146 bytes were expected at least, "
+        f"{tmp_path}/data_batch_2.bin is truncated: records are 3073 bytes, so at least 6146 bytes were expected, "
         "found 6145"
     )
     (tmp_path / "data_batch_2.bin").write_bytes(bytes([0]) + bytes(3072) + bytes([12]) + bytes(3072))
     assert complaint(capsys, tmp_path / "out", *flags) == (
-        f"{tmp_path}/data_batch_2.bin: record 1 has the label 12; CIFAR-10's go from 0 to 9"
+        f"{tmp_path}/data_batch_2.bin: record 1 has the label 12; expected 0 to 9"
     )
     (tmp_path / "data_batch_2.bin").unlink()
     assert complaint(capsys, tmp_path / "out", *flags) == (
@@ -343,8 +343,8 @@ def test_images_that_cannot_be_decoded_are_named_and_counted(
     (pets / "dog" / "003.png").write_bytes(whole)
     said = complaint(capsys, tmp_path / "out", *flags)
     assert said == (
-        f"1 of 21 images cannot be decoded: {pets}/cat/text.png (cannot identify image file). "
-        "--skip-undecodable true leaves them out."
+        f"1 of 21 images cannot be decoded: {pets}/cat/text.png (cannot identify image file); "
+        "set --skip-undecodable true to leave them out"
     )
     (pets / "cat" / "text.png").unlink()
     (pets / "dog" / "003.png").write_bytes(whole[: len(whole) // 2])
@@ -377,21 +377,21 @@ def test_folders_without_images(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     pets.mkdir()
     flags = ("--format", "folder", "--source", pets)
     assert complaint(capsys, tmp_path / "out", *flags) == (
-        f"{pets} holds no images: one folder of PNG or JPEG files per class is looked for"
+        f"{pets} holds no images: expected one folder of PNG or JPEG files per class"
     )
     write_images(pets)
     (pets / "bird").mkdir()
     assert complaint(capsys, tmp_path / "out", *flags) == (
-        f"{pets}/bird holds no PNG or JPEG file: a class without images"
+        f"{pets}/bird holds no PNG or JPEG file: the class has no images"
     )
 
 
-def test_a_test_class_that_training_has_not(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_test_class_missing_from_training(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     write_images(tmp_path / "train")
     write_images(tmp_path / "test")
     (tmp_path / "test" / "dog").rename(tmp_path / "test" / "fox")
     said = complaint(capsys, tmp_path / "out", "--format", "folder", "--source", tmp_path)
-    assert said == f"{tmp_path}/test has classes that the training part has not: fox"
+    assert said == f"{tmp_path}/test has classes that the training part lacks: fox"
 
 
 def test_a_full_disk_is_named_and_leaves_no_dataset(tmp_path: Path) -> None:

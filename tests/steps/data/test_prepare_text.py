@@ -21,9 +21,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from trainyard.steps import prepare_text
 from trainyard.steps.data.dataset.manifest import ArrayType, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
-from trainyard.steps.data.dataset.shard_files import require_digests
+from trainyard.steps.data.dataset.shards import require_digests
 from trainyard.steps.data.dataset.writer import DatasetWriter
-from trainyard.steps.data.text.cutting import PIECE_BYTES, pieces
+from trainyard.steps.data.text.source import PIECE_BYTES, pieces
 from trainyard.steps.data.tokenizing import encoding
 from trainyard.steps.data.tokenizing.rows import SplitRows, TokenSpool, write_rows
 from trainyard.steps.data.tokenizing.splits import split_rule
@@ -125,7 +125,7 @@ def test_every_format_also_compressed(tmp_path: Path, capsys: pytest.CaptureFixt
         files = {name + suffix: compressed(data) for name, data in plain.items()}
         source = write_files(tmp_path / f"source{suffix}", {**files, "notes.pdf": b"%PDF"})
         assert prepare(source, tmp_path / f"out{suffix}", *SMALL, *ONLY_TRAIN) == 0
-        assert "passed over what is hidden or no text: notes.pdf" in capsys.readouterr().out
+        assert "skipped files that are hidden or not text: notes.pdf" in capsys.readouterr().out
         assert documents_of(tmp_path / f"out{suffix}", "train")[:-1] == expected
     digests = {read_manifest(tmp_path / f"out{suffix}").digest() for suffix in compress}
     assert len(digests) == 1  # the same documents, whatever they lie in
@@ -271,7 +271,7 @@ def test_many_documents_are_split_by_their_names_alone() -> None:
     assert split_rule(names, 0.1, 0.05, seed=2) != rule
 
 
-def test_a_tokeniser_of_ones_own(tmp_path: Path) -> None:
+def test_a_given_tokenizer(tmp_path: Path) -> None:
     source = write_files(tmp_path / "source", {"a.txt": b"some words to learn from, some more words " * 20})
     assert prepare(source, tmp_path / "first", *SMALL, *ONLY_TRAIN) == 0
     flags = ("--sequence-length", 16, *ONLY_TRAIN, "--tokenizer", tmp_path / "first")
@@ -297,16 +297,16 @@ MISTAKES: dict[str, tuple[bytes, str]] = {
     "c.jsonl": (b'{"text": "a"}\n["b"]\n', 'c.jsonl:2 is not a JSON object: ["b"]'),
     "d.jsonl": (
         b'{"txet": "a", "id": 1}\n',
-        "d.jsonl:1: there is no field 'text' (--text-field); there is txet, id; did you mean --text-field txet?",
+        "d.jsonl:1: no field 'text' (--text-field); found txet, id; did you mean --text-field txet?",
     ),
-    "e.jsonl": (b'{"text": 3}\n', "e.jsonl:1: the field 'text' holds no text but 3"),
+    "e.jsonl": (b'{"text": 3}\n', "e.jsonl:1: the field 'text' is not text: 3"),
     "f.jsonl": (b'{"text": "a"}\n{"text": "\xff"}\n', "f.jsonl:2: the byte 0xff is not UTF-8 "),
-    "g.txt.gz": (gzip.compress(b"text " * 99)[:-9], "g.txt.gz is not sound gzip data: "),
-    "h.txt.gz": (b"no gzip at all", "h.txt.gz is not sound gzip data: Not a gzipped file"),
-    "i.txt.zst": (zstandard.compress(b"text " * 99)[:-3], "i.txt.zst is not sound Zstandard data: "),
-    "j.txt.zst": (b"no zstd at all", "j.txt.zst is not sound Zstandard data: "),
-    "k.parquet": (b"PAR1 or not", "k.parquet is not a sound parquet file: "),
-    "l.txt": (b"", "there is no text: every file is empty"),
+    "g.txt.gz": (gzip.compress(b"text " * 99)[:-9], "g.txt.gz is not valid gzip data: "),
+    "h.txt.gz": (b"no gzip at all", "h.txt.gz is not valid gzip data: Not a gzipped file"),
+    "i.txt.zst": (zstandard.compress(b"text " * 99)[:-3], "i.txt.zst is not valid Zstandard data: "),
+    "j.txt.zst": (b"no zstd at all", "j.txt.zst is not valid Zstandard data: "),
+    "k.parquet": (b"PAR1 or not", "k.parquet is not a valid parquet file: "),
+    "l.txt": (b"", "no text: every file is empty"),
     "m.txt": (b"word", "the training text has 5 tokens, too few for one row of --sequence-length 8; give more text"),
 }
 
@@ -314,10 +314,10 @@ MISTAKES: dict[str, tuple[bytes, str]] = {
 MISTAKES |= {
     "n.txt": (
         "text".encode("utf-16"),
-        "n.txt is UTF-16, where UTF-8 is read: `iconv -f UTF-16 -t UTF-8` turns it into",
+        "n.txt is UTF-16, expected UTF-8; convert it with `iconv -f UTF-16 -t UTF-8`",
     ),
-    "o.jsonl": (json_lines("text").decode().encode("utf-32"), "o.jsonl is UTF-32, where UTF-8 is read: "),
-    "p.txt.gz": (gzip.compress(b""), "there is no text: every file is empty"),
+    "o.jsonl": (json_lines("text").decode().encode("utf-32"), "o.jsonl is UTF-32, expected UTF-8; convert it with "),
+    "p.txt.gz": (gzip.compress(b""), "no text: every file is empty"),
 }
 
 
@@ -331,9 +331,9 @@ def test_text_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_tables_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write_files(tmp_path / "source", {"a.parquet": table(tmp_path, body=["a"], number=[3])})
     said = complaint(capsys, source, tmp_path / "out", *SMALL, *ONLY_TRAIN)
-    assert said == "a.parquet: there is no field 'text' (--text-field); there is body, number"
+    assert said == "a.parquet: no field 'text' (--text-field); found body, number"
     said = complaint(capsys, source, tmp_path / "out", *SMALL, *ONLY_TRAIN, "--text-field", "number")
-    assert said == "a.parquet: the column 'number' holds no text but int64"
+    assert said == "a.parquet: the column 'number' is not text: int64"
 
 
 def test_a_column_of_text_may_lie_in_a_table_in_many_ways(tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ def test_a_number_of_any_length_beside_the_text(tmp_path: Path) -> None:
     assert prepare(source, tmp_path / "out", *SMALL, *ONLY_TRAIN) == 0
 
 
-def test_links_are_followed_and_what_is_hidden_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_links_are_followed_and_hidden_files_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     elsewhere = write_files(
         tmp_path / "elsewhere", {"deep/B.TXT": b"the second", "deep/.ipynb_checkpoints/b.txt": b"no"}
     )
@@ -377,12 +377,12 @@ def test_links_are_followed_and_what_is_hidden_is_named(tmp_path: Path, capsys: 
     (source / "circle").symlink_to(source)
     (source / "nowhere.txt").symlink_to(source / "none")
     assert prepare(source, tmp_path / "out", *SMALL, *ONLY_TRAIN) == 0
-    passed_over = "._a.txt, circle, linked/deep/.ipynb_checkpoints, nowhere.txt"
-    assert f"passed over what is hidden or no text: {passed_over}\n" in capsys.readouterr().out
+    skipped = "._a.txt, circle, linked/deep/.ipynb_checkpoints, nowhere.txt"
+    assert f"skipped files that are hidden or not text: {skipped}\n" in capsys.readouterr().out
     assert documents_of(tmp_path / "out", "train")[:-1] == ["first of all", "the second"]
 
 
-def test_an_empty_document_is_none_that_could_be_held_out(tmp_path: Path) -> None:
+def test_an_empty_document_cannot_be_held_out(tmp_path: Path) -> None:
     empty = {f"empty{number}.txt.gz": gzip.compress(b"") for number in range(20)}
     source = write_files(tmp_path / "source", {"a.txt": b"word " * 99, "b.txt": b"word " * 99, **empty})
     assert prepare(source, tmp_path / "out", *SMALL, "--test-fraction", 0, "--validation-fraction", 0.5) == 0
@@ -391,7 +391,7 @@ def test_an_empty_document_is_none_that_could_be_held_out(tmp_path: Path) -> Non
     assert text.documents == {"train": 1, "validation": 1}
 
 
-def test_tokens_that_wait_for_their_shard_leave_nothing_behind_a_killed_step(tmp_path: Path) -> None:
+def test_a_killed_step_leaves_no_spooled_tokens(tmp_path: Path) -> None:
     spool = TokenSpool(tmp_path, "uint16")
     spool.add("train", np.arange(9))
     assert spool.read("train", 2, 5).tolist() == [2, 3, 4]
@@ -399,17 +399,17 @@ def test_tokens_that_wait_for_their_shard_leave_nothing_behind_a_killed_step(tmp
     spool.close()
 
 
-def test_sources_and_settings_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_sources_and_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     assert complaint(capsys, tmp_path / "none", out) == f"--source {tmp_path}/none is not a folder"
     source = write_files(tmp_path / "source", {"picture.png": b"", "table.csv.gz": b""})
     assert complaint(capsys, source, out) == (
-        f"--source {source} has no text: .txt .md .jsonl .parquet are read, also as .gz .zst; "
-        "there is picture.png, table.csv.gz"
+        f"--source {source} holds no text: expected .txt .md .jsonl .parquet, plain or as .gz .zst; "
+        "found only picture.png, table.csv.gz"
     )
     write_files(source, {"one.txt": b"one document"})
     assert complaint(capsys, source, out).startswith(
-        "one document cannot be shared out over training, validation (--validation-fraction 0.05) and test"
+        "one document cannot be divided into training, validation (--validation-fraction 0.05) and test"
     )
     assert complaint(capsys, None, out, "--test-fraction", 0.6, "--validation-fraction", 0.4) == (
         "--validation-fraction 0.4 and --test-fraction 0.6 leave nothing to train on"
@@ -417,7 +417,7 @@ def test_sources_and_settings_that_cannot_be(tmp_path: Path, capsys: pytest.Capt
     assert complaint(capsys, None, out, "--tokenizer", source) == f"--tokenizer {source} has no tokenizer.json"
     (source / "tokenizer.json").write_text("{}")
     assert complaint(capsys, None, out, "--tokenizer", source).startswith(
-        f"{source}/tokenizer.json is no tokeniser that `tokenizers` reads: "
+        f"{source}/tokenizer.json is not a tokenizer that the package tokenizers reads: "
     )
     tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

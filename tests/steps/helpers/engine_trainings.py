@@ -22,7 +22,7 @@ from trainyard.foundation.batch_arithmetic import divide_batch
 from trainyard.foundation.configs.training import TrainDDP, TrainDeepSpeed, TrainFSDP, Training
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
-from trainyard.steps.data.sample_order.order import SampleOrder
+from trainyard.steps.data.sample_order import SampleOrder
 from trainyard.steps.runtime.entrypoint import end_process
 from trainyard.steps.runtime.world import World, join_world
 from trainyard.steps.training.engines.base import Engine, EngineParts

@@ -20,7 +20,7 @@ from trainyard.foundation.batch_arithmetic import divide_batch
 from trainyard.steps.data.dataset.manifest import ArrayType, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.dataset.writer import DatasetWriter
-from trainyard.steps.data.sample_order.order import SampleOrder
+from trainyard.steps.data.sample_order import SampleOrder
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.samples.batches import SAMPLE_DRAWS, MicroBatch, Prefetched, TrainingBatches
 from trainyard.steps.training.samples.plan import Step, TrainingPlan
@@ -206,7 +206,7 @@ def test_a_shard_that_vanishes_while_training_is_named(tmp_path: Path) -> None:
     (tmp_path / "train-00001.pair.bin").unlink()
     batches = TrainingBatches(split, plan_of(30, 5, 1, 1, epochs=1), SEED, 0, 0, CPU)
     with pytest.raises(
-        StepError, match=r"train-00001\.pair\.bin cannot be mapped into memory any more: .*No such file"
+        StepError, match=r"train-00001\.pair\.bin can no longer be mapped into memory: .*No such file"
     ):
         list(batches)
     batches.close()

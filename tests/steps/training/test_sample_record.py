@@ -16,7 +16,7 @@ import torch
 from trainyard.foundation.batch_arithmetic import divide_batch
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
-from trainyard.steps.data.sample_order.order import SampleOrder
+from trainyard.steps.data.sample_order import SampleOrder
 from trainyard.steps.training.observing.sample_record import SampleRecord
 from trainyard.steps.training.samples.batches import MicroBatch, TrainingBatches
 from trainyard.steps.training.samples.plan import Step, TrainingPlan

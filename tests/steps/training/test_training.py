@@ -303,7 +303,7 @@ def test_what_is_refused(
 
 def test_a_folder_that_is_no_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert complaint(capsys, tmp_path, tmp_path / "out") == (
-        f"{tmp_path} holds no dataset: there is no manifest.json in it, a prepare step's last file"
+        f"{tmp_path} is not a dataset: manifest.json, which prepare steps write last, is missing"
     )
 
 

@@ -18,7 +18,7 @@ from trainyard.foundation.batch_arithmetic import BatchArithmetic, divide_batch
 from trainyard.foundation.configs.training import Training
 from trainyard.steps.data.dataset.manifest import Manifest, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
-from trainyard.steps.data.dataset.shard_files import verify_dataset
+from trainyard.steps.data.dataset.shards import verify_dataset
 from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE, StepError
 from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.versions import banner, installed_versions
@@ -108,7 +108,7 @@ def _put_together(given: _Given, engine_class: type[Engine], world: World, opene
     if settings.verify_data == "digests":
         given.hang_watch.reached(0, "verifying the dataset")
         with given.hang_watch.long_work():
-            verify_dataset(settings.data, manifest, world)
+            verify_dataset(settings.data, manifest.shards(), world)
     train_split = SplitReader(settings.data, manifest, "train")
     plan = TrainingPlan(train_split.samples, given.batch, settings.epochs, settings.max_steps)
     _refuse_to_profile_after_the_end(given.profiled_steps, plan)

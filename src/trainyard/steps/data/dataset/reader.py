@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trainyard.steps.data.dataset.manifest import ArrayType, Manifest, Shard
+from trainyard.steps.data.dataset.manifest import ArrayType, Manifest
+from trainyard.steps.data.dataset.shards import Shard
 from trainyard.steps.runtime.errors import StepError
 
 Array = npt.NDArray[Any]
@@ -20,11 +21,11 @@ Bytes = npt.NDArray[np.uint8]
 _FEW_FILES = 64
 
 _MOST_MAPS_PER_ARRAY = 1 << 13
-"""Linux allows a process 65,530 maps (vm.max_map_count); beyond ours, the oldest is given up."""
+"""Linux allows a process 65,530 maps (vm.max_map_count); beyond this limit, the oldest is closed."""
 
 
 class SplitReader:
-    """The samples of one split, by their number. Maps each shard into memory when it is first asked for."""
+    """The samples of one split by number. Each shard is mapped into memory on first use."""
 
     def __init__(self, folder: Path, manifest: Manifest, split: str) -> None:
         if split not in manifest.splits:
@@ -39,7 +40,7 @@ class SplitReader:
         }
 
     def gather(self, sample_ids: npt.NDArray[np.int64], into: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        """Copies of the given samples, in the given order, for each array of the dataset; into these arrays, or new."""
+        """Return copies of the samples, in the given order, for each array; written `into` these arrays if given."""
         gathered = {}
         for name, column in self._columns.items():
             gathered[name] = column.new(len(sample_ids)) if into is None else into[name]
@@ -62,13 +63,13 @@ class _Column:
 
     def gather(self, sample_ids: npt.NDArray[np.int64], into: Array) -> None:
         if len(self._files) == 1:
-            # Without mode="clip" numpy gathers into a buffer first, lest a wrong index leave `into` half-written.
+            # Without mode="clip" numpy gathers into a buffer first, in case an index is invalid.
             np.take(self._map(0), sample_ids, axis=0, out=into, mode="clip")
             return
         shards = np.searchsorted(self._starts, sample_ids, side="right") - 1
         within = sample_ids - self._starts[shards]
         if len(self._files) > len(sample_ids) // 2:
-            # Hardly two samples lie in one shard: then one at a time is faster.
+            # Few samples share a shard: then one at a time is faster.
             for place, (shard, sample) in enumerate(zip(shards.tolist(), within.tolist(), strict=True)):
                 into[place] = self._map(shard)[sample]
             return
@@ -89,18 +90,18 @@ class _Column:
             try:
                 mapped_bytes = map_file(self._files[shard], samples * self._sample_bytes)
             except (RuntimeError, OSError, ValueError) as failure:
-                raise StepError(f"{self._files[shard]} cannot be mapped into memory any more: {failure}") from None
+                raise StepError(f"{self._files[shard]} can no longer be mapped into memory: {failure}") from None
             mapped = self._maps[shard] = mapped_bytes.view(self._dtype).reshape(samples, *self._shape)
         return mapped
 
 
 def _map_and_keep_open(file: Path, size_bytes: int) -> Bytes:
-    """numpy's maps: of any size, but each keeps its file open, and a process often may have no more than 1,024."""
+    """Map with numpy: any size, but each map keeps its file open, and a process is often limited to 1,024 files."""
     return np.asarray(np.memmap(file, dtype=np.uint8, mode="r", shape=(size_bytes,)))
 
 
 def _map_and_close(file: Path, size_bytes: int) -> Bytes:
-    """torch's maps: as many as one likes, but Linux refuses one that is larger than the machine's memory."""
+    """Map with torch: any number of files, but Linux refuses a map larger than the machine's memory."""
     array: Bytes = torch.from_file(str(file), shared=False, size=size_bytes, dtype=torch.uint8).numpy()
     array.flags.writeable = False
     return array

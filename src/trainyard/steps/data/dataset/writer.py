@@ -1,4 +1,4 @@
-"""Writing a dataset: samples in blocks, cut into shards, described by a manifest that comes last."""
+"""Writing a dataset: blocks of samples, cut into shards, and a manifest written last."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.foundation.os_errors import os_errors_name
-from trainyard.steps.data.dataset.manifest import MANIFEST_FILE, ArrayType, Manifest, Shard, Split, TokenText
+from trainyard.steps.data.dataset.manifest import MANIFEST_FILE, ArrayType, Manifest, Split, TokenText
+from trainyard.steps.data.dataset.shards import Shard
 
 _SHARD_NAME = re.compile(r"(train|validation|test)-\d{5,}\.\w+\.bin")
-"""Only what looks like a shard is ever removed: a folder may hold other people's files."""
+"""Only files with such a name are ever removed: the folder may hold other files."""
 
 
 class DatasetWriter:
-    """Writes one dataset into a folder. Used as a context: after an error in it, no file of the dataset is left.
+    """Writes one dataset into a folder; a context manager that removes the dataset's files after an error.
 
-    Where several processes write one dataset, one of them clears the folder before and finishes after the others.
+    When several processes write one dataset, one of them clears the folder first and calls `finish` last.
     """
 
     def __init__(
@@ -44,31 +45,31 @@ class DatasetWriter:
             self._remove_all()
 
     def split(self, name: str) -> SplitWriter:
-        """A writer for one split; the splits are written one after the other."""
+        """Return a writer for one split. Splits are written one after the other."""
         return SplitWriter(self._folder, name, self._arrays, self._shard_samples, self._splits)
 
     def shard(self, split: str, number: int, array: str) -> ShardFile:
-        """One array of one shard, for whoever cuts shards without a `SplitWriter`."""
+        """Return a file for one array of one shard, for callers that cut shards without a `SplitWriter`."""
         return ShardFile(self._folder, split, number, array, self._arrays[array])
 
     def add_split(self, name: str, split: Split) -> None:
-        """Take a split whose shards are written into the manifest."""
+        """Add a split whose shards are already written."""
         self._splits[name] = split
 
     def finish(
         self, content: str, classes: Sequence[str], source: Mapping[str, Any], text: TokenText | None = None
     ) -> Manifest:
-        """Write the manifest: from here on the folder holds a dataset."""
+        """Write the manifest, which makes the folder a dataset, and return it."""
         manifest = Manifest(content, self._arrays, self._splits, tuple(classes), source, text)
         manifest.write(self._folder)
         return manifest
 
     def _remove_all(self) -> None:
-        """The manifest goes first: an older dataset is then none at all, and never a mixture."""
+        """Remove the manifest first, so that a partly overwritten dataset is never taken for a complete one."""
         (self._folder / MANIFEST_FILE).unlink(missing_ok=True)
         for file in self._folder.iterdir():
             if _SHARD_NAME.fullmatch(file.name):
-                file.unlink(missing_ok=True)  # another process of a failed writing may remove it, too
+                file.unlink(missing_ok=True)  # another process of the same failed write may remove it too
 
 
 class SplitWriter:
@@ -98,7 +99,7 @@ class SplitWriter:
             self._finished_splits[self._name] = Split(self._samples, tuple(self._shards))
 
     def add(self, block: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Add samples: for each array of the dataset, as many of its elements as the others have."""
+        """Add samples: the same number of elements for each array of the dataset."""
         lengths = {len(values) for values in block.values()}
         assert block.keys() == self._arrays.keys()
         assert len(lengths) == 1
@@ -127,7 +128,7 @@ class SplitWriter:
 
 
 class ShardFile:
-    """One shard being written, with the digest of what went into it."""
+    """One shard being written, and the running digest of its bytes."""
 
     def __init__(self, folder: Path, split: str, number: int, array: str, array_type: ArrayType) -> None:
         file = folder / f"{split}-{number:05d}.{array}.bin"
@@ -149,7 +150,7 @@ class ShardFile:
         self.samples += len(values)
 
     def close(self) -> Shard:
-        """Close the file; gives what the manifest says of it."""
+        """Close the file and return its entry for the manifest."""
         self._stream.close()
         size_bytes = self.samples * self._type.sample_bytes
         return Shard(self._array, self._file.name, self.samples, size_bytes, self._digest.hexdigest())

@@ -23,7 +23,7 @@ _CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hor
 
 
 def open_source(settings: PrepareImages) -> ImageSource:
-    """The images of the folder, or of the folder that CIFAR-10's own archive unpacks to inside it."""
+    """Return the images in the folder, or in the folder within it that CIFAR-10's archive unpacks to."""
     folder = settings.source
     assert folder is not None
     if (folder / _ARCHIVE_FOLDER).is_dir():
@@ -46,13 +46,11 @@ def _read_records(file: Path) -> npt.NDArray[np.uint8]:
     if found_bytes == 0 or found_bytes % _RECORD_BYTES:
         whole_bytes = -(-max(found_bytes, 1) // _RECORD_BYTES) * _RECORD_BYTES
         raise StepError(
-            f"{file} is truncated: records are {_RECORD_BYTES} bytes, so {whole_bytes} bytes were expected at least, "
-            f"found {found_bytes}"
+            f"{file} is truncated: records are {_RECORD_BYTES} bytes, so at least {whole_bytes} bytes were "
+            f"expected, found {found_bytes}"
         )
     records = np.fromfile(file, dtype=np.uint8).reshape(-1, _RECORD_BYTES)
     if records[:, 0].max() >= len(_CLASSES):
         wrong = int(np.argmax(records[:, 0] >= len(_CLASSES)))
-        raise StepError(
-            f"{file}: record {wrong} has the label {records[wrong, 0]}; CIFAR-10's go from 0 to {len(_CLASSES) - 1}"
-        )
+        raise StepError(f"{file}: record {wrong} has the label {records[wrong, 0]}; expected 0 to {len(_CLASSES) - 1}")
     return records

@@ -1,4 +1,4 @@
-"""IDX files, gzipped or not: MNIST, Fashion-MNIST, KMNIST, EMNIST and whatever else took over MNIST's format.
+"""IDX files, gzipped or not: MNIST, Fashion-MNIST, KMNIST, EMNIST and others in MNIST's format.
 
 The format is a magic number (two zero bytes, a type, the number of dimensions), each dimension as a big-endian
 32-bit integer, and the values: https://yann.lecun.org/exdb/mnist/ describes it.
@@ -22,20 +22,20 @@ from trainyard.steps.runtime.errors import StepError
 
 _UNSIGNED_BYTE = 0x08
 _FILE_NAME = re.compile(r"(?P<set>.*?)(?P<part>train|t10k|test)-(?P<kind>images|labels)[-.]idx\d-ubyte(\.gz)?")
-"""`train-images-idx3-ubyte.gz`, also with a dot before idx, and with the name of a set before it, as EMNIST has."""
+"""`train-images-idx3-ubyte.gz`, also with a dot before idx, and with a set's name before it, as in EMNIST."""
 _GZIP_WINDOW = 31  # zlib: the largest window, with gzip's header and checksum
 _CLASS_NAMES_FILE = "classes.txt"
 
 
 def open_source(settings: PrepareImages) -> ImageSource:
-    """The images and labels of the folder; its t10k or test files, where there are any, are the test set."""
+    """Return the images and labels in the folder; t10k or test files, if any, are the test set."""
     folder = settings.source
     assert folder is not None
     files = _find_files(folder)
     if ("train", "images") not in files:
         raise StepError(
-            f"{folder} holds no IDX images: train-images-idx3-ubyte and train-labels-idx1-ubyte are looked for, "
-            "with .gz or without"
+            f"{folder} holds no IDX images: expected train-images-idx3-ubyte and train-labels-idx1-ubyte, "
+            "with or without .gz"
         )
     parts: dict[str, ImagePart] = {}
     shapes = {}
@@ -48,7 +48,7 @@ def open_source(settings: PrepareImages) -> ImageSource:
 
 
 def _find_files(folder: Path) -> dict[tuple[str, str], Path]:
-    """The file of each (part, kind); of a file and its gzipped twin, the plain one."""
+    """Return the file of each (part, kind); where a file exists both plain and gzipped, the plain one."""
     found: dict[tuple[str, str], Path] = {}
     sets = set()
     for file in sorted(folder.iterdir(), key=lambda file: (file.suffix == ".gz", file.name)):
@@ -58,14 +58,14 @@ def _find_files(folder: Path) -> dict[tuple[str, str], Path]:
             found.setdefault((part, match["kind"]), file)
     if len(sets) > 1:
         names = ", ".join(sorted(name or "(unnamed)" for name in sets))
-        raise StepError(f"{folder} holds several sets of IDX files: {names}; leave one in the folder")
+        raise StepError(f"{folder} holds several sets of IDX files: {names}; keep only one in the folder")
     return found
 
 
 def _read_part(folder: Path, files: dict[tuple[str, str], Path], part: str) -> tuple[ImagePart, tuple[int, int, int]]:
     for kind in ("images", "labels"):
         if (part, kind) not in files:
-            raise StepError(f"{folder}: the {kind} of the {part} part are missing; there is {_names(files, part)}")
+            raise StepError(f"{folder}: the {kind} of the {part} part are missing; found only {_names(files, part)}")
     images = read_idx(files[part, "images"], dimensions=3)
     labels = read_idx(files[part, "labels"], dimensions=1).astype(np.int64)
     if len(images) != len(labels):
@@ -83,7 +83,7 @@ def _names(files: dict[tuple[str, str], Path], part: str) -> str:
 
 
 def _class_names(folder: Path, parts: dict[str, ImagePart]) -> list[str]:
-    """The lines of classes.txt where the folder has one (Fashion-MNIST's names are in no IDX file), else numbers."""
+    """Return the lines of classes.txt if the folder has one (IDX files hold no class names), else numbers."""
     count = 1 + max(int(part.labels.max()) for part in parts.values())
     file = folder / _CLASS_NAMES_FILE
     if not file.is_file():
@@ -95,7 +95,7 @@ def _class_names(folder: Path, parts: dict[str, ImagePart]) -> list[str]:
 
 
 def read_idx(file: Path, dimensions: int) -> npt.NDArray[Any]:
-    """Read one IDX file of unsigned bytes. StepError says what the file has and what it should have."""
+    """Return the array in an IDX file of unsigned bytes. Raise StepError with what was expected and what was found."""
     data = _read_bytes(file)
     magic = bytes((0, 0, _UNSIGNED_BYTE, dimensions))
     if data[:4] != magic:
@@ -121,7 +121,7 @@ def _read_bytes(file: Path) -> bytes:
     try:
         decompressed = decompressor.decompress(file.read_bytes())
     except zlib.error as failure:
-        raise StepError(f"{file} is not a sound gzip file: {failure}") from None
+        raise StepError(f"{file} is not a valid gzip file: {failure}") from None
     if not decompressor.eof:
         raise StepError(
             f"{file} is truncated: its gzip stream ends early; {_expected(decompressed)}found {len(decompressed)}"
@@ -130,7 +130,7 @@ def _read_bytes(file: Path) -> bytes:
 
 
 def _expected(start_of_file: bytes) -> str:
-    """What the header of a truncated file, where it came through, lets one expect."""
+    """Return how many bytes a truncated file's header promises, as words, if the header is complete."""
     dimensions = start_of_file[3] if len(start_of_file) > 3 else 0
     header_bytes = 4 + 4 * dimensions
     if not dimensions or len(start_of_file) < header_bytes:

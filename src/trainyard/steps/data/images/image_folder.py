@@ -1,8 +1,8 @@
 """A folder of PNG and JPEG files per class, decoded by Pillow in several processes.
 
 `source/CLASS/…png`, or `source/train/CLASS/…png` with `validation` (or `val`) and `test` beside it. Headers are
-read first, so that what is wrong about sizes is known before anything is written. The result does not depend on the
-number of processes: blocks are cut by position and taken in order.
+read first, so that mismatched sizes are reported before anything is written. The result does not depend on the number
+of processes: blocks are cut by position and taken in order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SIXTEEN_BIT_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})
 _GREY_MODES = frozenset({"1", "L", "LA"}) | _SIXTEEN_BIT_MODES
 _EXIF_ORIENTATION = 0x0112
 _UPRIGHT = 1
-_ORIENTATIONS_ON_THEIR_SIDE = frozenset({5, 6, 7, 8})
+_ORIENTATIONS_TURNED_SIDEWAYS = frozenset({5, 6, 7, 8})
 _BLOCK_FILES = 64
 _FEWEST_FILES_FOR_PROCESSES = 512
 """Below this, starting processes costs more than they save."""
@@ -41,7 +41,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class _Header:
-    """What an image file says of itself; `problem` is set when it cannot be read."""
+    """An image file's header; `problem` is set when it cannot be read."""
 
     size: tuple[int, int] = (0, 0)
     is_grey: bool = True
@@ -55,7 +55,7 @@ class _LabelledFiles:
 
 
 def open_source(settings: PrepareImages) -> ImageSource:
-    """The images below the source folder, scaled to --image-size where that is given."""
+    """Return the images below the source folder, scaled to --image-size if that is given."""
     folder = settings.source
     assert folder is not None
     part_folders = _part_folders(folder)
@@ -85,7 +85,7 @@ def open_source(settings: PrepareImages) -> ImageSource:
 
 
 def _part_folders(folder: Path) -> dict[str, Path]:
-    """The source's own parts where it has a folder `train`; else all of it is one part."""
+    """Return the folders train, validation and test of the source if it has them, else the source as one part."""
     if not (folder / "train").is_dir() or not any(child.is_dir() for child in (folder / "train").iterdir()):
         return {"train": folder}
     found: dict[str, Path] = {}
@@ -102,7 +102,7 @@ def _part_folders(folder: Path) -> dict[str, Path]:
 def _class_names(folder: Path) -> list[str]:
     names = sorted(child.name for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
     if not names:
-        raise StepError(f"{folder} holds no images: one folder of PNG or JPEG files per class is looked for")
+        raise StepError(f"{folder} holds no images: expected one folder of PNG or JPEG files per class")
     return names
 
 
@@ -110,7 +110,7 @@ def _list_part(folder: Path, classes: list[str]) -> _LabelledFiles:
     found_classes = _class_names(folder)
     unknown = [name for name in found_classes if name not in classes]
     if unknown:
-        raise StepError(f"{folder} has classes that the training part has not: {', '.join(unknown)}")
+        raise StepError(f"{folder} has classes that the training part lacks: {', '.join(unknown)}")
     files: list[Path] = []
     labels: list[int] = []
     ignored = 0
@@ -118,12 +118,12 @@ def _list_part(folder: Path, classes: list[str]) -> _LabelledFiles:
         others = [file for file in sorted((folder / name).rglob("*")) if file.is_file()]
         of_class = [file for file in others if file.suffix.lower() in _SUFFIXES]
         if not of_class:
-            raise StepError(f"{folder / name} holds no PNG or JPEG file: a class without images")
+            raise StepError(f"{folder / name} holds no PNG or JPEG file: the class has no images")
         ignored += len(others) - len(of_class)
         files += of_class
         labels += [classes.index(name)] * len(of_class)
     if ignored:
-        print(f"ignored {ignored} files in {folder} that are neither .png nor .jpg nor .jpeg", flush=True)
+        print(f"ignored {ignored} files in {folder} that are not .png, .jpg or .jpeg", flush=True)
     return _LabelledFiles(files, np.array(labels, dtype=np.int64))
 
 
@@ -133,19 +133,19 @@ def _without_undecodable(part: _LabelledFiles, headers: dict[Path, _Header]) -> 
 
 
 def _report_undecodable(problems: dict[Path, str | None], total: int, settings: PrepareImages) -> None:
-    """Name and count what cannot be decoded; StepError unless it may be skipped."""
+    """Report the files that cannot be decoded. Raise StepError unless they may be skipped."""
     if not problems:
         return
     named = "; ".join(f"{file} ({problem})" for file, problem in list(problems.items())[:_NAMED_AT_MOST])
     more = f"; and {len(problems) - _NAMED_AT_MOST} more" if len(problems) > _NAMED_AT_MOST else ""
     message = f"{len(problems)} of {total} images cannot be decoded: {named}{more}"
     if not settings.skip_undecodable:
-        raise StepError(f"{message}. --skip-undecodable true leaves them out.")
+        raise StepError(f"{message}; set --skip-undecodable true to leave them out")
     print(f"skipped: {message}", flush=True)
 
 
 def _common_size(headers: dict[Path, _Header], image_size: int | None) -> tuple[int, int]:
-    """Height and width of all images, which must agree unless they are scaled."""
+    """Return the height and width of all images, which must be equal unless the images are scaled."""
     if image_size is not None:
         return image_size, image_size
     first_file, first = next(iter(headers.items()))
@@ -175,7 +175,7 @@ def _image_part(files: _LabelledFiles, decoder: _Decoder, workers: int, settings
 def _in_blocks(
     work: Callable[[list[Path]], Result], files: list[Path], workers: int
 ) -> Iterator[tuple[list[Path], Result]]:
-    """Apply `work` to blocks of files, in order; in several processes when there is enough of it."""
+    """Yield blocks of files with what `work` returns for them, in order; in several processes if there are enough."""
     blocks = [files[start : start + _BLOCK_FILES] for start in range(0, len(files), _BLOCK_FILES)]
     if workers == 1 or len(files) < _FEWEST_FILES_FOR_PROCESSES:
         yield from ((block, work(block)) for block in blocks)
@@ -193,7 +193,7 @@ def _read_header(file: Path) -> _Header:
     try:
         with Image.open(file) as image:
             width, height = image.size
-            if _orientation(image) in _ORIENTATIONS_ON_THEIR_SIDE:
+            if _orientation(image) in _ORIENTATIONS_TURNED_SIDEWAYS:
                 width, height = height, width
             return _Header((width, height), image.mode in _GREY_MODES)
     except Exception as failure:  # Pillow's decoders raise all kinds of exceptions for broken files
@@ -201,13 +201,13 @@ def _read_header(file: Path) -> _Header:
 
 
 def _orientation(image: Image.Image) -> int:
-    """How the camera was held. Asking a PNG without such data would decode all of it to look behind its pixels."""
+    """Return the EXIF orientation, if there is one: asking a PNG without it would decode all of the PNG's pixels."""
     return int(image.getexif().get(_EXIF_ORIENTATION, _UPRIGHT)) if "exif" in image.info else _UPRIGHT
 
 
 @dataclass(frozen=True)
 class _Decoder:
-    """Decodes a block of files into one array; files that cannot be decoded are left out and named."""
+    """Decodes a block of files into one array; returns the files that cannot be decoded with the reason of each."""
 
     channels: int
     height: int
@@ -233,14 +233,14 @@ class _Decoder:
             upright = opened if _orientation(opened) == _UPRIGHT else ImageOps.exif_transpose(opened)
             image = _eight_bit(upright).convert("L" if self.channels == 1 else "RGB")
             if self.scale and image.size != (self.width, self.height):
-                # The shorter side decides, and the middle is kept: scaling both sides apart would distort shapes.
+                # Scale by the shorter side and crop to the centre: scaling each side separately would distort shapes.
                 image = ImageOps.fit(image, (self.width, self.height), Image.Resampling.BICUBIC)
             pixels = np.asarray(image, dtype=np.uint8)
         return np.moveaxis(pixels.reshape(self.height, self.width, self.channels), 2, 0)
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
-    """An image of 16 bits per pixel with the upper 8 of them; Pillow would make all but the darkest white."""
+    """Return the upper 8 bits of a 16-bit image; Pillow would clip all but the darkest pixels to white."""
     from PIL import Image
 
     if image.mode not in _SIXTEEN_BIT_MODES:
@@ -249,5 +249,5 @@ def _eight_bit(image: Image.Image) -> Image.Image:
 
 
 def _reason(failure: Exception) -> str:
-    """Why a file cannot be decoded, without the file's name, which the message has already."""
+    """Return why a file cannot be decoded, without the file's name, which the message already has."""
     return str(failure).split(" '")[0].split(": '")[0] or type(failure).__name__

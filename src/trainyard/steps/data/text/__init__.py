@@ -1,4 +1,4 @@
-"""Where text comes from: one module per format, each giving the same thing, files that are read in blocks."""
+"""Text: one module per format, each returning files that are read in blocks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from trainyard.steps.data.text.compression import COMPRESSIONS, compression_of
 from trainyard.steps.data.text.json_lines import JsonLinesFile
 from trainyard.steps.data.text.parquet import ParquetFile
 from trainyard.steps.data.text.plain_text import PlainTextFile
-from trainyard.steps.data.text.python_topics import PythonTopics
-from trainyard.steps.data.text.source import TextFile, TextSource, first_names
+from trainyard.steps.data.text.source import BLOCK_BYTES, RowsBlock, TextFile, TextSource, first_names
 from trainyard.steps.runtime.errors import StepError
 
 _FORMATS: dict[str, Callable[[Path, str, str], TextFile]] = {
@@ -21,13 +20,13 @@ _FORMATS: dict[str, Callable[[Path, str, str], TextFile]] = {
     ".jsonl": JsonLinesFile,
     ".parquet": ParquetFile,
 }
-"""How each kind of file is opened: by its path, its documents' name, and the field that holds the text."""
+"""How each kind of file is opened: with its path, the name of its documents, and the field that holds the text."""
 
 
 def open_source(settings: PrepareText) -> tuple[TextSource, list[str]]:
-    """The text that the settings name, and what in its folder was passed over: what is hidden, or no text.
+    """Return the text that the settings name, and the files in its folder that are skipped: hidden, or not text.
 
-    StepError when there is no text at all.
+    Raise StepError when there is no text.
     """
     folder = settings.source
     if folder is None:
@@ -35,7 +34,7 @@ def open_source(settings: PrepareText) -> tuple[TextSource, list[str]]:
     if not folder.is_dir():
         raise StepError(f"--source {folder} is not a folder")
     files: list[TextFile] = []
-    passed_over: list[str] = []
+    skipped: list[str] = []
     for path in sorted(_below(folder, frozenset()), key=Path.as_posix):
         relative = PurePosixPath(path.relative_to(folder).as_posix())
         name = relative.with_suffix("") if compression_of(path) else relative
@@ -43,16 +42,18 @@ def open_source(settings: PrepareText) -> tuple[TextSource, list[str]]:
         if open_file is not None and path.is_file() and not path.name.startswith("."):
             files.append(open_file(path, str(name), settings.text_field))
         else:
-            passed_over.append(str(relative))
+            skipped.append(str(relative))
     if not files:
-        kinds = " ".join(_FORMATS)
-        there = f"there is {first_names(passed_over)}" if passed_over else "it is empty"
-        raise StepError(f"--source {folder} has no text: {kinds} are read, also as {' '.join(COMPRESSIONS)}; {there}")
-    return TextSource(files, str(folder)), passed_over
+        found = f"found only {first_names(skipped)}" if skipped else "the folder is empty"
+        raise StepError(
+            f"--source {folder} holds no text: expected {' '.join(_FORMATS)}, "
+            f"plain or as {' '.join(COMPRESSIONS)}; {found}"
+        )
+    return TextSource(files, str(folder)), skipped
 
 
 def _below(folder: Path, folders_above: frozenset[str]) -> Iterator[Path]:
-    """What lies in a folder and the folders below it, links followed; of what is hidden, no more than itself."""
+    """Yield the files in a folder and its subfolders, following links. Hidden folders are yielded but not entered."""
     folders_above |= {os.path.realpath(folder)}
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -61,3 +62,36 @@ def _below(folder: Path, folders_above: frozenset[str]) -> Iterator[Path]:
                 yield from _below(Path(entry.path), folders_above)
             else:
                 yield Path(entry.path)
+
+
+class PythonTopics(TextFile):
+    """The documentation that comes with Python: half a megabyte of English, so that the first run needs no data.
+
+    It is what `help("topics")` shows, from the module `pydoc_data.topics`, and varies a little with Python's version.
+    Each topic is a document.
+    """
+
+    name = "pydoc_data.topics"
+
+    def __init__(self) -> None:
+        try:
+            from pydoc_data.topics import topics
+        except ImportError as failure:
+            raise StepError(
+                f"this Python comes without documentation ({failure}); give your own text by --source"
+            ) from None
+        self._topics = sorted((f"{self.name}:{name}", text.encode()) for name, text in topics.items())
+        self.size_bytes = sum(len(text) for _, text in self._topics)
+
+    def blocks(self) -> Iterator[RowsBlock]:
+        """Yield topics by name, as many as make a block."""
+        waiting: list[tuple[str, bytes]] = []
+        waiting_bytes = 0
+        for name, text in self._topics:
+            waiting.append((name, text))
+            waiting_bytes += len(text)
+            if waiting_bytes >= BLOCK_BYTES:
+                yield RowsBlock(self.name, waiting_bytes, tuple(waiting))
+                waiting, waiting_bytes = [], 0
+        if waiting:
+            yield RowsBlock(self.name, waiting_bytes, tuple(waiting))

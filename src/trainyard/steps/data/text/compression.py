@@ -1,4 +1,4 @@
-"""Files as they are, or compressed by gzip or Zstandard, read as a stream of stretches."""
+"""Reading files, plain or compressed with gzip or Zstandard, as a stream of chunks."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from trainyard.steps.runtime.errors import StepError
 COMPRESSIONS = (".gz", ".zst")
 _READ_BYTES = 1 << 18
 _ZSTD_READ_BYTES = 1 << 12
-"""Little at a time: a few bytes can stand for 128 kB of text, and what comes of one read lies in memory."""
+"""Small, because a few bytes can expand to 128 kB of text, and the result of one read lies in memory."""
 
 _ZSTD_LARGEST_WINDOW_BYTES = 1 << 31
-"""As `zstd --long=31` makes at most."""
+"""The largest that `zstd --long=31` writes."""
 
 
 def compression_of(path: Path) -> str | None:
-    """How a file is compressed, as the ending of its name says; None for one that is as it is."""
+    """Return the ending that says how a file is compressed, or None for a plain file."""
     ending = path.suffix.lower()
     return ending if ending in COMPRESSIONS else None
 
 
-def stretches(path: Path) -> Iterator[tuple[bytes, int]]:
-    """Successive stretches of a file's content, each with how many bytes of the file were read for it.
+def chunks(path: Path) -> Iterator[tuple[bytes, int]]:
+    """Yield successive chunks of a file's content, each with the number of bytes of the file read for it.
 
-    StepError for compressed data that is broken or cut off.
+    Raise StepError for compressed data that is corrupt or truncated.
     """
     with path.open("rb") as raw:
         try:
@@ -40,7 +40,7 @@ def stretches(path: Path) -> Iterator[tuple[bytes, int]]:
                 while data := raw.read(_READ_BYTES):
                     yield data, len(data)
         except (gzip.BadGzipFile, EOFError, zlib.error) as failure:
-            raise StepError(f"{path} is not sound gzip data: {failure}") from None
+            raise StepError(f"{path} is not valid gzip data: {failure}") from None
 
 
 def _from_gzip(raw: IO[bytes]) -> Iterator[tuple[bytes, int]]:
@@ -68,6 +68,6 @@ def _from_zstd(raw: IO[bytes], path: Path) -> Iterator[tuple[bytes, int]]:
                 data, read = frame.unused_data if frame.eof else b"", 0
                 frame = None if frame.eof else frame
     except zstandard.ZstdError as failure:
-        raise StepError(f"{path} is not sound Zstandard data: {failure}") from None
+        raise StepError(f"{path} is not valid Zstandard data: {failure}") from None
     if frame is not None:
-        raise StepError(f"{path} is not sound Zstandard data: it ends in the middle")
+        raise StepError(f"{path} is not valid Zstandard data: it ends in the middle")

@@ -1,4 +1,4 @@
-"""Files with a JSON object per line, each a document: .jsonl."""
+"""Files with one JSON object per line, each a document: .jsonl."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from trainyard.steps.data.text.compression import stretches
+from trainyard.steps.data.text.compression import chunks
 from trainyard.steps.data.text.source import (
     BLOCK_BYTES,
     Block,
@@ -23,7 +23,7 @@ from trainyard.steps.data.text.source import (
 from trainyard.steps.runtime.errors import StepError
 
 _LONGEST_LINE_BYTES = 1 << 28
-"""A line must be read as a whole before it means anything."""
+"""A line can only be parsed as a whole."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class JsonLinesBlock(Block):
     text_field: str
 
     def pieces(self, *, replace_undecodable: bool) -> Iterator[Piece]:
-        """Pieces of one document after the other; lines without text have none."""
+        """Yield the pieces of one document after the other; lines without text have none."""
         for number, line in enumerate(self.data.split(b"\n"), start=self.first_line):
             if line and not line.isspace():
                 place = f"{self.file}:{number}"
@@ -49,9 +49,9 @@ class JsonLinesBlock(Block):
                 )
 
     def _text(self, line: bytes, place: str) -> bytes:
-        """The line's text, with whatever in it is not UTF-8."""
+        """Return the line's text, including bytes that are not UTF-8."""
         try:
-            # Numbers as floats, whose digits have no limit: no number is wanted here.
+            # Integers are parsed as floats, which have no limit on digits: no number is needed here.
             found = json.loads(line.decode("utf-8", errors="surrogateescape"), parse_int=float)
         except (json.JSONDecodeError, RecursionError) as failure:
             raise StepError(f"{place} is not valid JSON: {failure}") from None
@@ -61,24 +61,24 @@ class JsonLinesBlock(Block):
             raise StepError(f"{place}: {missing_field(self.text_field, list(found))}")
         text = found[self.text_field]
         if not isinstance(text, str | None):
-            raise StepError(f"{place}: the field {self.text_field!r} holds no text but {json.dumps(text)[:60]}")
+            raise StepError(f"{place}: the field {self.text_field!r} is not text: {json.dumps(text)[:60]}")
         return utf8_as_it_was(text or "")
 
 
 def _line(place: str, _offset: int) -> str:
-    """A line says where a mistake is; its bytes are those of JSON."""
+    """Return the line: an offset into the text is not one into the line's JSON."""
     return place
 
 
 def missing_field(name: str, known: list[str]) -> str:
-    """What to say when there is no field of that name."""
+    """Return the message for a field that does not exist."""
     close = difflib.get_close_matches(name, known, n=1)
     meant = f"; did you mean --text-field {close[0]}?" if close else ""
-    return f"there is no field {name!r} (--text-field); there is {first_names(known) or 'none'}{meant}"
+    return f"no field {name!r} (--text-field); found {first_names(known) or 'none'}{meant}"
 
 
 class JsonLinesFile(TextFile):
-    """A file of JSON objects, as it is or compressed."""
+    """A file of JSON objects, plain or compressed."""
 
     def __init__(self, path: Path, name: str, text_field: str) -> None:
         self._path, self._text_field = path, text_field
@@ -86,9 +86,9 @@ class JsonLinesFile(TextFile):
         self.size_bytes = path.stat().st_size
 
     def blocks(self) -> Iterator[JsonLinesBlock]:
-        """As many whole lines as make a block."""
+        """Yield as many whole lines as make a block."""
         waiting, line, source_bytes = bytearray(), 1, 0
-        for data, read in stretches(self._path):
+        for data, read in chunks(self._path):
             waiting += data
             source_bytes += read
             end = waiting.rfind(b"\n", max(0, len(waiting) - len(data))) + 1

@@ -1,4 +1,4 @@
-"""Tables with a document per row: .parquet."""
+"""Tables with one document per row: .parquet."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from trainyard.steps.data.text.compression import compression_of, stretches
+from trainyard.steps.data.text.compression import chunks, compression_of
 from trainyard.steps.data.text.json_lines import missing_field
-from trainyard.steps.data.text.rows import RowsBlock
-from trainyard.steps.data.text.source import BLOCK_BYTES, TextFile
+from trainyard.steps.data.text.source import BLOCK_BYTES, RowsBlock, TextFile
 from trainyard.steps.runtime.errors import StepError
 
 _MOST_ROWS = 4096
 
 
 class ParquetFile(TextFile):
-    """A table, as it is or compressed as a whole."""
+    """A table, plain or compressed as a whole."""
 
     def __init__(self, path: Path, name: str, text_field: str) -> None:
         self._path, self._text_field = path, text_field
@@ -26,7 +25,7 @@ class ParquetFile(TextFile):
         self.size_bytes = path.stat().st_size
 
     def blocks(self) -> Iterator[RowsBlock]:
-        """As many rows as make a block. Only the column with the text is read."""
+        """Yield as many rows as make a block, reading only the column with the text."""
         try:
             import pyarrow
             from pyarrow import parquet
@@ -49,11 +48,11 @@ class ParquetFile(TextFile):
                     yield RowsBlock(str(self._path), round(per_row_bytes * batch.num_rows), texts)
                     row += batch.num_rows
         except pyarrow.ArrowException as failure:
-            raise StepError(f"{self._path} is not a sound parquet file: {_first_line(failure)}") from None
+            raise StepError(f"{self._path} is not a valid parquet file: {_first_line(failure)}") from None
         except OSError as failure:
             if failure.errno is not None:
                 raise
-            raise StepError(f"{self._path} is not a sound parquet file: {_first_line(failure)}") from None
+            raise StepError(f"{self._path} is not a valid parquet file: {_first_line(failure)}") from None
 
     def _require_text(self, schema: Any) -> None:
         import pyarrow
@@ -64,25 +63,25 @@ class ParquetFile(TextFile):
         kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
         known = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view", "null")
         if str(kind) not in known:
-            raise StepError(f"{self._path}: the column {self._text_field!r} holds no text but {kind}")
+            raise StepError(f"{self._path}: the column {self._text_field!r} is not text: {kind}")
 
 
 @contextmanager
 def _seekable(path: Path) -> Iterator[IO[bytes]]:
-    """The file itself; or, when it is compressed, its content in a temporary file: a table is not read forwards."""
+    """Open the file; if it is compressed, a temporary file with its content, as a table is not read forwards."""
     if compression_of(path) is None:
         with path.open("rb") as stream:
             yield stream
         return
     with tempfile.TemporaryFile() as stream:
-        for data, _ in stretches(path):
+        for data, _ in chunks(path):
             stream.write(data)
         stream.seek(0)
         yield stream
 
 
 def _rows_per_block(table: Any, column: str) -> int:
-    """Rows whose text makes about a block, by what the file says of the column's size."""
+    """Return how many rows hold about a block of text, by the column's size in the file's metadata."""
     sizes = [
         chunk.total_uncompressed_size
         for group in range(table.metadata.num_row_groups)
@@ -94,7 +93,7 @@ def _rows_per_block(table: Any, column: str) -> int:
 
 
 def _as_bytes(column: Any) -> list[bytes | None]:
-    """The texts as they lie in the file: what is not UTF-8 in them is found where all text is decoded."""
+    """Return the texts as stored: bytes that are not UTF-8 are found where all text is decoded."""
     import pyarrow
 
     texts: list[bytes | None] = column.cast(pyarrow.large_binary()).to_pylist()

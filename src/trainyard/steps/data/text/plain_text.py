@@ -6,24 +6,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.steps.data.text.compression import stretches
-from trainyard.steps.data.text.cutting import cut_before
+from trainyard.steps.data.text.compression import chunks
 from trainyard.steps.data.text.source import (
     BLOCK_BYTES,
     Block,
     Piece,
     TextFile,
+    cut_before,
     document_pieces,
     without_byte_order_mark,
 )
 
 _MAY_BE_EMPTY_BYTES = 512
-"""A compressed file without any text has a header still, with its name in it."""
+"""A compressed file without text still has a header, with its name in it."""
 
 
 @dataclass(frozen=True)
 class TextBlock(Block):
-    """A stretch of a document that is a file of its own."""
+    """A part of a file that is one document."""
 
     document: str
     data: bytes
@@ -31,7 +31,7 @@ class TextBlock(Block):
     ends_document: bool
 
     def pieces(self, *, replace_undecodable: bool) -> Iterator[Piece]:
-        """Pieces of the one document."""
+        """Yield the pieces of the document."""
         yield from document_pieces(
             self.document,
             self.data,
@@ -42,7 +42,7 @@ class TextBlock(Block):
 
 
 class PlainTextFile(TextFile):
-    """A file of text, as it is or compressed."""
+    """A file of text, plain or compressed."""
 
     def __init__(self, path: Path, name: str) -> None:
         self._path = path
@@ -50,16 +50,16 @@ class PlainTextFile(TextFile):
         self.size_bytes = path.stat().st_size
 
     def documents(self) -> Iterator[str]:
-        """Itself, unless it is empty."""
+        """Yield the file's own name, unless the file is empty."""
         if self.size_bytes > _MAY_BE_EMPTY_BYTES:
             yield self.name
         else:
             yield from super().documents()
 
     def blocks(self) -> Iterator[TextBlock]:
-        """Stretches of equal length, cut between words; the last one is known to be the last."""
+        """Yield blocks of about equal length, cut between words; the last one ends the document."""
         waiting, offset, source_bytes = b"", 0, 0
-        for data, read in stretches(self._path):
+        for data, read in chunks(self._path):
             waiting += data
             source_bytes += read
             start = 0

@@ -1,18 +1,28 @@
-"""What every format of text gives: files, read forwards in blocks that say how to find the documents in them."""
+"""What every text format returns: files, read forwards in blocks, and the pieces of documents found in a block."""
 
 from __future__ import annotations
 
 import codecs
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from trainyard.steps.data.text.cutting import pieces
 from trainyard.steps.runtime.errors import StepError
 
 BLOCK_BYTES = 1 << 18
-"""About how much text is handed to a process at once; with the number of processes, it bounds the memory needed."""
+"""About how much text is handed to a process at a time; with the number of processes, it bounds the memory needed."""
+
+PIECE_BYTES = 1 << 15
+"""Longer texts are tokenized more slowly, and take memory for every token."""
+
+_LOOK_BACK_BYTES = 1 << 12
+_SAFE_CUT = re.compile(rb"[A-Za-z0-9\x80-\xff](?=[ \n][A-Za-z\x80-\xff])")
+"""Before a single space or newline between words: byte-level tokenizers begin a new word there in any case."""
+
+_MOST_CONTINUATION_BYTES = 3
 
 _OTHER_BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32",
@@ -20,15 +30,15 @@ _OTHER_BYTE_ORDER_MARKS = {
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
-"""In this order: one begins as another does."""
+"""In this order, because one mark is the beginning of another."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of one document, short enough to be tokenised at once."""
+    """A part of one document, short enough to be tokenized at once."""
 
     document: str
-    """What the document is called: the same name at every reading, whatever reads it."""
+    """The document's name, the same at every reading."""
 
     text: str
     text_bytes: int
@@ -40,30 +50,49 @@ class Piece:
 
 @dataclass(frozen=True)
 class Block(ABC):
-    """A stretch of one file on its way to the process that takes the documents out of it. Pickles."""
+    """A part of one file, sent to the process that takes the documents out of it. Picklable."""
 
     file: str
     source_bytes: int
-    """How far the file was read for it, as it lies on disk: for progress."""
+    """How many bytes of the file on disk were read for it, for progress."""
 
     @abstractmethod
     def pieces(self, *, replace_undecodable: bool) -> Iterator[Piece]:
-        """The documents' pieces, in order. StepError names the file and the place of what is wrong."""
+        """Yield the documents' pieces, in order. Raise StepError with the file and the place of an error."""
+
+
+@dataclass(frozen=True)
+class RowsBlock(Block):
+    """Some whole documents."""
+
+    texts: tuple[tuple[str, bytes], ...]
+    """Name and text of each."""
+
+    def pieces(self, *, replace_undecodable: bool) -> Iterator[Piece]:
+        """Yield the pieces of one document after the other."""
+        for name, text in self.texts:
+            yield from document_pieces(
+                name,
+                text,
+                partial("{0}, document {1}, byte {2}".format, self.file, name),
+                ends_document=True,
+                replace_undecodable=replace_undecodable,
+            )
 
 
 class TextFile(ABC):
-    """One file of text. Its name is relative to the source's folder and never says how the file is compressed."""
+    """One file of text. Its name is relative to the source's folder, without the ending of a compression."""
 
     name: str
     size_bytes: int
-    """On disk: what is shared out among ranks."""
+    """On disk: what is divided among ranks."""
 
     @abstractmethod
     def blocks(self) -> Iterator[Block]:
-        """The file from its beginning to its end, in order, never held as a whole."""
+        """Yield the file from its beginning to its end, never holding all of it."""
 
     def documents(self) -> Iterator[str]:
-        """The names of its documents; reads as far as it is asked to."""
+        """Yield the names of its documents, reading only as far as needed."""
         for block in self.blocks():
             for piece in block.pieces(replace_undecodable=True):
                 if piece.ends_document:
@@ -72,23 +101,48 @@ class TextFile(ABC):
 
 @dataclass(frozen=True)
 class TextSource:
-    """Text files in the order in which their documents follow one another."""
+    """Text files, in the order of their documents."""
 
     files: list[TextFile]
-    described: str
+    description: str
     """What it is, for messages."""
 
 
 def document_pieces(
     document: str, data: bytes, place: Callable[[int], str], *, ends_document: bool, replace_undecodable: bool
 ) -> Iterator[Piece]:
-    """The pieces of one document's text, or of a stretch of it.
+    """Yield the pieces of one document's text, or of a part of it.
 
-    StepError where it is not UTF-8; `place` tells where in the source a byte of `data` lies.
+    Raise StepError where the text is not UTF-8; `place` says where in the source a byte of `data` lies.
     """
     for start, stop in pieces(data):
         text, replaced = _decode(data[start:stop], start, place, replace_undecodable)
         yield Piece(document, text, stop - start, replaced, ends_document and stop == len(data))
+
+
+def pieces(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of successive pieces of UTF-8 text, each at most PIECE_BYTES long; none if there is no text."""
+    start = 0
+    while start < len(data):
+        stop = cut_before(data, start, start + PIECE_BYTES)
+        yield start, stop
+        start = stop
+
+
+def cut_before(data: bytes, start: int, limit: int) -> int:
+    """Return where to cut between `start` and `limit`, or the text's end if that comes first.
+
+    The cut is between two words near the limit if possible, else at the limit, but never inside a character.
+    """
+    if limit >= len(data):
+        return len(data)
+    safe = [found.end() for found in _SAFE_CUT.finditer(data, max(start, limit - _LOOK_BACK_BYTES), limit)]
+    if safe:
+        return safe[-1]
+    for stop in range(limit, max(start, limit - _MOST_CONTINUATION_BYTES - 1), -1):
+        if data[stop] & 0xC0 != 0x80:
+            return stop
+    return limit
 
 
 def _decode(data: bytes, start: int, place: Callable[[int], str], replace_undecodable: bool) -> tuple[str, int]:
@@ -100,23 +154,22 @@ def _decode(data: bytes, start: int, place: Callable[[int], str], replace_undeco
             return text, text.count("\ufffd") - data.count("\ufffd".encode())
         raise StepError(
             f"{place(start + failure.start)}: the byte 0x{data[failure.start]:02x} is not UTF-8 "
-            f"({failure.reason}); --replace-undecodable puts U+FFFD there"
+            f"({failure.reason}); --replace-undecodable true puts U+FFFD there"
         ) from None
 
 
 def without_byte_order_mark(beginning: bytes, path: Path) -> bytes:
-    """The beginning of a file of text without UTF-8's mark. StepError for a file that is marked as UTF-16 or UTF-32."""
+    """Return the beginning of a text file without UTF-8's mark. Raise StepError for one marked as UTF-16 or UTF-32."""
     for mark, encoding in _OTHER_BYTE_ORDER_MARKS.items():
         if beginning.startswith(mark):
-            raise StepError(
-                f"{path} is {encoding}, where UTF-8 is read: `iconv -f {encoding} -t UTF-8` turns it into that"
-            )
+            raise StepError(f"{path} is {encoding}, expected UTF-8; convert it with `iconv -f {encoding} -t UTF-8`")
     return beginning.removeprefix(codecs.BOM_UTF8)
 
 
 def utf8_as_it_was(text: str) -> bytes:
-    """Text decoded with `surrogateescape` as the bytes it came from; and the half of a surrogate pair, which JSON can
-    escape, as bytes that are not UTF-8.
+    """Return the bytes that a text decoded with `surrogateescape` came from.
+
+    Half of a surrogate pair, which JSON can escape, becomes bytes that are not UTF-8.
     """
     try:
         return text.encode("utf-8", errors="surrogateescape")
@@ -125,7 +178,7 @@ def utf8_as_it_was(text: str) -> bytes:
 
 
 def first_names(names: Iterable[str], most: int = 10) -> str:
-    """The first few names in a row, and how many more there are."""
+    """Return the first few names as a list in words, and how many more there are."""
     listed = list(names)
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more

@@ -1,4 +1,4 @@
-"""From blocks of text to tokens, split by split, in several processes."""
+"""Encoding blocks of text as tokens, by split, in several processes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _LEAST_BYTES_FOR_PROCESSES = 1 << 22
-"""Less text is tokenised sooner than processes start."""
+"""Less text is tokenized faster than processes start."""
 
 
 @dataclass(frozen=True)
-class EncodedStretch:
-    """What one block adds to one split."""
+class EncodedPart:
+    """The tokens that one block adds to one split."""
 
     tokens: npt.NDArray[Any]
     documents: int
@@ -34,19 +34,19 @@ class EncodedStretch:
 
 @dataclass(frozen=True)
 class EncodedBlock:
-    """What comes of one block; `replaced` counts characters that stand for bytes that were not UTF-8."""
+    """One block's tokens by split; `replaced` counts characters that stand for bytes that were not UTF-8."""
 
     file: str
-    stretches: dict[str, EncodedStretch]
+    parts: dict[str, EncodedPart]
     replaced: int
 
 
 @dataclass(frozen=True)
 class BlockEncoder:
-    """Takes the documents out of a block and encodes them, each with the end-of-text token behind it."""
+    """Encodes the documents in a block, each followed by the end-of-text token."""
 
     tokenizer_file: Path
-    """Read once in each process: a vocabulary is too large to send along with every block."""
+    """Read once in each process: a vocabulary is too large to send with every block."""
 
     end_of_text: int
     dtype: str
@@ -62,10 +62,10 @@ class BlockEncoder:
         by_split: dict[str, list[tuple[Piece, list[int]]]] = {}
         for piece, encoding in zip(pieces, encodings, strict=True):
             by_split.setdefault(self.rule.split_of(piece.document), []).append((piece, encoding.ids))
-        stretches = {split: self._stretch(encoded) for split, encoded in by_split.items()}
-        return EncodedBlock(block.file, stretches, sum(piece.replaced for piece in pieces))
+        parts = {split: self._part(encoded) for split, encoded in by_split.items()}
+        return EncodedBlock(block.file, parts, sum(piece.replaced for piece in pieces))
 
-    def _stretch(self, encoded: list[tuple[Piece, list[int]]]) -> EncodedStretch:
+    def _part(self, encoded: list[tuple[Piece, list[int]]]) -> EncodedPart:
         tokens = np.empty(sum(len(ids) + piece.ends_document for piece, ids in encoded), dtype=self.dtype)
         start = 0
         for piece, ids in encoded:
@@ -75,7 +75,7 @@ class BlockEncoder:
                 tokens[start] = self.end_of_text
                 start += 1
         pieces = [piece for piece, _ in encoded]
-        return EncodedStretch(
+        return EncodedPart(
             tokens, sum(piece.ends_document for piece in pieces), sum(piece.text_bytes for piece in pieces)
         )
 
@@ -83,15 +83,15 @@ class BlockEncoder:
 def encode_blocks(
     encoder: BlockEncoder, blocks: Iterable[Block], source_bytes: int, workers: int
 ) -> Iterator[tuple[Block, EncodedBlock]]:
-    """Each block with what comes of it, in order, whatever the number of processes."""
+    """Yield each block with its tokens, in order, whatever the number of processes."""
     if source_bytes < _LEAST_BYTES_FOR_PROCESSES:
         yield from ((block, encoder(block)) for block in blocks)
     else:
-        yield from in_processes(functools.partial(_encode_alone, encoder), blocks, workers, "tokenised text")
+        yield from in_processes(functools.partial(_encode_alone, encoder), blocks, workers, "tokenized text")
 
 
 def _encode_alone(encoder: BlockEncoder, block: Block) -> EncodedBlock:
-    """In a process of its own, next to others: the tokeniser's threads would only be in each other's way."""
+    """Encode in one of several processes, without the tokenizer's threads, which would compete with them."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     return encoder(block)
 

@@ -1,8 +1,8 @@
-"""From every rank's tokens to rows of equal length, in shards that are the same for any number of ranks.
+"""Packing every rank's tokens into rows of equal length, in shards that are the same for any number of ranks.
 
 A split's tokens form one stream: an end-of-text token, then the documents in the order of the files. Row i is
 stream[i·L : i·L + L + 1] with L the sequence length, so that each token but the first is predicted exactly once. What
-is left at the end makes a row filled up with padding; a training split leaves it out, so that its rows are equal.
+remains at the end makes a padded row; a training split leaves it out, so that all of its rows are full.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import torch
 import torch.distributed as dist
 
 from trainyard.foundation.os_errors import os_errors_name
-from trainyard.steps.data.dataset.manifest import Shard, Split
+from trainyard.steps.data.dataset.manifest import Split
+from trainyard.steps.data.dataset.shards import Shard
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.runtime.world import World
 
@@ -33,9 +34,9 @@ Tokens = npt.NDArray[Any]
 
 
 class TokenSpool:
-    """This rank's tokens, by split, on disk until all ranks know where theirs belong.
+    """This rank's tokens by split, kept on disk until all ranks know where theirs belong.
 
-    In files without a name: however this process ends, they are gone.
+    The files have no name, so they vanish however this process ends.
     """
 
     def __init__(self, folder: Path, dtype: str) -> None:
@@ -50,7 +51,7 @@ class TokenSpool:
         self.counts[split] += len(tokens)
 
     def read(self, split: str, start: int, stop: int) -> Tokens:
-        """The tokens at start…stop-1 of this rank's part of a split."""
+        """Return the tokens at start…stop-1 of this rank's part of a split."""
         file, token_bytes = self._files[split], self._dtype.itemsize
         with os_errors_name(self._folder):
             file.flush()
@@ -58,7 +59,7 @@ class TokenSpool:
         return np.frombuffer(bytearray(data), self._dtype)
 
     def empty(self, tokens: int) -> Tokens:
-        """Room for so many tokens."""
+        """Return an array for so many tokens."""
         return np.empty(tokens, dtype=self._dtype)
 
     def close(self) -> None:
@@ -69,7 +70,7 @@ class TokenSpool:
 
 @dataclass(frozen=True)
 class SplitRows:
-    """How one split's stream, `bounds` of which say where each rank's tokens begin and the last's end, makes rows."""
+    """How the stream of one split makes rows; `bounds` are where each rank's tokens begin, and the stream's end."""
 
     name: str
     bounds: tuple[int, ...]
@@ -78,29 +79,29 @@ class SplitRows:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the stream, its first one included."""
+        """The tokens of the stream, including the first."""
         return self.bounds[-1]
 
     @property
     def rows(self) -> int:
-        """Rows of the split."""
+        """The rows of the split."""
         whole, rest = divmod(max(0, self.tokens - 1), self.sequence_length)
         return whole + (rest > 0 and self.name != "train")
 
     @property
     def predicted_tokens(self) -> int:
-        """Tokens that some row predicts."""
+        """The tokens that are predicted in some row."""
         return min(self.rows * self.sequence_length, self.tokens - 1)
 
     def shards(self) -> Iterator[TokenShard]:
-        """The shards that hold the rows."""
+        """Yield the shards that hold the rows."""
         for number, first in enumerate(range(0, self.rows, self.shard_samples)):
             yield TokenShard(self, number, first, min(self.rows, first + self.shard_samples))
 
 
 @dataclass(frozen=True)
 class TokenShard:
-    """The rows first_row…stop_row-1 of a split. The rank that has its first token writes it."""
+    """The rows first_row…stop_row-1 of a split, written by the rank that has the first token."""
 
     split: SplitRows
     number: int
@@ -108,12 +109,12 @@ class TokenShard:
     stop_row: int
 
     def token_bounds(self, first_row: int, stop_row: int) -> tuple[int, int]:
-        """Which tokens of the stream the rows take."""
+        """Return the start and stop of the rows' tokens in the stream."""
         length = self.split.sequence_length
         return first_row * length, min(stop_row * length + 1, self.split.tokens)
 
     def parts(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Which ranks have the tokens start…stop-1: (rank, start, stop) in that rank's own count."""
+        """Return which ranks have the tokens start…stop-1, as (rank, start, stop) counted within that rank's tokens."""
         bounds = self.split.bounds
         return [
             (rank, max(start, bounds[rank]) - bounds[rank], min(stop, bounds[rank + 1]) - bounds[rank])
@@ -130,10 +131,10 @@ class TokenShard:
 def write_rows(
     spool: TokenSpool, splits: list[SplitRows], dataset: DatasetWriter, world: World, padding: int
 ) -> Mapping[str, Split]:
-    """Write all shards, every rank its own; gives the splits as the manifest says them.
+    """Write all shards, each rank its own, and return the splits for the manifest.
 
-    Shards that need several ranks' tokens come first and in one order everywhere: a rank that waits for another
-    then waits for one that does not wait for it. After that nobody waits for anyone.
+    Shards that need several ranks' tokens come first, in the same order on every rank, so that no two ranks wait for
+    each other. After them no rank waits for another.
     """
     shards = [shard for split in splits for shard in split.shards()]
     written = {
@@ -151,7 +152,7 @@ def write_rows(
 
 
 def _write_shard(shard: TokenShard, spool: TokenSpool, dataset: DatasetWriter, rank: int, padding: int) -> Shard | None:
-    """Write a shard, or send what the rank that writes it does not have."""
+    """Write a shard, or send this rank's tokens of it to the rank that writes it."""
     writer = shard.ranks[0]
     file = dataset.shard(shard.split.name, shard.number, TOKENS_ARRAY) if rank == writer else None
     length = shard.split.sequence_length
@@ -169,7 +170,7 @@ def _write_shard(shard: TokenShard, spool: TokenSpool, dataset: DatasetWriter, r
 
 
 def _rows(tokens: Tokens, length: int) -> Tokens:
-    """Rows of length + 1 that share their ends."""
+    """Return rows of length + 1; each begins with the last token of the one before."""
     return np.concatenate([tokens[:-1].reshape(-1, length), tokens[length::length, None]], axis=1)
 
 

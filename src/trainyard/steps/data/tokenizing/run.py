@@ -1,4 +1,4 @@
-"""From the settings to a dataset of tokens, over all ranks."""
+"""Making a dataset of tokens from the settings, on all ranks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from trainyard.steps.runtime.world import (
 
 @dataclass
 class Counts:
-    """What was found in the text, by split, and in which files bytes were replaced."""
+    """Counts of the text by split, and of replaced characters by file."""
 
     documents: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
     text_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
@@ -48,8 +48,8 @@ class Counts:
 
 
 def prepare_tokens(settings: PrepareText) -> int:
-    """Read, tokenise and pack the text. What can be checked without the other ranks is checked before they meet."""
-    source, passed_over = open_source(settings)
+    """Read, tokenize and pack the text, after checking all that can be checked without the other ranks."""
+    source, skipped = open_source(settings)
     given = None if settings.tokenizer is None else load_vocabulary(settings.tokenizer)
     variables = read_rank_variables(os.environ)
     require_writable([settings.prepared], variables.rank)
@@ -58,8 +58,8 @@ def prepare_tokens(settings: PrepareText) -> int:
         tempfile.TemporaryDirectory(prefix="trainyard-tokens-") as scratch,
         join_world(settings.process_group_timeout_seconds) as world,
     ):
-        if passed_over:
-            world.log(f"passed over what is hidden or no text: {first_names(passed_over)}")
+        if skipped:
+            world.log(f"skipped files that are hidden or not text: {first_names(skipped)}")
         documents = (document for file in source.files for document in file.documents())
         rule = split_rule(documents, settings.validation_fraction, settings.test_fraction, settings.seed)
         vocabulary = given or world.broadcast(_learn(source, rule, settings) if world.is_main else None)
@@ -76,10 +76,10 @@ def prepare_tokens(settings: PrepareText) -> int:
 
 
 def _learn(source: TextSource, rule: SplitRule, settings: PrepareText) -> Vocabulary:
-    print(f"learning a vocabulary from {source.described}", flush=True)
+    print(f"learning a vocabulary from {source.description}", flush=True)
     vocabulary = learn_vocabulary(source, rule, settings.vocabulary_size, settings.vocabulary_sample_bytes)
     if vocabulary.size < settings.vocabulary_size:
-        print(f"the text has no more than {vocabulary.size} tokens worth a place in the vocabulary", flush=True)
+        print(f"the text yields only {vocabulary.size} tokens for the vocabulary", flush=True)
     return vocabulary
 
 
@@ -93,23 +93,23 @@ def _encode(
     workers: int,
     settings: PrepareText,
 ) -> Counts:
-    """Tokenise this rank's files into its spool."""
+    """Tokenize this rank's files into its spool."""
     (scratch / TOKENIZER_FILE).write_text(vocabulary.tokenizer_json, encoding="utf-8")
     files = files_of_rank(source.files, world.rank, world.size)
     source_bytes = sum(file.size_bytes for file in files)
     encoder = BlockEncoder(
         scratch / TOKENIZER_FILE, vocabulary.end_of_text, vocabulary.dtype, rule, settings.replace_undecodable
     )
-    progress = ProgressLines("tokenised", source_bytes, f"bytes of rank {world.rank}'s files")
+    progress = ProgressLines("tokenized", source_bytes, f"bytes of rank {world.rank}'s files")
     counts = Counts()
     if world.is_main:
         for split in SPLITS:
             spool.add(split, np.array([vocabulary.end_of_text]))
     for block, encoded in encode_blocks(encoder, _blocks(files), source_bytes, workers):
-        for split, stretch in encoded.stretches.items():
-            spool.add(split, stretch.tokens)
-            counts.documents[split] += stretch.documents
-            counts.text_bytes[split] += stretch.text_bytes
+        for split, part in encoded.parts.items():
+            spool.add(split, part.tokens)
+            counts.documents[split] += part.documents
+            counts.text_bytes[split] += part.text_bytes
         if encoded.replaced:
             counts.replaced[encoded.file] = counts.replaced.get(encoded.file, 0) + encoded.replaced
         progress.advance(block.source_bytes)
@@ -117,7 +117,7 @@ def _encode(
 
 
 def files_of_rank(files: list[TextFile], rank: int, world_size: int) -> list[TextFile]:
-    """A rank's stretch of the files: stretches follow one another, and have about equally many bytes."""
+    """Return a rank's consecutive share of the files; the shares have about equally many bytes."""
     middles = np.cumsum([file.size_bytes for file in files]) - np.array([file.size_bytes for file in files]) / 2
     total_bytes = max(1, sum(file.size_bytes for file in files))
     owners = np.minimum(middles * world_size // total_bytes, world_size - 1)
@@ -137,7 +137,7 @@ def _write(
     vocabulary: Vocabulary,
     dataset: DatasetWriter,
 ) -> None:
-    """Pack all ranks' tokens into rows; rank 0 writes the manifest."""
+    """Pack all ranks' tokens into rows and write them; rank 0 writes the manifest."""
     everywhere = world.gather((spool.counts, counts))
     for of_rank in (counts for _, counts in everywhere):
         for file, replaced in of_rank.replaced.items():
@@ -178,7 +178,7 @@ def _write(
 
 @dataclass(frozen=True)
 class LeftOut:
-    """The end of the training text, which fills no row."""
+    """The end of the training text, which does not fill a row."""
 
     tokens: int
     text_bytes: int
@@ -200,8 +200,8 @@ def _require_enough(splits: list[SplitRows], documents: Mapping[str, int], setti
     for name, fraction in wanted.items():
         if fraction > 0 and not documents[name]:
             raise StepError(
-                f"none of {total} documents fell to {name}: --{name}-fraction {fraction:g} is too small a share of "
-                "them; give a larger one, or 0 for no such split"
+                f"none of the {total} documents is in the split {name}: --{name}-fraction {fraction:g} is too small; "
+                "set it higher, or to 0 to omit the split"
             )
     train = next((split for split in splits if split.name == "train"), None)
     if train is None or not train.rows:
@@ -219,16 +219,16 @@ def _say_result(settings: PrepareText, splits: list[SplitRows], text: TokenText,
             flush=True,
         )
     if left_out_tokens:
-        print(f"the last {left_out_tokens} tokens of the training text fill no row and are left out", flush=True)
+        print(f"left out the last {left_out_tokens} tokens of the training text, which do not fill a row", flush=True)
     print(f"{text.vocabulary_size} tokens in the vocabulary: {settings.prepared}", flush=True)
 
 
 def _provenance(settings: PrepareText) -> Mapping[str, object]:
-    """What made the dataset: enough to make it again, and no path of this machine."""
+    """Return the settings that made the dataset: enough to make it again, without paths of this machine."""
     return {
         "text": "Python's documentation" if settings.source is None else "files",
         "text_field": settings.text_field,
-        "vocabulary": "learnt" if settings.tokenizer is None else "given",
+        "vocabulary": "learned" if settings.tokenizer is None else "given",
         "sequence_length": settings.sequence_length,
         "seed": settings.seed,
         "validation_fraction": settings.validation_fraction,

@@ -1,4 +1,4 @@
-"""Which documents train, which validate, which test: decided by the seed and the document's name alone."""
+"""Which split a document belongs to, decided by the seed and the document's name alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from trainyard.steps.runtime.errors import StepError
 
 _FEW_DOCUMENTS = 1000
-"""Up to so many, shares are counted out exactly; of more, a hash below a bound gives them closely enough."""
+"""Fewer documents are counted out exactly; for more, comparing hashes with a bound is accurate enough."""
 
 _HASH_BYTES = 8
 _HASHES = 1 << (8 * _HASH_BYTES)
@@ -18,22 +18,22 @@ _HASHES = 1 << (8 * _HASH_BYTES)
 
 @dataclass(frozen=True)
 class SplitRule:
-    """A document's split, by the hash of its name: the lowest hashes test, the next validate, all others train."""
+    """Assigns splits by the hash of a document's name: the lowest test, the next validate, all others train."""
 
     seed: int
     test_below: int
     validation_below: int
 
     def split_of(self, document: str) -> str:
-        """The split that a document belongs to."""
+        """Return the split that a document belongs to."""
         value = _hash(self.seed, document)
         return "test" if value < self.test_below else "validation" if value < self.validation_below else "train"
 
 
 def split_rule(documents: Iterable[str], validation_fraction: float, test_fraction: float, seed: int) -> SplitRule:
-    """The rule for these documents, of which only as many names are taken as are needed.
+    """Return the rule for these documents, reading only as many of their names as needed.
 
-    Few documents are counted out: a split that is asked for gets one at least. StepError when they are too few.
+    With few documents, every split with a fraction above 0 gets at least one. Raise StepError when there are too few.
     """
     if validation_fraction + test_fraction >= 1:
         raise StepError(
@@ -47,7 +47,7 @@ def split_rule(documents: Iterable[str], validation_fraction: float, test_fracti
         raise StepError(_too_few(len(hashes), validation_fraction, test_fraction))
     test = _count(test_fraction, len(hashes))
     validation = _count(validation_fraction, len(hashes))
-    too_many = max(0, test + validation + 1 - len(hashes))  # where both were rounded up, none would be left to train on
+    too_many = max(0, test + validation + 1 - len(hashes))  # both may have been rounded up, leaving none to train on
     test, validation = (test - too_many, validation) if test > validation else (test, validation - too_many)
     return SplitRule(seed, hashes[test], hashes[test + validation])
 
@@ -58,12 +58,12 @@ def _count(fraction: float, documents: int) -> int:
 
 def _too_few(documents: int, validation_fraction: float, test_fraction: float) -> str:
     if documents == 0:
-        return "there is no text: every file is empty"
+        return "no text: every file is empty"
     found = "one document" if documents == 1 else f"{documents} documents"
     return (
-        f"{found} cannot be shared out over training, validation (--validation-fraction {validation_fraction:g}) and "
-        f"test (--test-fraction {test_fraction:g}), which need a document each: give more documents (every .txt and "
-        ".md file is one, and every line of a .jsonl file), or 0 for a fraction that is not wanted"
+        f"{found} cannot be divided into training, validation (--validation-fraction {validation_fraction:g}) and "
+        f"test (--test-fraction {test_fraction:g}), which need one document each; give more documents (every .txt and "
+        ".md file is one, and every line of a .jsonl file), or set a fraction to 0 to omit its split"
     )
 
 

@@ -1,4 +1,4 @@
-"""The tokens of a dataset: a byte-level BPE vocabulary, learnt from the text or taken from a folder."""
+"""The tokens of a dataset: a byte-level BPE vocabulary, learned from the text or read from a folder."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ if TYPE_CHECKING:
 TOKENIZER_FILE, TOKENIZER_CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
 _END_OF_TEXT = "<|endoftext|>"
 _KNOWN_ENDS = (_END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "[EOS]")
-"""What models call it, where the tokeniser's configuration does not say."""
+"""The usual names, for a tokenizer whose configuration does not name it."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A tokeniser as its two files say it, and the token that ends every document. Pickles."""
+    """A tokenizer as in its two files, and the token that ends every document. Picklable."""
 
     tokenizer_json: str
     config: dict[str, Any]
     size: int
-    """The largest token and one more."""
+    """The largest token plus one."""
 
     end_of_text: int
 
     @property
     def padding(self) -> int:
-        """What fills a row that has no more tokens: a number that is no token."""
+        """The number that fills the rest of a row; it is not a token."""
         return 0xFFFF if self.size <= 0xFFFF else 0xFFFFFFFF
 
     @property
     def dtype(self) -> str:
-        """The numpy type that holds every token and the padding."""
+        """The numpy type that can hold every token and the padding."""
         return "uint16" if self.size <= 0xFFFF else "uint32"
 
     def write(self, folder: Path) -> None:
-        """Write what transformers' `AutoTokenizer.from_pretrained` reads."""
+        """Write the files that transformers' `AutoTokenizer.from_pretrained` reads."""
         (folder / TOKENIZER_FILE).write_text(self.tokenizer_json, encoding="utf-8")
         config = json.dumps(self.config, indent=1, ensure_ascii=False) + "\n"
         (folder / TOKENIZER_CONFIG_FILE).write_text(config, encoding="utf-8")
 
 
 def plain_tokenizer(tokenizer_json: str) -> Tokenizer:
-    """A tokeniser that takes text as nothing but text, and any length of it."""
+    """Return a tokenizer that reads special tokens in a text as plain text, and text of any length."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_str(tokenizer_json)
@@ -62,7 +62,7 @@ def plain_tokenizer(tokenizer_json: str) -> Tokenizer:
 
 
 def learn_vocabulary(source: TextSource, rule: SplitRule, size: int, sample_bytes: int) -> Vocabulary:
-    """Learn byte-level BPE from the beginnings of all files' training documents, `sample_bytes` in all at most."""
+    """Learn byte-level BPE from the beginnings of the files' training documents, at most `sample_bytes` in all."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -86,7 +86,7 @@ def learn_vocabulary(source: TextSource, rule: SplitRule, size: int, sample_byte
 
 
 def load_vocabulary(folder: Path) -> Vocabulary:
-    """The tokeniser of a folder. StepError when there is none, or none that ends a text."""
+    """Return the tokenizer in a folder. Raise StepError if there is none or it has no end-of-text token."""
     file = folder / TOKENIZER_FILE
     if not file.is_file():
         raise StepError(f"--tokenizer {folder} has no {TOKENIZER_FILE}")
@@ -102,13 +102,13 @@ def load_vocabulary(folder: Path) -> Vocabulary:
 
 
 def read_tokenizer(file: Path) -> Tokenizer:
-    """The tokeniser of a tokenizer.json. StepError when it is none."""
+    """Return the tokenizer in a tokenizer.json. Raise StepError if it is invalid."""
     from tokenizers import Tokenizer
 
     try:
         return Tokenizer.from_file(str(file))
     except Exception as failure:  # tokenizers raises plain Exception
-        raise StepError(f"{file} is no tokeniser that `tokenizers` reads: {failure}") from None
+        raise StepError(f"{file} is not a tokenizer that the package tokenizers reads: {failure}") from None
 
 
 def _vocabulary(tokenizer: Tokenizer, config: dict[str, Any], end: str) -> Vocabulary:
@@ -138,11 +138,11 @@ def _end_of_text(tokenizer: Tokenizer, config: dict[str, Any]) -> str | None:
 
 
 def _sample(source: TextSource, rule: SplitRule, sample_bytes: int) -> Iterator[str]:
-    """Training text from the beginning of every file, in proportion to its size."""
+    """Yield training text from the beginning of every file, in proportion to the file's size."""
     total_bytes = max(1, sum(file.size_bytes for file in source.files))
     rest_bytes = sample_bytes
     for file in source.files:
-        # Compressed files have more text than bytes; as long as all of it is wanted, all of it is taken.
+        # Compressed files have more text than bytes; if all of the text fits, all of it is taken.
         share_bytes = rest_bytes if total_bytes <= sample_bytes else file.size_bytes * sample_bytes // total_bytes
         for piece in _beginning(file, share_bytes):
             rest_bytes -= piece.text_bytes
@@ -151,7 +151,7 @@ def _sample(source: TextSource, rule: SplitRule, sample_bytes: int) -> Iterator[
 
 
 def _beginning(file: TextFile, most_bytes: int) -> Iterator[Piece]:
-    """The file's first pieces; the last one is cut."""
+    """Yield the file's first pieces; the last one is cut."""
     for block in file.blocks():
         for piece in block.pieces(replace_undecodable=True):
             if piece.text_bytes > most_bytes:

@@ -15,8 +15,7 @@ import numpy.typing as npt
 import torch
 
 from trainyard.steps.data.dataset.reader import SplitReader
-from trainyard.steps.data.sample_order.keyed_mixing import key_stream, mix_with_key
-from trainyard.steps.data.sample_order.order import Ids, SampleOrder
+from trainyard.steps.data.sample_order import Ids, SampleOrder, key_stream, mix_with_key
 from trainyard.steps.training.samples.plan import MicroBatchRange, Step, TrainingPlan
 
 Tensors = dict[str, torch.Tensor]

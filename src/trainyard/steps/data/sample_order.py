@@ -7,23 +7,25 @@ and position: ready at once for any n, with nothing to save at a checkpoint, and
 Feistel networks as permutations: Luby and Rackoff, SIAM J. Comput. 17(2), 1988. Cycle walking: Black and Rogaway,
 CT-RSA 2002. A round multiplies, shifts and multiplies: its top bits then depend on all bits of what went in. The
 multipliers are those of `lowbias32`, found by search: Wellons, "Prospecting for hash functions", nullprogram.com, 2018.
+
+The rounds' keys come from the finalizer of splitmix64: Steele, Lea and Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
-
-from trainyard.steps.data.sample_order.keyed_mixing import key_stream
 
 Ids = npt.NDArray[np.int64]
 
 _ROUNDS, _ROUNDS_OF_SMALL = 8, 24
 _SMALL_BITS = 12
 """Chi-square tests find nothing from 6 rounds on in a large order; where halves are a few bits, they want 16."""
-_MULTIPLIER_1, _MULTIPLIER_2, _SHIFT = np.uint32(0x7FEB352D), np.uint32(0x846CA68B), np.uint32(15)
+_ROUND_MULTIPLIER_1, _ROUND_MULTIPLIER_2, _ROUND_SHIFT = np.uint32(0x7FEB352D), np.uint32(0x846CA68B), np.uint32(15)
 _AT_ONCE = 1 << 14
 """Positions per pass: their halves stay in a core's own cache."""
 
@@ -70,10 +72,10 @@ class SampleOrder:
         left_bits, right_bits = self._left_bits, self._right_bits
         for key in self._round_keys:
             np.add(right, key, out=mixed)
-            np.multiply(mixed, _MULTIPLIER_1, out=mixed)
-            np.right_shift(mixed, _SHIFT, out=shifted)
+            np.multiply(mixed, _ROUND_MULTIPLIER_1, out=mixed)
+            np.right_shift(mixed, _ROUND_SHIFT, out=shifted)
             np.bitwise_xor(mixed, shifted, out=mixed)
-            np.multiply(mixed, _MULTIPLIER_2, out=mixed)
+            np.multiply(mixed, _ROUND_MULTIPLIER_2, out=mixed)
             np.right_shift(mixed, np.uint32(32 - left_bits), out=mixed)
             np.bitwise_xor(left, mixed, out=left)
             left, right = right, left
@@ -82,3 +84,37 @@ class SampleOrder:
         permuted <<= self._right_bits
         permuted |= right
         return permuted
+
+
+_MASK_64 = (1 << 64) - 1
+_GOLDEN_GAMMA = 0x9E3779B97F4A7C15
+_MULTIPLIER_1, _MULTIPLIER_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+def key_stream(*parts: int) -> Iterator[int]:
+    """Endless 64-bit keys; other streams for other parts, such as seed and epoch."""
+    state = 0
+    for part in parts:
+        state = _mix((state + part) & _MASK_64)
+    while True:
+        state = (state + _GOLDEN_GAMMA) & _MASK_64
+        yield _mix(state)
+
+
+def mix_with_key(values: npt.NDArray[np.int64], key: int) -> npt.NDArray[np.int64]:
+    """64 bits for each value that depend on all bits of value and key."""
+    mixed = values.view(np.uint64) * np.uint64(_GOLDEN_GAMMA)
+    mixed += np.uint64(key)
+    for shift, multiplier in ((30, _MULTIPLIER_1), (27, _MULTIPLIER_2)):
+        mixed ^= mixed >> np.uint64(shift)
+        mixed *= np.uint64(multiplier)
+    mixed ^= mixed >> np.uint64(31)
+    bits: npt.NDArray[np.int64] = mixed.view(np.int64)
+    return bits
+
+
+def _mix(value: int) -> int:
+    value = (value + _GOLDEN_GAMMA) & _MASK_64
+    value = ((value ^ (value >> 30)) * _MULTIPLIER_1) & _MASK_64
+    value = ((value ^ (value >> 27)) * _MULTIPLIER_2) & _MASK_64
+    return value ^ (value >> 31)

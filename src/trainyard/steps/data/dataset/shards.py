@@ -1,4 +1,4 @@
-"""Whether a dataset's files are there and are what was written: their sizes, or every byte."""
+"""The files of a dataset's samples, and whether they are what was written: by size, or byte by byte."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,18 +15,28 @@ from trainyard.steps.runtime.files import file_sha256
 from trainyard.steps.runtime.long_work import ProgressLines
 
 if TYPE_CHECKING:
-    from trainyard.steps.data.dataset.manifest import Manifest, Shard
     from trainyard.steps.runtime.world import World
 
-Thing = TypeVar("Thing")
+Item = TypeVar("Item")
 
 _SIZE_THREADS, _SHARDS_PER_SIZE_THREAD = 16, 256
-"""A mounted blob store answers in milliseconds, but many questions at once; a few shards are not worth a thread."""
+"""A mounted blob store takes milliseconds per request but serves many at once; a few shards are not worth a thread."""
 _DIGEST_THREADS = 4
 
 
+@dataclass(frozen=True)
+class Shard:
+    """One file: a range of the samples of one array."""
+
+    array: str
+    file: str
+    samples: int
+    bytes: int
+    sha256: str
+
+
 def require_sizes(folder: Path, shards: Sequence[Shard]) -> None:
-    """StepError names the first shard that is missing or has another size than the manifest says."""
+    """Raise StepError naming the first shard that is missing or whose size is not the manifest's."""
     parts = [
         shards[start : start + _SHARDS_PER_SIZE_THREAD] for start in range(0, len(shards), _SHARDS_PER_SIZE_THREAD)
     ]
@@ -33,7 +44,7 @@ def require_sizes(folder: Path, shards: Sequence[Shard]) -> None:
 
 
 def require_digests(folder: Path, shards: Sequence[Shard], progress: ProgressLines | None = None) -> None:
-    """StepError names the first shard whose bytes are not those that were written."""
+    """Raise StepError naming the first shard whose SHA-256 is not the manifest's."""
 
     def check(shard: Shard) -> str | None:
         file = folder / shard.file
@@ -44,17 +55,17 @@ def require_digests(folder: Path, shards: Sequence[Shard], progress: ProgressLin
     _raise(_first_problem(check, shards, _DIGEST_THREADS, progress))
 
 
-def verify_dataset(folder: Path, manifest: Manifest, world: World) -> None:
-    """Check the digest of every shard, shared out among the ranks. What one finds is raised on all, as StepError."""
-    own_shards = manifest.shards()[world.rank :: world.size]
+def verify_dataset(folder: Path, shards: Sequence[Shard], world: World) -> None:
+    """Check the digest of every shard, a share on each rank. What one rank finds is raised on all, as StepError."""
+    own_shards = shards[world.rank :: world.size]
     progress = ProgressLines("checked", len(own_shards), "files of rank 0's share of the dataset")
     problem = None
     try:
         require_digests(folder, own_shards, progress if world.is_main else None)
-    except (StepError, OSError) as failure:  # whoever raised alone would leave the others waiting
+    except (StepError, OSError) as failure:  # a rank that raised alone would leave the others waiting
         problem = str(failure)
     _raise(next((found for found in world.gather(problem) if found), None))
-    world.log(f"every byte of the dataset's {len(manifest.shards())} files is what was written")
+    world.log(f"verified every byte of the dataset's {len(shards)} files")
 
 
 def _wrong_size(folder: Path, shards: Sequence[Shard]) -> str | None:
@@ -63,20 +74,20 @@ def _wrong_size(folder: Path, shards: Sequence[Shard]) -> str | None:
         try:
             found = os.stat(file)
         except (FileNotFoundError, NotADirectoryError):
-            return f"{file} is missing: the dataset's manifest names it"
+            return f"{file} is missing: the dataset's manifest lists it"
         if not stat.S_ISREG(found.st_mode):
-            return f"{file} is no file: the dataset's manifest names it"
+            return f"{file} is not a file: the dataset's manifest lists it"
         if found.st_size != shard.bytes:
-            return f"{file} has {found.st_size} bytes where the dataset's manifest says {shard.bytes}"
+            return f"{file} has {found.st_size} bytes, expected {shard.bytes} as in the dataset's manifest"
     return None
 
 
 def _first_problem(
-    check: Callable[[Thing], str | None], things: Sequence[Thing], threads: int, progress: ProgressLines | None = None
+    check: Callable[[Item], str | None], items: Sequence[Item], threads: int, progress: ProgressLines | None = None
 ) -> str | None:
-    """What is wrong with the first thing with which something is, found by several threads."""
-    with ThreadPoolExecutor(max(1, min(threads, len(things)))) as executor:
-        for problem in executor.map(check, things):
+    """Return the problem of the first item that has one, checking several at a time in threads."""
+    with ThreadPoolExecutor(max(1, min(threads, len(items)))) as executor:
+        for problem in executor.map(check, items):
             if problem is not None:
                 executor.shutdown(wait=False, cancel_futures=True)
                 return problem

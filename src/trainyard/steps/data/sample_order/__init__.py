@@ -1,1 +1,0 @@
-"""The order of samples: a permutation that is computed, not stored."""
