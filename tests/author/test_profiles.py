@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import fields as dataclass_fields
 from typing import Any
 
@@ -13,6 +14,7 @@ from trainyard.author.values import origin_of
 from trainyard.errors import UsageError
 from trainyard.foundation.configs import STEP_CONFIGS
 from trainyard.foundation.step_fields import step_fields
+from trainyard.resources import schema_file
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 
 ALL = ["local", "nc96", "nd40", "nd96", "nd96-h100", "nd96-h200", "nd96-mi300x", "t4"]
@@ -98,15 +100,19 @@ def test_nccl_gets_what_azure_sets_but_no_file_of_the_host(repository: Project) 
 @pytest.mark.parametrize(
     ("setting", "value", "message"),
     [
-        ("nodes", 0, "'nodes' is 0; the least it can be is 1"),
-        ("nodes", 4096, "the most it can be is 1024"),
-        ("nodes", "many", "'nodes' is a whole number, not the text 'many'"),
-        ("nodez", 2, "'nodez' is no key of a profile. Did you mean 'nodes'"),
-        ("pipelines.ddp.epoch", 2, "'epoch' is no key of 'pipelines.ddp'. Did you mean 'epochs'"),
-        ("pipelines.dpd.epochs", 2, "'dpd' is no key of 'pipelines'. Did you mean 'ddp'"),
-        ("precision", "bf32", "'precision' is one of fp32, bf16, fp16"),
+        ("nodes", 0, "'nodes': 0 is out of range; the minimum is 1"),
+        ("nodes", 4096, "the maximum is 1024"),
+        ("nodes", "many", "'nodes': expected a whole number, found the text 'many'"),
+        ("nodez", 2, "unknown key 'nodez' in the profile. Did you mean 'nodes'"),
+        ("pipelines.ddp.epoch", 2, "unknown key 'epoch' in 'pipelines.ddp'. Did you mean 'epochs'"),
+        (
+            "pipelines.dpd.epochs",
+            2,
+            "unknown pipeline 'dpd': there is no templates.*Did you mean 'ddp'",
+        ),
+        ("precision", "bf32", "'precision': expected one of fp32, bf16, fp16, found the text 'bf32'"),
         ("precision", "bf16", "the NVIDIA T4 16GB of Standard_NC64as_T4_v3 does not have"),
-        ("shm_size", "lots", "a whole number with k, m or g behind it"),
+        ("shm_size", "lots", "expected a whole number followed by k, m or g"),
         ("cluster", "a_b", "letters, digits and hyphens"),
         ("environment", "trainyrd", "Did you mean 'trainyard'"),
         ("environment.evalute", "trainyard", "'evalute' is no step. Did you mean 'evaluate'"),
@@ -116,13 +122,15 @@ def test_nccl_gets_what_azure_sets_but_no_file_of_the_host(repository: Project) 
         ("sku", "Standard_D8s_v5", "has no GPUs.*Add processes_per_node"),
         ("processes_per_node", 2, "says that again. Remove processes_per_node"),
         ("pipelines.ddp.source", "", "'pipelines.ddp.source' is empty"),
-        ("pipelines.fsdp.vocabulary_size", 100, "the least it can be is 257"),
-        ("pipelines.fsdp.minimum_accuracy", 0.9, "'minimum_accuracy' is no key of 'pipelines.fsdp'"),
-        ("pipelines.deepspeed.config", "zero_2", "'zero_2' is no configuration of .*Did you mean 'zero2'"),
-        ("pipelines.deepspeed.model_overrides", "n_layer=2", "a JSON object is wanted, in quotes"),
+        ("pipelines.fsdp.vocabulary_size", 100, "the minimum is 257"),
+        ("pipelines.fsdp.minimum_accuracy", 0.9, "unknown key 'minimum_accuracy' in 'pipelines.fsdp'"),
+        ("pipelines.deepspeed.config", "zero_2", "unknown configuration 'zero_2'.*Did you mean 'zero2'"),
+        ("pipelines.deepspeed.model_overrides", "n_layer=2", "expected a JSON object in quotes"),
     ],
 )
-def test_a_wrong_setting_is_said_as_wrong_use(repository: Project, setting: str, value: object, message: str) -> None:
+def test_an_invalid_setting_on_the_command_line_is_wrong_usage(
+    repository: Project, setting: str, value: object, message: str
+) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         load_profile(repository, "t4", {setting: value})
     assert str(caught.value).startswith(f"--set {as_argument(setting, value)}: ")
@@ -190,7 +198,7 @@ def test_without_size_or_processes_a_profile_says_nothing_to_start(small_project
 def test_what_is_missing_is_named(small_project: Project) -> None:
     write(small_project, "mine", "nodes: 1\nprocesses_per_node: 1\n")
     missing = {problem.message for problem in problems_of(small_project, "mine")}
-    assert "a profile lacks 'cluster'" in missing
+    assert "the profile lacks 'cluster'" in missing
     assert len(missing) == 5
 
 
@@ -211,47 +219,58 @@ STEPS_OF_PIPELINE = {
 ONLY_OF_PROFILES = {"accumulation_steps", "checkpoints_path", "source", "config"}
 
 
-def resolved(part: dict[str, Any]) -> dict[str, Any]:
-    """A part of the profile's schema, or what it refers to."""
-    referred: dict[str, Any] = profile_schema()["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
-    return referred
-
-
-def test_every_pipeline_of_the_templates_has_settings(repository: Project) -> None:
-    files = {file.name.removesuffix(".yaml.j2") for file in (repository.templates / "pipelines").glob("*.yaml.j2")}
-    assert set(profile_schema()["properties"]["pipelines"]["properties"]) == files == set(STEPS_OF_PIPELINE)
+def settings_of(project: Project, pipeline: str) -> dict[str, Any]:
+    settings: dict[str, Any] = profile_schema(project)["properties"]["pipelines"]["properties"][pipeline]["properties"]
+    return settings
 
 
 @pytest.mark.parametrize("pipeline", STEPS_OF_PIPELINE)
-def test_the_schema_says_of_pipeline_settings_what_the_steps_say(pipeline: str) -> None:
-    schema = profile_schema()["properties"]["pipelines"]["properties"][pipeline]["properties"]
+def test_the_schema_says_of_pipeline_settings_what_the_steps_say(repository: Project, pipeline: str) -> None:
     described = {
         field.name: field for step in reversed(STEPS_OF_PIPELINE[pipeline]) for field in step_fields(STEP_CONFIGS[step])
     }
-    for name in set(schema) - ONLY_OF_PROFILES:
-        field, said = described[name], resolved(schema[name])
+    settings = settings_of(repository, pipeline)
+    for name in set(settings) - ONLY_OF_PROFILES:
+        field, said = described[name], settings[name]
         assert said.get("type", "string") == field.type, name
         assert said.get("minimum") == field.minimum, name
         assert said.get("maximum") == field.maximum, name
         assert said.get("enum") == (list(field.choices) if field.choices else None), name
 
 
-def test_every_definition_of_the_schema_is_used() -> None:
-    pipelines = profile_schema()["properties"]["pipelines"]["properties"].values()
-    used = {part.get("$ref") for pipeline in pipelines for part in pipeline["properties"].values()}
-    assert {f"#/$defs/{name}" for name in profile_schema()["$defs"]} == used - {None}
+def test_every_setting_of_the_schema_is_one_that_a_pipeline_accepts(repository: Project) -> None:
+    accepted = {name for pipeline in STEPS_OF_PIPELINE for name in settings_of(repository, pipeline)}
+    assert accepted == set(profile_schema(repository)["$defs"]["pipeline"]["properties"])
 
 
-def test_every_key_of_the_schema_is_described_for_editors() -> None:
+def test_a_pipeline_of_your_own_accepts_what_its_template_declares(project: Project) -> None:
+    (project.templates / "pipelines" / "mine.yaml.j2").write_text(
+        '{% set accepted_settings = ["epochs", "evaluate", "note"] %}'
+    )
+    write(
+        project,
+        "mine",
+        "extends: t4\npipelines:\n  mine:\n    epochs: none\n    note: [x]\n    evaluate:\n"
+        "      minimum_accuracy: 2\n      data: here\n",
+    )
+    assert [(problem.span.line, problem.message) for problem in problems_of(project, "mine")] == [
+        (4, "'pipelines.mine.epochs': expected a whole number, found the text 'none'"),
+        (7, "'pipelines.mine.evaluate.minimum_accuracy': 2 is out of range; the maximum is 1.0"),
+        (8, "unknown key 'data' in 'pipelines.mine.evaluate'"),
+    ]
+    assert load_profile(project, "t4", {"pipelines.mine.evaluate.minimum_accuracy": 0.5})
+
+
+def test_every_key_of_the_schema_is_described_for_editors(repository: Project) -> None:
     def undescribed(schema: dict[str, Any], path: str) -> list[str]:
         return [
             name
             for key, value in schema.get("properties", {}).items()
-            for name in ([f"{path}{key}"] if not resolved(value).get("description") else [])
-            + undescribed(value, f"{path}{key}.")
+            for name in ([f"{path}{key}"] if not value.get("description") else []) + undescribed(value, f"{path}{key}.")
         ]
 
-    assert undescribed(profile_schema(), "") == []
+    schema = json.loads(schema_file("profile").read_text())
+    assert undescribed(schema, "") == undescribed(schema["$defs"]["pipeline"], "") == []
 
 
 def test_profiles_point_editors_to_the_schema(repository: Project) -> None:

@@ -86,7 +86,13 @@ def written_lines(source: LineSource) -> list[str]:
         ),
         ("components/deepspeed/zero3.json", '    "stage": 3', "zero3.json.j2", '"stage": 3', []),
         ("components/deepspeed/zero3.json", '  "gradient_clipping"', "_zero.json.j2", '"gradient_clipping"', []),
-        ("pipelines/ddp.yaml", "component: ../components/evaluate.yaml", "ddp.yaml.j2", "components/evaluate.yaml", []),
+        (
+            "pipelines/ddp.yaml",
+            "component: ../components/evaluate.yaml",
+            "_image_classifier.j2",
+            "components/evaluate.yaml",
+            [],
+        ),
     ],
 )
 def test_a_rendered_line_knows_its_template_and_profile_lines(

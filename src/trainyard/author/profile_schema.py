@@ -1,57 +1,122 @@
-"""A profile held to `schemas/profile.schema.json`, with findings at the lines that people wrote."""
+"""A profile held to `schemas/profile.schema.json` and to the settings that the project's pipelines accept.
+
+A pipeline's template declares what a profile may set: `{% set accepted_settings = ["epochs", "clean"] %}`, where the
+name of a step (`clean`) stands for all parameters of that step. A template that extends another adds to its settings.
+"""
 
 from __future__ import annotations
 
+import ast
 import json
-from functools import cache
+import re
+from collections.abc import Iterator
 from typing import Any
 
 from trainyard.author import rules
 from trainyard.author.layers import Layers
+from trainyard.author.project import Project
+from trainyard.author.steps import StepDescription, step_descriptions
 from trainyard.foundation.suggestions import did_you_mean
 from trainyard.resources import schema_file
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import describe
 
 _TYPE_NAMES = {
-    "object": "keys with values",
+    "object": "a mapping",
     "array": "a list",
     "string": "text",
     "integer": "a whole number",
     "number": "a number",
     "boolean": "true or false",
 }
+_ACCEPTED = re.compile(r"\{%-?\s*set\s+accepted_settings\s*=\s*(\[[^\]]*\])")
+_EXTENDS = re.compile(r"\{%-?\s*extends\s+\"([^\"]+)\"")
 
 
-def check_against_schema(layers: Layers) -> list[Diagnostic]:
-    """Every way in which a profile is not as its schema says, in the order of the file."""
+def check_against_schema(project: Project, layers: Layers) -> list[Diagnostic]:
+    """Return every way in which a profile breaks its schema, in the order of the file."""
     import jsonschema_rs
 
-    validator = jsonschema_rs.validator_for(profile_schema())
-    problems = [problem for error in validator.iter_errors(layers.data) for problem in _problems(layers, error)]
+    schema = profile_schema(project)
+    errors = jsonschema_rs.validator_for(schema).iter_errors(layers.data)
+    problems = [problem for error in errors for problem in _problems(layers, error, schema)]
     return sorted(problems, key=lambda problem: problem.span)
 
 
-@cache
-def profile_schema() -> dict[str, Any]:
-    """The schema as it lies in `schemas/`."""
-    schema = json.loads(schema_file("profile").read_text(encoding="utf-8"))
-    assert isinstance(schema, dict)
+def profile_schema(project: Project) -> dict[str, Any]:
+    """Return the schema of `schemas/`, closed to the pipelines of a project and the settings that each accepts."""
+    schema: dict[str, Any] = json.loads(schema_file("profile").read_text(encoding="utf-8"))
+    known = schema["$defs"]["pipeline"]["properties"]
+    steps = step_descriptions(project)
+    schema["properties"]["pipelines"] |= {
+        "additionalProperties": False,
+        "properties": {
+            pipeline: _closed({name: _setting_schema(name, steps, known) for name in settings})
+            for pipeline, settings in _accepted_settings(project).items()
+        },
+    }
     return schema
 
 
-def _problems(layers: Layers, error: Any) -> list[Diagnostic]:
+def _accepted_settings(project: Project) -> dict[str, list[str]]:
+    """Return the settings that each pipeline of the templates accepts, by the pipeline's name."""
+    folder = project.templates / "pipelines"
+    return {
+        file.name.removesuffix(".yaml.j2"): list(_settings_of_template(project, f"pipelines/{file.name}"))
+        for file in sorted(folder.glob("*.yaml.j2"))
+        if not file.name.startswith("_")
+    }
+
+
+def _settings_of_template(project: Project, template: str, depth: int = 0) -> Iterator[str]:
+    file = project.templates / template
+    if not file.is_file() or depth > 9:  # a missing or circular template is reported by rendering
+        return
+    text = file.read_text(encoding="utf-8", errors="replace")
+    for parent in _EXTENDS.findall(text):
+        yield from _settings_of_template(project, parent, depth + 1)
+    for names in _ACCEPTED.findall(text):
+        yield from map(str, ast.literal_eval(names))
+
+
+def _setting_schema(name: str, steps: dict[str, StepDescription], known: dict[str, Any]) -> dict[str, Any]:
+    if name not in steps:
+        return dict(known.get(name, {}))
+    parameters = [field for field in steps[name].fields if field.kind == "parameter"]
+    return _closed(
+        {
+            field.name: {
+                "description": field.description,
+                "type": field.type,
+                **({"minimum": field.minimum} if field.minimum is not None else {}),
+                **({"maximum": field.maximum} if field.maximum is not None else {}),
+                **({"enum": list(field.choices)} if field.choices else {}),
+            }
+            for field in parameters
+        }
+    )
+
+
+def _closed(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+def _problems(layers: Layers, error: Any, whole_schema: dict[str, Any]) -> list[Diagnostic]:
     path = tuple(str(step) for step in error.instance_path)
-    what = f"'{'.'.join(path)}'" if path else "a profile"
+    what = f"'{'.'.join(path)}'" if path else "the profile"
     kind = error.kind.name
-    schema = _schema_at(error.schema_path[:-1])
+    schema = whole_schema
+    for step in error.schema_path[:-1]:
+        schema = schema[step]
     if kind == "additionalProperties":
         known = list(schema["properties"])
         return [
             layers.problem(
                 (*path, key),
                 rules.PROFILE_KEY,
-                f"'{key}' is no key of {'a profile' if not path else what}",
+                f"unknown pipeline '{key}': there is no templates/pipelines/{key}.yaml.j2"
+                if path == ("pipelines",)
+                else f"unknown key '{key}' in {what}",
                 did_you_mean(key, known),
                 at_key=True,
             )
@@ -64,37 +129,28 @@ def _problems(layers: Layers, error: Any) -> list[Diagnostic]:
     described = schema.get("description", "")
     if kind == "type":
         types = schema["type"]
-        wanted = " or ".join(_TYPE_NAMES[each] for each in ([types] if isinstance(types, str) else types))
-        return [layers.problem(path, rules.PROFILE_VALUE, f"{what} is {wanted}, not {found}", described)]
+        expected = " or ".join(_TYPE_NAMES[each] for each in ([types] if isinstance(types, str) else types))
+        return [layers.problem(path, rules.PROFILE_VALUE, f"{what}: expected {expected}, found {found}", described)]
     if kind == "enum":
         choices = [str(choice) for choice in schema["enum"]]
         hint = did_you_mean(str(error.instance), choices)
-        message = f"{what} is one of {', '.join(choices)}, not {found}"
+        message = f"{what}: expected one of {', '.join(choices)}, found {found}"
         return [layers.problem(path, rules.PROFILE_VALUE, message, hint)]
     if kind in ("minimum", "maximum"):
-        bound = "least" if kind == "minimum" else "most"
-        message = f"{what} is {error.instance}; the {bound} it can be is {schema[kind]}"
+        message = f"{what}: {error.instance} is out of range; the {kind} is {schema[kind]}"
         return [layers.problem(path, rules.PROFILE_VALUE, message, described)]
     if kind == "minLength":
         return [layers.problem(path, rules.PROFILE_VALUE, f"{what} is empty", described)]
     assert kind == "pattern", kind
-    message = f"{what} cannot be {found}: {_PATTERN_WORDS[schema['pattern']]}"
+    message = f"{what}: invalid {found}; expected {_PATTERN_WORDS[schema['pattern']]}"
     return [layers.problem(path, rules.PROFILE_VALUE, message, described)]
 
 
 _PATTERN_WORDS = {
-    "^[^\\n]+$": "one line of text is wanted",
-    "^[a-z0-9][a-z0-9_-]*$": "a profile's name has small letters, digits, _ and -",
-    "^[A-Za-z][A-Za-z0-9-]{1,22}[A-Za-z0-9]$": "Azure takes 3 to 24 letters, digits and hyphens, a letter first",
-    "^[1-9][0-9]*[kmgKMG]$": "a whole number with k, m or g behind it is wanted, such as 64g",
-    "^azureml:": "an address that begins with azureml: is wanted",
-    "^\\{": "a JSON object is wanted, in quotes",
+    "^[^\\n]+$": "one line of text",
+    "^[a-z0-9][a-z0-9_-]*$": "the name of a profile: small letters, digits, _ and -",
+    "^[A-Za-z][A-Za-z0-9-]{1,22}[A-Za-z0-9]$": "3 to 24 letters, digits and hyphens, a letter first, as Azure has it",
+    "^[1-9][0-9]*[kmgKMG]$": "a whole number followed by k, m or g, such as 64g",
+    "^azureml:": "an address that begins with azureml:",
+    "^\\{": "a JSON object in quotes",
 }
-
-
-def _schema_at(path: list[str | int]) -> dict[str, Any]:
-    schema: Any = profile_schema()
-    for step in path:
-        schema = schema[step]
-    assert isinstance(schema, dict)
-    return schema

@@ -15,10 +15,10 @@ from trainyard.author.layers import KeyPath, Layers, read_layers
 from trainyard.author.profile_schema import check_against_schema
 from trainyard.author.project import Project
 from trainyard.author.settings import COMMAND_LINE, as_argument
+from trainyard.author.steps import step_descriptions
 from trainyard.author.values import origin_of, written
 from trainyard.catalogue.skus import Sku, UnknownSku, closest_current, find_sku
 from trainyard.errors import UsageError, unknown_name
-from trainyard.foundation.configs import STEP_CONFIGS
 from trainyard.foundation.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 
@@ -105,11 +105,11 @@ def load_profile(project: Project, name: str, settings: Mapping[str, object] | N
         setting = as_argument("extends", given["extends"])
         raise UsageError(f"--set {setting}: name the profile itself, as in: trainyard render {name}")
     layers = read_layers(project, name, given)
-    _raise_if_any(check_against_schema(layers))
+    _raise_if_any(check_against_schema(project, layers))
     _raise_if_any(
         [
             *_machine_problems(layers),
-            *_environment_problems(layers, environment_names(project)),
+            *_environment_problems(layers, environment_names(project), list(step_descriptions(project))),
             *_deepspeed_problems(layers, deepspeed_config_names(project)),
         ]
     )
@@ -155,14 +155,14 @@ def _machine_problems(layers: Layers) -> list[Diagnostic]:
     return []
 
 
-def _environment_problems(layers: Layers, own: Sequence[str]) -> list[Diagnostic]:
+def _environment_problems(layers: Layers, own: Sequence[str], step_names: Sequence[str]) -> list[Diagnostic]:
     """Environments that are neither a reference nor one that the project renders, or that are for no step."""
     environment = layers.data["environment"]
     if isinstance(environment, str):
         stated: dict[KeyPath, str] = {("environment",): environment}
     else:
         stated = {("environment", step): value for step, value in environment.items()}
-    steps = ["default", *STEP_CONFIGS]
+    steps = ["default", *step_names]
     unknown_steps = [
         layers.problem(path, rules.PROFILE_KEY, f"'{path[-1]}' is no step", did_you_mean(path[-1], steps), at_key=True)
         for path in stated
@@ -181,13 +181,17 @@ def _environment_problems(layers: Layers, own: Sequence[str]) -> list[Diagnostic
 
 
 def _deepspeed_problems(layers: Layers, known: Sequence[str]) -> list[Diagnostic]:
-    """A configuration that there is no template of."""
-    name = layers.data.get("pipelines", {}).get("deepspeed", {}).get("config")
-    if name is None or name in known:
-        return []
-    message = f"'{name}' is no configuration of templates/components/deepspeed/"
+    """DeepSpeed configurations that have no template."""
+    configs = {name: settings.get("config") for name, settings in layers.data.get("pipelines", {}).items()}
     return [
-        layers.problem(("pipelines", "deepspeed", "config"), rules.PROFILE_VALUE, message, did_you_mean(name, known))
+        layers.problem(
+            ("pipelines", pipeline, "config"),
+            rules.PROFILE_VALUE,
+            f"unknown configuration '{config}': there is no templates/components/deepspeed/{config}.json.j2",
+            did_you_mean(config, known),
+        )
+        for pipeline, config in configs.items()
+        if config is not None and config not in known
     ]
 
 

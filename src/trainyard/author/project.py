@@ -31,6 +31,11 @@ class Project:
         return self.root / "profiles"
 
     @property
+    def source(self) -> Path:
+        """The folder of the steps' code, which is a component's snapshot."""
+        return self.root / "src"
+
+    @property
     def replaced(self) -> Path:
         """Where the old text of hand-edited files is kept when rendering replaces them."""
         return self.root / ".trainyard" / "replaced"

@@ -18,7 +18,7 @@ from trainyard.author.profiles import Profile, is_environment_reference, load_pr
 from trainyard.author.project import Project
 from trainyard.author.rendered_files import rendered_for
 from trainyard.author.source_maps import SourceMap, map_sources
-from trainyard.author.step_descriptions import step_descriptions
+from trainyard.author.steps import step_descriptions
 from trainyard.author.template_errors import explaining_errors
 from trainyard.author.templates import SUFFIX, TemplateSet, names_of_rendered, template_names
 from trainyard.author.values import origin_of, written
@@ -127,7 +127,7 @@ def context_of(project: Project, profile: Profile, root: Path, template: str) ->
 
     return {
         "profile": profile,
-        "steps": step_descriptions(),
+        "steps": step_descriptions(project),
         "path_to": path_to,
         "environment_for": environment_for,
         "data_path": data_path,

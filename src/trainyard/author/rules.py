@@ -23,6 +23,7 @@ UNUSABLE_SKU = _error(
 UNKNOWN_ENVIRONMENT = _error(
     "TY106", "unknown-environment", "An environment is neither a reference (azureml:…) nor in templates/environments/."
 )
+STEP_SETTINGS = _error("TY107", "step-settings", "The settings of a step in src/ cannot be read from its source.")
 TEMPLATE_SYNTAX = _error("TY201", "template-syntax", "A template is not valid Jinja.")
 UNDEFINED_NAME = _error("TY202", "undefined-name", "A template uses an undefined name; Jinja would render it as empty.")
 UNSAFE_TEMPLATE = _error(

@@ -87,12 +87,13 @@ def step_fields(config_class: type) -> tuple[StepField, ...]:
     hints = typing.get_type_hints(config_class)
     documentation = _documentation_beneath_fields(config_class)
     return tuple(
-        _describe(field, hints[field.name], documentation.get(field.name, ""))
+        describe_field(field, hints[field.name], documentation.get(field.name, ""))
         for field in dataclasses.fields(config_class)
     )
 
 
-def _describe(field: dataclasses.Field[Any], hint: Any, description: str) -> StepField:
+def describe_field(field: dataclasses.Field[Any], hint: Any, description: str) -> StepField:
+    """Describe one field, given its type and the documentation beneath it. Raises `AssertionError` as `step_fields`."""
     assert description, f"{field.name} has no documentation beneath it"
     optional = False
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
@@ -122,21 +123,24 @@ def _describe(field: dataclasses.Field[Any], hint: Any, description: str) -> Ste
 
 
 def _documentation_beneath_fields(config_class: type) -> dict[str, str]:
-    """The string that stands beneath each field, folded into one line; base classes first."""
+    """The string that stands beneath each field, base classes first."""
     documentation: dict[str, str] = {}
     for cls in reversed(config_class.__mro__):
-        if not dataclasses.is_dataclass(cls):
-            continue
-        tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
-        class_definition = tree.body[0]
-        assert isinstance(class_definition, ast.ClassDef)
-        for statement, following in zip(class_definition.body, class_definition.body[1:], strict=False):
-            if (
-                isinstance(statement, ast.AnnAssign)
-                and isinstance(statement.target, ast.Name)
-                and isinstance(following, ast.Expr)
-                and isinstance(following.value, ast.Constant)
-                and isinstance(following.value.value, str)
-            ):
-                documentation[statement.target.id] = " ".join(following.value.value.split())
+        if dataclasses.is_dataclass(cls):
+            class_definition = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+            assert isinstance(class_definition, ast.ClassDef)
+            documentation |= documented_fields(class_definition)
     return documentation
+
+
+def documented_fields(class_definition: ast.ClassDef) -> dict[str, str]:
+    """The string that stands beneath each field of a class's own, folded into one line."""
+    return {
+        statement.target.id: " ".join(following.value.value.split())
+        for statement, following in zip(class_definition.body, class_definition.body[1:], strict=False)
+        if isinstance(statement, ast.AnnAssign)
+        and isinstance(statement.target, ast.Name)
+        and isinstance(following, ast.Expr)
+        and isinstance(following.value, ast.Constant)
+        and isinstance(following.value.value, str)
+    }

@@ -1,0 +1,164 @@
+"""What templates see of a step: its dataclass, put the way a component is written.
+
+Trainyard's own steps are imported: their settings need nothing but the standard library. A project's own steps are
+the modules below `src/` that call `run_step(SettingsClass, …)`. They are read without being run, since what they import
+(torch, a company's packages) need not be installed where YAML is rendered.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from trainyard.author import rules
+from trainyard.author.project import Project
+from trainyard.foundation import step_fields as field_makers
+from trainyard.foundation.configs import STEP_CONFIGS
+from trainyard.foundation.step_fields import StepField, describe_field, documented_fields, step_fields
+from trainyard.spec.diagnostic import Span, SpecError
+
+_PROPER_NAMES = {"ddp": "DDP", "fsdp": "FSDP", "deepspeed": "DeepSpeed"}
+_MAKERS = ("parameter", "input_folder", "input_file", "output_folder")
+_TYPES = {"str": str, "int": int, "float": float, "bool": bool, "Path": Path}
+
+
+@dataclass(frozen=True)
+class StepDescription:
+    """A step by its name and module, the first sentences of its dataclass, and its fields."""
+
+    name: str
+    module: str
+    description: str
+    fields: tuple[StepField, ...]
+
+    @property
+    def title(self) -> str:
+        """The name for people: `train_ddp` becomes `Train DDP`."""
+        return " ".join(_PROPER_NAMES.get(word, word.capitalize()) for word in self.name.split("_"))
+
+    @property
+    def inputs(self) -> tuple[StepField, ...]:
+        """Folders and files that are read, then parameters: a component's inputs."""
+        data = tuple(field for field in self.fields if field.kind == "input")
+        return data + tuple(field for field in self.fields if field.kind == "parameter")
+
+    @property
+    def outputs(self) -> tuple[StepField, ...]:
+        """Folders that are written: a component's outputs."""
+        return tuple(field for field in self.fields if field.kind == "output")
+
+    @property
+    def field(self) -> dict[str, StepField]:
+        """The fields by name."""
+        return {field.name: field for field in self.fields}
+
+
+def step_descriptions(project: Project) -> dict[str, StepDescription]:
+    """Return every step by its name: Trainyard's, and the project's own.
+
+    Raise SpecError for a step of the project whose settings cannot be read.
+    """
+    return {**own_steps(project), **_steps_of_trainyard()}
+
+
+@cache
+def _steps_of_trainyard() -> dict[str, StepDescription]:
+    return {
+        name: StepDescription(name, f"trainyard.steps.{name}", _prose(config.__doc__), step_fields(config))
+        for name, config in STEP_CONFIGS.items()
+    }
+
+
+def own_steps(project: Project) -> dict[str, StepDescription]:
+    """Return the steps that a project defines below `src/`, by name; `src/trainyard` is Trainyard's."""
+    packages = [folder for folder in sorted(project.source.glob("*/")) if folder.name != "trainyard"]
+    found: dict[str, StepDescription] = {}
+    for file in (file for package in packages for file in sorted(package.rglob("*.py"))):
+        text = file.read_text(encoding="utf-8", errors="replace")
+        module = ".".join(file.relative_to(project.source).with_suffix("").parts)
+        if "run_step(" in text and (step := _read_step(file, text, module)) is not None:
+            found[step.name] = step
+    return found
+
+
+def _read_step(file: Path, text: str, module: str) -> StepDescription | None:
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise _unreadable(file, error.lineno or 1, f"not valid Python: {error.msg}") from None
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "run_step" and call.args:
+            settings = call.args[0]
+            if not isinstance(settings, ast.Name) or settings.id not in classes:
+                raise _unreadable(file, call.lineno, "run_step() expects a dataclass that this file defines")
+            config = classes[settings.id]
+            fields = tuple(_fields(file, config, classes, _imports(tree)))
+            return StepDescription(module.rpartition(".")[2], module, _prose(ast.get_docstring(config)), fields)
+    return None
+
+
+def _imports(tree: ast.Module) -> dict[str, str]:
+    """Return the module that each name is imported from."""
+    statements = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module and not node.level]
+    return {alias.asname or alias.name: str(node.module) for node in statements for alias in node.names}
+
+
+def _fields(
+    file: Path, config: ast.ClassDef, classes: dict[str, ast.ClassDef], imports: dict[str, str]
+) -> Iterator[StepField]:
+    """Yield the fields of a dataclass, those of its bases first."""
+    for base in config.bases:
+        name = ast.unparse(base)
+        if name in classes:
+            yield from _fields(file, classes[name], classes, imports)
+        elif imports.get(name, "").startswith("trainyard.foundation."):
+            yield from step_fields(getattr(importlib.import_module(imports[name]), name))
+        else:
+            raise _unreadable(file, config.lineno, f"the base class {name} is neither in this file nor Trainyard's")
+    documentation = documented_fields(config)
+    for statement in config.body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            name = statement.target.id
+            try:
+                declared, hint = _declared(statement.value), _hint(statement.annotation)
+                declared.name = name
+                yield describe_field(declared, hint, documentation.get(name, ""))
+            except (ValueError, TypeError, KeyError, AssertionError) as error:
+                raise _unreadable(file, statement.lineno, f"the field {name} cannot be read: {error}") from None
+
+
+def _declared(value: ast.expr | None) -> dataclasses.Field[Any]:
+    """Return the field that a call such as `parameter(3, minimum=1)` declares; its arguments must be literals."""
+    if not isinstance(value, ast.Call) or ast.unparse(value.func).rpartition(".")[2] not in _MAKERS:
+        raise ValueError(f"declare it with one of {', '.join(_MAKERS)}")
+    make = getattr(field_makers, ast.unparse(value.func).rpartition(".")[2])
+    arguments = [ast.literal_eval(argument) for argument in value.args]
+    declared: dataclasses.Field[Any] = make(
+        *arguments, **{str(keyword.arg): ast.literal_eval(keyword.value) for keyword in value.keywords}
+    )
+    return declared
+
+
+def _hint(annotation: ast.expr) -> Any:
+    if isinstance(annotation, ast.BinOp) and ast.unparse(annotation.right) == "None":
+        return _hint(annotation.left) | None
+    name = ast.unparse(annotation).rpartition(".")[2]
+    if name not in _TYPES:
+        raise ValueError(f"expected one of the types {', '.join(_TYPES)}, found {name}")
+    return _TYPES[name]
+
+
+def _prose(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
+def _unreadable(file: Path, line: int, message: str) -> SpecError:
+    hint = "Settings are read without running the step; write them as in trainyard/foundation/configs/."
+    return SpecError(rules.STEP_SETTINGS.at(Span(file, line, 1, line, 1), message, hint=hint))
