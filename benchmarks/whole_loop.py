@@ -19,21 +19,19 @@ from trainyard.foundation.configs.training import TrainDDP
 from trainyard.steps.runtime.world import World, read_rank_variables
 from trainyard.steps.training.agreement import Agreement
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
-from trainyard.steps.training.checkpoints.commit import Progress
 from trainyard.steps.training.engines.base import EngineParts
 from trainyard.steps.training.engines.ddp import DDPEngine
 from trainyard.steps.training.loop import TrainingRun, train
 from trainyard.steps.training.observing.hang_watch import HangWatch
 from trainyard.steps.training.observing.measures import StepMeasures, Work
-from trainyard.steps.training.observing.profiler import StepProfiler
+from trainyard.steps.training.observing.observer import TrainingObserver
 from trainyard.steps.training.observing.recorder import Recorder
-from trainyard.steps.training.observing.step_clock import StepClock
 from trainyard.steps.training.observing.unhealthy_steps import LossSpikes, NonfiniteGuard
 from trainyard.steps.training.optimizer import WarmupThenCosine
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import seed_everything
 from trainyard.steps.training.samples.batches import MicroBatch, Tensors
-from trainyard.steps.training.samples.plan import Step, TrainingPlan
+from trainyard.steps.training.samples.plan import Progress, Step, TrainingPlan
 from trainyard.steps.training.stopping import StopRequest
 from trainyard.steps.training.tasks.base import Task
 
@@ -103,15 +101,15 @@ def whole_loop(
                 schedule=WarmupThenCosine(config.learning_rate, plan.total_steps, config.warmup_fraction),
                 agreement=Agreement(world),
                 checkpoints=checkpoints,
-                nonfinite_guard=NonfiniteGuard(config.nonfinite_steps_limit, 0),
-                loss_spikes=LossSpikes(config.loss_spike_factor),
                 stop_request=stop_request,
-                clock=StepClock(world.device),
-                measures=StepMeasures(work or Work(), lambda: 0.0, lambda: checkpoints.stall_seconds),
-                recorder=recorder,
-                sample_record=None,
-                profiler=StepProfiler(None, config.metrics, world.rank, world.device),
-                hang_watch=hang_watch,
+                observer=TrainingObserver(
+                    world=world,
+                    hang_watch=hang_watch,
+                    measures=StepMeasures(work or Work(), lambda: 0.0, lambda: checkpoints.stall_seconds),
+                    recorder=recorder,
+                    nonfinite_guard=NonfiniteGuard(config.nonfinite_steps_limit, 0),
+                    loss_spikes=LossSpikes(config.loss_spike_factor),
+                ),
                 validation_split=None,
                 progress=Progress(),
             )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from trainyard.steps.training.checkpoints.commit import Commit, Progress, SavedFile, write_commit
+from trainyard.steps.training.checkpoints.commit import Commit, SavedFile, write_commit
 from trainyard.steps.training.checkpoints.durable_files import write_durably
 from trainyard.steps.training.checkpoints.saving import HostCopy
 from trainyard.steps.training.checkpoints.state_files import (
@@ -19,7 +19,7 @@ from trainyard.steps.training.checkpoints.state_files import (
 )
 from trainyard.steps.training.engines.base import Engine
 from trainyard.steps.training.fragments import Fragment, whole_tensor
-from trainyard.steps.training.samples.plan import even_part
+from trainyard.steps.training.samples.plan import Progress, even_part
 
 Tensors = dict[str, torch.Tensor]
 

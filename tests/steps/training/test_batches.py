@@ -205,9 +205,7 @@ def test_a_shard_that_vanishes_while_training_is_named(tmp_path: Path) -> None:
     split = split_of(write_numbers(tmp_path, samples=30, shard_samples=10))
     (tmp_path / "train-00001.pair.bin").unlink()
     batches = TrainingBatches(split, plan_of(30, 5, 1, 1, epochs=1), SEED, 0, 0, CPU)
-    with pytest.raises(
-        StepError, match=r"train-00001\.pair\.bin can no longer be mapped into memory: .*No such file"
-    ):
+    with pytest.raises(StepError, match=r"train-00001\.pair\.bin can no longer be mapped into memory: .*No such file"):
         list(batches)
     batches.close()
 

@@ -25,11 +25,12 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World, join_world
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.checkpoints.collectives import Ranks
-from trainyard.steps.training.checkpoints.commit import BrokenCheckpoint, Progress, read_commit
-from trainyard.steps.training.checkpoints.folders import checkpoint_folders, keep_newest_and_best
+from trainyard.steps.training.checkpoints.commit import BrokenCheckpoint, read_commit
+from trainyard.steps.training.checkpoints.folders import VerifiedCheckpoint, checkpoint_folders, keep_newest_and_best
 from trainyard.steps.training.checkpoints.restoring import StateReader, restore_engine
 from trainyard.steps.training.checkpoints.state_files import share_to_write
 from trainyard.steps.training.fragments import Fragment, whole_tensor
+from trainyard.steps.training.samples.plan import Progress
 
 MIB = 1 << 20
 
@@ -42,6 +43,10 @@ def world() -> Iterator[World]:
 
 def checkpoints(folder: Path, world: World, **options: Any) -> Checkpoints:
     return Checkpoints(folder, world, {"seed": 1}, **options)
+
+
+def committed(folder: Path) -> VerifiedCheckpoint:
+    return VerifiedCheckpoint(folder, read_commit(folder))
 
 
 def at(step: int) -> Progress:
@@ -135,9 +140,10 @@ def test_a_checkpoint_of_another_world_size_is_loaded(
     write_as_ranks(tmp_path / "step-00000007", some_tensors(0), world_size, at(7), divided=divided)
     engine = NumbersEngine(some_tensors(1))
     found = checkpoints(tmp_path, world)
-    folder = found.choose("auto")
-    assert folder == tmp_path / "step-00000007"
-    assert found.load(folder, engine, seed=0) == at(7)
+    chosen = found.choose("auto")
+    assert chosen == committed(tmp_path / "step-00000007")
+    assert chosen is not None
+    assert found.load(chosen, engine, seed=0) == at(7)
     assert same(engine.tensors, some_tensors(0))
     assert engine.given_scalars == {"loss_scale": 0.5}
     assert f"saved by engine numbers at world size {world_size}; continuing with engine numbers at world size 1" in (
@@ -158,7 +164,7 @@ def test_what_is_saved_is_loaded_with_the_random_state(tmp_path: Path, world: Wo
     checkpoints(tmp_path, world).save(saved, at(4), wait=True)
     drawn = draw()
     loaded = NumbersEngine(some_tensors(1))
-    assert checkpoints(tmp_path, world).load(tmp_path / "step-00000004", loaded, seed=0) == at(4)
+    assert checkpoints(tmp_path, world).load(committed(tmp_path / "step-00000004"), loaded, seed=0) == at(4)
     assert same(loaded.tensors, saved.tensors)
     assert draw() == drawn
 
@@ -171,7 +177,7 @@ def test_state_may_change_as_soon_as_save_returns(tmp_path: Path, world: World) 
         tensor.fill_(0)
     saving.save(engine, at(2))
     saving.finish()
-    checkpoints(tmp_path, world).load(tmp_path / "step-00000001", engine, seed=0)
+    checkpoints(tmp_path, world).load(committed(tmp_path / "step-00000001"), engine, seed=0)
     assert same(engine.tensors, some_tensors(0, width=500))
     assert saving.stall_seconds > 0
 
@@ -198,7 +204,7 @@ def test_another_models_state_is_refused_with_the_tensors_name(
     tensors = some_tensors(1)
     change(tensors)
     with pytest.raises(StepError) as refused:
-        checkpoints(tmp_path, world).load(tmp_path / "step-00000004", NumbersEngine(tensors), seed=0)
+        checkpoints(tmp_path, world).load(committed(tmp_path / "step-00000004"), NumbersEngine(tensors), seed=0)
     assert message in str(refused.value)
 
 
@@ -274,7 +280,7 @@ def test_what_the_file_system_does_not_give_now_is_not_taken_for_broken(tmp_path
             checkpoints(tmp_path, world).choose("auto")
         assert not isinstance(refused.value, BrokenCheckpoint)
         aside.replace(file)
-    assert checkpoints(tmp_path, world).choose("auto") == tmp_path / "step-00000007"
+    assert checkpoints(tmp_path, world).choose("auto") == committed(tmp_path / "step-00000007")
 
 
 # Which ones stay
@@ -302,7 +308,7 @@ def test_the_best_one_stays_while_it_is_the_best(tmp_path: Path, world: World) -
     assert [read_commit(folder).is_best for folder in checkpoint_folders(tmp_path)] == [False, True]
 
     resumed = checkpoints(tmp_path, world, keep=1, keep_best=True)
-    resumed.load(tmp_path / "step-00000006", engine, seed=0)
+    resumed.load(committed(tmp_path / "step-00000006"), engine, seed=0)
     assert not resumed.is_best({"loss": 0.5})
     assert resumed.is_best({"loss": 0.3})
     assert not checkpoints(tmp_path, world).is_best({"loss": 0.3}), "only where the best one is kept"
@@ -314,7 +320,7 @@ def test_the_checkpoint_gone_on_from_is_marked_without_being_written_again(tmp_p
     file = tmp_path / "step-00000003" / "state-rank-00000.safetensors"
     written = file.stat().st_mtime_ns, file.stat().st_ino
     resumed = checkpoints(tmp_path, world, keep_best=True)
-    resumed.load(tmp_path / "step-00000003", engine, seed=0)
+    resumed.load(committed(tmp_path / "step-00000003"), engine, seed=0)
     resumed.save(engine, at(3), {"loss": 0.5}, wait=True)
     assert (file.stat().st_mtime_ns, file.stat().st_ino) == written
     assert read_commit(tmp_path / "step-00000003").is_best

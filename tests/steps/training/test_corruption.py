@@ -12,7 +12,7 @@ from numbers_engine import NumbersEngine, same, some_tensors, write_as_ranks
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import join_world
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
-from trainyard.steps.training.checkpoints.commit import Progress
+from trainyard.steps.training.samples.plan import Progress
 
 CASES = 200
 STEPS = (4, 8)

@@ -155,7 +155,7 @@ def test_long_work_is_no_hang(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log:
         watch = HangWatch(RankVariables(), timeout_seconds=4, log=log)
         watch.start()
-        with watch.long_work():
+        with watch.long_work("saving the model", 1):
             time.sleep(2.8)
         watch.close()
     assert (tmp_path / "log").read_text() == ""

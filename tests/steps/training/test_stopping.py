@@ -40,7 +40,7 @@ def test_sigterm_while_starting_stops_before_the_first_step(
 ) -> None:
     assert train(digits, tmp_path, "disturbed_tasks:ToldToStopWhileStarting") == 75
     said = capsys.readouterr().out
-    assert "stopped before the first step because of SIGTERM; the same command starts again" in said
+    assert "stopped before the first step because of SIGTERM; run the same command again to start" in said
     assert checkpoint_folders(tmp_path / "checkpoints") == []
     assert metrics(tmp_path) == []
 
@@ -54,7 +54,8 @@ class SignalAtImport:
             signal.raise_signal(signal.SIGTERM)
 
 sys.meta_path.insert(0, SignalAtImport())
-from trainyard.steps.runtime import entrypoint, train_ddp
+from trainyard.steps import train_ddp
+from trainyard.steps.runtime import entrypoint
 entrypoint.end_process(train_ddp.main(sys.argv[1:]))
 """
 

@@ -126,9 +126,9 @@ def test_a_broken_newest_checkpoint_is_passed_over(
 
     assert train(digits, tmp_path / "out", "tiny_task:TinyTask", *flags) == 0
     said = capsys.readouterr().out
-    assert "not resuming from step-00000021, which is no whole checkpoint" in said
+    assert "not resuming from step-00000021, which is not a complete checkpoint" in said
     altered_file = middle / "state-rank-00000.safetensors"
-    assert f"not resuming from step-00000014, which is no whole checkpoint: {altered_file}" in said
+    assert f"not resuming from step-00000014, which is not a complete checkpoint: {altered_file}" in said
     assert f"continuing from {tmp_path}/out/checkpoints/step-00000007: step 7, 448 samples consumed" in said
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "out"))
 
@@ -141,7 +141,7 @@ def test_a_finished_training_only_saves_its_model_again(
     lines = metrics(tmp_path)
     (tmp_path / "model" / "model.safetensors").unlink()
     assert train(digits, tmp_path) == 0
-    assert "nothing is left to train" in capsys.readouterr().out
+    assert "no steps are left to train" in capsys.readouterr().out
     assert same(before, weights(tmp_path))
     assert metrics(tmp_path) == lines
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +18,8 @@ from trainyard.steps.runtime.errors import StepError
 Thing = TypeVar("Thing")
 
 _LOST_CONNECTION_WORDS = ("/gloo/", "ncclRemoteError", "ncclSystemError")
+_MEET_EVERY_SECONDS = 1.0
+"""While all wait for rank 0's work."""
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -118,6 +121,19 @@ class World:
         self.sum(torch.zeros(1, device=self.device))
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def let_main_work(self, work: Callable[[], None], while_waiting: Callable[[], None]) -> None:
+        """Let rank 0 do some work for as long as it takes.
+
+        The others meet it every second, so that no timeout counts the work; every rank calls `while_waiting` then.
+        """
+        with ThreadPoolExecutor(max_workers=1) as threads:
+            working = [threads.submit(work)] if self.is_main else []
+            # On the host, over gloo: on a GPU, NCCL's watchdog would count the wait.
+            while self.sum(torch.tensor(float(len(wait(working, _MEET_EVERY_SECONDS).not_done)))).item() > 0:
+                while_waiting()
+            for done in working:
+                done.result()
 
     def __enter__(self) -> World:
         return self

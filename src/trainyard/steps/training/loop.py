@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -13,27 +13,20 @@ from trainyard.steps.evaluation.whole_split import EvaluationStopped, evaluate_s
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreement import AgreedStep, Agreement, TakenStep
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
-from trainyard.steps.training.checkpoints.commit import Progress
 from trainyard.steps.training.engines.base import Engine
-from trainyard.steps.training.observing.hang_watch import HangWatch
-from trainyard.steps.training.observing.measures import StepMeasures, memory_summary
-from trainyard.steps.training.observing.profiler import StepProfiler
-from trainyard.steps.training.observing.recorder import Recorder
-from trainyard.steps.training.observing.sample_record import SampleRecord
-from trainyard.steps.training.observing.step_clock import StepClock
-from trainyard.steps.training.observing.unhealthy_steps import LossSpikes, NonfiniteGuard
+from trainyard.steps.training.observing.observer import TrainingObserver
 from trainyard.steps.training.optimizer import WarmupThenCosine
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import deterministic_backward, random_state, restore_random_state
 from trainyard.steps.training.samples.batches import MicroBatch, TrainingBatches
-from trainyard.steps.training.samples.plan import Step, TrainingPlan
+from trainyard.steps.training.samples.plan import Progress, Step, TrainingPlan
 from trainyard.steps.training.stopping import StopRequest
 from trainyard.steps.training.tasks.base import Task
 
 
 @dataclass
 class TrainingRun:
-    """Everything that a training is made of."""
+    """Everything that a training consists of."""
 
     settings: Training
     world: World
@@ -45,75 +38,58 @@ class TrainingRun:
     schedule: WarmupThenCosine
     agreement: Agreement
     checkpoints: Checkpoints
-    nonfinite_guard: NonfiniteGuard
-    loss_spikes: LossSpikes
     stop_request: StopRequest
-    clock: StepClock
-    measures: StepMeasures
-    recorder: Recorder
-    sample_record: SampleRecord | None
-    profiler: StepProfiler
-    hang_watch: HangWatch
+    observer: TrainingObserver
     validation_split: SplitReader | None
     progress: Progress
-    """How far the training has come; exact whenever the loop does anything but take steps."""
-    last_validation: Mapping[str, float] = field(default_factory=dict)
+    """How far the training has come; exact whenever the loop does anything other than take steps."""
 
 
 def train(run: TrainingRun) -> bool:
-    """Take every step that is left. Returns False when the training was told to stop before its end.
+    """Take every step that is left. Return False if the training was asked to stop before its end.
 
-    Every rank takes the same decisions, because each follows from the step's number or from what was agreed on. What
+    Every rank makes the same decisions, because each follows from the step's number or from what was agreed on. What
     is agreed on at one step is known after the next, so that nobody waits for it, or at once where something is due.
     """
     first_step = run.progress.step + 1
     if not may_begin(run):
         return False
-    run.clock.resume()
+    run.observer.steps_begin()
     for step, micro_batches in run.batches:
         taken = take_step(run, step, micro_batches)
-        stopping = observe(run, run.agreement.next_step(taken, stop=run.stop_request.is_raised()))
+        stopping = record_steps(run, run.agreement.next_step(taken, stop=run.stop_request.is_raised()))
         if stopping or step.number == first_step or something_is_due(run, step):
             *earlier, agreed = run.agreement.all_steps(stop=run.stop_request.is_raised())
-            stopping = observe(run, earlier) or stopping
+            stopping = record_steps(run, earlier) or stopping
             if close_step(run, agreed, stopping=stopping):
                 return False
-            if step.number == first_step:
-                run.world.log(f"after the first step: {memory_summary(run.world)}")
-            run.clock.resume()
+            run.observer.steps_begin()
     return True
 
 
 def take_step(run: TrainingRun, step: Step, micro_batches: list[MicroBatch]) -> TakenStep:
-    """One optimizer step over the step's micro-batches. Nothing here waits for a device."""
-    run.profiler.step_begins(step.number)
-    if run.sample_record is not None:
-        run.sample_record.write(step, micro_batches)
+    """Take one optimizer step over the step's micro-batches. Nothing here waits for a device."""
+    run.observer.step_begins(step, micro_batches)
     terms = loss_terms(run, step, micro_batches)
-    loss_sum = forward_and_backward(run, step, micro_batches, terms)
-    learning_rate = run.schedule(step.number)
-    run.hang_watch.reached(step.number, "optimizer step")
+    loss_sum = forward_and_backward(run, micro_batches, terms)
+    run.observer.update_begins()
     run.checkpoints.before_update()
+    learning_rate = run.schedule(step.number)
     gradient_norm = run.engine.step(learning_rate)
-    run.hang_watch.reached(step.number, "waiting for the other ranks or the next batch")
-    run.profiler.step_ends(step.number)
-    return TakenStep(step, learning_rate, loss_sum, terms, gradient_norm, run.clock.step_ends())
+    return TakenStep(step, learning_rate, loss_sum, terms, gradient_norm, run.observer.step_ends())
 
 
-def forward_and_backward(
-    run: TrainingRun, step: Step, micro_batches: list[MicroBatch], step_terms: float
-) -> torch.Tensor:
-    """Accumulate the gradient of the step's mean loss; gives the sum of this rank's losses."""
+def forward_and_backward(run: TrainingRun, micro_batches: list[MicroBatch], step_terms: float) -> torch.Tensor:
+    """Accumulate the gradient of the step's mean loss. Return the sum of this rank's losses."""
     loss_sum = torch.zeros((), dtype=torch.float64, device=run.world.device)
     for batch in micro_batches:
         with run.engine.micro_batch(is_last=batch.is_last):
-            run.hang_watch.reached(step.number, "forward pass")
+            run.observer.forward_begins()
             with run.precision.autocast():
                 loss = run.task.loss(run.engine.model, batch.tensors)
             if batch.is_stand_in:
                 loss = loss * 0.0
-            run.clock.forward_ends()
-            run.hang_watch.reached(step.number, "backward pass")
+            run.observer.backward_begins()
             with deterministic_backward():
                 run.engine.backward(loss, step_terms)
         loss_sum += loss.detach()
@@ -121,7 +97,7 @@ def forward_and_backward(
 
 
 def loss_terms(run: TrainingRun, step: Step, micro_batches: list[MicroBatch]) -> float:
-    """How many terms the step's loss has over all ranks: what its sum is divided by."""
+    """Return how many terms the step's loss has over all ranks: what its sum is divided by."""
     if not run.task.loss_terms_vary:
         return float(step.samples * run.task.loss_terms(micro_batches[0].tensors) // micro_batches[0].samples)
     own = sum(run.task.loss_terms(batch.tensors) for batch in micro_batches if not batch.is_stand_in)
@@ -129,76 +105,59 @@ def loss_terms(run: TrainingRun, step: Step, micro_batches: list[MicroBatch]) ->
     return max(1.0, run.world.sum(torch.tensor(own, dtype=torch.float64)).item())
 
 
-def observe(run: TrainingRun, steps: list[AgreedStep]) -> bool:
-    """Take note of steps as agreed on; gives whether to stop."""
+def record_steps(run: TrainingRun, steps: list[AgreedStep]) -> bool:
+    """Check and record steps that were agreed on. Return whether to stop."""
     for agreed in steps:
-        guard(run, agreed)
-        record(run, agreed, {})
+        run.observer.check(agreed)
+        run.observer.record(agreed, {}, failed_saves=run.checkpoints.failed_saves)
     return any(agreed.stop for agreed in steps)
 
 
-def guard(run: TrainingRun, agreed: AgreedStep) -> None:
-    """Look whether the step makes sense. StepError when going on does not."""
-    run.measures.add(agreed)
-    run.nonfinite_guard.observe(agreed)
-    if warning := run.loss_spikes.observe(agreed):
-        run.world.log(warning)
-
-
-def record(run: TrainingRun, agreed: AgreedStep, validation: Mapping[str, float], *, always: bool = False) -> None:
-    """Write the step down if it is one to be written down."""
-    counts = {
-        "skipped_steps": run.nonfinite_guard.skipped_steps,
-        "loss_spikes": run.loss_spikes.count,
-        "failed_saves": run.checkpoints.failed_saves,
-    }
-    run.recorder.record(agreed, run.measures, counts, validation, always=always)
-
-
 def close_step(run: TrainingRun, agreed: AgreedStep, *, stopping: bool) -> bool:
-    """Evaluate, record and save what is due after a step that every rank knows all of; gives whether to stop."""
-    guard(run, agreed)
+    """Evaluate, record and save what is due after a step that every rank knows all of. Return whether to stop."""
+    run.observer.check(agreed)
     step, stopping = agreed.step, stopping or agreed.stop
-    run.progress = Progress(step.number, step.epoch, step.samples_consumed, run.nonfinite_guard.skipped_steps)
+    skipped_steps = run.observer.nonfinite_guard.skipped_steps
+    run.progress = Progress(step.number, step.epoch, step.samples_consumed, skipped_steps)
     validation: Mapping[str, float] = {}
     if not stopping and validation_is_due(run, step):
         try:
-            validation = validate(run, step)
+            validation = validate(run)
         except EvaluationStopped:
             stopping = True
-    # A validation that did not happen is made up for by the next attempt, in this step's line.
-    record(run, agreed, validation, always=stopping and validation_is_due(run, step))
+    # The next attempt makes up for a validation that did not happen, in this step's line.
+    always = stopping and validation_is_due(run, step)
+    run.observer.record(agreed, validation, failed_saves=run.checkpoints.failed_saves, always=always)
     if stopping or checkpoint_is_due(run, step) or run.checkpoints.is_best(validation):
-        run.hang_watch.reached(step.number, "saving a checkpoint")
-        with run.hang_watch.long_work():
+        with run.observer.long_work("saving a checkpoint"):
             run.checkpoints.save(run.engine, run.progress, validation, wait=stopping or step.is_last)
-    # With only the model left to write, another attempt would cost more than going on.
+    # With only the model left to write, another attempt would cost more than continuing.
     is_complete = step.is_last and (bool(validation) or not validation_is_due(run, step))
     return stopping and not is_complete
 
 
 def may_begin(run: TrainingRun) -> bool:
-    """Whether no rank was told to stop while starting up; then what a stopped attempt left undone is done first."""
+    """Do what a stopped attempt left undone. Return False if any rank was asked to stop meanwhile or before."""
     if run.world.sum(torch.tensor(float(run.stop_request.is_raised()))).item() > 0:
         return False
-    if run.progress.step == 0 or not run.recorder.lacks_validation_of(run.progress.step):
+    if run.progress.step == 0 or not run.observer.recorder.lacks_validation_of(run.progress.step):
         return True
-    step = run.plan.step(run.progress.step)
-    if validation_is_due(run, step):
+    if validation_is_due(run, run.plan.step(run.progress.step)):
         try:
-            run.recorder.add_validation(validate(run, step))
+            validation = validate(run)
         except EvaluationStopped:
             return False
-        if run.checkpoints.is_best(run.last_validation):
-            with run.hang_watch.long_work():
-                run.checkpoints.save(run.engine, run.progress, run.last_validation, wait=True)
+        run.observer.recorder.add_validation(validation)
+        if run.checkpoints.is_best(validation):
+            with run.observer.long_work("saving a checkpoint"):
+                run.checkpoints.save(run.engine, run.progress, validation, wait=True)
     return True
 
 
-def validate(run: TrainingRun, step: Step) -> Mapping[str, float]:
-    """The figures of the validation split. Leaves the random generators where they were."""
+def validate(run: TrainingRun) -> Mapping[str, float]:
+    """Return the figures of the validation split. Random generators are left as they were."""
     assert run.validation_split is not None
-    run.hang_watch.reached(step.number, "evaluation")
+    run.observer.begins("evaluation")
     state = random_state(run.world.device)
     run.engine.align_ranks()
     try:
@@ -211,27 +170,26 @@ def validate(run: TrainingRun, step: Step) -> Mapping[str, float]:
             run.settings.micro_batch_size,
             in_lockstep=run.engine.forwards_in_lockstep,
             stop_is_raised=run.stop_request.is_raised,
-            on_batch=run.hang_watch.still_at_work,
+            on_batch=run.observer.still_at_work,
         )
     finally:
         restore_random_state(state, run.world.device)
-    run.last_validation = run.task.summarise(sums, "validation")
-    return run.last_validation
+    return run.task.summarise(sums, "validation")
 
 
 def something_is_due(run: TrainingRun, step: Step) -> bool:
-    """Whether a step's own agreement is to be read at once."""
+    """Return whether a step's own agreement is to be read at once."""
     return step.is_last or run.agreement.steps_are_long or checkpoint_is_due(run, step) or validation_is_due(run, step)
 
 
 def validation_is_due(run: TrainingRun, step: Step) -> bool:
-    """At the end of the epochs that the settings ask for, and at the very end."""
+    """Return whether to validate: at the end of the epochs that the settings name, and at the very end."""
     every = run.settings.evaluate_every_epochs
     is_due = step.is_last or (step.ends_epoch and every > 0 and step.epoch % every == 0)
     return is_due and run.validation_split is not None
 
 
 def checkpoint_is_due(run: TrainingRun, step: Step) -> bool:
-    """Every so many steps, and at the end."""
+    """Return whether to save: every so many steps, and at the end."""
     every = run.settings.checkpoint_every_steps
     return step.is_last or (every > 0 and step.number % every == 0)

@@ -13,8 +13,13 @@ from typing import Any
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.checkpoints.collectives import Ranks
-from trainyard.steps.training.checkpoints.commit import Commit, Progress, read_commit, write_commit
-from trainyard.steps.training.checkpoints.folders import choose_checkpoint, name_to_go_back_to, step_folder
+from trainyard.steps.training.checkpoints.commit import Commit, read_commit, write_commit
+from trainyard.steps.training.checkpoints.folders import (
+    VerifiedCheckpoint,
+    choose_checkpoint,
+    name_to_go_back_to,
+    step_folder,
+)
 from trainyard.steps.training.checkpoints.restoring import (
     changed_settings,
     refuse_another_training,
@@ -26,6 +31,7 @@ from trainyard.steps.training.checkpoints.state_files import RANDOM_PREFIX, in_f
 from trainyard.steps.training.engines.base import Engine
 from trainyard.steps.training.fragments import Fragment
 from trainyard.steps.training.randomness import random_state
+from trainyard.steps.training.samples.plan import Progress
 
 
 class Checkpoints:
@@ -60,14 +66,14 @@ class Checkpoints:
         self._best_loss = self._best_loss_before = math.inf
         self._loaded: Progress | None = None
 
-    def choose(self, resume: str) -> Path | None:
+    def choose(self, resume: str) -> VerifiedCheckpoint | None:
         """The checkpoint to go on from, verified by all ranks. StepError where the one asked for is none."""
         self._went_back_to = name_to_go_back_to(self._folder, resume)
         return choose_checkpoint(self._folder, resume, self._ranks)
 
-    def load(self, folder: Path, engine: Engine, seed: int) -> Progress:
-        """Restore everything from a committed checkpoint, of whatever engine and world size."""
-        commit = self._ranks.main(lambda: read_commit(folder))
+    def load(self, checkpoint: VerifiedCheckpoint, engine: Engine, seed: int) -> Progress:
+        """Restore everything from a checkpoint, of whatever engine and world size. Return how far it had come."""
+        folder, commit = checkpoint.folder, checkpoint.commit
         refuse_another_training(folder, commit.identity, self._identity)
         restore_engine(folder, commit, engine, self._ranks)
         restore_randomness(folder, commit, self._ranks, self._world.device, seed)

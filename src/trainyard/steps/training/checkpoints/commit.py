@@ -13,6 +13,7 @@ from typing import Any
 from trainyard.foundation.os_errors import os_errors_name
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.checkpoints.durable_files import make_names_durable, write_durably
+from trainyard.steps.training.samples.plan import Progress
 
 COMMIT_FILE = "commit.json"
 CHECKPOINT_FORMAT = "trainyard.checkpoint/2"
@@ -22,16 +23,6 @@ _OWN_DIGEST = "sha256"
 
 class BrokenCheckpoint(StepError):
     """A folder that looks like a checkpoint and is not one; the message says why."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a training has come: what must be known, besides tensors, to go on. Epochs count from 1."""
-
-    step: int = 0
-    epoch: int = 1
-    samples_consumed: int = 0
-    skipped_steps: int = 0
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import itertools
 import re
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.foundation.os_errors import describe_os_error, os_errors_name
@@ -94,7 +95,15 @@ def _step(folder: Path) -> int:
     return int(folder.name.removeprefix("step-"))
 
 
-def choose_checkpoint(folder: Path, resume: str, ranks: Ranks) -> Path | None:
+@dataclass(frozen=True)
+class VerifiedCheckpoint:
+    """A checkpoint whose every file has the size and digest that its commit names."""
+
+    folder: Path
+    commit: Commit
+
+
+def choose_checkpoint(folder: Path, resume: str, ranks: Ranks) -> VerifiedCheckpoint | None:
     """The checkpoint to go on from, the same on every rank, verified. StepError where the one asked for is none.
 
     A named checkpoint is where a training begins that has none of its own yet, so that the same command, started
@@ -116,8 +125,7 @@ def choose_checkpoint(folder: Path, resume: str, ranks: Ranks) -> Path | None:
         return chosen
     within = ranks.main(lambda: checkpoint_folders(named))
     if not within:
-        verify_checkpoint(named, ranks)
-        return named
+        return verify_checkpoint(named, ranks)
     newest = _first_whole(within, ranks)
     if newest is None:
         raise StepError(f"--resume {resume}: none of the checkpoints in this folder is whole")
@@ -143,19 +151,17 @@ def _went_back_to(checkpoint: Path) -> str | None:
         return None
 
 
-def _first_whole(candidates: Sequence[Path], ranks: Ranks) -> Path | None:
+def _first_whole(candidates: Sequence[Path], ranks: Ranks) -> VerifiedCheckpoint | None:
     for candidate in candidates:
         try:
-            verify_checkpoint(candidate, ranks)
+            return verify_checkpoint(candidate, ranks)
         except BrokenCheckpoint as broken:
             if ranks.is_main:
-                print(f"not resuming from {candidate.name}, which is no whole checkpoint: {broken}", flush=True)
-        else:
-            return candidate
+                print(f"not resuming from {candidate.name}, which is not a complete checkpoint: {broken}", flush=True)
     return None
 
 
-def verify_checkpoint(folder: Path, ranks: Ranks) -> Commit:
+def verify_checkpoint(folder: Path, ranks: Ranks) -> VerifiedCheckpoint:
     """Hold every file of a checkpoint to its size and digest, each rank a part of them.
 
     BrokenCheckpoint, on every rank, names the first that does not match. Another StepError when the file system does
@@ -168,7 +174,7 @@ def verify_checkpoint(folder: Path, ranks: Ranks) -> Commit:
             _verify_file(folder / name, commit.files[name])
 
     ranks.each(verify_own_part)
-    return commit
+    return VerifiedCheckpoint(folder, commit)
 
 
 def _verify_file(file: Path, saved: SavedFile) -> None:

@@ -75,8 +75,9 @@ class HangWatch:
         self._beats += 1
 
     @contextmanager
-    def long_work(self) -> Iterator[None]:
-        """For work in which a rank says nothing for long, such as writing a checkpoint: a hang is seen later there."""
+    def long_work(self, doing: str, step: int = 0) -> Iterator[None]:
+        """A context for work in which a rank is silent for long, such as writing a checkpoint: a hang shows later."""
+        self.reached(step, doing)
         self._part_of_timeout = _PART_IN_LONG_WORK
         yield
         # Not after an error, which shall still find what was found.

@@ -28,6 +28,8 @@ class Recorder:
         self._mlflow: MlflowLog | None = None
         self._last_line = 0.0
         self._is_complete = False
+        self.last_validation: Mapping[str, float] = {}
+        """The figures of the last validation, on every rank."""
 
     def begin(self, steps_done: int, settings: Mapping[str, object], parameters: Mapping[str, object]) -> None:
         """Open the records, going on after `steps_done` steps. `settings` is kept as a file, `parameters` in MLflow."""
@@ -56,6 +58,7 @@ class Recorder:
         step = agreed.step
         if not (always or validation or step.is_last or step.number % self._log_every_steps == 0):
             return
+        self.last_validation = validation or self.last_validation
         self._write(
             {
                 "step": step.number,
@@ -75,6 +78,7 @@ class Recorder:
 
     def add_validation(self, validation: Mapping[str, float]) -> None:
         """Put the validation that the last line lacks into it."""
+        self.last_validation = validation
         if self._file is not None:
             self._write({**self._file.take_back_last_line(), **_named(validation)}, print_always=True)
 

@@ -1,4 +1,4 @@
-"""Which positions of the sample order each step and each rank takes: numbers only, decided before training starts."""
+"""Which positions of the sample order each step and each rank takes, and how far a training has come: only numbers."""
 
 from __future__ import annotations
 
@@ -25,6 +25,16 @@ class Step(NamedTuple):
     def samples(self) -> int:
         """Samples of this step over all ranks; fewer than a global batch only at an epoch's end."""
         return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a training has come: what must be known, besides tensors, to continue. Epochs count from 1."""
+
+    step: int = 0
+    epoch: int = 1
+    samples_consumed: int = 0
+    skipped_steps: int = 0
 
 
 class MicroBatchRange(NamedTuple):

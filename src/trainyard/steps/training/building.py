@@ -1,0 +1,256 @@
+"""How a training is put together: first what can be checked by one rank alone, then what all ranks build."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainyard.foundation.batch_arithmetic import BatchArithmetic, divide_batch
+from trainyard.foundation.configs.training import Training
+from trainyard.steps.data.dataset.manifest import Manifest, read_manifest
+from trainyard.steps.data.dataset.reader import SplitReader
+from trainyard.steps.data.dataset.shards import verify_dataset
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.versions import installed_versions
+from trainyard.steps.runtime.world import World
+from trainyard.steps.training.agreement import Agreement
+from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
+from trainyard.steps.training.engines.base import Engine, EngineParts
+from trainyard.steps.training.loop import TrainingRun
+from trainyard.steps.training.observing.flops import flops_per_token, peak_flops_per_second
+from trainyard.steps.training.observing.hang_watch import HangWatch
+from trainyard.steps.training.observing.measures import StepMeasures, Work
+from trainyard.steps.training.observing.observer import TrainingObserver
+from trainyard.steps.training.observing.profiler import ProfiledSteps, StepProfiler, parse_profile_steps
+from trainyard.steps.training.observing.recorder import Recorder
+from trainyard.steps.training.observing.sample_record import SampleRecord
+from trainyard.steps.training.observing.unhealthy_steps import LossSpikes, NonfiniteGuard
+from trainyard.steps.training.optimizer import WarmupThenCosine
+from trainyard.steps.training.precision import Precision
+from trainyard.steps.training.randomness import ask_for_determinism, seed_everything
+from trainyard.steps.training.samples.batches import TrainingBatches
+from trainyard.steps.training.samples.plan import Progress, TrainingPlan
+from trainyard.steps.training.stopping import StopRequest
+from trainyard.steps.training.tasks import find_task
+from trainyard.steps.training.tasks.base import Task, TaskSettings
+
+
+@dataclass(frozen=True)
+class CheckedRequest:
+    """A request to train, checked as far as one rank can before it meets the others."""
+
+    settings: Training
+    step_name: str
+    engine_class: type[Engine]
+    manifest: Manifest
+    batch: BatchArithmetic
+    task: Task
+    profiled_steps: ProfiledSteps | None
+
+
+def check_request(settings: Training, step_name: str, engine_class: type[Engine], world_size: int) -> CheckedRequest:
+    """Read the dataset's manifest and create the task. StepError for settings that cannot be."""
+    profiled_steps = parse_profile_steps(settings.profile_steps)
+    manifest = read_manifest(settings.data)
+    try:
+        batch = divide_batch(settings.global_batch_size, settings.micro_batch_size, world_size)
+    except ValueError as error:
+        raise StepError(str(error)) from None
+    engine_class.check(settings, batch)
+    task_settings = TaskSettings(
+        settings.model_type, settings.model_overrides, settings.label_smoothing, settings.augmentation
+    )
+    task = find_task(settings.task)(manifest, task_settings)
+    if settings.augmentation != "none" and not task.needs_sample_draws:
+        raise StepError(f"--augmentation {settings.augmentation}: the task {settings.task} does not vary its samples")
+    return CheckedRequest(settings, step_name, engine_class, manifest, batch, task, profiled_steps)
+
+
+def build_training(
+    request: CheckedRequest, world: World, stop_request: StopRequest, hang_watch: HangWatch, opened: ExitStack
+) -> TrainingRun:
+    """Build everything that the training needs, restored from its checkpoint. Every rank calls it.
+
+    What has to be closed, whatever comes later, is put on `opened`.
+    """
+    settings, manifest, task = request.settings, request.manifest, request.task
+    if settings.deterministic:
+        ask_for_determinism()
+    if settings.verify_data == "digests":
+        with hang_watch.long_work("verifying the dataset"):
+            verify_dataset(settings.data, manifest.shards(), world)
+    train_split = SplitReader(settings.data, manifest, "train")
+    plan = TrainingPlan(train_split.samples, request.batch, settings.epochs, settings.max_steps)
+    _refuse_to_profile_after_the_end(request.profiled_steps, plan)
+    precision = Precision(settings.precision, world.device, by_autocast=request.engine_class.uses_autocast)
+    engine = _build_engine(request, world, hang_watch)
+    recorder = Recorder(world, settings.metrics, settings.log_every_steps, plan.total_steps)
+    opened.callback(recorder.close)
+    checkpoints, progress = _resume(request, plan, engine, world, hang_watch, opened)
+    batches = TrainingBatches(
+        train_split,
+        plan,
+        settings.seed,
+        world.rank,
+        progress.step,
+        world.device,
+        sample_draws=task.needs_sample_draws,
+    )
+    opened.callback(batches.close)
+    work = _work(task, engine, precision, world)
+    measures = StepMeasures(work, lambda: batches.wait_seconds, lambda: checkpoints.stall_seconds)
+    return TrainingRun(
+        settings=settings,
+        world=world,
+        task=task,
+        plan=plan,
+        engine=engine,
+        precision=precision,
+        batches=batches,
+        schedule=WarmupThenCosine(settings.learning_rate, plan.total_steps, settings.warmup_fraction),
+        agreement=Agreement(world),
+        checkpoints=checkpoints,
+        stop_request=stop_request,
+        observer=_build_observer(request, engine, progress, world, hang_watch, measures, recorder, opened),
+        validation_split=SplitReader(settings.data, manifest, "validation")
+        if "validation" in manifest.splits
+        else None,
+        progress=progress,
+    )
+
+
+def _build_engine(request: CheckedRequest, world: World, hang_watch: HangWatch) -> Engine:
+    settings = request.settings
+    seed_everything(settings.seed)
+    with hang_watch.long_work("building the model"):
+        engine = request.engine_class(EngineParts(request.task.new_model, settings, request.batch, world))
+    # Weights that were read from a folder come in evaluation mode, in which there is no dropout.
+    engine.model.train()
+    # The weights come from the seed alone; what ranks draw while training must differ from rank to rank.
+    seed_everything(settings.seed + world.rank)
+    return engine
+
+
+def _resume(
+    request: CheckedRequest, plan: TrainingPlan, engine: Engine, world: World, hang_watch: HangWatch, opened: ExitStack
+) -> tuple[Checkpoints, Progress]:
+    """Restore the engine and random generators from the checkpoint to resume from, if there is one."""
+    settings = request.settings
+    checkpoints = Checkpoints(
+        settings.checkpoints,
+        world,
+        _identity(settings, request.manifest),
+        settings=_settings_to_compare(settings, plan),
+        keep=settings.keep_checkpoints,
+        keep_best=settings.keep_best_checkpoint,
+        asynchronous=settings.asynchronous_checkpoints,
+    )
+    opened.callback(checkpoints.finish)
+    with hang_watch.long_work("looking for checkpoints"):
+        chosen = checkpoints.choose(settings.resume)
+        progress = Progress() if chosen is None else checkpoints.load(chosen, engine, settings.seed)
+    world.log(f"{plan.batch}")
+    world.log(
+        f"{engine.parameter_count():,} parameters; {plan.samples} training samples, {plan.steps_per_epoch} steps per "
+        f"epoch, {plan.total_steps} steps"
+    )
+    if chosen is not None:
+        world.log(
+            f"continuing from {chosen.folder}: step {progress.step}, {progress.samples_consumed} samples consumed"
+        )
+    if progress.step >= plan.total_steps:
+        world.log("no steps are left to train; saving the model again")
+    return checkpoints, progress
+
+
+def _build_observer(
+    request: CheckedRequest,
+    engine: Engine,
+    progress: Progress,
+    world: World,
+    hang_watch: HangWatch,
+    measures: StepMeasures,
+    recorder: Recorder,
+    opened: ExitStack,
+) -> TrainingObserver:
+    settings = request.settings
+    record = _settings_record(request, engine)
+    recorder.begin(progress.step, record, {**record["settings"], **dataclasses.asdict(request.batch)})
+    sample_record = profiler = None
+    if settings.record_samples is not None:
+        sample_record = SampleRecord(Path(settings.record_samples), world.rank, world.size, progress.step)
+        opened.callback(sample_record.close)
+    if request.profiled_steps is not None:
+        profiler = StepProfiler(request.profiled_steps, settings.metrics, world.rank, world.device)
+        opened.callback(profiler.close)
+    return TrainingObserver(
+        world=world,
+        hang_watch=hang_watch,
+        measures=measures,
+        recorder=recorder,
+        nonfinite_guard=NonfiniteGuard(settings.nonfinite_steps_limit, progress.skipped_steps),
+        loss_spikes=LossSpikes(settings.loss_spike_factor),
+        profiler=profiler,
+        sample_record=sample_record,
+    )
+
+
+def _refuse_to_profile_after_the_end(profiled_steps: ProfiledSteps | None, plan: TrainingPlan) -> None:
+    if profiled_steps is not None and profiled_steps.first > plan.total_steps:
+        raise StepError(
+            f"--profile-steps {profiled_steps}: this training has {plan.total_steps} steps; choose some of them"
+        )
+
+
+def _work(task: Task, engine: Engine, precision: Precision, world: World) -> Work:
+    """Return what a sample consists of and costs. Log how MFU is computed, or why it is not."""
+    tokens = task.tokens_per_sample
+    flops = None if tokens is None else flops_per_token(engine.model, tokens)
+    device_name = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "a CPU"
+    peak = peak_flops_per_second(device_name, precision.name)
+    if flops is not None and peak is not None:
+        world.log(
+            f"MFU: {flops / 1e9:.3f} GFLOP per token (6N + 12LHQT), of {peak / 1e12:g} TFLOP/s in {precision.name} "
+            f"on each {device_name}"
+        )
+    elif flops is not None:
+        world.log(f"no MFU: the peak of {device_name} in {precision.name} is unknown")
+    return Work(tokens, flops, None if peak is None else peak * world.size)
+
+
+def _identity(settings: Training, manifest: Manifest) -> dict[str, Any]:
+    """Return what must be the same for a checkpoint to be of the same training. The world size may change."""
+    return {
+        "task": settings.task,
+        "model_type": settings.model_type,
+        "model_overrides": settings.model_overrides,
+        "seed": settings.seed,
+        "global_batch_size": settings.global_batch_size,
+        "dataset": manifest.digest(),
+    }
+
+
+def _settings_to_compare(settings: Training, plan: TrainingPlan) -> dict[str, Any]:
+    """Return what else decides the numbers: a change in the middle of a training is logged."""
+    names = ("learning_rate", "warmup_fraction", "weight_decay", "gradient_clip_norm", "label_smoothing")
+    others = {name: getattr(settings, name) for name in (*names, "augmentation", "precision")}
+    return {"total_steps": plan.total_steps, **others}
+
+
+def _settings_record(request: CheckedRequest, engine: Engine) -> dict[str, Any]:
+    """Return the content of settings.json."""
+    values: Mapping[str, Any] = dataclasses.asdict(request.settings)
+    return {
+        "format": "trainyard.settings/1",
+        "step": request.step_name,
+        "settings": {name: str(value) if isinstance(value, Path) else value for name, value in values.items()},
+        **dataclasses.asdict(request.batch),
+        "model_parameters": engine.parameter_count(),
+        "versions": installed_versions(),
+    }
