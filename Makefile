@@ -60,9 +60,13 @@ plan: setup ## The machines and batch sizes of FILE on the cluster, and the pric
 run: setup ## Run FILE on this machine, rendered for PROFILE (local)
 	@$(TRAINYARD) run $(FILE) --profile $(or $(PROFILE),local) $(SETTINGS)
 
+# Tests marked slow start several processes that compute, so they run one at a time; the others run beside each other.
 .PHONY: test
-test: $(VENV)/.ready-to-test ## Run every test, with coverage
-	@$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+test: $(VENV)/.ready-to-test ## Run every test; coverage is of those that compute little
+	@status=0; \
+	$(BIN)/python -m pytest -m 'not slow and not soak' -n auto --maxprocesses 4 --dist loadfile \
+	  --cov --cov-report=term:skip-covered || status=1; \
+	$(BIN)/python -m pytest -m 'slow and not soak' || status=1; exit $$status
 
 .PHONY: check
 check: $(VENV)/.ready-to-test ## Style, types, imports, drift of rendered files, lint

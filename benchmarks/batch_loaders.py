@@ -2,11 +2,11 @@
 
     python batch_loaders.py LOADER WORKLOAD FOLDER --batch 32 --workers 2
 
-LOADER is trainyard, dataloader, dataloader_batched or streaming; "write" makes the data for each of them. A rank first
-iterates one whole epoch untimed, which starts workers and fills caches, and adds up what it gets, so that the benchmark
-can see that all loaders gave the same; it says so. Then it takes as many batches as each line of its input says, the
-same on every rank, since mosaicml-streaming's ranks begin an epoch together, and answers with batches/s. RANK,
-WORLD_SIZE and their companions say which rank it is.
+LOADER is trainyard, dataloader, dataloader_batched or streaming; "write" creates the data for all of them. A rank first
+iterates one epoch untimed, which starts workers and fills caches, and prints the sum of its samples, so that the
+benchmark can check that all loaders returned the same. Then it reads a number of batches from each line of its input,
+iterates that many (the same on every rank, since mosaicml-streaming's ranks begin an epoch together), and prints
+batches/s. RANK, WORLD_SIZE and the like are set as in a training.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ TOKENS, IMAGES, LABELS = "tokens", "images", "labels"
 
 @dataclass(frozen=True)
 class Workload:
-    """A dataset of made-up samples: arrays with dtype and shape of a sample."""
+    """A synthetic dataset: arrays with dtype and shape of a sample."""
 
     rows: int
     arrays: dict[str, tuple[str, tuple[int, ...]]]
 
     def blocks(self) -> Iterator[dict[str, np.ndarray]]:
-        """The samples, a few thousand at a time; the same at each call."""
+        """Yield the samples, a few thousand at a time; the same at each call."""
         random = np.random.default_rng(SEED)
         for start in range(0, self.rows, 4000):
             length = min(4000, self.rows - start)
@@ -59,7 +59,7 @@ WORKLOADS = {
 
 
 class Epochs(ABC):
-    """Iterates one epoch after the other; a batch is a dictionary of tensors."""
+    """Iterates epoch after epoch; a batch is a dictionary of tensors."""
 
     @abstractmethod
     def epoch(self) -> Iterator[dict[str, torch.Tensor]]:
@@ -103,7 +103,7 @@ class MemoryMapped(Dataset[dict[str, torch.Tensor]]):
 
 
 class MemoryMappedBatched(MemoryMapped):
-    """The same, a batch at a time: what a project writes that has looked for speed."""
+    """The same, a batch at a time: what a project writes that was optimised for speed."""
 
     def __getitems__(self, numbers: list[int]) -> dict[str, torch.Tensor]:
         return {name: torch.from_numpy(array[numbers]) for name, array in self._arrays.items()}
@@ -156,7 +156,7 @@ LOADERS: dict[str, Callable[..., Epochs]] = {
 
 
 def streaming_base() -> Any:
-    """streaming.base, without the package around it, which imports torchvision for datasets that are not used here."""
+    """Import streaming.base without its package, which imports torchvision for datasets not used here."""
     spec = importlib.util.find_spec("streaming")
     assert spec is not None
     package = types.ModuleType("streaming")
@@ -202,7 +202,7 @@ def write_mds(folder: Path, workload: Workload) -> None:
 
 
 def checksum(epochs: Epochs) -> dict[str, int]:
-    """What an epoch adds up to: samples, and the sum of all their numbers."""
+    """Return the number of samples of an epoch, and the sum of all their values."""
     samples = total = 0
     for batch in epochs.epoch():
         samples += len(next(iter(batch.values())))
@@ -216,7 +216,7 @@ def endless(epochs: Epochs) -> Iterator[dict[str, torch.Tensor]]:
 
 
 def batches_per_second(batches: Iterator[dict[str, torch.Tensor]], count: int) -> float:
-    """Batches/s over `count`, after some that may have been made ready while this process was not timed."""
+    """Return batches/s over `count` batches, after skipping those that may have been prefetched untimed."""
     for _ in range(count // 5):
         next(batches)
     started = time.perf_counter()

@@ -2,17 +2,18 @@
 
     python benchmarks/batches.py [--rounds 20] [--seconds 0.5]
 
-Each loader has the same samples in the form natural to it, on this machine's disk: Trainyard its shards, DataLoader
+Each loader reads the same samples in its native format from this machine's disk: Trainyard its shards, DataLoader
 numpy's memory maps, mosaicml-streaming its MDS shards. First every loader finds its best worker count. Then all of them
-stay ready, and iterate in turn, half a second each, round after round, so that a machine that slows down slows all. A
-figure is the sum of both ranks' batches/s; a ratio is the median of the rounds' ratios. The first epoch is not timed;
-its samples and their sum must be the same for every loader.
+stay ready, and iterate in turn, half a second each, round after round, so that a machine that slows down slows all
+equally. A figure is the sum of both ranks' batches/s; a ratio is the median of the rounds' ratios. The first epoch is
+not timed; its samples and their sum must be the same for every loader.
 
 Bars: 3 x as many batches/s as either peer for rows of tokens, 2 x for images. "DataLoader, batched" is for comparison:
-a dataset that gathers a whole batch at once (`__getitems__`), as few do. Results go to benchmarks/results/batches.json.
-Exit 1 when a bar is missed.
+a dataset that gathers a whole batch at once (`__getitems__`), which few do. Results go to
+benchmarks/results/batches.json. Exit 1 when a bar is missed.
 
-mosaicml-streaming cannot share Trainyard's environment; the benchmark makes it one under .trainyard/, at first use.
+mosaicml-streaming cannot share Trainyard's environment; the benchmark creates one for it under .trainyard/, at first
+use.
 """
 
 from __future__ import annotations
@@ -68,12 +69,12 @@ class Loader:
     rates: list[float] = field(default_factory=list)
 
     def best_workers(self) -> int:
-        """The worker count that was fastest when each was tried."""
+        """The fastest of the worker counts that were tried."""
         return max(self.tried, key=lambda workers: self.tried[workers])
 
 
 def streaming_python() -> str:
-    """The Python of mosaicml-streaming's own environment, which sees this one's packages beneath its own."""
+    """Return the Python of mosaicml-streaming's environment, which falls back on the packages of this one."""
     environment = FOLDER / "streaming-environment"
     python, installed = environment / "bin" / "python", environment / REQUIREMENTS.name
     if not installed.is_file() or installed.read_text() != REQUIREMENTS.read_text():
@@ -127,7 +128,7 @@ def rank_variables(rank: int, port: int) -> dict[str, str]:
 
 
 class Ranks:
-    """The ranks of one loader, ready to iterate once the first epoch is behind them; they end with the context."""
+    """Start the ranks of one loader, ready to iterate after their first epoch; they end with the context."""
 
     def __init__(self, case: Case, loader: Loader, folder: Path, workers: int) -> None:
         with socket.socket() as listener:
@@ -148,13 +149,13 @@ class Ranks:
         ]
 
     def first_epoch(self) -> tuple[int, int]:
-        """Samples and their sum, over all ranks, in the epoch that is not timed."""
+        """Return the samples of the untimed epoch and their sum, over all ranks."""
         epochs = [json.loads(line_of(process)) for process in self._processes]
         self._rate = self._take(100)
         return sum(epoch["samples"] for epoch in epochs), sum(epoch["sum"] for epoch in epochs)
 
     def batches_per_second(self, seconds: float) -> float:
-        """Of all ranks together, iterating at the same time, for about so long."""
+        """Return batches/s of all ranks together, iterating at the same time for about this long."""
         self._rate = self._take(max(20, int(self._rate / RANKS * seconds)))
         return self._rate
 

@@ -1,4 +1,4 @@
-"""What checkpoints cost a training: wall time with one every 50 steps against none, in the same processes.
+"""What checkpoints cost a training: wall time with one every 50 steps and with none, in the same processes.
 
     python benchmarks/checkpoint_stall.py [--rounds 3] [--steps 50]
 
@@ -92,7 +92,7 @@ def _run_ranks(folder: Path) -> dict[str, object]:
 
 
 def _train(steps: int, rounds: int, folder: Path) -> None:
-    """One rank: both kinds of stretches in turn. Ends the process."""
+    """Run one rank: both kinds of stretches in turn; then end the process."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -121,7 +121,7 @@ def _train(steps: int, rounds: int, folder: Path) -> None:
         saves = 0
 
         def stretch(*, with_checkpoint: bool) -> tuple[float, float]:
-            """Seconds on the clock, and of this rank's processor."""
+            """Return wall-clock seconds, and CPU seconds of this rank."""
             nonlocal saves
             world.barrier()
             started, worked = time.perf_counter(), time.process_time()

@@ -1,9 +1,10 @@
-"""How long the commands take as whole processes, against a bare Python that imports what they cannot do without.
+"""How long the commands take as whole processes, compared with a bare Python that imports what they need.
 
     python benchmarks/command_speed.py [--runs 15]
 
-Each command alternates with its peer in one session, so that a machine that slows down slows both; the figure to quote
-is the median and the ratio. Results go to benchmarks/results/command_speed.json. Exit 1 when a bar is missed.
+Each command alternates with its peer in one session, so that a machine that slows down slows both equally; the
+figures to quote are the median and the ratio. Results go to benchmarks/results/command_speed.json. Exit 1 when a bar
+is missed.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds of whole processes."""
+    """Seconds per process."""
 
     name: str
     median_seconds: float

@@ -22,7 +22,7 @@ BARS = {"test_accuracy": 0.97, "first_run_seconds": 180.0, "second_run_seconds":
 
 
 def run_pipeline(*flags: str) -> tuple[float, Path]:
-    """Seconds as a whole process, and the run's folder."""
+    """Return the seconds of the whole process, and the run's folder."""
     started = time.perf_counter()
     command = [TRAINYARD, "run", "pipelines/ddp.yaml", "--profile", "local", "--quiet", *flags]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)

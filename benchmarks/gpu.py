@@ -5,10 +5,10 @@
 A Llama of 1.1B, GPT-2 124M and 350M, all at sequence 2048: bf16 autocast over fp32 masters, torch's scaled dot-product
 attention, blocks compiled one by one, fused AdamW, clipping, no activation checkpointing. The contenders run one after
 the other in this process on the same model, batches and settings; accelerate and Lightning are left out where they are
-not installed. All choose deterministic algorithms, of attention too, as Trainyard's steps do unless told otherwise;
-what that costs is seen with --deterministic false. MFU = tokens/s x (6N + 12LHQT) / the device's peak
+not installed. All choose deterministic algorithms, of attention too, which is the default of Trainyard's steps;
+--deterministic false shows what that costs. MFU = tokens/s x (6N + 12LHQT) / the device's peak
 (training/observing/flops.py). Results go to benchmarks/results/gpu.json, or gpu_not_deterministic.json beside it.
-Without a GPU a tiny model runs through it as a test; nothing is called measured.
+Without a GPU, a tiny model runs as a test, and no figures are kept.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from whole_loop import InMemoryTask, Loop, whole_loop
 
 LEARNING_RATE, WEIGHT_DECAY, CLIP_NORM = 3e-4, 0.1, 1.0
 LAST_START_SECONDS = 7.5 * 60
-"""A contender takes a minute or so, to compile and for some fifty steps; all is to end within nine."""
+"""A contender takes about a minute, to compile and for some fifty steps; all must end within nine."""
 WARM_UP_STEPS, STEPS_PER_WINDOW, WINDOWS = 8, 8, 5
 REACHABLE_TERAFLOPS = 794.5
-"""What matrix products reach in bf16 on an H100 or H200, of 989.5: stas00/ml-engineering, "mamf-finder"."""
+"""TFLOPS that matrix products reach in bf16 on an H100 or H200, of 989.5: stas00/ml-engineering, "mamf-finder"."""
 SETTINGS = {
     "precision": "bf16 autocast",
     "masters": "fp32",
@@ -61,7 +61,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Case:
-    """A model, and how much of it at once."""
+    """A model and its batch size."""
 
     name: str
     model_type: str
@@ -90,22 +90,22 @@ CASES = (
     Case("GPT-2 124M", "gpt2", _GPT2, 2048, 16),
     Case("GPT-2 350M", "gpt2", {**_GPT2, "n_embd": 1024, "n_layer": 24, "n_head": 16}, 2048, 8),
 )
-"""The Llama has TinyLlama's sizes: arxiv.org/abs/2401.02385. The largest comes first, since the time may be up
-before the last. Batches are for 80 GB: larger memories double them, smaller ones halve them."""
+"""The Llama has TinyLlama's sizes: arxiv.org/abs/2401.02385. The largest comes first, in case time runs out
+before the last. Batches are for 80 GB; they are doubled for larger memories and halved for smaller ones."""
 TINY_CASE = Case("tiny Llama", "llama", {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
                  "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 128}, 16, 2)  # fmt: skip
 
 
 @dataclass
 class Timing:
-    """Takes a contender's batches from it, and the time between them."""
+    """Feeds a contender its batches, and measures the time between them."""
 
     case: Case
     device: torch.device
     seconds: list[float] = field(default_factory=list)
 
     def batches(self) -> Iterator[Tensors]:
-        """Warm-up, then windows of steps; the device is waited for between windows only."""
+        """Yield batches for warm-up, then for windows of steps; synchronise with the device between windows only."""
         vocabulary = int(self.case.overrides.get("vocab_size", 50257))
         shape = (self.case.samples, self.case.sequence_length + 1)
         generator = torch.Generator().manual_seed(0)
@@ -119,7 +119,7 @@ class Timing:
             self.seconds.append((self._now() - started) / STEPS_PER_WINDOW)
 
     def tokens_per_second(self) -> float:
-        """By the median window."""
+        """Seconds per step of the median window."""
         return self.case.samples * self.case.sequence_length / statistics.median(self.seconds)
 
     def _now(self) -> float:
@@ -159,13 +159,13 @@ class NextToken(InMemoryTask):
 
 
 def new_model_on(case: Case, device: torch.device) -> torch.nn.Module:
-    """The model made where it is to be: a GPU draws a billion weights in no time."""
+    """Build the model on its device: a GPU draws a billion weights in no time."""
     with device:
         return new_model(case)
 
 
 def new_compiled_model(case: Case, device: torch.device) -> torch.nn.Module:
-    """Every layer compiled, as Trainyard does with --compile; on a CPU left alone, where compiling takes minutes."""
+    """Compile every layer, as Trainyard does with --compile; not on a CPU, where that takes minutes."""
     model = new_model_on(case, device)
     if device.type == "cuda":
         blocks = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList))
@@ -182,7 +182,7 @@ def new_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
 
 
 def bare(case: Case, world: World, _: Path) -> Loop:
-    """What one would write by hand for one GPU."""
+    """A hand-written loop for one GPU."""
     model = new_compiled_model(case, world.device)
     optimizer = new_optimizer(model)
 
@@ -253,7 +253,7 @@ def with_lightning(case: Case, world: World, _: Path) -> Loop:
             return new_optimizer(self.network)
 
         def configure_gradient_clipping(self, *_: object, **__: object) -> None:
-            """Lightning's own refuses fused optimizers in mixed precision."""
+            """Clip here, because Lightning's own clipping refuses fused optimizers in mixed precision."""
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), CLIP_NORM)
 
     trainer = lightning.Trainer(
@@ -292,11 +292,11 @@ CONTENDERS: dict[str, tuple[str, Callable[[Case, World, Path], Loop]]] = {
     "accelerate": ("accelerate", with_accelerate),
     "Lightning": ("lightning", with_lightning),
 }
-"""With the package that each needs."""
+"""Each contender with the package it needs."""
 
 
 def measure(case: Case, world: World, folder: Path, last_start: float) -> dict[str, Any]:
-    """Every contender on one model, as long as it can be started before a moment of the monotonic clock."""
+    """Run every contender on one model, as long as it can start before a time of the monotonic clock."""
     flops = flops_per_token(without_memory(lambda: new_model(case)), case.sequence_length)
     assert flops is not None
     name = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "a CPU"
@@ -342,7 +342,7 @@ def _free(device: torch.device) -> None:
 
 
 def fitted(case: Case, device: torch.device) -> Case:
-    """The case with as many samples as the GPU's memory has room for: its own are for 80 GB."""
+    """Return the case with the batch scaled from 80 GB to the memory of this GPU."""
     memory_gib = torch.cuda.get_device_properties(device).total_memory / 2**30
     samples = case.samples * 2 if memory_gib >= 130 else case.samples
     while samples > 1 and memory_gib < 75 * samples / case.samples:
@@ -351,7 +351,7 @@ def fitted(case: Case, device: torch.device) -> Case:
 
 
 def measure_what_fits(case: Case, world: World, folder: Path, last_start: float) -> dict[str, Any]:
-    """As `measure`; with half the samples, for all, when one of the contenders runs out of memory."""
+    """Do as `measure`, but halve the batch of all contenders when one runs out of memory."""
     while True:
         print(f"{case.name}, {case.samples} x {case.sequence_length} tokens a step:", flush=True)
         try:
@@ -359,7 +359,7 @@ def measure_what_fits(case: Case, world: World, folder: Path, last_start: float)
         except torch.OutOfMemoryError:
             if case.samples == 1:
                 raise
-        # Only here is the failure forgotten, and with it the frames that hold the tensors.
+        # Only here the exception is gone, and with it the frames that hold the tensors.
         _free(world.device)
         print("  out of memory: once more with half the samples", flush=True)
         case = replace(case, samples=case.samples // 2)
@@ -373,7 +373,7 @@ def main() -> int:
     is_deterministic = arguments.deterministic == "true"
     if is_deterministic:
         ask_for_determinism()
-        # As Trainyard does in its backward passes: only then has attention a deterministic one.
+        # As in Trainyard's backward passes: attention is deterministic only then.
         torch.use_deterministic_algorithms(True)
     settings = {**SETTINGS, "deterministic": is_deterministic}
     name = "gpu" if is_deterministic else "gpu_not_deterministic"

@@ -1,10 +1,10 @@
-"""What three programs say of the mistakes that the linter's tests plant: ours, Microsoft's client, a schema checker.
+"""Which of the mistakes planted by the linter's tests three programs find: ours, Microsoft's client, a schema checker.
 
     python benchmarks/lint_comparison.py
 
-Each mistake is planted alone into a copy of its project. A program *flags* it when it says something that it does not
-say of the clean project; *on the line* when that names the line of the mistake. azure-ai-ml loads and validates the
-spoilt file and every pipeline of the project; check-jsonschema gets this repository's schemas, and since it names
+Each mistake is planted alone into a copy of its project. A program *flags* it when it prints a message that it does not
+print for the clean project; *on the line* when that names the line of the mistake. azure-ai-ml loads and validates the
+changed file and every pipeline of the project; check-jsonschema gets this repository's schemas, and since it names
 paths (`$.jobs.train`) and no lines, the line that its path leads to counts. Writes docs/lint_comparison.md and
 benchmarks/results/lint_comparison.json.
 """
@@ -70,7 +70,7 @@ class Said:
 
 
 Programme = Callable[[Path, Path], list[Said]]
-"""What a program says of a project, one file of which (the second) was changed."""
+"""Returns a program's messages about a project, of which one file (the second argument) was changed."""
 
 
 def planted() -> list[Any]:
@@ -85,7 +85,7 @@ def planted() -> list[Any]:
 
 
 def ours(project: Path, _: Path) -> list[Said]:
-    """`trainyard lint`: message and hint of each finding."""
+    """Return message and hint of each finding of `trainyard lint`."""
     return [
         Said(
             f"{each.message} {each.hint}".strip(),
@@ -105,7 +105,7 @@ def kind_in(file: Path) -> Kind | None:
 
 
 def clients(project: Path, spoilt: Path) -> list[Said]:
-    """azure-ai-ml: what loading raises, and what validation finds."""
+    """Return what azure-ai-ml raises on loading, and what its validation finds."""
     pipelines = [file for file in sorted(project.rglob("*.y*ml")) if kind_in(file) == "pipeline"]
     own = [spoilt] if spoilt.suffix in (".yaml", ".yml") else []
     return [said for file in dict.fromkeys([*own, *pipelines]) for said in _loaded(file)]
@@ -144,7 +144,7 @@ def _lines_named(text: str, file: Path) -> frozenset[tuple[str, int]]:
 
 
 def schema_checkers(project: Path, spoilt: Path) -> list[Said]:
-    """check-jsonschema over every file that there is a schema for."""
+    """Return what check-jsonschema prints for every file that has a schema."""
     by_schema: dict[str, list[Path]] = {}
     for file in sorted(project.rglob("*.y*ml")):
         kind = kind_in(file) if file != spoilt else kind_in(file) or "component"
@@ -166,7 +166,7 @@ def _checked(name: str, files: Iterable[Path], project: Path) -> Iterator[Said]:
 
 
 def _line_of_path(file: Path, path: str) -> frozenset[tuple[str, int]]:
-    """The lines of the key and of the value that a path like `$.jobs.train.inputs[2]` leads to."""
+    """Return the lines of the key and of the value that a path like `$.jobs.train.inputs[2]` leads to."""
     steps = [int(index) if index else name for name, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path)]
     with contextlib.suppress(SpecError, KeyError, IndexError):
         document = read_document(file)
@@ -180,7 +180,7 @@ PROGRAMMES: dict[str, Programme] = dict(zip(PROGRAMS, (ours, clients, schema_che
 
 @dataclass
 class Tally:
-    """How a program did on some mistakes."""
+    """The results of one program on a group of mistakes."""
 
     mistakes: int = 0
     flagged: int = 0
@@ -188,12 +188,12 @@ class Tally:
     lengths: list[int] = field(default_factory=list)
 
 
-# What each program says of a clean project, so that it counts for nothing.
+# Messages of each program about a clean project, which do not count.
 _SAID_OF_CLEAN: dict[tuple[str, str, str], set[str]] = {}
 
 
 def judge(mistake: Any, program: Programme, tally: Iterable[Tally]) -> None:
-    """Plant one mistake, hear one program, and count."""
+    """Plant one mistake, run one program, and count."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         project = mistake.copy_project(folder)
@@ -226,7 +226,7 @@ def row(name: str, tallies: dict[str, Tally]) -> str:
 
 
 def document(by_family: dict[str, dict[str, Tally]], total: dict[str, Tally], versions: dict[str, str]) -> str:
-    """The page that docs/ has."""
+    """Return the text of docs/lint_comparison.md."""
     names = [f"{program} {versions.get(program, '')}".strip() for program in PROGRAMS]
     lines = [
         "# What a linter, a client and a schema say of the same mistakes",

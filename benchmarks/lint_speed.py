@@ -3,8 +3,8 @@
     python benchmarks/lint_speed.py [--runs 15]
 
 The pipeline alternates with azure-ai-ml's load and validate of the same file, so that a machine that slows down slows
-both. Many files are copies of this repository's pipelines and components and of the projects that the linter's tests
-plant mistakes into. Results go to benchmarks/results/lint_speed.json. Exit 1 when a bar is missed.
+both equally. Many files are copies of this repository's pipelines and components and of the projects that the linter's
+tests plant mistakes into. Results go to benchmarks/results/lint_speed.json. Exit 1 when a bar is missed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MOST_MEGABYTES = 300.0
 
 @dataclass(frozen=True)
 class Measured:
-    """Whole processes: seconds, and the most memory that one of them held."""
+    """Seconds per process, and the peak memory of one."""
 
     name: str
     files: int
@@ -52,12 +52,12 @@ class Measured:
 
     @property
     def is_met(self) -> bool:
-        """Whether it is as quick and as small as it has to be."""
+        """Whether time and memory are within their bars."""
         return self.median_seconds <= self.bar_seconds and self.peak_megabytes <= MOST_MEGABYTES
 
 
 def run(command: Sequence[str], folder: Path) -> tuple[float, float]:
-    """Seconds and megabytes of one process."""
+    """Return seconds and peak megabytes of one process."""
     started = time.perf_counter()
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert process.stderr is not None
@@ -76,7 +76,7 @@ def measured(name: str, files: int, figures: Sequence[tuple[float, float]], bar_
 
 
 def measure_pipeline(runs: int) -> tuple[Measured, Measured, float]:
-    """One pipeline with its components: ours, the client's, and how many times as long the client takes."""
+    """Measure one pipeline with its components: ours, the client's, and the ratio."""
     own, peer = (TRAINYARD, "lint", PIPELINE), (sys.executable, "-c", LOAD_AND_VALIDATE)
     compileall.compile_dir(ROOT / "src", quiet=1)  # as an installed package is
     run(own, ROOT), run(peer, ROOT)  # warm file caches
@@ -88,12 +88,12 @@ def measure_pipeline(runs: int) -> tuple[Measured, Measured, float]:
 
 
 def projects() -> Iterator[Path]:
-    """The projects that are copied, again and again."""
+    """Return the projects to copy."""
     return itertools.cycle([*sorted((ROOT / "tests" / "lint" / "projects").iterdir()), ROOT])
 
 
 def plant(folder: Path, count: int) -> int:
-    """Copy projects into a folder until there are about so many YAML files; how many there are."""
+    """Copy projects into a folder until it has about `count` YAML files; return how many it has."""
     files = 0
     for number, project in enumerate(projects()):
         if files >= count:

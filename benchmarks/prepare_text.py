@@ -1,10 +1,10 @@
-"""How fast text becomes tokens, against `tokenizers` alone; and whether ten times the text takes more memory.
+"""How fast text becomes tokens, compared with `tokenizers` alone, and whether ten times the text takes more memory.
 
     python benchmarks/prepare_text.py [--runs 3] [--workers N] [--copies 10]
 
 The text is the source of Python's standard library (about 13 MB), `--copies` times as files, and the same as a single
 file. The step is timed as a whole process: start, reading, splitting, tokenising, packing, writing. Its peers hold the
-text in memory and do nothing but `encode_batch` (and `encode_batch_fast`, which keeps no offsets and is what the step
+text in memory and only run `encode_batch` (and `encode_batch_fast`, which keeps no offsets and is what the step
 uses) on as many threads as the step has processes; they alternate with it. Results go to
 benchmarks/results/prepare_text.json. Exit 1 when a bar is missed.
 """
@@ -33,7 +33,7 @@ _PEER_BATCH_BYTES = 4_000_000
 
 
 def write_library(folder: Path, copies: int) -> int:
-    """The standard library's source as .txt files, so many times; return the bytes."""
+    """Write the standard library's source as .txt files, `copies` times; return the bytes."""
     library = Path(sysconfig.get_path("stdlib"))
     total_bytes = 0
     for file in sorted(library.rglob("*.py")):
@@ -58,7 +58,7 @@ def is_utf8(data: bytes) -> bool:
 
 
 def write_joined(source: Path, folder: Path) -> None:
-    """All files of a folder as one."""
+    """Write all files of a folder as one."""
     folder.mkdir()
     with (folder / "all.txt").open("wb") as joined:
         for file in sorted(source.rglob("*.txt")):
@@ -66,7 +66,7 @@ def write_joined(source: Path, folder: Path) -> None:
 
 
 def run_step(source: Path, prepared: Path, workers: int, *flags: str) -> tuple[float, float]:
-    """Seconds, and the sum of all its processes' peak memory in MiB."""
+    """Return the seconds of a command, and the sum of its processes' peak memory in MiB."""
     command = [sys.executable, "-m", "trainyard.steps.prepare_text", "--source", str(source)]
     command += ["--prepared", str(prepared), "--workers", str(workers), *flags]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")}
@@ -84,7 +84,7 @@ def run_step(source: Path, prepared: Path, workers: int, *flags: str) -> tuple[f
 
 
 def family(pid: int) -> Iterator[int]:
-    """A process and all that it started."""
+    """Return a process and its descendants."""
     yield pid
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -95,7 +95,7 @@ def family(pid: int) -> Iterator[int]:
 
 
 def peak_mebibytes(pid: int) -> float:
-    """The most memory a process has had so far; 0 when it is gone."""
+    """Return the peak memory of a process so far; 0 when it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -122,7 +122,7 @@ print(time.perf_counter() - started)
 
 
 def run_peer(source: Path, tokenizer: Path, method: str, threads: int) -> float:
-    """Seconds of encoding alone, the text being in memory already."""
+    """Return the seconds of encoding alone, with the text already in memory."""
     environment = {**os.environ, "RAYON_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true"}
     command = [sys.executable, "-c", _PEER, str(source), str(tokenizer), str(_PEER_BATCH_BYTES), method]
     return float(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)

@@ -1,4 +1,4 @@
-"""Keeps a benchmark's figures with the machine, the versions and the day they were seen on."""
+"""Keeps a benchmark's figures with the machine, the versions and the date."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# Every benchmark imports this first: it measures the checkout that it lies in, also where that is not installed.
+# Every benchmark imports this module first, so that it measures its own checkout even if that is not installed.
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 RESULTS = Path(__file__).parent / "results"
@@ -20,7 +20,7 @@ _PACKAGES = ("trainyard", "torch", "transformers", "accelerate", "lightning", "c
 
 
 def save_results(name: str, figures: dict[str, Any]) -> Path:
-    """Write benchmarks/results/<name>.json and give its path."""
+    """Write benchmarks/results/<name>.json and return its path."""
     seen_on = {
         "date": datetime.date.today().isoformat(),
         "python": platform.python_version(),
@@ -33,7 +33,7 @@ def save_results(name: str, figures: dict[str, Any]) -> Path:
 
 
 def _installed_versions() -> dict[str, str]:
-    """Of what is installed: a benchmark needs only some of it."""
+    """Return the versions of the packages that are installed; a benchmark needs only some."""
     versions = {}
     for package in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

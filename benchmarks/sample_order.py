@@ -1,8 +1,8 @@
-"""What an epoch's order costs before its first batch, and in memory: ours against torch.randperm, as DataLoader has it.
+"""What an epoch's order costs before its first batch, and in memory: ours, and torch.randperm as in DataLoader.
 
     python benchmarks/sample_order.py [--samples 1000000000]
 
-Each in a process of its own, so that its peak memory is its own. torch.randperm needs 8 bytes per sample. Results go to
+Each in its own process, so that peak memory can be told apart. torch.randperm needs 8 bytes per sample. Results go to
 benchmarks/results/sample_order.json. Exit 1 when ten billion samples are not ready in 1 ms.
 """
 
@@ -26,7 +26,7 @@ BATCH, IDS_TIMED = 32, 1 << 20
 
 
 def peak_mib() -> float:
-    """The most memory this process has had, as Linux counts it."""
+    """Return the peak memory of this process, as Linux counts it."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

@@ -1,15 +1,15 @@
-"""What a step of the training loop costs beyond the bare work; so do accelerate's and Lightning's.
+"""What a step of the training loop costs beyond the bare work, compared with accelerate and Lightning.
 
     python benchmarks/step_overhead.py [--rounds 300]        needs the extra `bench`
 
 Two processes on this machine's CPU, one thread each. All contenders live in the same two processes and take turns in
-short windows of steps on the same batches, so that a machine that slows down slows all; what is quoted are medians over
-rounds of the difference from, and the ratio to, the window of a hand-written DDP loop in the same round; in brackets,
-between what that median difference lies with 95 % confidence. Trainyard runs its whole loop: metrics.jsonl, loss,
+short windows of steps on the same batches, so that a machine that slows down slows all equally. The figures are
+medians over rounds of the difference from, and the ratio to, the window of a hand-written DDP loop in the same round;
+in brackets, the 95 % confidence interval of that median. Trainyard runs its whole loop: metrics.jsonl, loss,
 guards, stop agreement, stop file, hang watch. The others run what their documentation shows, without logging:
 accelerate's `Accelerator`, Lightning's `Trainer` and, for the record, Lightning's `Fabric`, whose loop is the user's
-own. All choose deterministic algorithms, as Trainyard's steps do unless told otherwise. CPU seconds are of the whole
-process, its communication threads included: they tell also on a busy machine. Results go to
+own. All choose deterministic algorithms, the default of Trainyard's steps. CPU seconds are of the whole process,
+including its communication threads: they are meaningful even on a busy machine. Results go to
 benchmarks/results/step_overhead.json. Exit 1 when a bar is missed.
 """
 
@@ -54,7 +54,7 @@ BARE, OURS, ACCELERATE, TRAINER, FABRIC = "bare DDP", "trainyard", "accelerate",
 
 @dataclass(frozen=True)
 class Case:
-    """A model of a certain step time, with what a window of it is."""
+    """A model with a certain step time, and the steps of its window."""
 
     name: str
     width: int
@@ -74,7 +74,7 @@ CASES = (
 
 
 class Network(torch.nn.Module):
-    """Residual blocks of two linear layers: work that is matrix products and little else."""
+    """Residual blocks of two linear layers: matrix products and little else."""
 
     def __init__(self, width: int, layers: int) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class NetworkTask(InMemoryTask):
 
 
 class Turns:
-    """Lets one contender at a time take a window of steps, and keeps what each window took."""
+    """Lets one contender at a time take a window of steps, and records its time."""
 
     def __init__(self, case: Case, names: list[str]) -> None:
         self.case = case
@@ -123,7 +123,7 @@ class Turns:
         ]
 
     def batches_of(self, name: str) -> Iterator[Tensors]:
-        """A contender's batches; it waits here for its turns."""
+        """Yield a contender's batches; it waits here for its turns."""
         number = 0
         self._has_gone.release()
         while True:
@@ -139,7 +139,7 @@ class Turns:
             self._has_gone.release()
 
     def play(self, contenders: dict[str, Loop], rounds: int) -> None:
-        """Rounds in which each has one window, in an order that rotates; the first rounds warm up and do not count."""
+        """Run rounds in which each has one window, in rotating order; the first rounds warm up and do not count."""
         names = list(contenders)
         warm_up_rounds = 3
         threads = {
@@ -164,7 +164,7 @@ class Turns:
 
 
 def _run_to_end(contender: Loop, batches: Iterator[Tensors]) -> None:
-    """A contender that fails must end the process, or the others would wait for ever."""
+    """End the process when a contender fails, or the others would wait for ever."""
     try:
         contender(batches)
     except BaseException:
@@ -183,7 +183,7 @@ def new_network(case: Case) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 
 def bare(case: Case) -> Loop:
-    """What one would write by hand, with nothing around it."""
+    """A hand-written loop, with nothing around it."""
     network, optimizer = new_network(case)
     model = DistributedDataParallel(network, gradient_as_bucket_view=True)
 
@@ -267,7 +267,7 @@ def with_trainer(case: Case) -> Loop:
 
 
 def with_fabric(case: Case) -> Loop:
-    """The loop of Fabric's guide: one's own, with its wrappers."""
+    """The loop of Fabric's guide: hand-written, with its wrappers."""
     import lightning
 
     strategy = lightning.fabric.strategies.DDPStrategy(process_group_backend="gloo", gradient_as_bucket_view=True)
@@ -288,7 +288,7 @@ def with_fabric(case: Case) -> Loop:
 
 
 def ours(case: Case, world: World, folder: Path, stop_request: StopRequest) -> Loop:
-    """The loop of the training steps, with everything that is on by default."""
+    """The loop of the training steps, with its defaults."""
     return whole_loop(
         NetworkTask(lambda: Network(case.width, case.layers)),
         world,
@@ -303,7 +303,7 @@ def ours(case: Case, world: World, folder: Path, stop_request: StopRequest) -> L
 
 
 def measure(case: Case, world: World, folder: Path, rounds: int | None, stop_request: StopRequest) -> dict[str, Any]:
-    """All contenders' windows of one case, in figures."""
+    """The figures of all contenders' windows of one case."""
     contenders = {
         BARE: bare(case),
         OURS: ours(case, world, folder, stop_request),
@@ -335,7 +335,7 @@ def measure(case: Case, world: World, folder: Path, rounds: int | None, stop_req
 
 
 def median_confidence(values: list[float]) -> tuple[float, float]:
-    """Between what the median lies with 95 % confidence, of any distribution: by order statistics.
+    """Return the 95 % confidence interval of the median, for any distribution: by order statistics.
 
     Source: Conover, Practical Nonparametric Statistics, 3rd edition, 3.2 (the normal approximation of the ranks).
     """
@@ -345,7 +345,7 @@ def median_confidence(values: list[float]) -> tuple[float, float]:
 
 
 def missed_bars(case: Case, contenders: dict[str, dict[str, Any]]) -> list[str]:
-    """What does not hold."""
+    """Return the bars that are missed."""
     own, missed = contenders[OURS], []
     if case.bar_ratio is not None and own["ratio_to_bare"] > case.bar_ratio:
         missed.append(f"ratio to bare over {case.bar_ratio}")
@@ -358,7 +358,7 @@ def missed_bars(case: Case, contenders: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def rank_main(case: Case, out: Path, rounds: int | None) -> int:
-    """One of the two processes that measure a case."""
+    """Run one of the two processes that measure a case."""
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     ask_for_determinism()
@@ -371,7 +371,7 @@ def rank_main(case: Case, out: Path, rounds: int | None) -> int:
 
 
 def run_case(case: Case, rounds: int | None, folder: Path) -> dict[str, Any]:
-    """Start the two processes of a case, and read what they measured."""
+    """Start the two processes of a case, and return what they measured."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]

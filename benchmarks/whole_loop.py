@@ -1,7 +1,7 @@
-"""Trainyard's whole training loop over batches that are in memory: what benchmarks compare with other loops.
+"""Trainyard's whole training loop over batches in memory, for comparison with other loops.
 
-Everything that is on by default is on: metrics.jsonl, loss, guards, stop agreement, stop file, hang watch. What reads a
-dataset is measured elsewhere (benchmarks/batches.py), and so are checkpoints (benchmarks/checkpoint_stall.py).
+It runs with its defaults: metrics.jsonl, loss, guards, stop agreement, stop file, hang watch. Reading a dataset
+(benchmarks/batches.py) and checkpoints (benchmarks/checkpoint_stall.py) are measured elsewhere.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from trainyard.steps.training.stopping import StopRequest
 from trainyard.steps.training.tasks.base import Task
 
 Loop = Callable[[Iterator[Tensors]], None]
-"""Takes a step for each batch, until there are none."""
+"""Takes a step for each batch."""
 
 
 class InMemoryTask(Task):
