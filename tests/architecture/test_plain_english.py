@@ -55,7 +55,8 @@ def text_files() -> Iterator[str]:
     for folder in FOLDERS:
         for file in (ROOT / folder).rglob("*"):
             name = file.relative_to(ROOT).as_posix()
-            if file.suffix in SUFFIXES and file.is_file() and not name.startswith(OTHERS_WROTE):
+            is_ours = not name.startswith(OTHERS_WROTE) and "node_modules" not in file.parts
+            if is_ours and file.suffix in SUFFIXES and file.is_file():
                 yield name
 
 
