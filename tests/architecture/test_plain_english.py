@@ -24,7 +24,7 @@ RETIRED = {
     r"\b(?:is|are|was|were) said\b|\bsaid (?:once|only)\b": "reported, logged, printed",
     r"\bno whole\b": "no whole checkpoint -> not a complete checkpoint",
     r"\bgoes? on so\b": "continues like this",
-    r"\bcame by it\b|\bof one's own\b|\bin vain\b|\bto be had\b|\bthe like\b": "plain words",
+    r"\bcame by it\b|\bof one's own\b|\bin vain\b|\bto be had\b": "plain words",
     r"\bsurely meant\b": "safe to fix",
     r"(?:;|, and) gives (?:its|the|how|what|whether|an?|back)\b": "returns",
     r"(?:^|\. |\"\"\")Gives (?:its|the|how|what|whether|an?)\b": "Return",
