@@ -40,9 +40,9 @@ def test_dates_stay_text_even_those_of_no_calendar(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nodes", "--set nodes: KEY=VALUE is wanted, such as nodes=4."),
-        ("=4", "--set =4: there is no key before the '='"),
-        (" =4", "--set  =4: there is no key before the '='"),
+        ("nodes", "--set nodes: expected KEY=VALUE, such as nodes=4."),
+        ("=4", "--set =4: expected KEY=VALUE"),
+        (" =4", "--set  =4: expected KEY=VALUE"),
         ("nodes=[4", r"--set nodes=\[4: not YAML: .* quote it: --set 'nodes=\"\[4\"'"),
         ("cluster=@home", "a value cannot begin with '@'"),
         ("cluster=*home", "undefined alias"),
@@ -56,7 +56,7 @@ def test_dates_stay_text_even_those_of_no_calendar(text: str) -> None:
         ("a\nb=1", r"--set 'a\\nb': the value holds '\\n'"),
     ],
 )
-def test_what_is_no_setting_is_wrong_use(text: str, message: str) -> None:
+def test_anything_but_a_setting_is_wrong_use(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         read_settings([text])
 

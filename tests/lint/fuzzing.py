@@ -24,8 +24,8 @@ from trainyard.lint.reporting.text import as_text
 from trainyard.lint.rules.yaml_text import CHECK_FAILED
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import source_lines
-from trainyard.spec.graph import topological_order
 from trainyard.spec.loading import load_component, load_pipeline
+from trainyard.spec.resolution import Resolution
 
 ROOT = Path(__file__).parents[2]
 SEED = 20261121
@@ -122,7 +122,7 @@ def _check(file: Path, content: bytes, *, thoroughly: bool) -> None:
     with contextlib.suppress(UnicodeDecodeError):
         apply(content.decode("utf-8"), [diagnostic for diagnostic in found if diagnostic.span.file == file])
     with contextlib.suppress(SpecError):
-        topological_order(load_pipeline(file))
+        Resolution(load_pipeline(file)).order()
     with contextlib.suppress(SpecError):
         load_component(file)
 

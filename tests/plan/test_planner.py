@@ -230,11 +230,11 @@ def test_a_cluster_of_an_unknown_size_is_named(pipeline_of) -> None:
         plan(pipeline_of(), {"gpus": "Standard_ND"})
 
 
-def test_a_count_that_is_no_whole_number_is_an_error_at_its_line(pipeline_of, digits) -> None:
+def test_a_count_below_one_is_an_error_at_its_line(pipeline_of, digits) -> None:
     components, jobs = digits
     jobs["train"]["resources"] = {"instance_count": "${{parent.inputs.nodes}}"}
 
-    with pytest.raises(SpecError, match="instance_count of the job 'train' comes to 0, where a whole number"):
+    with pytest.raises(SpecError, match="'instance_count' of the job 'train' is the number 0; expected a whole"):
         plan(pipeline_of(components, jobs, inputs={"nodes": 0}), ND96)
 
 

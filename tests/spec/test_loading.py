@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from trainyard.spec.diagnostic import Diagnostic, SpecError
-from trainyard.spec.graph import dependencies, topological_order
 from trainyard.spec.loading import load_component, load_pipeline
+from trainyard.spec.resolution import Resolution
 from trainyard.spec.rules.bindings import CYCLE, UNKNOWN_COMMAND_PORT, UNKNOWN_PIPELINE_PORT, UNKNOWN_SCOPE
 from trainyard.spec.rules.documents import NOT_A_MAPPING, UNKNOWN_KIND, YAML_SYNTAX
 from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY, NOT_A_CHOICE, NOT_RUN_LOCALLY, OUT_OF_BOUNDS, WRONG_TYPE
@@ -101,12 +101,12 @@ def test_a_component_is_read_whole(project: Path) -> None:
 
 def test_jobs_come_behind_those_they_wait_for(project: Path) -> None:
     pipeline = load_pipeline(project / "pipelines" / "digits.yaml")
-    assert dependencies(pipeline) == {
+    assert Resolution(pipeline).waits_for == {
         "prepare": frozenset(),
         "train": frozenset({"prepare"}),
         "evaluate": frozenset({"train", "prepare"}),
     }
-    assert topological_order(pipeline) == ["prepare", "train", "evaluate"]
+    assert Resolution(pipeline).order() == ["prepare", "train", "evaluate"]
 
 
 def test_a_pipeline_without_a_type_is_refused(write: Callable[[str, str], Path]) -> None:
@@ -181,12 +181,14 @@ jobs:
         ("component: azureml:step:1", NOT_SEEN_OFFLINE.id),
         ("component: azureml://registries/r/components/step/versions/1", NOT_SEEN_OFFLINE.id),
         ("type: sweep\n    trial: ./c.yaml", NOT_RUN_LOCALLY.id),
-        ("type: pipeline\n    component: ./nested.yaml", NOT_RUN_LOCALLY.id),
+        ("type: pipeline\n    component: ./c.yaml", BAD_REFERENCE.id),
+        ("type: pipeline\n    component: ./circle.yaml", BAD_REFERENCE.id),
         ("command: run\n    environment: azureml:e:1\n    code: azureml:code:1", NOT_SEEN_OFFLINE.id),
         ("command: run\n    environment: azureml:e:1\n    code: git+https://host/repo", NOT_SEEN_OFFLINE.id),
         ("component: ./none.yaml", COMPONENT_NOT_FOUND.id),
         ("component: ./p.yaml", BAD_REFERENCE.id),
-        ("component: ./nested.yaml", NOT_RUN_LOCALLY.id),
+        ("component: ./nested.yaml\n    inputs: {rates: 1}", UNKNOWN_INPUT.id),
+        ("component: ./other.yaml", NOT_RUN_LOCALLY.id),
         ("component: [a]", WRONG_TYPE.id),
         ("component:", MISSING_KEY.id),
         ("component: ./broken.yaml", YAML_SYNTAX.id),
@@ -223,6 +225,9 @@ def test_one_mistake_in_a_job(write: Callable[[str, str], Path], job: str, rule:
     write("broken.yaml", "a: [")
     write("list.yaml", "- 1")
     write("nested.yaml", "type: pipeline\nname: n\njobs: {x: {component: ./c.yaml}}\n")
+    write("circle.yaml", "type: pipeline\nname: n\njobs: {x: {type: pipeline, component: ./circle_back.yaml}}\n")
+    write("circle_back.yaml", "type: pipeline\nname: n\njobs: {x: {type: pipeline, component: ./circle.yaml}}\n")
+    write("other.yaml", "type: parallel\nname: n\ntask: {type: run_function, entry_script: x.py}\n")
     file = write("p.yaml", f"type: pipeline\njobs:\n  a:\n    {job}\n")
     assert rule in {d.rule for d in errors_of(file)}
 
@@ -312,7 +317,7 @@ def test_the_order_of_a_cycle_is_refused(write: Callable[[str, str], Path], proj
     )
     pipeline.jobs["prepare"] = looped
     with pytest.raises(SpecError, match="prepare → train → prepare"):
-        topological_order(pipeline)
+        Resolution(pipeline).order()
 
 
 def test_data_that_is_not_there_yet_does_not_stop_a_load(write: Callable[[str, str], Path]) -> None:

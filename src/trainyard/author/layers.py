@@ -9,12 +9,13 @@ from typing import Any
 
 from trainyard.author import rules
 from trainyard.author.project import Project
-from trainyard.author.settings import COMMAND_LINE, as_argument
+from trainyard.author.settings import as_argument
 from trainyard.author.values import written
 from trainyard.foundation.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Document, Node, describe, read_document, require_mapping
 from trainyard.spec.rule import Rule
+from trainyard.spec.set_arguments import COMMAND_LINE
 
 KeyPath = tuple[str, ...]
 

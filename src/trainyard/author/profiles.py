@@ -14,13 +14,14 @@ from trainyard.author.header import digest
 from trainyard.author.layers import KeyPath, Layers, read_layers
 from trainyard.author.profile_schema import check_against_schema
 from trainyard.author.project import Project
-from trainyard.author.settings import COMMAND_LINE, as_argument
+from trainyard.author.settings import as_argument
 from trainyard.author.steps import step_descriptions
 from trainyard.author.values import origin_of, written
 from trainyard.catalogue.skus import Sku, UnknownSku, closest_current, find_sku
 from trainyard.errors import UsageError, unknown_name
 from trainyard.foundation.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.spec.set_arguments import COMMAND_LINE
 
 # What an Azure image for machine learning sets for its GPUs' libraries, and what only the host has: NCCL's topology
 # and graph files lie on the VM, where containers do not see them, and NCCL ends a job whose file is missing.

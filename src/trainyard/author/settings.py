@@ -1,49 +1,38 @@
-"""What `--set KEY=VALUE` gives: read from the command line, and written for it again."""
+"""The values of `--set KEY=VALUE` for a profile: read as YAML, and written as arguments again."""
 
 from __future__ import annotations
 
 import shlex
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from trainyard.author.values import yaml_scalar
 from trainyard.errors import UsageError
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import parse_document
-
-# The place of findings about what `--set` gave.
-COMMAND_LINE = Path("--set")
+from trainyard.spec.set_arguments import COMMAND_LINE, printable, split_settings
 
 # Control characters, halves of characters (bytes that are not UTF-8), separators of lines and of paragraphs.
 _NOT_ON_ONE_LINE = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
 def read_settings(texts: Iterable[str]) -> dict[str, object]:
-    """Settings by their dotted keys, from texts of the form KEY=VALUE; of a key given twice, the last.
+    """Return settings by their dotted keys, from texts of the form KEY=VALUE; of a key given twice, the last.
 
-    Values are read as the profiles' own YAML is: `nodes=4` is a number, a date is text, and nothing behind the `=` is
-    null. Raises `UsageError` for a text that is no KEY=VALUE, a value that is no YAML, and one of more than one line.
+    Values are read as the profiles' own YAML is: `nodes=4` is a number, a date is text, and nothing after the `=` is
+    null. Raises `UsageError` for a text that is not KEY=VALUE, and a value that is not YAML or not on one line.
     """
-    settings: dict[str, object] = {}
-    for text in texts:
-        key, equals, value_text = text.partition("=")
-        if not equals:
-            raise UsageError(f"--set {_shown(text)}: KEY=VALUE is wanted, such as nodes=4.")
-        if not key.strip():
-            raise UsageError(f"--set {_shown(text)}: there is no key before the '='; KEY=VALUE is wanted.")
-        settings[key] = _read_value(key, value_text)
-    return settings
+    return {key: _read_value(key, text) for key, text in split_settings(texts, "nodes=4").items()}
 
 
 def as_arguments(settings: Mapping[str, object]) -> str:
-    """Settings as they are typed behind a command, each with a blank before it; empty when there are none."""
+    """Return settings as they are typed after a command, each with a blank before it; empty when there are none."""
     return "".join(f" --set {as_argument(key, value)}" for key, value in settings.items())
 
 
 def as_argument(key: str, value: object) -> str:
-    """KEY=VALUE as a shell takes it and `read_settings` reads it again."""
+    """Return KEY=VALUE as a shell takes it and `read_settings` reads it again."""
     return shlex.quote(f"{key}={_value_text(value)}")
 
 
@@ -61,18 +50,14 @@ def _read_value(key: str, text: str) -> object:
             return document.data
         problems = tuple(document.problems)
     quoted = shlex.quote(f"{key}={yaml_scalar(text)}")
-    raise UsageError(f"--set {key}={text}: {problems[0].message}. If it is meant as text, quote it: --set {quoted}")
+    raise UsageError(f"--set {key}={text}: {problems[0].message}. If it is text, quote it: --set {quoted}")
 
 
 def _refuse_what_is_not_one_line(key: str, texts: Iterable[str]) -> None:
     """Values stand in the headers of rendered files and in messages: on one line, and printable."""
     found = next((c for text in texts for c in text if unicodedata.category(c) in _NOT_ON_ONE_LINE), None)
     if found is not None:
-        raise UsageError(f"--set {_shown(key)}: the value holds {found!a}; one line of printable text is wanted.")
-
-
-def _shown(text: str) -> str:
-    return text if text.isprintable() else ascii(text)
+        raise UsageError(f"--set {printable(key)}: the value holds {found!a}; expected one line of printable text.")
 
 
 def _texts_in(data: Any) -> Iterator[str]:

@@ -17,8 +17,9 @@ from trainyard.spec.expressions import only_binding
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.ignore_files import ignore_rule
 from trainyard.spec.kinds import kind_of
-from trainyard.spec.model import Component, Port
+from trainyard.spec.model import Component, Job, Pipeline, PipelineComponent, Port
 from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline
+from trainyard.spec.reading import Reading
 
 if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku
@@ -97,13 +98,28 @@ class LintContext:
                         found.setdefault(source.key_span, []).append((target, entry.value.span))
         return found
 
-    def is_used(self, component: Component) -> bool:
-        """Whether a job of a pipeline that was read uses a component: its machines are then the job's."""
+    def is_used(self, component: Component | PipelineComponent) -> bool:
+        """Whether a pipeline that was read uses a component, which then says what its values and machines are."""
         return id(component) in self._used_components
 
     @cached_property
     def _used_components(self) -> frozenset[int]:
-        return frozenset(id(job.component) for pipeline in self.parsed.pipelines for job in pipeline.jobs.values())
+        by_jobs = {id(parsed.model.jobs): parsed.model for parsed in self.parsed.pipelines if not _is_job(parsed)}
+        roots = (by_jobs.get(id(parsed.model.jobs)) for parsed in self.parsed.pipelines if _is_job(parsed))
+        jobs = (job for parsed in self.parsed.pipelines for job in parsed.model.jobs.values())
+        return frozenset(map(id, (*roots, *(job.component for job in jobs))))
+
+    def job_node(self, job: Job) -> tuple[Node, Reading]:
+        """The YAML of a job of the model, and the reading of the file that it stands in."""
+        return self._node_by_job[id(job)]
+
+    @cached_property
+    def _node_by_job(self) -> dict[int, tuple[Node, Reading]]:
+        return {
+            id(job): (parsed.scope.jobs[name].node, parsed.reading)
+            for parsed in self.parsed.pipelines
+            for name, job in parsed.model.jobs.items()
+        }
 
     def command_node(self, component: Component) -> tuple[Node, Document] | None:
         """The text of a component's command, and the document that it stands in."""
@@ -187,6 +203,10 @@ class LintContext:
         for file in self.store.files:
             found.setdefault(file.parent, []).append(file)
         return found
+
+
+def _is_job(parsed: ParsedPipeline) -> bool:
+    return isinstance(parsed.model, Pipeline)
 
 
 @lru_cache(maxsize=1024)

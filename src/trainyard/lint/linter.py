@@ -25,7 +25,7 @@ from trainyard.spec.findings import DocumentStore, Findings
 from trainyard.spec.kinds import Kind, is_other_resource, kind_of
 from trainyard.spec.other_files import read_asset, read_other_job, read_schedule, read_sweep_job
 from trainyard.spec.parsed import Parsed
-from trainyard.spec.pipelines import ComponentCache, read_command_job, read_pipeline, read_pipeline_component
+from trainyard.spec.pipelines import ComponentCache, read_command_job, read_pipeline
 from trainyard.spec.reading import Reading
 from trainyard.spec.rules.bindings import CYCLE, UNKNOWN_JOB_PORT
 from trainyard.spec.rules.documents import DUPLICATE_KEY, UNKNOWN_KIND, YAML_TRAP
@@ -213,9 +213,7 @@ class _Session:
         reading = Reading(document, self._store, findings, self._seen)
         if kind == "pipeline":
             read_pipeline(document.root, reading, self._components)
-        elif kind == "pipeline_component":
-            read_pipeline_component(document.root, reading, self._components)
-        elif kind == "component":
+        elif kind in ("component", "pipeline_component"):
             self._components.read(document.file, reading)
         elif kind == "command_job":
             read_command_job(document.root, reading)

@@ -1,4 +1,4 @@
-"""Where a command runs: machines, processes, variables. A job's own settings replace those of its component."""
+"""Where a command runs: what `spec.resolution` says of a job, with the YAML it is written in and the machine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from trainyard.lint.context import KnownCompute, LintContext, sku_named
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Node
-from trainyard.spec.expressions import only_binding
-from trainyard.spec.model import Component, Distribution, Job, Port, Resources, Value
+from trainyard.spec.literals import whole_number
+from trainyard.spec.model import Component, Distribution, Resources, Value
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.reading import Reading
+from trainyard.spec.resolution import DataPath, JobUse, Known, Resolution, Resolved, resolve_component
 
 if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku
@@ -22,124 +23,112 @@ if TYPE_CHECKING:
 class Placement:
     """One use of a command: by a job of a pipeline, as a job of its own, or (without a job) as its component says."""
 
-    name: str
+    use: JobUse
     head: Span
     node: Node
     """The job, or the component where there is none."""
-    component: Component
-    distribution: Distribution | None
-    resources: Resources | None
-    variables: Mapping[str, Value]
     inputs: Mapping[str, Value]
-    outputs: Mapping[str, Value]
-    compute: Value | None
+    """What the job sets, as written."""
     reading: Reading
     context: LintContext
-    pipeline_inputs: Mapping[str, Port]
     is_component: bool = False
+
+    @property
+    def component(self) -> Component:
+        """What runs."""
+        return self.use.component
+
+    @property
+    def distribution(self) -> Distribution | None:
+        """The job's own distribution, else its component's."""
+        return self.use.job.effective_distribution
+
+    @property
+    def resources(self) -> Resources | None:
+        """The job's own resources, else its component's."""
+        return self.use.job.effective_resources
+
+    @property
+    def outputs(self) -> Mapping[str, Value]:
+        """Where the job sends its outputs, as written."""
+        return self.use.job.outputs
 
     @property
     def known_compute(self) -> KnownCompute | None:
         """The cluster, when something in the project says what it is."""
-        if self.compute is None or not isinstance(self.compute.data, str):
+        found = self.use.compute
+        if not isinstance(found, Known) or not isinstance(found.value, str):
             return None
-        text = self.settled(self.compute).text
-        return self.context.compute_named(text, self.reading.file)
+        return self.context.compute_named(found.value, self.reading.file)
 
     @property
     def sku(self) -> Sku | None:
         """The machine, when it is known: `instance_type` says it, or the cluster's file."""
-        if self.resources is not None and self.resources.instance_type is not None:
-            return sku_named(self.resources.instance_type.text)
+        named = self.use.instance_type
+        if named is not None:
+            return sku_named(str(named.value)) if isinstance(named, Known) else None
         compute = self.known_compute
         return compute.sku if compute is not None else None
 
     @property
     def nodes(self) -> int | None:
-        """Machines; None when a binding says it that cannot be followed."""
-        count = self.resources.instance_count if self.resources is not None else None
-        return 1 if count is None else self.number(count)
+        """Machines; None when that is unknown."""
+        return _count(self.use.instance_count)
 
     @property
     def processes_per_node(self) -> int | None:
-        """Processes on each machine; None when that cannot be told."""
-        if self.distribution is None:
-            return 1
-        count = self.distribution.process_count_per_instance
-        return 1 if count is None else self.number(count)
+        """Processes on each machine; None when that is unknown."""
+        return _count(self.use.processes_per_node)
 
     def number(self, value: Value) -> int | None:
-        """A whole number, or what the binding to a pipeline's input comes to; None when that is none."""
-        data = self.settled(value).data
-        return data if type(data) is int else None
+        """The whole number that a value comes to; None when that is unknown, or another kind of value."""
+        found = self.use.resolve(value)
+        return whole_number(found.value) if isinstance(found, Known) else None
 
     def settled(self, value: Value) -> Value:
-        """A value, followed through a binding to the pipeline's inputs."""
-        binding = only_binding(value.text) if isinstance(value.data, str) else None
-        if binding is not None and binding.path[:2] == ("parent", "inputs"):
-            port = self.pipeline_inputs.get(".".join(binding.path[2:]))
-            if port is not None and port.default is not None:
-                return port.default
-        return value
+        """A value as it was written, be it through bindings; itself where they cannot be followed."""
+        found = self.use.resolve(value)
+        return found.written if isinstance(found, Known) else value
 
     def input(self, name: str) -> Value | None:
-        """What an input comes to: what the job sets, or the component's default."""
-        if name in self.inputs:
-            return self.settled(self.inputs[name])
-        port = self.component.inputs.get(name)
-        return port.default if port is not None else None
+        """A literal that an input comes to, with where it was written; None for data and for what is unknown."""
+        found = self.use.input(name)
+        if not isinstance(found, Known) or not isinstance(found.value, (str, int, float)):
+            return None
+        return found.written
+
+    def data(self, name: str) -> Value | None:
+        """The data that an input comes to, with where its path was written; None for what is unknown."""
+        found = self.use.input(name)
+        if not isinstance(found, Known) or not isinstance(found.value, DataPath):
+            return None
+        return Value(found.value.text, found.written.span, found.value.text)
 
 
 def placements_of_pipeline(seen: ParsedPipeline, context: LintContext) -> Iterator[Placement]:
-    """The placement of each command job of a pipeline."""
-    settings = seen.body.get("settings")
-    default = settings.get("default_compute") if settings is not None and settings.is_mapping else None
-    default = default or seen.body.get("compute")
-    for name, job in seen.jobs.items():
-        yield _of_job(job, seen.scope.jobs[name].node, default.value if default is not None else None, seen, context)
+    """The placement of each command job of a pipeline, and of the pipelines within it.
 
-
-def _of_job(
-    job: Job, node: Node, default_compute: Value | None, seen: ParsedPipeline, context: LintContext
-) -> Placement:
-    return Placement(
-        name=job.name,
-        head=job.key_span,
-        node=node,
-        component=job.component,
-        distribution=job.effective_distribution,
-        resources=job.effective_resources,
-        variables=job.environment_variables,
-        inputs=job.inputs,
-        outputs=job.outputs,
-        compute=job.compute or default_compute,
-        reading=seen.reading,
-        context=context,
-        pipeline_inputs=seen.scope.inputs,
-    )
+    A pipeline component that a pipeline uses is looked at through that pipeline, which gives it its values.
+    """
+    if context.is_used(seen.model):
+        return
+    for use in Resolution(seen.model).jobs.values():
+        node, reading = context.job_node(use.job)
+        yield Placement(use, use.job.key_span, node, use.job.inputs, reading, context)
 
 
 def placement_of_command(seen: ParsedCommand, context: LintContext) -> Placement:
     """The placement of a component by itself, or of a command job that stands alone."""
     compute = seen.node.get("compute")
-    return Placement(
-        name=seen.component.name,
-        head=next(iter(seen.node.entries.values())).key.span if seen.node.entries else seen.node.span,
-        node=seen.node,
-        component=seen.component,
-        distribution=seen.component.distribution,
-        resources=seen.component.resources,
-        variables=_variables(seen.node),
-        inputs={},
-        outputs={},
-        compute=compute.value if compute is not None else None,
-        reading=seen.reading,
-        context=context,
-        pipeline_inputs={},
-        is_component=seen.is_component,
+    variables = seen.node.get("environment_variables")
+    use = resolve_component(
+        seen.component,
+        compute.value if compute is not None else None,
+        {name: entry.value.value for name, entry in variables.entries.items()} if variables is not None else {},
     )
+    head = next(iter(seen.node.entries.values())).key.span if seen.node.entries else seen.node.span
+    return Placement(use, head, seen.node, {}, seen.reading, context, seen.is_component)
 
 
-def _variables(node: Node) -> dict[str, Value]:
-    variables = node.get("environment_variables")
-    return {name: entry.value.value for name, entry in variables.entries.items()} if variables is not None else {}
+def _count(resolved: Resolved) -> int | None:
+    return resolved.value if isinstance(resolved, Known) and isinstance(resolved.value, int) else None

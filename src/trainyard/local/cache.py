@@ -18,10 +18,11 @@ from typing import Any
 
 from trainyard.local.digests import ContentDigests, digest_of
 from trainyard.local.records import cannot_write, write_json
-from trainyard.local.resolution import JobOutput, LocalPath, ResolvedJob
+from trainyard.local.resolution import LocalPath, ResolvedJob
 from trainyard.local.snapshot import Snapshot
 from trainyard.local.walking import files_beneath
 from trainyard.spec.model import Environment
+from trainyard.spec.resolution import JobOutput
 
 CACHE_FORMAT = "trainyard.cache/1"
 _LOCATIONS_KEPT = 5
@@ -54,8 +55,8 @@ def job_key(
     The command counts as written, with its ports by name; what the names stand for is in the inputs. Outputs of other
     jobs count by `upstream_identities`, local data by content.
     """
-    component = job.job.component
-    resources = job.job.effective_resources
+    component = job.component
+    resources = job.resources
     parts = {
         "code": snapshot.digest(digests),
         "command": digest_of(component.command.data),

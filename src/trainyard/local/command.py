@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainyard.local.located import mistake, parsed
-from trainyard.local.values import ParameterValue, as_text
-from trainyard.spec.expressions import Binding, Literal, OptionalPart, Segment
+from trainyard.local.errors import error_at
+from trainyard.spec.expressions import Binding, Literal, OptionalPart, Segment, parse_expressions
+from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Component
 
 
@@ -22,7 +22,7 @@ def fill_command(component: Component, inputs: Mapping[str, ParameterValue | Pat
     component does not have, an input that is not given and stands outside `$[[ ]]`, or a value that would break out of
     the quotes it stands in.
     """
-    return _Filler(component, inputs, outputs).fill(parsed(component.command.data, component.command.span))
+    return _Filler(component, inputs, outputs).fill(parse_expressions(component.command.data))
 
 
 # What ends a quoted text of a POSIX shell, or means something in it.
@@ -67,7 +67,7 @@ class _Filler:
             mend = "give a path without it: rename the folder, or put the run elsewhere if another job writes it"
         else:
             mend = "give a value without it"
-        raise mistake(
+        raise error_at(
             self.component.command.span,
             f"{binding.path[0][:-1]} {'.'.join(binding.path[1:])!r} of {self.component.name} holds {found} and stands "
             f"within {self.quote} in the command, which it would break: {text}",
@@ -78,14 +78,14 @@ class _Filler:
         kind, name = binding.path[0], ".".join(binding.path[1:])
         if kind == "inputs" and name in self.inputs:
             value = self.inputs[name]
-            return self._unbroken(str(value) if isinstance(value, Path) else as_text(value), binding, value)
+            return self._unbroken(str(value), binding, value)
         if kind == "outputs" and name in self.outputs:
             return self._unbroken(str(self.outputs[name]), binding, None)
         if kind == "inputs" and name in self.component.inputs:
-            raise mistake(
+            raise error_at(
                 self.component.command.span, f"{binding.text}: optional input {name!r} is not given; put it in $[[ … ]]"
             )
-        raise mistake(
+        raise error_at(
             self.component.command.span,
             f"{binding.text} in the command is neither an input nor an output of {self.component.name}",
         )

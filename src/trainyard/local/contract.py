@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from trainyard.local.gpus import VISIBLE_DEVICES
-from trainyard.local.values import ParameterValue, as_text
+from trainyard.spec.literals import ParameterValue
 
 When = Literal["every job", "pytorch", "several nodes", "GPUs shared out"]
 
@@ -198,7 +198,7 @@ def contract_variables(process: ProcessContext) -> dict[str, str]:
     for name, path in process.output_paths.items():
         variables |= {prefix + name: str(path) for prefix in OUTPUT_PREFIXES}
     for name, value in process.parameters.items():
-        variables[PARAMETER_PREFIX + name] = as_text(value)
+        variables[PARAMETER_PREFIX + name] = str(value)
     return variables
 
 

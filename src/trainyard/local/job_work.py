@@ -11,11 +11,12 @@ from trainyard.local.digests import ContentDigests
 from trainyard.local.errors import RunError
 from trainyard.local.interruption import StopRequest
 from trainyard.local.launcher import Attempt, AttemptEnd, launch, make_folders
-from trainyard.local.resolution import JobOutput, LocalPath, ResolvedJob
+from trainyard.local.resolution import LocalPath, ResolvedJob
 from trainyard.local.snapshot import Snapshot
 from trainyard.local.tracking_store import EndStatus, TrackingStore, job_run_id
-from trainyard.local.values import ParameterValue
 from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.literals import ParameterValue
+from trainyard.spec.resolution import JobOutput
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def identity_of(job: ResolvedJob, key: JobKey, run_id: str, earlier_keys: Collec
 
     It does not for a job that is not deterministic, nor for one that continues on what it wrote under another key.
     """
-    tells_all = job.job.component.is_deterministic and all(earlier == key.key for earlier in earlier_keys)
+    tells_all = job.component.is_deterministic and all(earlier == key.key for earlier in earlier_keys)
     return key.key if tells_all else f"{key.key}@{run_id}"
 
 
@@ -137,7 +138,7 @@ def _earlier_result(
         (context.named_job == job.name, "it was asked for by name"),
         (not context.use_cache, "--no-cache"),
         (context.force_rerun, "force_rerun: true"),
-        (not job.job.component.is_deterministic, "is_deterministic: false"),
+        (not job.component.is_deterministic, "is_deterministic: false"),
     )
     why = next((reason for holds, reason in rules if holds), None)
     if why is None:

@@ -21,7 +21,7 @@ from trainyard.local.processes import ProcessesEnded, ProcessStart, run_processe
 from trainyard.local.records import cannot_write
 from trainyard.local.resolution import ResolvedJob
 from trainyard.local.snapshot import Snapshot
-from trainyard.local.values import ParameterValue
+from trainyard.spec.literals import ParameterValue
 
 _ERROR_LINES = 15
 
@@ -54,7 +54,7 @@ class Attempt:
     @property
     def output_paths(self) -> dict[str, Path]:
         """Where the job writes: `outputs/<port>`, a file's path for ports that are one file."""
-        return {name: self.job_folder / "outputs" / name for name in self.job.job.component.outputs}
+        return {name: self.job_folder / "outputs" / name for name in self.job.component.outputs}
 
     @property
     def parameters(self) -> dict[str, ParameterValue]:
@@ -64,7 +64,7 @@ class Attempt:
     @property
     def command(self) -> str:
         """The shell line, filled in. Raises `SpecError` for what it cannot be filled with."""
-        return fill_command(self.job.job.component, {**self.parameters, **self.input_paths}, self.output_paths)
+        return fill_command(self.job.component, {**self.parameters, **self.input_paths}, self.output_paths)
 
     @property
     def logs(self) -> list[Path]:
@@ -137,7 +137,7 @@ def _place_of_input(data_folder: Path, name: str, path: Path) -> Path:
 
 
 def _is_file(attempt: Attempt, output: str) -> bool:
-    return attempt.job.job.component.outputs[output].type == "uri_file"
+    return attempt.job.component.outputs[output].type == "uri_file"
 
 
 def _working_folder(attempt: Attempt, node: int) -> Path:
@@ -147,7 +147,7 @@ def _working_folder(attempt: Attempt, node: int) -> Path:
 def _process(attempt: Attempt, rank: int, port: int) -> ProcessStart:
     job = attempt.job
     node, local_rank = divmod(rank, job.processes_per_node)
-    resources = job.job.effective_resources
+    resources = job.resources
     all_gpus = available_gpus(os.environ)
     gpus = gpus_of_node(all_gpus, node, nodes=job.nodes, processes_per_node=job.processes_per_node)
     context = ProcessContext(

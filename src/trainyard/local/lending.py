@@ -69,10 +69,10 @@ def _keys_here(resolved: ResolvedPipeline, jobs: Collection[str], digests: Conte
         job = resolved.jobs[name]
         if set(job.depends_on) <= set(identities) and _has_its_data(job):
             try:
-                keys[name] = job_key(job, snapshot_of(job.job.component), identities, digests)
+                keys[name] = job_key(job, snapshot_of(job.component), identities, digests)
             except (SpecError, OSError):
                 continue  # a job that is left out may lack its code or data; its inputs as recorded must do
-            if job.job.component.is_deterministic:
+            if job.component.is_deterministic:
                 identities[name] = keys[name].key
     return keys
 

@@ -7,8 +7,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from trainyard.local.records import JobRecord, RunRecord
-from trainyard.local.resolution import JobOutput, LocalPath, ResolvedJob, ResolvedPipeline
+from trainyard.local.resolution import LocalPath, ResolvedJob, ResolvedPipeline
 from trainyard.spec.model import Environment
+from trainyard.spec.resolution import JobOutput
 
 
 def new_record(name: str, folder: Path, resolved: ResolvedPipeline) -> RunRecord:
@@ -35,7 +36,7 @@ def now() -> str:
 
 
 def _new_job(job: ResolvedJob) -> JobRecord:
-    component = job.job.component
+    component = job.component
     return JobRecord(
         component=component.name,
         depends_on=list(job.depends_on),

@@ -16,17 +16,17 @@ from trainyard.local.interruption import StopRequest
 from trainyard.local.job_work import RunContext
 from trainyard.local.lending import Lent, find_lent
 from trainyard.local.new_records import new_record
-from trainyard.local.overrides import apply_overrides, with_absolute_paths
+from trainyard.local.overrides import resolve_with, with_absolute_paths
 from trainyard.local.records import RunRecord, list_runs
-from trainyard.local.resolution import JobOutput, LocalPath, ResolvedPipeline, Source, resolve
+from trainyard.local.resolution import LocalPath, ResolvedPipeline, Source, resolve
 from trainyard.local.run_folders import create_run_folder
 from trainyard.local.scheduler import Scheduler
 from trainyard.local.selection import Selection, select
 from trainyard.local.snapshot import Snapshot, snapshot_of
 from trainyard.local.tracking_store import TrackingStore, experiment_id_of
-from trainyard.local.values import ParameterValue
-from trainyard.spec.graph import dependencies
+from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Pipeline
+from trainyard.spec.resolution import JobOutput
 
 
 @dataclass(frozen=True)
@@ -98,19 +98,17 @@ def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, displ
 
 def _check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> _Checked:
     """All that can be known before a process starts; `run_folder` is where the run will lie, but for its own name."""
-    pipeline = apply_overrides(pipeline, options.overrides)
-    selection = select(dependencies(pipeline), only=options.only, from_job=options.from_job)
-    resolved = resolve(pipeline, selected=selection.run, max_processes=options.max_processes)
+    resolution = resolve_with(pipeline, options.overrides)
+    selection = select(resolution.waits_for, only=options.only, from_job=options.from_job)
+    resolved = resolve(pipeline, resolution, selected=selection.run, max_processes=options.max_processes)
     for name in selection.run:
         job = resolved.jobs[name]
         fill_command(
-            job.job.component,
+            job.component,
             {port: _planned(source, run_folder.resolve()) for port, source in job.inputs.items()},
-            {port: _planned_output(run_folder.resolve(), name, port) for port in job.job.component.outputs},
+            {port: _planned_output(run_folder.resolve(), name, port) for port in job.component.outputs},
         )
-    return _Checked(
-        resolved, selection, {name: snapshot_of(resolved.jobs[name].job.component) for name in selection.run}
-    )
+    return _Checked(resolved, selection, {name: snapshot_of(resolved.jobs[name].component) for name in selection.run})
 
 
 def _planned(source: Source, run_folder: Path) -> ParameterValue | Path:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.local.digests import ContentDigests
-from trainyard.local.located import mistake
+from trainyard.local.errors import error_at
 from trainyard.local.records import cannot_write
 from trainyard.local.walking import files_beneath
 from trainyard.spec.ignore_files import ignore_rule
@@ -64,7 +64,7 @@ def snapshot_of(component: Component) -> Snapshot:
 
 def _must_exist(component: Component, path: Path, key: str) -> None:
     if not path.exists():
-        raise mistake(component.span, f"{key} of {component.name}: {path} does not exist")
+        raise error_at(component.span, f"{key} of {component.name}: {path} does not exist")
 
 
 def _included(folder: Path) -> Iterator[tuple[Path, str]]:

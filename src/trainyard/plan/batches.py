@@ -1,17 +1,17 @@
-"""Whether batch sizes multiply out: micro-batch × accumulation × world size = global batch."""
+"""Whether a job's batch sizes multiply out: micro-batch × accumulation × world size = global batch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainyard.plan.values import whole_number_input
-from trainyard.spec.graph import bindings_of_value
-from trainyard.spec.model import Job, Pipeline
+from trainyard.foundation.batch_arithmetic import UnevenBatch, divide_batch
+from trainyard.spec.literals import whole_number
+from trainyard.spec.resolution import JobUse, Known, Resolution
 
 
 @dataclass(frozen=True)
-class BatchArithmetic:
-    """The numbers of a job's batches, in samples; `accumulation_steps` is None where no whole number fits.
+class JobBatch:
+    """The sizes of a job's batches, in samples; `accumulation_steps` is None where no whole number fits.
 
     `nearest_global_batch_sizes` are those closest to the wanted one that do fit, smaller first; empty when it fits.
     `sequence_length` is how many tokens a sample has, where it is text and the pipeline says so.
@@ -50,37 +50,35 @@ class BatchArithmetic:
         )
 
 
-def batch_arithmetic(job: Job, world_size: int, pipeline: Pipeline) -> BatchArithmetic | None:
-    """The arithmetic of a job whose inputs are called micro_batch_size and global_batch_size; None for others.
+def batch_of(job: JobUse, world_size: int, resolution: Resolution) -> JobBatch | None:
+    """Return the sizes of a job whose inputs are called micro_batch_size and global_batch_size; None for others.
 
     `accumulation_steps` follows from the two, or is an input of that name and has to agree with them.
     """
-    micro = whole_number_input(job, "micro_batch_size", pipeline)
-    wanted = whole_number_input(job, "global_batch_size", pipeline)
+    micro, wanted = _positive(job, "micro_batch_size"), _positive(job, "global_batch_size")
     if micro is None or wanted is None:
         return None
-    accumulation = whole_number_input(job, "accumulation_steps", pipeline)
-    length = _sequence_length(job, pipeline)
+    accumulation, length = _positive(job, "accumulation_steps"), _sequence_length(job, resolution)
     if accumulation is not None:
         product = micro * accumulation * world_size
-        fitting = () if product == wanted else (product,)
-        return BatchArithmetic(micro, world_size, wanted, accumulation, fitting, length)
-    at_once = micro * world_size
-    whole, rest = divmod(wanted, at_once)
-    if rest == 0:
-        return BatchArithmetic(micro, world_size, wanted, whole, sequence_length=length)
-    nearest = tuple(steps * at_once for steps in (whole, whole + 1) if steps > 0)
-    return BatchArithmetic(micro, world_size, wanted, None, nearest, length)
+        return JobBatch(micro, world_size, wanted, accumulation, () if product == wanted else (product,), length)
+    try:
+        steps = divide_batch(wanted, micro, world_size).accumulation_steps
+    except UnevenBatch as error:
+        return JobBatch(micro, world_size, wanted, None, error.nearest_global_batch_sizes, length)
+    return JobBatch(micro, world_size, wanted, steps, sequence_length=length)
 
 
-def _sequence_length(job: Job, pipeline: Pipeline) -> int | None:
-    """What the job whose output this one trains on has as its `sequence_length`; None where none has it."""
-    sources = (
-        pipeline.jobs[binding.path[2]]
-        for value in job.inputs.values()
-        for binding in bindings_of_value(value.data)
-        if binding.path[:2] == ("parent", "jobs") and binding.path[3:4] == ("outputs",)
-        if binding.path[2] in pipeline.jobs
+def _sequence_length(job: JobUse, resolution: Resolution) -> int | None:
+    """The `sequence_length` of a job whose output this one trains on; None where none has it."""
+    lengths = (
+        _positive(source, "sequence_length") for name, source in resolution.jobs.items() if name in job.reads_from
     )
-    lengths = (whole_number_input(source, "sequence_length", pipeline) for source in sources)
     return next((length for length in lengths if length is not None), None)
+
+
+def _positive(job: JobUse, name: str) -> int | None:
+    """An input that is a positive whole number, or None."""
+    found = job.input(name) if name in job.component.inputs else None
+    number = whole_number(found.value) if isinstance(found, Known) else None
+    return number if number is not None and number > 0 else None

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainyard.plan.process_counts import process_counts
-from trainyard.spec.expressions import Binding
-from trainyard.spec.graph import bindings_of_value, topological_order
 from trainyard.spec.model import Pipeline
-
-_WITHOUT_PORT = ""
+from trainyard.spec.resolution import Resolution
 
 
 @dataclass(frozen=True)
@@ -25,15 +21,15 @@ class _Flow:
 
 def as_mermaid(pipeline: Pipeline) -> str:
     """The graph as a Mermaid flowchart, which GitHub draws where it stands in a ```mermaid block."""
+    resolution = Resolution(pipeline)
     lines = ["flowchart LR"]
-    for name in topological_order(pipeline):
-        # Names stand behind a prefix, since Mermaid has words of its own, such as `end`.
-        lines.append(f'  job_{name}["<b>{name}</b><br>{_subtitle(pipeline, name)}"]')
-    for flow in _flows(pipeline):
+    for name in resolution.order():
+        lines.append(f'  {_mermaid_id(name)}["<b>{name}</b><br>{_subtitle(resolution, name)}"]')
+    for flow in _flows(resolution):
         label = f"{flow.source_port} → {flow.target_port}"
         if flow.source_port == flow.target_port:
             label = flow.source_port
-        lines.append(f'  job_{flow.source} -->|"{label}"| job_{flow.target}')
+        lines.append(f'  {_mermaid_id(flow.source)} -->|"{label}"| {_mermaid_id(flow.target)}')
     return "\n".join(lines)
 
 
@@ -42,37 +38,31 @@ def as_text(pipeline: Pipeline) -> str:
 
     Every line begins at its output (`▷`) on the right of a box and ends at an input (`◁`) of a box further down.
     """
-    flows = list(_flows(pipeline))
-    rows = list(_rows(pipeline, flows))
+    resolution = Resolution(pipeline)
+    flows = list(_flows(resolution))
+    rows = list(_rows(resolution, flows))
     width = max(len(row.text) for row in rows)
     lanes = _Lanes(rows)
     return "\n".join(_drawn(row, width) + lanes.beside(number) for number, row in enumerate(rows)).rstrip()
 
 
-def _flows(pipeline: Pipeline) -> Iterator[_Flow]:
-    """What goes from job to job, by target in the order in which they can run. One name twice is one flow."""
-    for name in topological_order(pipeline):
-        job = pipeline.jobs[name]
-        for port, value in job.inputs.items():
-            found = dict.fromkeys(
-                (binding.path[2], _port(binding)) for binding in bindings_of_value(value.data) if _is_of_job(binding)
-            )
-            for source, source_port in found:
-                if source in pipeline.jobs:
-                    yield _Flow(source, source_port, name, port)
+def _mermaid_id(job: str) -> str:
+    """A job's name behind a prefix, since Mermaid has words of its own, such as `end`, and no dots in names."""
+    return f"job_{job.replace('.', '__')}"
 
 
-def _is_of_job(binding: Binding) -> bool:
-    return binding.path[:2] == ("parent", "jobs") and len(binding.path) > 2
+def _flows(resolution: Resolution) -> Iterator[_Flow]:
+    """What goes from job to job, by target in the order in which they can run."""
+    for name in resolution.order():
+        for port, outputs in resolution.jobs[name].outputs_read.items():
+            for output in outputs:
+                if output.job in resolution.jobs:
+                    yield _Flow(output.job, output.port, name, port)
 
 
-def _port(binding: Binding) -> str:
-    return ".".join(binding.path[4:]) or _WITHOUT_PORT
-
-
-def _subtitle(pipeline: Pipeline, name: str) -> str:
-    job = pipeline.jobs[name]
-    counts = process_counts(job, pipeline)
+def _subtitle(resolution: Resolution, name: str) -> str:
+    job = resolution.jobs[name]
+    counts = job.processes()
     return f"{job.component.name} · {counts}" if job.component.name else str(counts)
 
 
@@ -86,10 +76,10 @@ class _Row:
     ends: tuple[str, str] | None = None
 
 
-def _rows(pipeline: Pipeline, flows: list[_Flow]) -> Iterator[_Row]:
-    for name in topological_order(pipeline):
+def _rows(resolution: Resolution, flows: list[_Flow]) -> Iterator[_Row]:
+    for name in resolution.order():
         yield _Row("top", "")
-        yield _Row("line", f"{name}  {_subtitle(pipeline, name)}")
+        yield _Row("line", f"{name}  {_subtitle(resolution, name)}")
         for flow in flows:
             if flow.target == name:
                 yield _Row("line", f"  ◁ {flow.target_port}", ends=(flow.source, flow.source_port))

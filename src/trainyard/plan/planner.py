@@ -9,13 +9,11 @@ from pathlib import Path
 
 from trainyard.catalogue.skus import Sku, UnknownSku, closest_current, find_sku
 from trainyard.errors import UsageError
-from trainyard.plan.batches import BatchArithmetic, batch_arithmetic
+from trainyard.plan.batches import JobBatch, batch_of
 from trainyard.plan.concurrency import most_at_once
-from trainyard.plan.process_counts import ProcessCounts, process_counts
-from trainyard.plan.values import value_of
 from trainyard.spec.diagnostic import SpecError
-from trainyard.spec.graph import dependencies, topological_order
-from trainyard.spec.model import Environment, Job, Pipeline
+from trainyard.spec.model import Environment, Pipeline
+from trainyard.spec.resolution import JobUse, Known, ProcessCounts, Resolution, Wrong, settled
 from trainyard.spec.rules.keys import NOT_A_CHOICE
 
 _REFERENCE = "azureml:"
@@ -52,7 +50,7 @@ class JobPlan:
     sku: Sku | None
     gpus_idle_per_node: int | None
     gpu_memory_gb: float | None
-    batch: BatchArithmetic | None
+    batch: JobBatch | None
     environment: str
     on_demand: Price | None
     spot: Price | None
@@ -90,17 +88,15 @@ class Plan:
 
 
 def plan(pipeline: Pipeline, sku_of_compute: Mapping[str, str]) -> Plan:
-    """What a pipeline takes. `sku_of_compute` says which VM size the nodes of each cluster are.
+    """Return what a pipeline takes. `sku_of_compute` says which VM size the nodes of each cluster are.
 
     A job that names its machine (`resources.instance_type`) has that one. Nothing is guessed: where the machine is
-    not known, its figures are None and a finding says why. Raises `SpecError` for counts that are no whole numbers,
-    VM sizes that do not exist and jobs that wait for each other, `UsageError` for a cluster of an unknown size.
+    not known, its figures are None and a finding says why. Raises `SpecError` for counts that are unknown or wrong,
+    unknown VM sizes and jobs that wait for each other, `UsageError` for a cluster of an unknown size.
     """
-    waits_for = dependencies(pipeline)
-    jobs = tuple(
-        _plan_job(pipeline.jobs[name], pipeline, sku_of_compute, waits_for[name])
-        for name in topological_order(pipeline)
-    )
+    resolution = Resolution(pipeline)
+    waits_for = resolution.waits_for
+    jobs = tuple(_plan_job(resolution.jobs[name], resolution, sku_of_compute) for name in resolution.order())
     return Plan(
         pipeline=pipeline.display_name or pipeline.name or pipeline.file.stem,
         file=_shown(pipeline.file),
@@ -132,43 +128,43 @@ def _at_once(prices: Mapping[str, Price | None], waits_for: Mapping[str, frozens
     return round(most_at_once(known, waits_for), 6) if len(known) == len(prices) else None
 
 
-def _plan_job(job: Job, pipeline: Pipeline, sku_of_compute: Mapping[str, str], waits_for: frozenset[str]) -> JobPlan:
-    processes = process_counts(job, pipeline)
-    compute = _compute(job, pipeline)
-    sku = _sku(job, pipeline, compute, sku_of_compute)
-    batch = batch_arithmetic(job, processes.training_processes, pipeline)
+def _plan_job(job: JobUse, resolution: Resolution, sku_of_compute: Mapping[str, str]) -> JobPlan:
+    processes = job.processes()
+    compute = _compute(job)
+    sku = _sku(job, compute, sku_of_compute)
+    batch = batch_of(job, processes.training_processes, resolution)
     return JobPlan(
         name=job.name,
         component=job.component.name,
-        waits_for=tuple(name for name in pipeline.jobs if name in waits_for),
+        waits_for=tuple(name for name in resolution.jobs if name in resolution.waits_for[job.name]),
         processes=processes,
         compute=compute,
         sku=sku,
         gpus_idle_per_node=max(0, sku.gpu_count - processes.processes_per_node) if sku else None,
         gpu_memory_gb=processes.nodes * (sku.gpu_memory_gb_total or 0) if sku else None,
         batch=batch,
-        environment=_environment(job.component.environment),
+        environment=_environment(job.environment),
         on_demand=_on_demand(sku, processes.nodes) if sku else None,
         spot=_spot(sku, processes.nodes) if sku else None,
         findings=tuple(_findings(processes, compute, sku, batch)),
     )
 
 
-def _compute(job: Job, pipeline: Pipeline) -> str:
+def _compute(job: JobUse) -> str:
     """The cluster a job runs on, without `azureml:`; empty where the pipeline names none."""
-    named = value_of(job.compute or pipeline.default_compute, job, pipeline)
-    return str(named or "").removeprefix(_REFERENCE)
+    found = job.compute
+    if isinstance(found, Wrong):
+        settled(found)
+    return str(found.value or "").removeprefix(_REFERENCE) if isinstance(found, Known) else ""
 
 
-def _sku(job: Job, pipeline: Pipeline, compute: str, sku_of_compute: Mapping[str, str]) -> Sku | None:
-    resources = job.effective_resources
-    instance_type = resources.instance_type if resources else None
-    named = value_of(instance_type, job, pipeline)
-    if instance_type is not None and named is not None:
+def _sku(job: JobUse, compute: str, sku_of_compute: Mapping[str, str]) -> Sku | None:
+    named = job.instance_type
+    if isinstance(named, Known):
         try:
-            return find_sku(str(named))
+            return find_sku(str(named.value))
         except UnknownSku as error:
-            raise SpecError(NOT_A_CHOICE.at(instance_type.span, str(error))) from error
+            raise SpecError(NOT_A_CHOICE.at(named.written.span, str(error))) from error
     if compute not in sku_of_compute:
         return None
     try:
@@ -202,7 +198,7 @@ def _spot(sku: Sku, nodes: int) -> Price | None:
     return Price(nodes * sku.spot_usd_per_hour, sku.spot_region or "", sku.spot_date or "")
 
 
-def _findings(processes: ProcessCounts, compute: str, sku: Sku | None, batch: BatchArithmetic | None) -> list[str]:
+def _findings(processes: ProcessCounts, compute: str, sku: Sku | None, batch: JobBatch | None) -> list[str]:
     """What somebody should look at before an hour of this is paid for."""
     findings = []
     if batch is not None and not batch.fits:

@@ -9,9 +9,8 @@ from trainyard.foundation.suggestions import close_match, did_you_mean, only_clo
 from trainyard.spec.diagnostic import Related, Span
 from trainyard.spec.documents import Node, describe, shorten
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding
-from trainyard.spec.findings import Findings
-from trainyard.spec.literals import check_literal
-from trainyard.spec.model import Component, Port, Value
+from trainyard.spec.literals import LiteralError, typed_literal
+from trainyard.spec.model import AnyComponent, Port, Value
 from trainyard.spec.ports import check_input_path
 from trainyard.spec.reading import Reading
 from trainyard.spec.rule import Rule
@@ -39,17 +38,25 @@ _KEYS_THAT_NAME_JOBS = frozenset({"true_block", "false_block", "body"})
 
 @dataclass
 class UsedJob:
-    """A job as its pipeline's YAML has it. Ports are None where they cannot be seen: kept in a workspace, or unread."""
+    """A job as its pipeline's YAML has it. `component` is None where it cannot be seen: kept in Azure ML, or unread."""
 
     name: str
     key_span: Span
     node: Node
-    component: Component | None = None
-    declared_inputs: Mapping[str, Port] | None = None
-    declared_outputs: Mapping[str, Port] | None = None
+    component: AnyComponent | None = None
     has_own_command: bool = False
     inputs: dict[str, Value] = field(default_factory=dict)
     outputs: dict[str, Value] = field(default_factory=dict)
+
+    @property
+    def declared_inputs(self) -> Mapping[str, Port] | None:
+        """The inputs of its component, or None where they cannot be seen."""
+        return self.component.inputs if self.component is not None else None
+
+    @property
+    def declared_outputs(self) -> Mapping[str, Port] | None:
+        """The outputs of its component, or None where they cannot be seen."""
+        return self.component.outputs if self.component is not None else None
 
 
 @dataclass(frozen=True)
@@ -136,7 +143,7 @@ def _check_inputs(job: UsedJob, scope: Scope, reading: Reading) -> None:
             continue
         port = declared.get(name)
         if port is not None:
-            check_literal(job.inputs.get(name, entry.value.value), port, findings)
+            findings.check_literal(job.inputs.get(name, entry.value.value), port)
             _check_bound_literal(job, entry.value, port, scope, reading)
             continue
         message = f"job '{job.name}' sets the input '{shorten(name)}', which its component does not have"
@@ -177,13 +184,17 @@ def _check_bound_literal(job: UsedJob, node: Node, port: Port, scope: Scope, rea
         # The value is right for others: what is wrong is that it is given to this one.
         bound_at = [Related(value.span, f"'{source.name}' is {shorten(value.text)} here")]
         value = replace(value, span=span)
-    check_literal(value, port, reading.findings, bound_at=bound_at)
+    reading.findings.check_literal(value, port, bound_at=bound_at)
 
 
 def _has_type(value: Value, port: Port) -> bool:
-    trial = Findings()
-    check_literal(value, port, trial)
-    return not any(diagnostic.rule == WRONG_LITERAL.id for diagnostic in trial.diagnostics)
+    if not port.is_parameter:
+        return True
+    try:
+        typed_literal(value, port)
+    except LiteralError as error:
+        return error.rule != WRONG_LITERAL
+    return True
 
 
 def _is_meant_elsewhere(source: Port, port: Port, scope: Scope) -> bool:

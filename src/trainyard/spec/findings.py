@@ -10,9 +10,11 @@ from trainyard.foundation.suggestions import close_match
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Document, Node, describe, parse_document, read_document, require_mapping
 from trainyard.spec.expressions import ExpressionError, bindings_in
-from trainyard.spec.model import Value
+from trainyard.spec.literals import LiteralError, typed_literal, whole_number, yaml_trap
+from trainyard.spec.model import Port, Value
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.bindings import MALFORMED_EXPRESSION
+from trainyard.spec.rules.documents import YAML_TRAP
 from trainyard.spec.rules.keys import NOT_A_CHOICE, OUT_OF_BOUNDS, WRONG_TYPE
 
 # What the client's boolean fields take besides YAML's own.
@@ -127,16 +129,15 @@ class Findings:
         data = value.data
         if isinstance(data, str) and "${{" in data:
             return value
-        if isinstance(data, str) and data.strip().isdecimal():
-            data = int(data)
-        if isinstance(data, bool) or not isinstance(data, int):
-            message = f"'{key}' is a whole number, not {describe(value.data)}"
+        number = whole_number(data)
+        if number is None:
+            message = f"'{key}' is a whole number, not {describe(data)}"
             self.add(value.span, WRONG_TYPE, message)
             return None
-        if data < least:
-            self.add(value.span, OUT_OF_BOUNDS, f"'{key}' is {data}; {least} is the least there can be")
+        if number < least:
+            self.add(value.span, OUT_OF_BOUNDS, f"'{key}' is {number}; it must be at least {least}")
             return None
-        return Value(data, value.span, value.text)
+        return Value(number, value.span, value.text)
 
     def choice(self, value: Value, key: str, choices: Iterable[str]) -> bool:
         """Whether a value is one of the choices; noted when not."""
@@ -146,6 +147,24 @@ class Findings:
         message = f"'{key}' is {describe(value.data)}, which is none of {', '.join(known)}"
         self.add(value.span, NOT_A_CHOICE, message, hint=close_match(value.text, known))
         return False
+
+    def check_literal(
+        self, value: Value, port: Port, *, declared_elsewhere: bool = True, bound_at: Iterable[Related] = ()
+    ) -> None:
+        """Note what is wrong with giving a literal to a parameter; bindings and data ports are not looked at.
+
+        `bound_at` says how the literal comes to the parameter, when it stands elsewhere than what it is given to.
+        """
+        if not port.is_parameter or value.data is None or _is_bound(value):
+            return
+        if trap := yaml_trap(value, port):
+            quoted = f'"{value.text}"'
+            self.add(value.span, YAML_TRAP, trap, hint=f"Quote it: {quoted}.", replacement=quoted)
+        try:
+            typed_literal(value, port)
+        except LiteralError as error:
+            declared = [Related(port.key_span, f"'{port.name}' is declared here")] if declared_elsewhere else []
+            self.add(value.span, error.rule, str(error), hint=error.hint, related=(*bound_at, *declared))
 
     def check_expressions(self, document: Document, node: Node) -> None:
         """Note a string whose `${{…}}` or `$[[…]]` are broken."""
@@ -164,3 +183,9 @@ class Findings:
         for diagnostic in self.diagnostics:
             seen.setdefault((diagnostic.span, diagnostic.rule), diagnostic)
         return list(seen.values())
+
+
+def _is_bound(value: Value) -> bool:
+    """Whether a value is filled in later: a text with a binding, or a mapping whose path is one."""
+    text = value.data.get("path") if isinstance(value.data, dict) else value.text
+    return isinstance(text, str) and "${{" in text

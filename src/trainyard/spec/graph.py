@@ -1,40 +1,14 @@
-"""Which job waits for which: read from the bindings of a pipeline."""
+"""Bindings wherever they stand in a value, and circles of jobs that wait for each other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in
-from trainyard.spec.model import Job, Pipeline, Value
+from trainyard.spec.model import Job
 from trainyard.spec.rules.bindings import CYCLE
-
-
-def dependencies(pipeline: Pipeline) -> dict[str, frozenset[str]]:
-    """For each job, the jobs whose outputs (or inputs) it is bound to. Names that are no jobs are left out."""
-    return {
-        name: frozenset(job_bound_to(binding) for binding in _bindings_of(job)) & frozenset(pipeline.jobs)
-        for name, job in pipeline.jobs.items()
-    }
-
-
-def topological_order(pipeline: Pipeline) -> list[str]:
-    """The jobs, each behind those it waits for; otherwise as written.
-
-    Raises SpecError, naming the whole cycle, when jobs wait for each other.
-    """
-    waits_for = dependencies(pipeline)
-    cycle = find_cycle(waits_for)
-    if cycle is not None:
-        raise SpecError(cycle_diagnostic(cycle, pipeline.jobs[cycle[0]]))
-    order: list[str] = []
-    remaining = dict(waits_for)
-    while remaining:
-        ready = next(name for name, needed in remaining.items() if not needed & remaining.keys())
-        order.append(ready)
-        del remaining[ready]
-    return order
 
 
 def job_bound_to(binding: Binding) -> str:
@@ -91,15 +65,3 @@ def cycle_message(cycle: list[str]) -> str:
     if len(cycle) == 2:
         return f"the job '{cycle[0]}' waits for itself"
     return f"the jobs wait for each other: {' → '.join(cycle)}"
-
-
-def _bindings_of(job: Job) -> Iterator[Binding]:
-    for value in (*job.inputs.values(), *job.environment_variables.values(), *_counts(job)):
-        yield from bindings_of_value(value.data)
-
-
-def _counts(job: Job) -> Iterator[Value]:
-    if job.resources is not None and job.resources.instance_count is not None:
-        yield job.resources.instance_count
-    if job.distribution is not None and job.distribution.process_count_per_instance is not None:
-        yield job.distribution.process_count_per_instance

@@ -1,6 +1,7 @@
 """The typed model of a pipeline: what lint checks, plan prices, run executes and the report draws.
 
-Every value that a person wrote is a `Value`: its plain Python form together with the span it was written at.
+Every value that a person wrote is a `Value`: its plain Python form together with the span it was written at. Bindings
+stand in it as they were written; `spec.resolution` follows them.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Distribution:
-    """How a job's processes find each other. Counts may be bindings, and are then the binding's text."""
+    """How a job's processes find each other. Counts may be bindings, and hold the binding's text then."""
 
     type: DistributionType
     span: Span
@@ -78,7 +79,7 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a job takes: nodes (`instance_count`), the machine's size, shared memory."""
+    """What a job asks for: nodes (`instance_count`), the machine's size, shared memory."""
 
     span: Span
     instance_count: Value | None = None
@@ -112,18 +113,42 @@ class Component:
 
 
 @dataclass(frozen=True)
+class PipelineComponent:
+    """A component that is a pipeline itself: its jobs are bound to its inputs and outputs."""
+
+    name: str
+    file: Path
+    span: Span
+    inputs: dict[str, Port]
+    outputs: dict[str, Port]
+    jobs: dict[str, Job]
+    default_compute: Value | None = None
+
+
+@dataclass(frozen=True)
+class OtherComponent:
+    """The ports of a component of another type (parallel, Spark, sweep, AutoML); None where they cannot be seen."""
+
+    inputs: dict[str, Port] | None
+    outputs: dict[str, Port] | None
+
+
+AnyComponent = Component | PipelineComponent | OtherComponent
+
+
+@dataclass(frozen=True)
 class Job:
     """A node of a pipeline: one use of a component, with what its ports are bound to.
 
-    `inputs` hold literals, or texts with bindings; a data input may be a mapping with `path`. `distribution` and
-    `resources` are the node's own where it has them, for they replace the component's whole object; use
-    `effective_distribution` and `effective_resources`.
+    `component` is None where it cannot be seen: kept in Azure ML, or unreadable. `inputs` hold literals, or texts with
+    bindings; a data input may be a mapping with `path`. `distribution` and `resources` are the node's own where it has
+    them, for they replace the component's whole object; use `effective_distribution` and `effective_resources`.
     """
 
     name: str
     key_span: Span
     span: Span
-    component: Component
+    component: AnyComponent | None
     inputs: dict[str, Value] = field(default_factory=dict)
     outputs: dict[str, Value] = field(default_factory=dict)
     distribution: Distribution | None = None
@@ -135,27 +160,24 @@ class Job:
     @property
     def effective_distribution(self) -> Distribution | None:
         """The node's distribution where it has one, else the component's."""
-        return self.distribution if self.distribution is not None else self.component.distribution
+        if self.distribution is None and isinstance(self.component, Component):
+            return self.component.distribution
+        return self.distribution
 
     @property
     def effective_resources(self) -> Resources | None:
         """The node's resources where it has them, else the component's."""
-        return self.resources if self.resources is not None else self.component.resources
+        if self.resources is None and isinstance(self.component, Component):
+            return self.component.resources
+        return self.resources
 
 
 @dataclass(frozen=True)
-class Pipeline:
-    """A pipeline job: typed inputs and outputs, jobs bound to each other, and defaults."""
+class Pipeline(PipelineComponent):
+    """A pipeline job: a pipeline whose inputs are set, with what Azure ML shows and does with it."""
 
-    name: str
-    file: Path
-    span: Span
-    inputs: dict[str, Port]
-    outputs: dict[str, Port]
-    jobs: dict[str, Job]
     display_name: str = ""
     experiment_name: str = ""
     description: str = ""
-    default_compute: Value | None = None
     force_rerun: bool = False
     continue_on_step_failure: bool = False

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trainyard.spec.bindings import Scope
     from trainyard.spec.documents import Node
-    from trainyard.spec.model import Component, Job
+    from trainyard.spec.model import Component, PipelineComponent
     from trainyard.spec.reading import Reading
 
 
@@ -25,12 +24,11 @@ class ParsedCommand:
 
 @dataclass(frozen=True)
 class ParsedPipeline:
-    """The body of a pipeline or pipeline component, with its ports and its jobs."""
+    """The body of a pipeline or pipeline component, with its ports and jobs as the YAML has them, and its model."""
 
     body: Node
     scope: Scope
-    jobs: Mapping[str, Job]
-    """Those that are commands whose component is readable offline."""
+    model: PipelineComponent
     reading: Reading
 
 

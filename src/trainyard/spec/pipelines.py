@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from trainyard.foundation.suggestions import close_match, did_you_mean
@@ -22,8 +22,7 @@ from trainyard.spec.expressions import only_binding
 from trainyard.spec.findings import Findings
 from trainyard.spec.graph import CYCLE_HINT, bindings_of_value, cycle_message, find_cycle, job_bound_to
 from trainyard.spec.kinds import Kind, kind_of
-from trainyard.spec.literals import check_literal
-from trainyard.spec.model import Component, Job, Pipeline, Port, Value
+from trainyard.spec.model import AnyComponent, Component, Job, OtherComponent, Pipeline, PipelineComponent, Port, Value
 from trainyard.spec.parsed import ParsedPipeline
 from trainyard.spec.ports import (
     DEFAULT_PORT_TYPE,
@@ -60,51 +59,56 @@ _REMOTE_PATH = re.compile(r"azureml:(?:\.|[^/:]+/|[^:]*\.ya?ml$)")
 _IGNORED_BESIDE_COMPONENT = ("command", "code", "environment")
 
 
-@dataclass(frozen=True)
-class ReadComponent:
-    """A component as far as it could be read: its ports, and the whole when it is a command component."""
-
-    inputs: Mapping[str, Port]
-    outputs: Mapping[str, Port]
-    component: Component | None = None
-    kind: Kind = "component"
-
-
 class ComponentCache:
     """Components read once each, for all jobs and pipelines that name them."""
 
     def __init__(self) -> None:
-        self._by_file: dict[Path, ReadComponent | None] = {}
+        self._by_file: dict[Path, AnyComponent | None] = {}
+        self._being_read: list[Path] = []
 
     def kind_of_read(self, file: Path) -> Kind | None:
         """What a file is that was read as a component, whatever it looks like by itself; None for others."""
         found = self._by_file.get(file)
-        return found.kind if found is not None else None
+        if found is None:
+            return None
+        return "pipeline_component" if isinstance(found, PipelineComponent) else "component"
 
-    def read(self, file: Path, reading: Reading) -> ReadComponent | None:
+    def read(self, file: Path, reading: Reading) -> AnyComponent | None:
         """The component in a file; None when it cannot be read. What is wrong is noted at the first reading."""
         if file not in self._by_file:
+            self._by_file[file] = None
+            self._being_read.append(file)
             found = read_component_file(file, reading)
-            is_component = found is not None and not _is_flow_run(found[0])
-            self._by_file[file] = read_any_component(*found) if found is not None and is_component else None
+            if found is not None and not _is_flow_run(found[0]):
+                self._by_file[file] = read_any_component(*found, self)
+            self._being_read.pop()
         return self._by_file[file]
 
+    def circle_to(self, file: Path) -> list[Path]:
+        """The files that hold each other, from one that is being read down to itself; empty when there is no circle."""
+        if file not in self._being_read:
+            return []
+        return [*self._being_read[self._being_read.index(file) :], file]
 
-def read_any_component(node: Node, reading: Reading, *, name: str = "", head: Span | None = None) -> ReadComponent:
-    """A component of any type: all of a command component, the ports of others. `name`, `head`: as `read_component`."""
-    kind = reading.findings.text(node, "type").lower() or "command"
+
+def read_any_component(
+    node: Node, reading: Reading, cache: ComponentCache, *, name: str = "", head: Span | None = None
+) -> AnyComponent:
+    """A component of any type, of those not modelled the ports. `name`, `head`: as `read_component`."""
+    kind = reading.findings.text(node, "type").lower() or ("pipeline" if node.get("jobs") is not None else "command")
     if kind == "command":
-        component = read_component(node, reading, name=name, head=head)
-        return ReadComponent(component.inputs, component.outputs, component)
+        return read_component(node, reading, name=name, head=head)
+    if kind == "pipeline":
+        return _read_pipeline_component(node, reading, cache, name)
     inputs = component_ports(node.get("inputs"), "an input", reading)
     outputs = component_ports(node.get("outputs"), "an output", reading)
     check_files(node, reading)
     check_arguments(node, inputs, outputs, reading)
-    return ReadComponent(inputs, outputs, kind="pipeline_component" if kind == "pipeline" else "component")
+    return OtherComponent(inputs, outputs)
 
 
 def read_pipeline(node: Node, reading: Reading, cache: ComponentCache) -> Pipeline:
-    """The pipeline of a file. What is wrong goes to the findings; jobs that cannot be seen are left out."""
+    """The pipeline of a file. What is wrong goes to the findings."""
     findings = reading.findings
     _check_type(node, findings)
     inputs = pipeline_inputs(node.get("inputs"), reading)
@@ -112,39 +116,59 @@ def read_pipeline(node: Node, reading: Reading, cache: ComponentCache) -> Pipeli
     for entry in inputs_node.entries.values() if inputs_node is not None else ():
         check_input_path(entry.value, reading)
     outputs = job_outputs(node.get("outputs"), reading)
-    body, body_reading = node, reading
-    if node.get("component") is not None:
-        found = _root_component(node, reading)
-        if found is not None:
-            body, body_reading = found
-            inputs = _with_values(component_ports(body.get("inputs"), "an input", body_reading), inputs, node, reading)
-            outputs = {**component_ports(body.get("outputs"), "an output", body_reading), **outputs}
-    has_jobs_to_read = body is not node or node.get("component") is None
-    jobs = read_jobs(body, inputs, outputs, body_reading, cache) if has_jobs_to_read else {}
+    seen = _root_component(node, reading, cache) if node.get("component") is not None else None
+    if seen is not None:
+        inputs = _with_values(seen.model.inputs, inputs, node, reading)
+        outputs = {**seen.model.outputs, **outputs}
+        scope, jobs = Scope(inputs, outputs, seen.scope.jobs), seen.model.jobs
+    elif node.get("component") is None:
+        scope, jobs = _read_jobs(node, inputs, outputs, reading, cache)
+    else:
+        scope, jobs = Scope(inputs, outputs, {}), {}
     settings = findings.expect_mapping(node.get("settings"), "'settings'")
-    default_compute = findings.scalar(settings, "default_compute") if settings is not None else None
-    return Pipeline(
+    pipeline = Pipeline(
         name=findings.text(node, "name") or reading.file.stem,
         file=reading.file,
         span=node.span,
         inputs=inputs,
         outputs=outputs,
         jobs=jobs,
+        default_compute=_default_compute(node, findings),
         display_name=findings.text(node, "display_name"),
         experiment_name=findings.text(node, "experiment_name"),
         description=findings.text(node, "description"),
-        default_compute=default_compute or findings.scalar(node, "compute"),
         force_rerun=settings is not None and findings.boolean(settings, "force_rerun", default=False),
         continue_on_step_failure=settings is not None
         and findings.boolean(settings, "continue_on_step_failure", default=False),
     )
+    body, body_reading = (seen.body, seen.reading) if seen is not None else (node, reading)
+    reading.parsed.pipelines.append(ParsedPipeline(body, scope, pipeline, body_reading))
+    return pipeline
 
 
-def read_pipeline_component(node: Node, reading: Reading, cache: ComponentCache) -> dict[str, Job]:
-    """The jobs of a pipeline component, checked as those of a pipeline are."""
+def _read_pipeline_component(node: Node, reading: Reading, cache: ComponentCache, name: str) -> PipelineComponent:
+    """A pipeline component with its jobs, checked as those of a pipeline are."""
     inputs = component_ports(node.get("inputs"), "an input", reading)
     outputs = component_ports(node.get("outputs"), "an output", reading)
-    return read_jobs(node, inputs, outputs, reading, cache)
+    scope, jobs = _read_jobs(node, inputs, outputs, reading, cache)
+    component = PipelineComponent(
+        name=reading.findings.text(node, "name") or name,
+        file=reading.file,
+        span=node.span,
+        inputs=inputs,
+        outputs=outputs,
+        jobs=jobs,
+        default_compute=_default_compute(node, reading.findings),
+    )
+    reading.parsed.pipelines.append(ParsedPipeline(node, scope, component, reading))
+    return component
+
+
+def _default_compute(node: Node, findings: Findings) -> Value | None:
+    """Where the jobs of a pipeline run that do not say so themselves."""
+    settings = findings.expect_mapping(node.get("settings"), "'settings'")
+    default = findings.scalar(settings, "default_compute") if settings is not None else None
+    return default or findings.scalar(node, "compute")
 
 
 def read_command_job(node: Node, reading: Reading) -> Component:
@@ -157,10 +181,10 @@ def read_command_job(node: Node, reading: Reading) -> Component:
     return read_command(node, inputs, outputs, reading, name=reading.file.stem)
 
 
-def read_jobs(
+def _read_jobs(
     body: Node, inputs: Mapping[str, Port], outputs: Mapping[str, Port], reading: Reading, cache: ComponentCache
-) -> dict[str, Job]:
-    """The jobs beneath `jobs:`, checked against each other; those that run locally, as the model has them."""
+) -> tuple[Scope, dict[str, Job]]:
+    """The jobs beneath `jobs:`, checked against each other: as YAML and as the model have them."""
     findings = reading.findings
     written = body.get("jobs")
     jobs_node = findings.expect_mapping(written, "'jobs'")
@@ -168,7 +192,7 @@ def read_jobs(
         if written is None or not written.data:
             span = body.key_span("jobs") if written is not None else body.span
             findings.add(span, MISSING_KEY, "a pipeline has jobs, and this has none", "Write `jobs:`.")
-        return {}
+        return Scope(inputs, outputs, {}), {}
     used: dict[str, UsedJob] = {}
     for name, entry in jobs_node.entries.items():
         job = _use(name, entry.key, entry.value, reading, cache)
@@ -180,9 +204,7 @@ def read_jobs(
     for job in used.values():
         check_job(job, scope, reading)
     _check_cycles(used, reading)
-    jobs = {name: _model_of(job, job.component, reading) for name, job in used.items() if job.component is not None}
-    reading.parsed.pipelines.append(ParsedPipeline(body, scope, jobs, reading))
-    return jobs
+    return scope, {name: _model_of(job, reading) for name, job in used.items()}
 
 
 def _check_type(node: Node, findings: Findings) -> None:
@@ -194,17 +216,19 @@ def _check_type(node: Node, findings: Findings) -> None:
         findings.add(span, MISSING_KEY, message, hint="Add `type: pipeline`.")
 
 
-def _root_component(node: Node, reading: Reading) -> tuple[Node, Reading] | None:
-    """What a pipeline with a root `component:` consists of: the root of the component's file, or the inline mapping."""
-    component = node.get("component")
-    assert component is not None
-    if component.is_mapping:
-        return component, reading
-    reference = reference_text(component, "'component'", reading)
-    if not reference or _note_remote(component, reference, "component", reading):
-        return None
-    file = reading.existing(component, COMPONENT_NOT_FOUND, "the component", folder=False)
-    return read_component_file(file, reading) if file is not None else None
+def _root_component(node: Node, reading: Reading, cache: ComponentCache) -> ParsedPipeline | None:
+    """What a pipeline with a root `component:` consists of: a pipeline component in a file, or written in place."""
+    written = node.get("component")
+    assert written is not None
+    if written.is_mapping:
+        component: AnyComponent | None = _read_pipeline_component(written, reading, cache, reading.file.stem)
+    else:
+        reference = reference_text(written, "'component'", reading)
+        if not reference or _note_remote(written, reference, "component", reading):
+            return None
+        file = reading.existing(written, COMPONENT_NOT_FOUND, "the component", folder=False)
+        component = cache.read(file, reading) if file is not None else None
+    return next((seen for seen in reading.parsed.pipelines if seen.model is component), None)
 
 
 def _with_values(declared: dict[str, Port], given: dict[str, Port], node: Node, reading: Reading) -> dict[str, Port]:
@@ -225,6 +249,8 @@ def _with_values(declared: dict[str, Port], given: dict[str, Port], node: Node, 
                 reading.findings.add(span, MISSING_INPUT, message, related=related)
             settled[name] = port
         else:
+            if value.default is not None:
+                reading.findings.check_literal(value.default, port)
             settled[name] = replace(port, default=value.default or port.default, path=value.path or port.path)
     return settled
 
@@ -245,9 +271,10 @@ def _use(name: str, key: Node, node: Node, reading: Reading, cache: ComponentCac
         return used
     _read_bound_ports(used, reading)
     if kind_text != "command":
-        message = f"the job '{name}' is of type {kind_text}, which is not run locally"
-        findings.add(key.span, NOT_RUN_LOCALLY, message, hint="A local run takes jobs of type command.")
         _see_ports_of_other_kinds(used, kind_text, reading, cache)
+        if not isinstance(used.component, PipelineComponent):
+            message = f"the job '{name}' is of type {kind_text}, which is not run locally"
+            findings.add(key.span, NOT_RUN_LOCALLY, message, hint="A local run takes jobs of type command.")
         return used
     component = mapping.get("component")
     if component is not None:
@@ -285,37 +312,51 @@ def _see_ports_of_other_kinds(used: UsedJob, kind: str, reading: Reading, cache:
     if reference is None and kind in ("parallel", "spark"):
         _check_own_script(used, reading)
     if reference is None and kind == "automl" and used.node.get("outputs") is not None:
-        used.declared_outputs = _own_ports(used.node, reading)[1]
+        used.component = OtherComponent(None, _own_ports(used.node, reading)[1])
     if reference is not None and reference.is_mapping:
-        _read_inline(used, reference, kind, reading)
+        _read_inline(used, reference, kind, reading, cache)
     if reference is None or not reference.is_text or is_remote(reference.text):
         return
     file = reading.existing(reference, COMPONENT_NOT_FOUND, "the component", folder=False)
-    found = cache.read(file, reading) if file is not None and not _is_flow(file) else None
+    if file is None or _is_flow(file) or _is_circle(file, reference, reading, cache):
+        return
+    found = cache.read(file, reading)
     if found is None:
         return
     if kind == "sweep":
         _see_ports_of_trial(used, found, reading)
         return
-    used.declared_inputs, used.declared_outputs = found.inputs, found.outputs
-    if found.component is not None and kind in ("parallel", "spark", "pipeline"):
+    used.component = found
+    if isinstance(found, Component) and kind in ("parallel", "spark", "pipeline"):
         _note_other_kind(used, reference, "a command component", reading)
 
 
-def _see_ports_of_trial(used: UsedJob, trial: ReadComponent, reading: Reading) -> None:
+def _is_circle(file: Path, reference: Node, reading: Reading, cache: ComponentCache) -> bool:
+    """Whether a component is one of those that hold the file that names it, which is then noted."""
+    circle = [file, file] if file == reading.file else cache.circle_to(file)
+    if len(circle) == 2:
+        reading.findings.add(reference.span, BAD_REFERENCE, "the component is this file itself")
+    elif circle:
+        names = " → ".join(each.name for each in circle)
+        message = f"these components contain each other: {names}"
+        reading.findings.add(reference.span, BAD_REFERENCE, message, "Remove one of the references.")
+    return bool(circle)
+
+
+def _see_ports_of_trial(used: UsedJob, trial: AnyComponent, reading: Reading) -> None:
     """The ports of a sweep: its trial's, less what the search space sets."""
+    declared = trial.inputs or {}
     space = used.node.get("search_space")
     names = space.entries if space is not None and space.is_mapping else {}
     for name, entry in names.items():
-        if name not in trial.inputs:
+        if name not in declared:
             message = f"the search space sets '{shorten(name)}', which the trial does not have"
-            hint = did_you_mean(name, trial.inputs, "The trial has no inputs.")
+            hint = did_you_mean(name, declared, "The trial has no inputs.")
             reading.findings.add(entry.key.span, UNKNOWN_INPUT, message, hint=hint)
         else:
             for value in _drawn(entry.value):
-                check_literal(value, trial.inputs[name], reading.findings)
-    used.declared_inputs = {name: port for name, port in trial.inputs.items() if name not in names}
-    used.declared_outputs = trial.outputs
+                reading.findings.check_literal(value, declared[name])
+    used.component = OtherComponent({n: port for n, port in declared.items() if n not in names}, trial.outputs)
 
 
 def _drawn(space: Node) -> list[Value]:
@@ -337,14 +378,14 @@ def _check_own_script(used: UsedJob, reading: Reading) -> None:
     inputs, outputs = _own_ports(used.node, reading)
     check_files(used.node, reading)
     check_arguments(used.node, inputs, outputs, reading)
-    used.declared_outputs = outputs
+    used.component = OtherComponent(None, outputs)
 
 
-def _read_inline(used: UsedJob, node: Node, kind: str, reading: Reading) -> None:
+def _read_inline(used: UsedJob, node: Node, kind: str, reading: Reading, cache: ComponentCache) -> None:
     """A component, or a sweep's trial, that is written in place."""
     if kind != "sweep":
-        found = read_any_component(node, reading, name=used.name, head=used.node.key_span("component"))
-        used.declared_inputs, used.declared_outputs = found.inputs, found.outputs
+        head = used.node.key_span("component")
+        used.component = read_any_component(node, reading, cache, name=used.name, head=head)
         return
     check_search_space(node, used.node, reading)
     own = node if node.get("inputs") is not None or node.get("outputs") is not None else used.node
@@ -378,22 +419,20 @@ def _is_flow_run(node: Node) -> bool:
 
 
 def _use_component(used: UsedJob, component: Node, reading: Reading, cache: ComponentCache) -> None:
-    found: ReadComponent | None
     if component.is_mapping:
-        found = read_any_component(component, reading, name=used.name, head=used.node.key_span("component"))
+        head = used.node.key_span("component")
+        used.component = read_any_component(component, reading, cache, name=used.name, head=head)
     else:
-        found = _component_in_file(used, component, reading, cache)
-    _note_ignored(used, found, reading)
-    if found is None:
-        return
-    used.declared_inputs, used.declared_outputs = found.inputs, found.outputs
-    used.component = found.component
-    if found.component is None:
-        _note_other_kind(used, component, "no command component", reading)
+        used.component = _component_in_file(used, component, reading, cache)
+    _note_ignored(used, reading)
+    if isinstance(used.component, OtherComponent) or (
+        isinstance(used.component, PipelineComponent) and used.node.get("type") is not None
+    ):
+        _note_other_kind(used, component, "not a command component", reading)
 
 
-def _component_in_file(used: UsedJob, component: Node, reading: Reading, cache: ComponentCache) -> ReadComponent | None:
-    """The component that a job names by its file; None when it cannot be seen from here, or is none."""
+def _component_in_file(used: UsedJob, component: Node, reading: Reading, cache: ComponentCache) -> AnyComponent | None:
+    """The component that a job names by its file; None when it cannot be seen from here, or is not one."""
     reference = reference_text(component, "'component'", reading)
     if not reference:
         if component.data is None:
@@ -403,17 +442,14 @@ def _component_in_file(used: UsedJob, component: Node, reading: Reading, cache: 
     if _note_remote(component, reference, "component", reading):
         return None
     file = reading.existing(component, COMPONENT_NOT_FOUND, "the component", folder=False)
-    if file is None or _is_flow(file):
-        return None
-    if file == reading.file:
-        reading.findings.add(component.span, BAD_REFERENCE, "the component is this file itself")
+    if file is None or _is_flow(file) or _is_circle(file, component, reading, cache):
         return None
     return None if _is_something_else(file, component, reading) else cache.read(file, reading)
 
 
-def _note_ignored(used: UsedJob, found: ReadComponent | None, reading: Reading) -> None:
+def _note_ignored(used: UsedJob, reading: Reading) -> None:
     """Note what stands beside a job's component without effect; its environment said again does no harm."""
-    own = found.component.environment if found is not None and found.component is not None else None
+    own = used.component.environment if isinstance(used.component, Component) else None
     for key in _IGNORED_BESIDE_COMPONENT:
         node = used.node.get(key)
         if node is None or (key == "environment" and own is not None and node.is_text and node.text == own.reference):
@@ -460,13 +496,12 @@ def _use_own_command(used: UsedJob, reading: Reading) -> None:
     inputs, outputs = _own_ports(used.node, reading)
     bare = {name: replace(port, default=None, path=None) for name, port in inputs.items()}
     used.component = read_command(used.node, bare, outputs, reading, name=used.name)
-    used.declared_inputs, used.declared_outputs = used.component.inputs, outputs
     used.has_own_command = True
 
 
 def _settle_own_ports(job: UsedJob, scope: Scope, reading: Reading) -> None:
     """Give the ports of a job's own command the types of what they are bound to."""
-    if not job.has_own_command or job.component is None:
+    if not job.has_own_command or not isinstance(job.component, Component):
         return
     inputs, outputs = job.component.inputs, job.component.outputs
     for name, port in inputs.items():
@@ -522,23 +557,23 @@ def _bound_data(job: UsedJob) -> list[object]:
     return [node.data for node in nodes if node is not None]
 
 
-def _model_of(used: UsedJob, component: Component, reading: Reading) -> Job:
+def _model_of(used: UsedJob, reading: Reading) -> Job:
     node, findings = used.node, reading.findings
-    own = used.has_own_command
+    # A job's own command has its distribution and resources in the component made up of it.
+    replaces = isinstance(used.component, Component) and not used.has_own_command
     variables = findings.expect_mapping(node.get("environment_variables"), "'environment_variables'")
     return Job(
         name=used.name,
         key_span=used.key_span,
         span=node.span,
-        component=component,
+        component=used.component,
         inputs=used.inputs,
         outputs=used.outputs,
-        # A job's own command has its distribution and resources in the component made up of it.
-        distribution=None if own else read_distribution(node, reading),
-        resources=None if own else read_resources(node, reading),
+        distribution=read_distribution(node, reading) if replaces else None,
+        resources=read_resources(node, reading) if replaces else None,
         environment_variables={
             name: entry.value.value for name, entry in (variables.entries if variables is not None else {}).items()
         },
-        compute=findings.scalar(node, "compute"),
+        compute=_default_compute(node, findings),
         display_name=findings.text(node, "display_name"),
     )

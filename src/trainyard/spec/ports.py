@@ -8,7 +8,6 @@ from typing import Any
 from trainyard.foundation.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Related, Span
 from trainyard.spec.documents import Node, describe
-from trainyard.spec.literals import check_literal
 from trainyard.spec.model import PARAMETER_TYPES, PORT_TYPES, Port, Value
 from trainyard.spec.reading import Reading, is_address
 from trainyard.spec.rules.keys import MISSING_KEY, NAME_CLASH, NOT_A_CHOICE, RESERVED_NAME, WRONG_TYPE
@@ -184,4 +183,4 @@ def _choices(node: Node, reading: Reading) -> tuple[Value, ...] | None:
 
 def _check_own_limits(port: Port, reading: Reading) -> None:
     if port.default is not None:
-        check_literal(port.default, port, reading.findings, declared_elsewhere=False)
+        reading.findings.check_literal(port.default, port, declared_elsewhere=False)

@@ -16,7 +16,6 @@ from trainyard.lint.shell_words import Word, simple_commands
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Document, Node, describe, parse_document
 from trainyard.spec.expressions import only_binding
-from trainyard.spec.model import Value
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.reading import is_address
 from trainyard.spec.rule import Example, Rule
@@ -327,20 +326,11 @@ def _given(command: str) -> Iterator[Word]:
 
 
 def _from_input(name: str, placement: Placement) -> Iterator[_Named]:
-    value = placement.inputs.get(name)
-    if value is None:
-        return
-    binding = only_binding(value.text) if isinstance(value.data, str) else None
-    path: Value | None = None
-    if binding is not None and binding.path[:2] == ("parent", "inputs"):
-        port = placement.pipeline_inputs.get(".".join(binding.path[2:]))
-        path = port.path if port is not None else None
-    elif isinstance(value.data, dict) and isinstance(value.data.get("path"), str):
-        path = Value(value.data["path"], value.span, value.data["path"])
+    path = placement.data(name)
     if path is None or is_address(path.text) or not path.text.endswith(".json"):
         return
     # A path that is not there has been told already, where data is looked for.
-    file = placement.reading.path(path.text)
+    file = path.span.file.parent / path.text
     if os.path.isfile(file):
         yield _Named(path.text, path.span, file)
 

@@ -13,7 +13,7 @@ from trainyard.lint.scripts import CalledScript
 from trainyard.lint.shell_words import Word, simple_commands
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.expressions import only_binding
-from trainyard.spec.model import Port, Value
+from trainyard.spec.model import Component, Port, Value
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.rule import Example, Rule
 
@@ -253,7 +253,7 @@ def check_pipeline(seen: ParsedPipeline, context: LintContext) -> Iterator[Diagn
     """What jobs set their components' inputs to, held against the choices of the script that gets it."""
     for job in seen.scope.jobs.values():
         component = job.component
-        if component is None or job.has_own_command or component.code is None:
+        if not isinstance(component, Component) or job.has_own_command or component.code is None:
             continue
         command = context.command_of(component)
         for whole_call, all_flags in _readable_calls(command, context) if command is not None else ():

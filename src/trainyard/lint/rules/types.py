@@ -12,7 +12,6 @@ from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node
 from trainyard.spec.expressions import Binding, only_binding
 from trainyard.spec.findings import Findings
-from trainyard.spec.literals import check_literal
 from trainyard.spec.model import PORT_TYPES, Port, Value
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.ports import UNKNOWN_TYPE
@@ -237,7 +236,7 @@ def _beyond_inner_limits(value: Value, port: Port, context: LintContext, *, deep
         target, span, depth = waiting.pop()
         if depth > 0 or not deep:
             found = Findings()
-            check_literal(value, target, found, bound_at=[Related(span, f"it comes to '{target.name}' here")])
+            found.check_literal(value, target, bound_at=[Related(span, f"it comes to '{target.name}' here")])
             wrong = [d for d in found.diagnostics if d.rule in _LIMIT_RULES]
             if wrong:
                 yield wrong[0]

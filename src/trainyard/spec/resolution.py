@@ -1,0 +1,618 @@
+"""What every value of a pipeline comes to, through any depth of pipelines within it.
+
+Each value is `Known`, `Unknown` with the reason, or `Wrong` with a diagnostic. Jobs of pipelines within a pipeline have
+dotted names: the job `train` of the pipeline component that the job `fit` uses is `fit.train`. Lint, plan and run read
+values here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain, islice
+from types import MappingProxyType
+from typing import Any
+
+from trainyard.errors import UsageError
+from trainyard.spec.bindings import MACROS
+from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
+from trainyard.spec.documents import describe
+from trainyard.spec.expressions import Binding, ExpressionError, Literal, only_binding, parse_expressions
+from trainyard.spec.graph import bindings_of_value, cycle_diagnostic, find_cycle
+from trainyard.spec.literals import LiteralError, ParameterValue, typed_literal, whole_number
+from trainyard.spec.model import Component, Environment, Job, Pipeline, PipelineComponent, Port, Value
+from trainyard.spec.rule import Rule
+from trainyard.spec.rules.bindings import (
+    CYCLE,
+    MALFORMED_EXPRESSION,
+    UNKNOWN_JOB_PORT,
+    UNKNOWN_PIPELINE_PORT,
+    UNKNOWN_SCOPE,
+)
+from trainyard.spec.rules.documents import TOO_LARGE
+from trainyard.spec.rules.keys import OUT_OF_BOUNDS, WRONG_TYPE
+from trainyard.spec.rules.references import NOT_SEEN_OFFLINE
+from trainyard.spec.rules.values import MISSING_INPUT, WRONG_LITERAL
+from trainyard.spec.set_arguments import COMMAND_LINE
+
+# Pipelines that use each other twice at every level have millions of jobs after twenty levels.
+_MOST_JOBS = 10_000
+# Bindings to bindings; nobody chains more, and each costs some of Python's stack.
+_LONGEST_CHAIN = 100
+
+
+@dataclass(frozen=True)
+class DataPath:
+    """Data that a job reads: a local path or an address, as it was written."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class JobOutput:
+    """What a job writes: the job's dotted name and the output's."""
+
+    job: str
+    port: str
+
+
+@dataclass(frozen=True)
+class PipelineOutput:
+    """Where a job's output goes that is bound to an output of the pipeline."""
+
+    name: str
+
+
+KnownValue = ParameterValue | DataPath | JobOutput | PipelineOutput | None
+
+
+@dataclass(frozen=True)
+class Known:
+    """A value, where it was written, and the key that `--set` takes for it. None: optional, and not given."""
+
+    value: KnownValue
+    written: Value
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Why a value cannot be known before the pipeline runs, where it is asked for, and how to give it."""
+
+    reason: str
+    span: Span
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A value that cannot be right."""
+
+    diagnostic: Diagnostic
+
+
+Resolved = Known | Unknown | Wrong
+
+
+def settled(resolved: Resolved) -> KnownValue:
+    """Return a value that has to be known. Raises SpecError where it is not, UsageError where `--set` gave it."""
+    if isinstance(resolved, Known):
+        return resolved.value
+    if isinstance(resolved, Unknown):
+        raise SpecError(NOT_SEEN_OFFLINE.at(resolved.span, resolved.reason, hint=resolved.hint))
+    if resolved.diagnostic.span.file == COMMAND_LINE:
+        raise UsageError(". ".join(filter(None, (resolved.diagnostic.message, resolved.diagnostic.hint))))
+    raise SpecError(resolved.diagnostic)
+
+
+@dataclass(frozen=True)
+class ProcessCounts:
+    """`world_size` counts all processes; parameter servers (TensorFlow's) are among them and train on no samples."""
+
+    nodes: int
+    processes_per_node: int
+    world_size: int
+    parameter_servers: int = 0
+
+    @property
+    def training_processes(self) -> int:
+        """The processes that share each batch."""
+        return self.world_size - self.parameter_servers
+
+    def __str__(self) -> str:
+        if self.world_size == 1:
+            return "1 process on 1 node"
+        nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
+        if self.world_size == self.nodes * self.processes_per_node:
+            return f"{nodes} × {self.processes_per_node} per node = {self.world_size} processes"
+        return f"{self.world_size} processes on {nodes}, at most {self.processes_per_node} on each"
+
+
+class Resolution:
+    """A pipeline with every binding followed.
+
+    `settings` are values in place of those written, by key: `inputs.epochs`, `jobs.fit.train.inputs.epochs`. A
+    pipeline component may stand here by itself; what its user has yet to give is unknown then.
+    """
+
+    def __init__(self, pipeline: PipelineComponent, settings: Mapping[str, Value] = MappingProxyType({})) -> None:
+        self.pipeline = pipeline
+        self.settings = settings
+        self.depth = 0
+        self._body = _Body(self, pipeline, None)
+
+    @cached_property
+    def uses(self) -> dict[str, JobUse]:
+        """Every job at every depth, by its dotted name, as written."""
+        found = {use.name: use for use in islice(self._body.all_uses(), _MOST_JOBS + 1)}
+        if len(found) > _MOST_JOBS:
+            message = f"pipelines within pipelines make more than {_MOST_JOBS:,} jobs of this one"
+            raise SpecError(TOO_LARGE.at(self.pipeline.span, message))
+        return found
+
+    @cached_property
+    def jobs(self) -> dict[str, JobUse]:
+        """The command jobs at every depth, by their dotted names, as written."""
+        return {name: use for name, use in self.uses.items() if isinstance(use.job.component, Component)}
+
+    @cached_property
+    def inputs(self) -> dict[str, Resolved]:
+        """The pipeline's own inputs."""
+        return {name: self._body.input(name, port.key_span) for name, port in self.pipeline.inputs.items()}
+
+    @cached_property
+    def outputs(self) -> dict[str, JobOutput]:
+        """The job that writes each of the pipeline's outputs; those that no job is bound to are left out."""
+        found = {name: self._body.writer_of(name) for name in self.pipeline.outputs}
+        return {name: output for name, output in found.items() if output is not None}
+
+    @cached_property
+    def waits_for(self) -> dict[str, frozenset[str]]:
+        """For each command job, the command jobs whose outputs it reads."""
+        return {name: use.reads_from & self.jobs.keys() for name, use in self.jobs.items()}
+
+    def order(self) -> list[str]:
+        """The command jobs, each behind those it waits for; otherwise as written.
+
+        Raises SpecError, naming the whole cycle, when jobs wait for each other.
+        """
+        cycle = find_cycle(self.waits_for)
+        if cycle is not None:
+            raise SpecError(cycle_diagnostic(cycle, self.jobs[cycle[0]].job))
+        order: list[str] = []
+        remaining = dict(self.waits_for)
+        while remaining:
+            ready = next(name for name, needed in remaining.items() if not needed & remaining.keys())
+            order.append(ready)
+            del remaining[ready]
+        return order
+
+
+def resolve_component(
+    component: Component, compute: Value | None = None, variables: Mapping[str, Value] = MappingProxyType({})
+) -> JobUse:
+    """A command component by itself, or a command job: unknown is what the component's user has yet to give."""
+    bound = {
+        name: Value(f"${{{{parent.inputs.{name}}}}}", port.key_span, f"${{{{parent.inputs.{name}}}}}")
+        for name, port in component.inputs.items()
+    }
+    job = Job(
+        component.name, component.span, component.span, component, bound, {}, None, None, dict(variables), compute
+    )
+    alone = PipelineComponent(component.name, component.file, component.span, component.inputs, {}, {job.name: job})
+    return Resolution(alone).jobs[job.name]
+
+
+class JobUse:
+    """One use of a job: the job in the pipeline component that holds it, as a job of the outer pipeline uses that."""
+
+    def __init__(self, body: _Body, job: Job) -> None:
+        self.job = job
+        self.name = f"{body.prefix}{job.name}"
+        self._body = body
+        self._inputs: dict[str, Resolved] = {}
+
+    @property
+    def component(self) -> Component:
+        """The command component of a command job."""
+        assert isinstance(self.job.component, Component)
+        return self.job.component
+
+    @property
+    def environment(self) -> Environment | None:
+        """What a command job's processes run in."""
+        return self.component.environment
+
+    @cached_property
+    def within(self) -> _Body | None:
+        """The jobs of a pipeline component; None for other jobs."""
+        component = self.job.component
+        return _Body(self._body.resolution, component, self) if isinstance(component, PipelineComponent) else None
+
+    @property
+    def inputs(self) -> dict[str, Resolved]:
+        """Every input that the component declares, or that the job sets where the component cannot be seen."""
+        declared = self.job.component.inputs if self.job.component is not None else None
+        return {name: self.input(name) for name in (self.job.inputs if declared is None else declared)}
+
+    def input(self, name: str) -> Resolved:
+        """What an input comes to: what the job is given, else its component's default."""
+        if name not in self._inputs:
+            self._inputs[name] = self._chained(name, "to itself")
+            resolution = self._body.resolution
+            resolution.depth += 1
+            too_long = resolution.depth > _LONGEST_CHAIN
+            self._inputs[name] = self._chained(name, "through too many others") if too_long else self._input(name)
+            resolution.depth -= 1
+        return self._inputs[name]
+
+    def _chained(self, name: str, to: str) -> Wrong:
+        span = self.job.inputs[name].span if name in self.job.inputs else self.job.key_span
+        message = f"the input '{name}' of the job '{self.name}' is bound {to}"
+        return Wrong(CYCLE.at(span, message, hint="Bind it to something else."))
+
+    def _input(self, name: str) -> Resolved:
+        component, key = self.job.component, f"jobs.{self.name}.inputs.{name}"
+        declared = component.inputs if component is not None else None
+        port = declared.get(name) if declared is not None else None
+        value = self._body.resolution.settings.get(key) or self.job.inputs.get(name)
+        if declared is not None and port is None:
+            message = f"the job '{self.name}' has no input '{name}'"
+            return Wrong(UNKNOWN_JOB_PORT.at(self.job.key_span, message))
+        if value is None and port is not None:
+            value = port.default
+        if value is None or value.data is None:
+            if port is None:
+                return Unknown(f"the component of the job '{self.name}' cannot be seen", self.job.key_span)
+            if port.optional:
+                return Known(None, Value(None, port.key_span), key)
+            message = f"the job '{self.name}' does not set the required input '{name}'"
+            return Wrong(MISSING_INPUT.at(self.job.key_span, message))
+        resolved = self._body.resolve(value, key)
+        return resolved if port is None else self._body.typed(resolved, port, value)
+
+    def resolve(self, value: Value) -> Resolved:
+        """What a value comes to that is written in this job, or in its component."""
+        return self._body.resolve(value, own=self)
+
+    @property
+    def instance_count(self) -> Resolved:
+        """The nodes of a command job."""
+        resources = self.job.effective_resources
+        return self._count(resources.instance_count if resources else None, "instance_count", 1)
+
+    @property
+    def worker_count(self) -> Resolved:
+        """TensorFlow's workers: one on each node where nothing is said."""
+        distribution, nodes = self.job.effective_distribution, self.instance_count
+        if distribution is None or distribution.worker_count is None:
+            return nodes
+        return self._count(distribution.worker_count, "worker_count", 1)
+
+    @property
+    def parameter_server_count(self) -> Resolved:
+        """TensorFlow's parameter servers, which train on no samples."""
+        distribution = self.job.effective_distribution
+        count = distribution.parameter_server_count if distribution else None
+        return self._count(count, "parameter_server_count", 0, least=0)
+
+    @property
+    def processes_per_node(self) -> Resolved:
+        """The most processes on one node: `process_count_per_instance`, else 1; what TensorFlow's counts come to."""
+        distribution = self.job.effective_distribution
+        if distribution is None or distribution.type != "tensorflow":
+            count = distribution.process_count_per_instance if distribution else None
+            return self._count(count, "process_count_per_instance", 1)
+        nodes, workers, servers = self.instance_count, self.worker_count, self.parameter_server_count
+        for each in (nodes, workers, servers):
+            if not isinstance(each, Known):
+                return each
+        assert isinstance(workers, Known)
+        return replace(workers, value=-(-(_whole(workers) + _whole(servers)) // _whole(nodes)))
+
+    def processes(self) -> ProcessCounts:
+        """The processes that Azure ML starts for a command job. Raises as `settled` does."""
+        nodes, per_node = _whole(self.instance_count), _whole(self.processes_per_node)
+        distribution = self.job.effective_distribution
+        if distribution is None or distribution.type != "tensorflow":
+            return ProcessCounts(nodes, per_node, nodes * per_node)
+        servers = _whole(self.parameter_server_count)
+        return ProcessCounts(nodes, per_node, _whole(self.worker_count) + servers, servers)
+
+    def _count(self, value: Value | None, what: str, default: int, *, least: int = 1) -> Resolved:
+        if value is None:
+            return Known(default, Value(default, self.job.key_span))
+        resolved = self._body.resolve(value, own=self)
+        if not isinstance(resolved, Known):
+            return resolved
+        number = whole_number(resolved.value)
+        if number is not None and number >= least:
+            return replace(resolved, value=number)
+        found = describe(resolved.value) if isinstance(resolved.value, (str, int, float)) else "not a literal"
+        message = f"'{what}' of the job '{self.name}' is {found}; expected a whole number of at least {least}"
+        return _wrong(value, OUT_OF_BOUNDS, message, resolved)
+
+    @property
+    def instance_type(self) -> Resolved | None:
+        """The size of machine that a command job asks for itself; None when it does not."""
+        resources = self.job.effective_resources
+        value = resources.instance_type if resources else None
+        return self._body.resolve(value, own=self) if value is not None and value.data is not None else None
+
+    @property
+    def compute(self) -> Resolved | None:
+        """Where a job runs: what it says itself, else the pipelines around it, the nearest first."""
+        if self.job.compute is not None and self.job.compute.data is not None:
+            return self._body.resolve(self.job.compute)
+        return self._body.compute
+
+    @property
+    def environment_variables(self) -> dict[str, Resolved]:
+        """The variables that the job sets."""
+        return {name: self._body.resolve(value) for name, value in self.job.environment_variables.items()}
+
+    @property
+    def outputs(self) -> dict[str, Resolved]:
+        """Where each output goes: an output of the pipeline, a path, or (None) wherever Azure ML puts it."""
+        declared = (self.job.component.outputs if self.job.component is not None else None) or {}
+        return {name: self._output(name) for name in {**declared, **self.job.outputs}}
+
+    def _output(self, name: str) -> Resolved:
+        value = self.job.outputs.get(name)
+        text = value.data.get("path") if value is not None and isinstance(value.data, dict) else value and value.data
+        if value is None or not isinstance(text, str):
+            return Known(None, value or Value(None, self.job.key_span))
+        binding = only_binding(text)
+        if binding is None or binding.path[:2] != ("parent", "outputs"):
+            return self._body.resolve(Value(text, value.span, text))
+        return self._body.output(".".join(binding.path[2:]), value)
+
+    @cached_property
+    def reads_from(self) -> frozenset[str]:
+        """The jobs, at any depth, whose outputs this one is bound to."""
+        resources, distribution = self.job.resources, self.job.distribution
+        counts = (
+            resources.instance_count if resources else None,
+            distribution.process_count_per_instance if distribution else None,
+        )
+        others = (value for value in (*self.job.environment_variables.values(), *counts) if value is not None)
+        outputs = [output for value in others for output in self._body.outputs_in(value)]
+        return frozenset(output.job for output in (*outputs, *chain.from_iterable(self.outputs_read.values())))
+
+    @cached_property
+    def outputs_read(self) -> dict[str, tuple[JobOutput, ...]]:
+        """By input: the outputs of jobs, at any depth, that it is bound to."""
+        return {name: tuple(dict.fromkeys(self._body.outputs_in(value))) for name, value in self.job.inputs.items()}
+
+    def outputs_given(self, name: str, followed: frozenset[tuple[str, str]]) -> Iterator[JobOutput]:
+        """The outputs of jobs that one input is bound to; `followed` are the inputs that led here."""
+        value = self.job.inputs.get(name)
+        if value is not None and (self.name, name) not in followed:
+            yield from self._body.outputs_in(value, followed | {(self.name, name)})
+
+
+class _Body:
+    """The jobs of a pipeline, or of one use of a pipeline component, and what `${{parent.…}}` means to them."""
+
+    def __init__(self, resolution: Resolution, pipeline: PipelineComponent, user: JobUse | None) -> None:
+        self.resolution = resolution
+        self.pipeline = pipeline
+        self.user = user
+        self.prefix: str = f"{user.name}." if user is not None else ""
+        self.uses = {name: JobUse(self, job) for name, job in pipeline.jobs.items()}
+        self._inputs: dict[str, Resolved] = {}
+
+    def all_uses(self) -> Iterator[JobUse]:
+        """Each job, with those within it behind it."""
+        for use in self.uses.values():
+            yield use
+            if use.within is not None:
+                yield from use.within.all_uses()
+
+    @property
+    def compute(self) -> Resolved | None:
+        """Where jobs run that do not say so themselves."""
+        user = self.user
+        if user is not None and user.job.compute is not None and user.job.compute.data is not None:
+            return user.compute
+        default = self.pipeline.default_compute
+        if default is not None and default.data is not None:
+            return self.resolve(default)
+        return user.compute if user is not None else None
+
+    def input(self, name: str, span: Span) -> Resolved:
+        """What `${{parent.inputs.NAME}}` comes to; `span` is where it is asked for."""
+        if name not in self.pipeline.inputs:
+            message = f"the pipeline has no input '{name}'"
+            return Wrong(UNKNOWN_PIPELINE_PORT.at(span, message))
+        if self.user is not None:
+            return self.user.input(name)
+        if name not in self._inputs:
+            self._inputs[name] = self._own_input(self.pipeline.inputs[name])
+        return self._inputs[name]
+
+    def _own_input(self, port: Port) -> Resolved:
+        key = f"inputs.{port.name}"
+        value = self.resolution.settings.get(key) or port.path or port.default
+        if value is None:
+            if port.optional:
+                return Known(None, Value(None, port.key_span), key)
+            if isinstance(self.pipeline, Pipeline):
+                hint = f"Give one with --set {key}=VALUE."
+                return Unknown(f"the pipeline's input '{port.name}' has no value", port.key_span, hint)
+            return Unknown(f"the input '{port.name}' is given by whoever uses this component", port.key_span)
+        known = Known(value.data if _is_literal(value.data) else None, value, key)
+        # `name: 1` declares no type: the value has to suit what it is bound to, and nothing else.
+        is_bare = port.default is not None and port.default.span == port.span
+        return known if is_bare else self.typed(known, port, value)
+
+    def resolve(self, value: Value, key: str = "", own: JobUse | None = None) -> Resolved:
+        """What a value comes to that is written in a job here; `own` is whose inputs `${{inputs.x}}` names."""
+        data = value.data
+        if isinstance(data, dict):
+            path = data.get("path")
+            if not isinstance(path, str):
+                return _wrong(value, WRONG_TYPE, "expected a 'path' or a 'value'")
+            resolved = self.resolve(Value(path, value.span, path), key, own)
+            if isinstance(resolved, Known) and isinstance(resolved.value, str):
+                return replace(resolved, value=DataPath(resolved.value))
+            return resolved
+        if not isinstance(data, str) or "${{" not in data:
+            return Known(data if _is_literal(data) else None, value, key)
+        binding = only_binding(data)
+        if binding is not None:
+            return self._follow(binding, value, own)
+        return self._filled(value, key, own)
+
+    def _filled(self, value: Value, key: str, own: JobUse | None) -> Resolved:
+        """A text with bindings in it, each of which stands for a literal."""
+        try:
+            segments = parse_expressions(value.data)
+        except ExpressionError as error:
+            return _wrong(value, MALFORMED_EXPRESSION, str(error))
+        text = ""
+        for segment in segments:
+            if isinstance(segment, Literal):
+                text += segment.text
+                continue
+            if not isinstance(segment, Binding):
+                return _wrong(value, MALFORMED_EXPRESSION, "'$[[ … ]]' is for commands only")
+            resolved = self._follow(segment, value, own)
+            if not isinstance(resolved, Known):
+                return resolved
+            if not _is_literal(resolved.value):
+                return Unknown(f"{segment.text} is not a literal, and cannot be filled into a text", value.span)
+            text += str(resolved.value)
+        return Known(text, replace(value, data=text, text=text), key)
+
+    def _follow(self, binding: Binding, value: Value, own: JobUse | None) -> Resolved:
+        path = binding.path
+        name = ".".join(path[4:])
+        if path[:2] == ("parent", "inputs") and len(path) > 2:
+            return self.input(".".join(path[2:]), value.span)
+        if path[:2] == ("parent", "jobs") and len(path) > 4 and path[2] in self.uses:
+            use = self.uses[path[2]]
+            if path[3] == "inputs":
+                return use.input(name)
+            if path[3] == "outputs":
+                return _output_of(use, name, value)
+        if own is not None and path[0] == "inputs" and ".".join(path[1:]) in own.component.inputs:
+            return own.input(".".join(path[1:]))
+        if path == ("parent", "name") or (len(path) == 1 and path[0] in MACROS):
+            return Unknown(f"Azure ML fills in {binding.text}", value.span)
+        return _wrong(value, UNKNOWN_SCOPE, f"{binding.text} names nothing in this pipeline")
+
+    def typed(self, resolved: Resolved, port: Port, value: Value) -> Resolved:
+        """A value as a port takes it; `value` is what was written there, perhaps a binding."""
+        if not isinstance(resolved, Known) or not port.type:
+            return resolved
+        given = resolved.value
+        if given is None and resolved.written.data is None:
+            if port.optional:
+                return resolved
+            return _wrong(value, MISSING_INPUT, f"'{port.name}' is required, and is bound to nothing", resolved)
+        if isinstance(given, (DataPath, JobOutput)):
+            if not port.is_parameter:
+                return resolved
+            if isinstance(given, JobOutput) and self._is_parameter(given):
+                return Unknown(f"the job '{given.job}' writes it when it runs", value.span)
+            message = f"'{port.name}' is of type {port.type} and cannot be bound to files"
+            return _wrong(value, WRONG_LITERAL, message, resolved)
+        if not port.is_parameter:
+            if isinstance(given, str):
+                return replace(resolved, value=DataPath(given))
+            message = f"'{port.name}' is of type {port.type} and cannot be {describe(resolved.written.data)}"
+            return _wrong(value, WRONG_LITERAL, message, resolved)
+        written = resolved.written
+        if given != written.data or type(given) is not type(written.data):
+            written = replace(written, data=given, text=str(given)) if given is not None else written
+        try:
+            return replace(resolved, value=typed_literal(written, port))
+        except LiteralError as error:
+            return _wrong(
+                resolved.written, error.rule, str(error), resolved, error.hint, _bound_at(port, value, written)
+            )
+
+    def _is_parameter(self, output: JobOutput) -> bool:
+        """Whether an output is, or may be, a literal that a job writes."""
+        component = self.resolution.uses[output.job].job.component
+        port = component.outputs.get(output.port) if component is not None and component.outputs is not None else None
+        return port is None or port.is_parameter
+
+    def output(self, name: str, value: Value) -> Resolved:
+        """Where what is bound to an output of this pipeline goes in the end."""
+        if name not in self.pipeline.outputs:
+            return _wrong(value, UNKNOWN_PIPELINE_PORT, f"the pipeline has no output '{name}'")
+        if self.user is None:
+            return Known(PipelineOutput(name), value)
+        return self.user._output(name)
+
+    def writer_of(self, name: str) -> JobOutput | None:
+        """The job that writes an output of this pipeline."""
+        for use in self.uses.values():
+            for port, value in use.job.outputs.items():
+                text = value.data.get("path") if isinstance(value.data, dict) else value.data
+                binding = only_binding(text) if isinstance(text, str) else None
+                if binding is not None and binding.path == ("parent", "outputs", *name.split(".")):
+                    return use.within.writer_of(port) if use.within is not None else JobOutput(use.name, port)
+        return None
+
+    def outputs_in(self, value: Value, followed: frozenset[tuple[str, str]] = frozenset()) -> Iterator[JobOutput]:
+        """The outputs of jobs that a value is bound to, directly or through inputs."""
+        for binding in bindings_of_value(value.data):
+            path = binding.path
+            if path[:2] == ("parent", "inputs") and self.user is not None:
+                yield from self.user.outputs_given(".".join(path[2:]), followed)
+            elif path[:2] == ("parent", "jobs") and len(path) > 4 and path[2] in self.uses:
+                use, name = self.uses[path[2]], ".".join(path[4:])
+                if path[3] == "inputs":
+                    yield from use.outputs_given(name, followed)
+                elif use.within is None:
+                    yield JobOutput(use.name, name)
+                elif (writer := use.within.writer_of(name)) is not None:
+                    yield writer
+
+
+def _output_of(use: JobUse, name: str, value: Value) -> Resolved:
+    declared = use.job.component.outputs if use.job.component is not None else None
+    if declared is not None and name not in declared:
+        return _wrong(value, UNKNOWN_JOB_PORT, f"the job '{use.name}' has no output '{name}'")
+    if use.within is None:
+        return Known(JobOutput(use.name, name), value)
+    writer = use.within.writer_of(name)
+    if writer is None:
+        return Unknown(f"no job within '{use.name}' writes its output '{name}'", value.span)
+    return Known(writer, value)
+
+
+def _is_literal(data: Any) -> bool:
+    return isinstance(data, (str, int, float))
+
+
+def _whole(count: Resolved) -> int:
+    number = settled(count)
+    assert isinstance(number, int)
+    return number
+
+
+def _wrong(
+    value: Value,
+    rule: Rule,
+    message: str,
+    resolved: Known | None = None,
+    hint: str = "",
+    related: tuple[Related, ...] = (),
+) -> Wrong:
+    """A mistake at a value; `resolved` is what it came to, which the command line may have given."""
+    if resolved is not None and resolved.written.span.file == COMMAND_LINE:
+        message = f"--set {resolved.key}={resolved.written.text}: {message}"
+        return Wrong(rule.at(resolved.written.span, message, hint))
+    if resolved is not None and resolved.written.span != value.span:
+        related = (*related, Related(resolved.written.span, "the value is written here"))
+    return Wrong(rule.at(value.span, message, hint, related))
+
+
+def _bound_at(port: Port, value: Value, written: Value) -> tuple[Related, ...]:
+    bound = (Related(value.span, f"it comes to '{port.name}' here"),) if value.span != written.span else ()
+    return (*bound, Related(port.key_span, f"'{port.name}' is declared here"))

@@ -1,0 +1,30 @@
+"""`--set KEY=VALUE`, wherever it is given: split the same way, and named the same way in messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from trainyard.errors import UsageError
+
+COMMAND_LINE = Path("--set")
+"""The file that the span of a value from the command line names."""
+
+
+def split_settings(texts: Iterable[str], example: str) -> dict[str, str]:
+    """Return values by their dotted keys, from texts of the form KEY=VALUE; of a key given twice, the last.
+
+    Raises UsageError, with the example, for a text of another form.
+    """
+    settings: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"--set {printable(text)}: expected KEY=VALUE, such as {example}.")
+        settings[key] = value
+    return settings
+
+
+def printable(text: str) -> str:
+    """Return a text as it can stand in a message: escaped where a character of it cannot."""
+    return text if text.isprintable() else ascii(text)
