@@ -75,6 +75,7 @@ check: $(VENV)/.ready-to-test ## Style, types, imports, drift of rendered files,
 	@$(BIN)/lint-imports
 	@$(BIN)/python docs/generate.py --check
 	@$(BIN)/python docs/generate_rules.py --check
+	@$(BIN)/python docs/generate_packages.py --check
 	@$(TRAINYARD) render --check
 	@$(TRAINYARD) lint
 

@@ -1,4 +1,4 @@
-"""What the documents say is so: generated pages, links, a line for every dependency."""
+"""The documents are true: generated pages, links, a line for every dependency."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 def test_the_page_of_the_steps_has_not_drifted() -> None:
     steps_page = runpy.run_path(str(ROOT / "docs" / "generate.py"))["steps_page"]
     assert (ROOT / "docs" / "steps.md").read_text(encoding="utf-8") == steps_page()
+
+
+def test_the_picture_of_the_packages_has_not_drifted() -> None:
+    page = runpy.run_path(str(ROOT / "docs" / "generate_packages.py"))["page"]
+    assert (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8") == page()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -40,7 +40,7 @@ RETIRED = {
 
 # Folders and files that still have some: a list that only gets shorter.
 NOT_YET = (
-    "docs/architecture.md", "docs/lint.md", "docs/own_task", "docs/rules/", "docs/steps.md", "components/train_",
+    "docs/lint.md", "docs/own_task", "docs/rules/", "docs/steps.md", "components/train_",
     "src/trainyard/author/", "src/trainyard/catalogue/", "src/trainyard/commands/lint.py", "src/trainyard/foundation/",
     "src/trainyard/lint/", "src/trainyard/local/", "src/trainyard/plan/", "src/trainyard/report/",
     "src/trainyard/spec/", "src/trainyard/steps/",
