@@ -103,6 +103,7 @@ def _train(steps: int, rounds: int, folder: Path) -> None:
     from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
     from trainyard.steps.training.engines.base import EngineParts
     from trainyard.steps.training.engines.ddp import DDPEngine
+    from trainyard.steps.training.optimizer import AdamWSettings
     from trainyard.steps.training.randomness import seed_everything
     from trainyard.steps.training.samples.plan import Progress
 
@@ -115,7 +116,7 @@ def _train(steps: int, rounds: int, folder: Path) -> None:
         seed_everything(0)
         settings = TrainDDP(data=folder, model=folder, checkpoints=folder, metrics=folder)
         batch = divide_batch(SAMPLES_PER_RANK * RANKS, SAMPLES_PER_RANK, RANKS)
-        engine = DDPEngine(EngineParts(new_model, settings, batch, world))
+        engine = DDPEngine(EngineParts(new_model, settings, AdamWSettings(0.3), batch, world))
         checkpoints = Checkpoints(folder / "checkpoints", world, {})
         tokens = torch.randint(MODEL["vocab_size"], (SAMPLES_PER_RANK, MODEL["n_positions"]))
         saves = 0

@@ -178,7 +178,7 @@ def new_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
     decaying = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
     others = [parameter for parameter in model.parameters() if parameter.dim() < 2]
     groups = [{"params": decaying, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=(0.9, 0.99), fused=True)
+    return torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=(0.9, 0.999), fused=True)
 
 
 def bare(case: Case, world: World, _: Path) -> Loop:

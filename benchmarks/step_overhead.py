@@ -179,7 +179,7 @@ def new_network(case: Case) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     decaying = [parameter for parameter in network.parameters() if parameter.dim() >= 2]
     others = [parameter for parameter in network.parameters() if parameter.dim() < 2]
     groups = [{"params": decaying, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
-    return network, torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=(0.9, 0.99), fused=True)
+    return network, torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=(0.9, 0.999), fused=True)
 
 
 def bare(case: Case) -> Loop:

@@ -27,7 +27,7 @@ from trainyard.steps.training.observing.measures import StepMeasures, Work
 from trainyard.steps.training.observing.observer import TrainingObserver
 from trainyard.steps.training.observing.recorder import Recorder
 from trainyard.steps.training.observing.unhealthy_steps import LossSpikes, NonfiniteGuard
-from trainyard.steps.training.optimizer import WarmupThenCosine
+from trainyard.steps.training.optimizer import AdamWSettings, WarmupThenCosine
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import seed_everything
 from trainyard.steps.training.samples.batches import MicroBatch, Tensors
@@ -80,7 +80,7 @@ def whole_loop(
     plan = TrainingPlan(10**9 * batch.global_batch_size, batch, epochs=1)
     precision = Precision(config.precision, world.device)
     seed_everything(0)
-    engine = DDPEngine(EngineParts(task.new_model, config, batch, world))
+    engine = DDPEngine(EngineParts(task.new_model, config, AdamWSettings.of(config, task.settings), batch, world))
     engine.model.train()
     checkpoints = Checkpoints(config.checkpoints, world, {})
     recorder = Recorder(world, config.metrics, config.log_every_steps, plan.total_steps)

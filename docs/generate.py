@@ -1,4 +1,4 @@
-"""Write docs/steps.md from the dataclasses of the steps: `python docs/generate.py [--check]`."""
+"""Write docs/steps.md from the dataclasses of the steps and tasks: `python docs/generate.py [--check]`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from trainyard.foundation.configs import STEP_CONFIGS
+from trainyard.foundation.configs.tasks import BUILT_IN_TASKS
 from trainyard.foundation.step_fields import StepField, step_fields
 
 PAGE = Path(__file__).parent / "steps.md"
@@ -20,6 +21,13 @@ def steps_page() -> str:
     ]
     for name, config_class in STEP_CONFIGS.items():
         parts += [f"## {name}\n", f"{config_class.__doc__}\n", settings_table(config_class)]
+    parts += [
+        "# Tasks and their settings\n",
+        "Each task adds its settings to those of the train steps, as flags and as inputs of the component. A task of\n"
+        "your own declares [its settings](own_task.md#settings) in the same way.\n",
+    ]
+    for name, settings_class in BUILT_IN_TASKS.items():
+        parts += [f"## {name}\n", settings_table(settings_class)]
     return "\n".join(parts).rstrip() + "\n"
 
 

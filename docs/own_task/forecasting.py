@@ -1,41 +1,54 @@
-"""A task of one's own, complete: forecast the next value of a series from the values before it.
+"""A complete task of your own: forecast the next value of a series from the values before it.
 
     python docs/own_task/forecasting.py data/waves
     export PYTHONPATH=docs/own_task
-    python -m trainyard.steps.train_ddp --data data/waves --task forecasting:Forecasting --learning-rate 0.01 \
-        --model out/model --checkpoints out/checkpoints --metrics out/metrics
-    python -m trainyard.steps.evaluate --data data/waves --task forecasting:Forecasting --model out/model \
-        --evaluation out/evaluation
+    python -m trainyard.steps.train_ddp --data data/waves --task forecasting:Forecasting --hidden-size 96 \
+        --learning-rate 0.01 --model out/model --checkpoints out/checkpoints --metrics out/metrics
+    python -m trainyard.steps.evaluate --data data/waves --model out/model --evaluation out/evaluation
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from trainyard.steps.data.dataset.manifest import ArrayType
-from trainyard.steps.data.dataset.writer import DatasetWriter
-from trainyard.steps.training.samples.batches import Tensors
-from trainyard.steps.training.tasks.base import Task
+from trainyard.tasks import ArrayType, DatasetWriter, Task, TaskSettings, Tensors, parameter
 
 WINDOW = 32
 SERIES = {"train": 4000, "validation": 500, "test": 500}
 
 
+@dataclass(frozen=True, kw_only=True)
+class ForecastingSettings(TaskSettings):
+    """Each field becomes a flag of the train steps, and an input of the component that is rendered for this task."""
+
+    hidden_size: int = parameter(64, minimum=1)
+    """How many units the network has between its input and its output."""
+
+    absolute_error_weight: float = parameter(0.0, minimum=0.0, may_change=True)
+    """How much the absolute error counts beside the squared one."""
+
+
 class Forecasting(Task):
-    """Learns to forecast by the squared error; the absolute error is what people want to know."""
+    """Trains on the squared error; the absolute error is what people want to know."""
+
+    Settings = ForecastingSettings
+    settings: ForecastingSettings
 
     def new_model(self) -> torch.nn.Module:
-        """A small network from the values before to the next one; its size comes from the dataset."""
+        """A small network from the values before to the next one, sized by the dataset and the settings."""
         (window,) = self.manifest.arrays["before"].shape
-        return torch.nn.Sequential(torch.nn.Linear(window, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
+        hidden = self.settings.hidden_size
+        return torch.nn.Sequential(torch.nn.Linear(window, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, 1))
 
     def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
-        """The sum of the squared errors: a sum, so that micro-batches and ranks add up to an exact mean."""
-        return self._errors(model, batch).square().sum()
+        """The sum of the samples' errors: a sum, so that micro-batches and ranks add up to an exact mean."""
+        errors = self._errors(model, batch)
+        return (errors.square() + self.settings.absolute_error_weight * errors.abs()).sum()
 
     def measure(self, model: torch.nn.Module, batch: Tensors) -> dict[str, torch.Tensor]:
         """Every `x_sum` becomes the figure `x`, its mean over the samples of the split."""

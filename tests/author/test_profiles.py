@@ -5,15 +5,18 @@ from dataclasses import fields as dataclass_fields
 from typing import Any
 
 import pytest
+import yaml
 
 from trainyard.author.profile_schema import profile_schema
 from trainyard.author.profiles import Profile, load_profile, profile_names
 from trainyard.author.project import Project
+from trainyard.author.rendering import render
 from trainyard.author.settings import as_argument
 from trainyard.author.values import origin_of
 from trainyard.errors import UsageError
 from trainyard.foundation.configs import STEP_CONFIGS
 from trainyard.foundation.step_fields import step_fields
+from trainyard.foundation.task_fields import task_fields
 from trainyard.resources import schema_file
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 
@@ -210,6 +213,7 @@ def test_the_digest_changes_with_files_and_settings(project: Project) -> None:
     assert len({before.digest, with_setting.digest, load_profile(project, "nd96").digest}) == 3
 
 
+TASK_OF_PIPELINE = {"ddp": "image_classification", "fsdp": "language_modeling", "deepspeed": "language_modeling"}
 STEPS_OF_PIPELINE = {
     "ddp": ("prepare_images", "train_ddp", "evaluate"),
     "fsdp": ("prepare_text", "train_fsdp", "evaluate"),
@@ -229,6 +233,7 @@ def test_the_schema_says_of_pipeline_settings_what_the_steps_say(repository: Pro
     described = {
         field.name: field for step in reversed(STEPS_OF_PIPELINE[pipeline]) for field in step_fields(STEP_CONFIGS[step])
     }
+    described |= {field.name: field for field in task_fields(TASK_OF_PIPELINE[pipeline])}
     settings = settings_of(repository, pipeline)
     for name in set(settings) - ONLY_OF_PROFILES:
         field, said = described[name], settings[name]
@@ -259,6 +264,30 @@ def test_a_pipeline_of_your_own_accepts_what_its_template_declares(project: Proj
         (8, "unknown key 'data' in 'pipelines.mine.evaluate'"),
     ]
     assert load_profile(project, "t4", {"pipelines.mine.evaluate.minimum_accuracy": 0.5})
+
+
+def test_a_task_of_your_own_in_a_template_brings_its_settings(project: Project) -> None:
+    project.source.mkdir()
+    (project.source / "mine.py").write_text(
+        "from trainyard.tasks import Task, TaskSettings, parameter\nclass Mine(Task):\n"
+        "    class Settings(TaskSettings):\n        depth: int = parameter(3, minimum=1)\n        'How deep.'\n"
+    )
+    (project.templates / "pipelines" / "mine.yaml.j2").write_text(
+        '{% set accepted_settings = ["mine:Mine"] %}'
+        '{% set train = steps.train_ddp.for_task("mine:Mine", "train_mine") %}'
+        "name: {{ train.name }}\ntask: {{ train.field.task.default }}\ndepth: {{ train.field.depth.default }}\n"
+        "inputs: {{ train.task_settings({}) }}\n"
+    )
+    write(project, "mine", "extends: t4\npipelines:\n  mine:\n    depth: 0\n    width: 2\n")
+    assert [problem.message for problem in problems_of(project, "mine")] == [
+        "'pipelines.mine.depth': 0 is out of range; the minimum is 1",
+        "unknown key 'width' in 'pipelines.mine'",
+    ]
+    rendered = render(project, "t4", {"pipelines.mine.depth": 9}).files[project.root / "pipelines" / "mine.yaml"].text
+    assert yaml.safe_load(rendered) == {"name": "train_mine", "task": "mine:Mine", "depth": 3, "inputs": ["depth"]}
+    (project.source / "mine.py").write_text("class Mine: ...\n")
+    with pytest.raises(SpecError, match=r"Mine in mine does not derive from trainyard.tasks.Task"):
+        render(project, "t4")
 
 
 def test_every_key_of_the_schema_is_described_for_editors(repository: Project) -> None:

@@ -16,6 +16,7 @@ from trainyard.author.rendering import Rendering, render
 from trainyard.errors import UsageError
 from trainyard.foundation.configs import STEP_CONFIGS
 from trainyard.foundation.step_fields import step_fields
+from trainyard.foundation.task_fields import fields_with_task
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 
 PIPELINES = ("ddp", "fsdp", "deepspeed")
@@ -26,6 +27,10 @@ EXAMPLES: dict[str, object] = {
     "model_type": "llama",
     "model_overrides": '{"hidden_size": 64}',
     "learning_rate": 0.1,
+    "label_smoothing": 0.2,
+    "augmentation": "shift",
+    "adam_beta1": 0.8,
+    "adam_beta2": 0.7,
     "weight_decay": 0.2,
     "minimum_accuracy": 0.5,
     "activation_checkpointing": True,
@@ -65,7 +70,8 @@ def test_components_hold_every_field_of_their_steps(repository: Project) -> None
     rendering = render(repository, "t4")
     for name, config in STEP_CONFIGS.items():
         component = yaml.safe_load(rendering.files[repository.root / "components" / f"{name}.yaml"].text)
-        for field in step_fields(config):
+        task = component["inputs"].get("task", {}).get("default")
+        for field in step_fields(config) if task is None else sum(fields_with_task(config, task), ()):
             assert f"{field.flag} " in component["command"]
             if field.kind == "output":
                 assert component["outputs"][field.name]["mode"] == field.mode
@@ -129,8 +135,9 @@ def test_every_setting_of_a_profile_reaches_a_step(repository: Project, name: st
 
 def test_the_pipeline_has_the_steps_defaults(repository: Project) -> None:
     inputs = pipeline_of(render(repository, "local"), "ddp")["inputs"]
-    defaults = {field.name: field.default for field in step_fields(STEP_CONFIGS["train_ddp"])}
-    for name in ("model_type", "epochs", "learning_rate", "seed", "micro_batch_size"):
+    fields = sum(fields_with_task(STEP_CONFIGS["train_ddp"], "image_classification"), ())
+    defaults = {field.name: field.default for field in fields}
+    for name in ("model_type", "label_smoothing", "epochs", "learning_rate", "seed", "micro_batch_size"):
         assert inputs[name] == defaults[name]
 
 

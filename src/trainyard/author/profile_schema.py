@@ -1,7 +1,8 @@
 """A profile held to `schemas/profile.schema.json` and to the settings that the project's pipelines accept.
 
 A pipeline's template declares what a profile may set: `{% set accepted_settings = ["epochs", "clean"] %}`, where the
-name of a step (`clean`) stands for all parameters of that step. A template that extends another adds to its settings.
+name of a step (`clean`) stands for all parameters of that step, and the name of a task (`image_classification`, or your
+own as `package.module:Class`) for the task's settings. A template that extends another adds to its settings.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from trainyard.author import rules
 from trainyard.author.layers import Layers
 from trainyard.author.project import Project
 from trainyard.author.steps import StepDescription, step_descriptions
+from trainyard.foundation.configs.tasks import BUILT_IN_TASKS
+from trainyard.foundation.step_fields import StepField
 from trainyard.foundation.suggestions import did_you_mean
+from trainyard.foundation.task_fields import TaskError, task_fields
 from trainyard.resources import schema_file
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import describe
@@ -51,7 +55,13 @@ def profile_schema(project: Project) -> dict[str, Any]:
     schema["properties"]["pipelines"] |= {
         "additionalProperties": False,
         "properties": {
-            pipeline: _closed({name: _setting_schema(name, steps, known) for name in settings})
+            pipeline: _closed(
+                {
+                    name: schema
+                    for accepted in settings
+                    for name, schema in _setting_schemas(project, accepted, steps, known)
+                }
+            )
             for pipeline, settings in _accepted_settings(project).items()
         },
     }
@@ -79,22 +89,31 @@ def _settings_of_template(project: Project, template: str, depth: int = 0) -> It
         yield from map(str, ast.literal_eval(names))
 
 
-def _setting_schema(name: str, steps: dict[str, StepDescription], known: dict[str, Any]) -> dict[str, Any]:
-    if name not in steps:
-        return dict(known.get(name, {}))
-    parameters = [field for field in steps[name].fields if field.kind == "parameter"]
-    return _closed(
-        {
-            field.name: {
-                "description": field.description,
-                "type": field.type,
-                **({"minimum": field.minimum} if field.minimum is not None else {}),
-                **({"maximum": field.maximum} if field.maximum is not None else {}),
-                **({"enum": list(field.choices)} if field.choices else {}),
-            }
-            for field in parameters
-        }
-    )
+def _setting_schemas(
+    project: Project, accepted: str, steps: dict[str, StepDescription], known: dict[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the keys that an accepted setting stands for, each with its schema."""
+    if accepted in steps:
+        parameters = [field for field in steps[accepted].fields if field.kind == "parameter"]
+        yield accepted, _closed({field.name: _schema_of(field) for field in parameters})
+    elif accepted in BUILT_IN_TASKS or ":" in accepted:
+        try:
+            for field in task_fields(accepted, [project.source]):
+                yield field.name, known.get(field.name, _schema_of(field))
+        except TaskError:  # reported where the template uses the task
+            return
+    else:
+        yield accepted, dict(known.get(accepted, {}))
+
+
+def _schema_of(field: StepField) -> dict[str, Any]:
+    return {
+        "description": field.description,
+        "type": field.type,
+        **({"minimum": field.minimum} if field.minimum is not None else {}),
+        **({"maximum": field.maximum} if field.maximum is not None else {}),
+        **({"enum": list(field.choices)} if field.choices else {}),
+    }
 
 
 def _closed(properties: dict[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import importlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from trainyard.author import rules
 from trainyard.author.project import Project
 from trainyard.foundation import step_fields as field_makers
 from trainyard.foundation.configs import STEP_CONFIGS
+from trainyard.foundation.configs.tasks import TaskSettings
 from trainyard.foundation.step_fields import StepField, describe_field, documented_fields, step_fields
+from trainyard.foundation.task_fields import fields_with_task, task_fields
 from trainyard.spec.diagnostic import Span, SpecError
 
 _PROPER_NAMES = {"ddp": "DDP", "fsdp": "FSDP", "deepspeed": "DeepSpeed"}
@@ -36,6 +38,29 @@ class StepDescription:
     module: str
     description: str
     fields: tuple[StepField, ...]
+    source: Path
+    """The folder that becomes a component's snapshot, where the modules of your own tasks are."""
+
+    def for_task(self, task: str | None = None, name: str | None = None) -> StepDescription:
+        """Return the step with a task's settings behind its own and the task as default; without one, the step's.
+
+        A component of your own for the same step takes a `name` of its own. Raise TaskError for a task that cannot be
+        found, or whose settings cannot be read from its source.
+        """
+        task = task or str(self.field["task"].default)
+        own, added = fields_with_task(STEP_CONFIGS[self.name], task, [self.source])
+        fields = [replace(field, default=task) if field.name == "task" else field for field in own]
+        return replace(self, name=name or self.name, fields=(*fields, *added))
+
+    def task_settings(self, given: Iterable[str]) -> list[str]:
+        """Return the names of the task's settings that have a default, AdamW's constants aside, or are `given`."""
+        task = task_fields(str(self.field["task"].default), [self.source])
+        common = {field.name for field in step_fields(TaskSettings)}
+        return [
+            field.name
+            for field in task
+            if field.name in given or (field.default is not None and field.name not in common)
+        ]
 
     @property
     def title(self) -> str:
@@ -64,13 +89,13 @@ def step_descriptions(project: Project) -> dict[str, StepDescription]:
 
     Raise SpecError for a step of the project whose settings cannot be read.
     """
-    return {**own_steps(project), **_steps_of_trainyard()}
+    return {**own_steps(project), **_steps_of_trainyard(project.source)}
 
 
 @cache
-def _steps_of_trainyard() -> dict[str, StepDescription]:
+def _steps_of_trainyard(source: Path) -> dict[str, StepDescription]:
     return {
-        name: StepDescription(name, f"trainyard.steps.{name}", _prose(config.__doc__), step_fields(config))
+        name: StepDescription(name, f"trainyard.steps.{name}", _prose(config.__doc__), step_fields(config), source)
         for name, config in STEP_CONFIGS.items()
     }
 
@@ -82,12 +107,12 @@ def own_steps(project: Project) -> dict[str, StepDescription]:
     for file in (file for package in packages for file in sorted(package.rglob("*.py"))):
         text = file.read_text(encoding="utf-8", errors="replace")
         module = ".".join(file.relative_to(project.source).with_suffix("").parts)
-        if "run_step(" in text and (step := _read_step(file, text, module)) is not None:
+        if "run_step(" in text and (step := _read_step(project.source, file, text, module)) is not None:
             found[step.name] = step
     return found
 
 
-def _read_step(file: Path, text: str, module: str) -> StepDescription | None:
+def _read_step(source: Path, file: Path, text: str, module: str) -> StepDescription | None:
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
@@ -100,7 +125,7 @@ def _read_step(file: Path, text: str, module: str) -> StepDescription | None:
                 raise _unreadable(file, call.lineno, "run_step() expects a dataclass that this file defines")
             config = classes[settings.id]
             fields = tuple(_fields(file, config, classes, _imports(tree)))
-            return StepDescription(module.rpartition(".")[2], module, _prose(ast.get_docstring(config)), fields)
+            return StepDescription(module.rpartition(".")[2], module, _prose(ast.get_docstring(config)), fields, source)
     return None
 
 

@@ -18,6 +18,7 @@ from trainyard.author import rules
 from trainyard.author.project import Project
 from trainyard.author.templates import FILTERS, TESTS, UndefinedName, template_names
 from trainyard.foundation.suggestions import did_you_mean
+from trainyard.foundation.task_fields import TaskError
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.rule import Rule
 
@@ -59,6 +60,9 @@ def explaining_errors(project: Project, template: str, names: Iterable[str]) -> 
         # Jinja looks some filters up only when they are used.
         file, line = _place(project, template, error)
         raise SpecError(_named_wrongly(file, line, error.message or "this cannot be rendered")) from None
+    except TaskError as error:
+        file, line = _place(project, template, error)
+        raise SpecError(_at(file, line, "for_task", rules.TEMPLATE_FAILED, str(error), "")) from None
     except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
         file, line = _place(project, template, error)
         message = f"this cannot be computed: {error}"

@@ -43,6 +43,8 @@ class StepField:
     maximum: int | float | None = None
     choices: tuple[str, ...] | None = None
     mode: str | None = None
+    declared_at: tuple[Path, int] | None = dataclasses.field(default=None, compare=False)
+    """File and line, where the description was read from source."""
 
     @property
     def flag(self) -> str:
@@ -56,9 +58,20 @@ def parameter(
     minimum: float | None = None,
     maximum: float | None = None,
     choices: tuple[str, ...] | None = None,
+    may_change: bool = False,
 ) -> Any:
-    """Declare a literal setting. Without a default it is required; with None it is optional."""
-    metadata = {"kind": "parameter", "minimum": minimum, "maximum": maximum, "choices": choices}
+    """Declare a literal setting. Without a default it is required; with None it is optional.
+
+    `may_change` matters for the settings of tasks: a training resumed with another value continues and logs it, where
+    it would otherwise be refused, as is right for whatever decides the model's shape.
+    """
+    metadata = {
+        "kind": "parameter",
+        "minimum": minimum,
+        "maximum": maximum,
+        "choices": choices,
+        "may_change": may_change,
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
+
+from trainyard.foundation.task_fields import TaskError, task_fields
 
 _LARGEST_SCRIPT_BYTES = 1_000_000
 # What takes a parser and adds flags to it that no reading of this file shows.
@@ -31,6 +33,8 @@ class Flag:
     """Whether one value follows it, and no more; None when that cannot be told."""
     number: Literal["int", "float"] | None = None
     """What its value has to be."""
+    default: str | None = None
+    """The text it has when it is not given, where that was read."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class ScriptFlags:
     takes_words: bool = True
     commands: Mapping[str, ScriptFlags] = field(default_factory=dict)
     needs_command: bool = False
+    task_folder: Path | None = None
+    """Where the modules of users' own tasks lie, for a step whose `--task` decides what other flags it takes."""
 
     def find(self, name: str) -> Flag | None:
         """The flag that a name means."""
@@ -66,6 +72,22 @@ def read_flags(file: Path, root: Path) -> ScriptFlags | None:
         if found is not None:
             return found if isinstance(found, ScriptFlags) else None
     return None
+
+
+def with_task_flags(flags: ScriptFlags, task: str | None) -> ScriptFlags:
+    """A step's flags with those of the task that its command names; None when that cannot be told."""
+    try:
+        fields = task_fields(task, [flags.task_folder]) if task is not None and flags.task_folder is not None else None
+    except (TaskError, OSError):
+        fields = None
+    if fields is None:
+        return replace(flags, takes_others=True)
+    added = {}
+    for step_field in fields:
+        assert step_field.declared_at is not None
+        file, line = step_field.declared_at
+        added[step_field.flag] = Flag((step_field.flag,), line, file, step_field.required, step_field.choices)
+    return replace(flags, flags={**flags.flags, **added})
 
 
 def parse(file: Path) -> ast.Module | None:
@@ -478,6 +500,7 @@ def _hf_fields(definition: ast.ClassDef, imported: Mapping[str, str], file: Path
 
 # dataclasses in the manner of trainyard.steps -------------------------------------------------------------------------
 
+_STEP_ENTRIES = frozenset({"run_step", "run_task_step"})
 _STEP_FIELDS = frozenset({"parameter", "input_folder", "input_file", "output_folder"})
 
 
@@ -485,13 +508,16 @@ def _from_dataclass(tree: ast.Module, imported: Mapping[str, str], file: Path, r
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Call)
-            and _dotted(node.func, imported).rpartition(".")[2] == "run_step"
+            and (entry := _dotted(node.func, imported).rpartition(".")[2]) in _STEP_ENTRIES
             and node.args
             and isinstance(node.args[0], ast.Name)
         ):
             fields = _class_fields(imported.get(node.args[0].id, ""), root, depth=0)
             help_flag = Flag(("-h", "--help"), 1, file)
-            return ScriptFlags({**dict.fromkeys(help_flag.names, help_flag), **fields}) if fields else _UNDECIDABLE
+            if not fields:
+                return _UNDECIDABLE
+            task_folder = root if entry == "run_task_step" else None
+            return ScriptFlags({**dict.fromkeys(help_flag.names, help_flag), **fields}, task_folder=task_folder)
     return None
 
 
@@ -524,6 +550,12 @@ def _step_flag(name: str, statement: ast.AnnAssign, tree: ast.Module, file: Path
         return None
     has_default = bool(call.args) or _keyword(call, "default") is not None
     required = not has_default and _constant(_keyword(call, "optional")) is not True
+    default = _constant(call.args[0]) if call.args else None
     return Flag(
-        ("--" + name.replace("_", "-"),), statement.lineno, file, required, _texts(_keyword(call, "choices"), tree)
+        ("--" + name.replace("_", "-"),),
+        statement.lineno,
+        file,
+        required,
+        _texts(_keyword(call, "choices"), tree),
+        default=default if isinstance(default, str) else None,
     )

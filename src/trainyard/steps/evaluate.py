@@ -1,4 +1,4 @@
-"""Evaluate a trained model on one split.
+"""Evaluate a trained model on one split. Its task is what the task.json beside the model says.
 
     python -m trainyard.steps.evaluate --data data/digits --model out/model --evaluation out/evaluation
 
@@ -7,22 +7,23 @@ One process, or as many as the environment says; the figures are the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from trainyard.foundation.configs.evaluate import Evaluate
-from trainyard.steps.runtime.entrypoint import end_process, run_step
+from trainyard.steps.runtime.entrypoint import end_process, run_task_step
+from trainyard.steps.runtime.flags import Value
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step; gives its exit code."""
-    return run_step(Evaluate, "trainyard.steps.evaluate", evaluate, arguments)
+    """Run the step; return its exit code."""
+    return run_task_step(Evaluate, "trainyard.steps.evaluate", evaluate, arguments)
 
 
-def evaluate(settings: Evaluate) -> int:
+def evaluate(settings: Evaluate, task_settings: Mapping[str, Value]) -> int:
     """Evaluate and write the results; StepError when the accuracy is below the minimum."""
     from trainyard.steps.evaluation.run import run_evaluation
 
-    return run_evaluation(settings)
+    return run_evaluation(settings, task_settings)
 
 
 if __name__ == "__main__":

@@ -9,18 +9,19 @@ sets it for a job with `distribution: type: pytorch`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from trainyard.foundation.configs.training import TrainDDP
-from trainyard.steps.runtime.entrypoint import end_process, run_step
+from trainyard.steps.runtime.entrypoint import end_process, run_task_step
+from trainyard.steps.runtime.flags import Value
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step; gives its exit code."""
-    return run_step(TrainDDP, "trainyard.steps.train_ddp", train_ddp, arguments)
+    """Run the step; return its exit code."""
+    return run_task_step(TrainDDP, "trainyard.steps.train_ddp", train_ddp, arguments)
 
 
-def train_ddp(settings: TrainDDP) -> int:
+def train_ddp(settings: TrainDDP, task_settings: Mapping[str, Value]) -> int:
     """Train with the DDP engine."""
     from trainyard.steps.training.stopping import StopRequest
 
@@ -29,7 +30,7 @@ def train_ddp(settings: TrainDDP) -> int:
     from trainyard.steps.training.engines.ddp import DDPEngine
     from trainyard.steps.training.run import run_training
 
-    return run_training(settings, "train_ddp", DDPEngine, stop_request)
+    return run_training(settings, task_settings, "train_ddp", DDPEngine, stop_request)
 
 
 if __name__ == "__main__":

@@ -79,7 +79,19 @@ def test_what_cannot_be_evaluated(
     digits: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert complaint(capsys, digits, tmp_path, tmp_path / "e") == (
+        f"{tmp_path}/task.json is missing, which training writes beside a model: give --task, and the task's settings "
+        "that are not at their defaults"
+    )
+    assert complaint(capsys, digits, tmp_path, tmp_path / "e", "--task", "image_classification") == (
         f"{tmp_path} holds no trained model: config.json is missing"
+    )
+    assert complaint(capsys, digits, model, tmp_path / "e", "--task", "language_modeling") == (
+        f"--task language_modeling: the model was trained for image_classification, as {model}/task.json says; leave "
+        "--task out"
+    )
+    smoothing = ("--task", "image_classification", "--label-smoothing", "0.2")
+    assert complaint(capsys, digits, model, tmp_path / "e", *smoothing) == (
+        f"--label-smoothing 0.2: the model was trained with 0.05, as {model}/task.json says"
     )
     assert complaint(capsys, digits, model, tmp_path / "e", "--split", "dev") == (
         f"the dataset in {digits} has no split 'dev'; it has train, validation, test"
@@ -94,7 +106,8 @@ def test_what_cannot_be_evaluated(
         f"the model in {model} has 10 classes; the dataset has 2"
     )
     (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "config.json").write_text((model / "config.json").read_text())
+    for name in ("config.json", "task.json"):
+        (tmp_path / "broken" / name).write_text((model / name).read_text())
     (tmp_path / "broken" / "model.safetensors").write_bytes((model / "model.safetensors").read_bytes()[:-100])
     assert complaint(capsys, digits, tmp_path / "broken", tmp_path / "e").startswith(
         f"transformers cannot build the model {tmp_path}/broken: "

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.foundation.configs import STEP_CONFIGS, PrepareImages, PrepareText, TrainDDP
+from trainyard.foundation.configs import STEP_CONFIGS, Evaluate, PrepareImages, PrepareText, TrainDDP, TrainFSDP
 from trainyard.foundation.step_fields import input_folder, output_folder, parameter, step_fields
-from trainyard.steps.runtime.flags import parse_flags
+from trainyard.steps.runtime.flags import parse_flags, parse_task_flags
 
 ROOT = Path(__file__).parents[3]
 
@@ -175,3 +175,55 @@ def test_a_seed_that_not_every_generator_takes_is_refused(
     with pytest.raises(SystemExit):
         parse_flags(config, "trainyard.steps.any", ["--seed", str(2**32)])
     assert "--seed: 4294967296 is above the most allowed, 2147483647" in capsys.readouterr().err
+
+
+TRAINING = ["--data", "d", "--model", "m", "--checkpoints", "c", "--metrics", "x"]
+EVALUATION = ["--data", "d", "--model", "m", "--evaluation", "e"]
+
+
+class TestFlagsOfATask:
+    """`--task` decides which flags there are beside the step's own."""
+
+    def test_only_those_that_are_given_are_returned(self) -> None:
+        settings, given = parse_task_flags(TrainDDP, "trainyard.steps.any", [*TRAINING, "--label-smoothing", "0.2"])
+        assert (settings.task, given) == ("image_classification", {"label_smoothing": 0.2})
+        assert parse_task_flags(TrainFSDP, "trainyard.steps.any", TRAINING)[1] == {}
+
+    @pytest.mark.parametrize(
+        ("config", "arguments", "message"),
+        [
+            (
+                TrainDDP,
+                [*TRAINING, "--task", "language_modeling", "--label-smoothing", "0.1"],
+                "unknown flag --label-smoothing for the task language_modeling; it belongs to image_classification",
+            ),
+            (TrainFSDP, [*TRAINING, "--augmentation=shift"], "unknown flag --augmentation for the task"),
+            (
+                Evaluate,
+                [*EVALUATION, "--label-smoothing", "0.1"],
+                "--label-smoothing is a setting of a task, and --task is not given; it belongs to image_classification",
+            ),
+            (TrainDDP, [*TRAINING, "--label-smothing", "0.1"], "did you mean --label-smoothing?"),
+            (TrainDDP, [*TRAINING, "--adam-beta2", "1"], "--adam-beta2: 1 is above the most allowed, 0.999999"),
+            (TrainDDP, [*TRAINING, "--task", "language_modelling"], "unknown task 'language_modelling'. Did you mean"),
+            (TrainDDP, [*TRAINING, "--task", "mine:"], "unknown task 'mine:'. Built in: image_classification, lang"),
+            (TrainDDP, [*TRAINING, "--task"], "argument --task: expected one argument"),
+        ],
+    )
+    def test_one_that_does_nothing_is_refused(
+        self, capsys: pytest.CaptureFixture[str], config: type[object], arguments: list[str], message: str
+    ) -> None:
+        with pytest.raises(SystemExit) as end:
+            parse_task_flags(config, "trainyard.steps.any", arguments)
+        assert end.value.code == 2
+        assert message in capsys.readouterr().err
+
+    def test_help_shows_them(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit):
+            parse_task_flags(TrainDDP, "trainyard.steps.any", ["--task", "language_modeling", "--help"])
+        text = " ".join(capsys.readouterr().out.split())
+        assert "settings of the task language_modeling:" in text
+        assert "--adam-beta2 X" in text
+        assert "(default: 0.95)" in text
+        assert "--epochs N" in text
+        assert "--label-smoothing" not in text

@@ -116,11 +116,11 @@ def test_nobody_waits_for_a_number_in_quiet_steps_on_a_cpu(
 
     import tiny_task
 
-    monkeypatch.setattr(tiny_task, "Watched", Watched, raising=False)
+    monkeypatch.setattr(tiny_task, "Replaced", Watched)
     for name in ("item", "tolist", "__float__", "__bool__", "__int__", "numpy", "cpu"):
         monkeypatch.setattr(torch.Tensor, name, watched(name, getattr(torch.Tensor, name)))
     flags = ("--epochs", 4, "--micro-batch-size", 64, "--log-every-steps", 5, "--evaluate-every-epochs", 0)
-    arguments = training_arguments(digits, tmp_path, "tiny_task:Watched", *flags)
+    arguments = training_arguments(digits, tmp_path, "tiny_task:Replaced", *flags)
     assert step.main([str(argument) for argument in arguments]) == 0
     assert Watched.calls > 30
     # On a CPU the optimizer looks at the norm, which is on the host; on a GPU its kernel does (step_decided_on_device).

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from trainyard.foundation.batch_arithmetic import divide_batch
+from trainyard.foundation.configs.tasks import ImageClassificationSettings
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.training.samples.batches import SAMPLE_DRAWS, TrainingBatches
 from trainyard.steps.training.samples.plan import TrainingPlan
-from trainyard.steps.training.tasks.base import TaskSettings
 from trainyard.steps.training.tasks.image_classification import ImageClassification, augment
 
 PIXELS = torch.arange(2 * 16 * 24, dtype=torch.float32).reshape(1, 2, 16, 24)
@@ -125,7 +125,7 @@ def test_the_task_augments_what_it_learns_from_and_nothing_else(digits: Path) ->
     batch[SAMPLE_DRAWS] = torch.arange(8) * 0x5BD1_E995_1234_567
     plain, model = (batch["images"].float() / 127.5 - 1), Witness()
 
-    task = ImageClassification(manifest, TaskSettings(augmentation="shift_flip"))
+    task = ImageClassification(manifest, ImageClassificationSettings(augmentation="shift_flip"))
     assert task.needs_sample_draws
     task.loss(model, batch)
     assert not torch.equal(model.pixels, plain)

@@ -457,9 +457,9 @@ def test_the_best_checkpoint_of_a_training_is_kept(
             measured = super().measure(model, batch)
             return {**measured, "loss_sum": measured["loss_sum"] + (self.calls > 2 * 2 * 21) * measured["samples"]}
 
-    monkeypatch.setattr(tiny_task, "Worsens", Worsens, raising=False)
+    monkeypatch.setattr(tiny_task, "Replaced", Worsens)
     flags = ("--epochs", 4, "--keep-checkpoints", 1, "--keep-best-checkpoint", "true")
-    arguments = training_arguments(digits, tmp_path, "tiny_task:Worsens", *flags)
+    arguments = training_arguments(digits, tmp_path, "tiny_task:Replaced", *flags)
     assert train_ddp.main([str(argument) for argument in arguments]) == 0
     assert steps_in(tmp_path / "checkpoints") == [42, 84]
     lines = [json.loads(line) for line in (tmp_path / "metrics" / "metrics.jsonl").read_text().splitlines()]

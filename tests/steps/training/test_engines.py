@@ -18,6 +18,7 @@ from torch.nn import functional
 from trainyard.steps.training.engines.blocks import find_blocks, find_separate_blocks
 from trainyard.steps.training.engines.rank_zero_model import without_memory
 from trainyard.steps.training.optimizer import (
+    AdamWSettings,
     gradient_seed,
     new_optimizer,
     optimizer_step,
@@ -175,12 +176,13 @@ class TestOneStep:
         torch.manual_seed(0)
         ours, theirs = torch.nn.Linear(3, 4), torch.nn.Linear(3, 4)
         theirs.load_state_dict(ours.state_dict())
-        optimizer = new_optimizer(ours.parameters(), 0.1, fused=fused)
+        optimizer = new_optimizer(ours.parameters(), AdamWSettings(0.1, (0.8, 0.97), 1e-6, fused))
         scale = LossScale(torch.device("cpu"), enabled=True)
         reference = torch.optim.AdamW(
             [{"params": [theirs.weight], "weight_decay": 0.1}, {"params": [theirs.bias], "weight_decay": 0.0}],
             lr=0.01,
-            betas=(0.9, 0.99),
+            betas=(0.8, 0.97),
+            eps=1e-6,
         )
         for _ in range(3):
             loss_sum = loss(ours)
@@ -201,7 +203,7 @@ class TestOneStep:
     def test_a_norm_that_is_not_finite_changes_nothing(self, fused: bool, bad: float) -> None:
         """The last gradient is finite, but its norm is beyond fp32."""
         parameter = torch.nn.Parameter(torch.ones(4))
-        optimizer = new_optimizer([parameter], 0.1, fused=fused)
+        optimizer = new_optimizer([parameter], AdamWSettings(0.1, fused=fused))
         scale = LossScale(torch.device("cpu"), enabled=True)
         parameter.grad = torch.full((4,), bad)
         norm = torch.nn.utils.get_total_norm([parameter.grad])
@@ -215,7 +217,7 @@ class TestOneStep:
     def test_is_decided_on_a_device_as_on_the_host(self, bad: float) -> None:
         """What a GPU does, with tensors of the CPU."""
         parameters = [torch.nn.Parameter(torch.arange(3.0)) for _ in range(2)]
-        on_host, on_device = (new_optimizer([parameter], 0.1, fused=True) for parameter in parameters)
+        on_host, on_device = (new_optimizer([parameter], AdamWSettings(0.1)) for parameter in parameters)
         for norm in (1.0, bad, 2.0):
             for parameter in parameters:
                 parameter.grad = torch.full((3,), norm)

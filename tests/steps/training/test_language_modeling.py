@@ -18,12 +18,13 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from trainyard.foundation.configs.tasks import LanguageModelingSettings
 from trainyard.steps import evaluate, prepare_text, train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.engines.rank_zero_model import without_memory
-from trainyard.steps.training.tasks.base import SampleRequest, TaskSettings
+from trainyard.steps.training.tasks.base import SampleRequest
 from trainyard.steps.training.tasks.language_modeling import LanguageModeling
 
 LENGTH = 32
@@ -52,7 +53,9 @@ def model(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def task_for(data: Path, model_type: str = "gpt2", overrides: str | None = TINY_GPT2) -> LanguageModeling:
-    return LanguageModeling(read_manifest(data), TaskSettings(model_type, overrides))
+    return LanguageModeling(
+        read_manifest(data), LanguageModelingSettings(model_type=model_type, model_overrides=overrides)
+    )
 
 
 def rows(data: Path, split: str) -> torch.Tensor:
@@ -266,12 +269,12 @@ def test_the_datasets_tokeniser_is_checked_before_training_needs_it(text: Path, 
         task_for(data)
     broken = Path(shutil.copytree(model, tmp_path / "model"))
     (broken / "tokenizer.json").write_text("{")
-    with pytest.raises(StepError, match=r"model/tokenizer.json is no tokeniser that `tokenizers` reads: EOF"):
+    with pytest.raises(StepError, match=r"is not a tokenizer that the package tokenizers reads: EOF"):
         task_for(text).load_model(broken)
 
 
 def run(data: Path, model: Path, out: Path, *more: object) -> int:
-    flags = ["--data", data, "--model", model, "--evaluation", out, "--task", "language_modeling", *more]
+    flags = ["--data", data, "--model", model, "--evaluation", out, *more]
     return evaluate.main([str(flag) for flag in flags])
 
 
@@ -342,7 +345,7 @@ def test_a_perplexity_above_the_maximum_fails_after_the_results(
 @pytest.mark.slow
 def test_two_ranks_find_what_one_finds(text: Path, model: Path, tmp_path: Path) -> None:
     assert run(text, model, tmp_path / "one", "--micro-batch-size", 7) == 0
-    flags = ["--data", text, "--model", model, "--evaluation", tmp_path / "two", "--task", "language_modeling"]
+    flags = ["--data", text, "--model", model, "--evaluation", tmp_path / "two"]
     exit_codes, outputs = run_ranks("evaluate", flags, 2)
     assert exit_codes == [0, 0], outputs
     one, two = (json.loads((tmp_path / name / "evaluation.json").read_text()) for name in ("one", "two"))

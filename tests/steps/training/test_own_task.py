@@ -1,4 +1,4 @@
-"""The worked example of docs/own_task.md, run as its reader would: dataset, two ranks, evaluation."""
+"""The worked example of docs/own_task.md, run as its reader would; and tasks that cannot be found or read."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ import pytest
 import torch
 from rank_processes import clean_environment, run_ranks, training_arguments
 
+from trainyard.foundation.configs.tasks import BUILT_IN_TASKS
+from trainyard.foundation.step_fields import step_fields
+from trainyard.foundation.task_fields import task_fields
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.tasks import find_task
 from trainyard.steps.training.tasks.base import require_loss, require_sums
+from trainyard.steps.training.tasks.chosen import choose_task
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "own_task" / "forecasting.py"
 
@@ -26,32 +29,71 @@ def test_the_page_shows_the_code_that_is_tested() -> None:
 
 
 @pytest.mark.slow
-def test_the_example_from_its_dataset_to_its_evaluation(tmp_path: Path) -> None:
-    data, task = tmp_path / "waves", "forecasting:Forecasting"
+def test_the_example_trains_resumes_and_evaluates_at_the_size_of_its_setting(tmp_path: Path) -> None:
+    data = tmp_path / "waves"
     environment = clean_environment()
     environment["PYTHONPATH"] += f":{EXAMPLE.parent}"
     subprocess.run([sys.executable, EXAMPLE, data], env=environment, check=True, timeout=60)
 
-    flags = training_arguments(data, tmp_path, task, "--learning-rate", 0.01)
-    assert run_ranks("train_ddp", flags, 2, environment=environment)[0] == [0, 0]
+    task = ("forecasting:Forecasting", "--hidden-size", 96, "--learning-rate", 0.01)
+    stopped = training_arguments(data, tmp_path, *task, "--max-steps", 20)
+    assert run_ranks("train_ddp", stopped, 2, environment=environment)[0] == [0, 0]
+    other_size = training_arguments(data, tmp_path, "forecasting:Forecasting", "--hidden-size", 32)
+    exit_codes, outputs = run_ranks("train_ddp", other_size, 1, environment=environment)
+    assert exit_codes == [1]
+    assert "it had hidden_size 96, now 32" in outputs[0]
+    resumed = training_arguments(data, tmp_path, *task, "--absolute-error-weight", 0.1)
+    exit_codes, outputs = run_ranks("train_ddp", resumed, 2, environment=environment)
+    assert exit_codes == [0, 0], outputs
+    assert "step 20" in outputs[0]
+    assert "it had total_steps 20, now 63; absolute_error_weight 0.0, now 0.1" in outputs[0]
+    settings = json.loads((tmp_path / "metrics" / "settings.json").read_text())["settings"]
+    assert (settings["hidden_size"], settings["adam_beta2"]) == (96, 0.999)
 
     folders = ("--data", data, "--model", tmp_path / "model", "--evaluation", tmp_path / "evaluation")
-    assert run_ranks("evaluate", [*folders, "--task", task], 2, environment=environment)[0] == [0, 0]
+    assert run_ranks("evaluate", folders, 2, environment=environment)[0] == [0, 0]
     found = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())
-    assert found["samples"] == 500
+    assert (found["task"], found["samples"]) == ("forecasting:Forecasting", 500)
     assert found["loss"] < 0.05  # the series' own variance is 0.5
     assert found["absolute_error"] < np.sqrt(found["loss"])
 
+    (tmp_path / "model" / "task.json").unlink()
+    own = ("--task", "forecasting:Forecasting", "--hidden-size", 96)
+    assert run_ranks("evaluate", [*folders, *own], 1, environment=environment)[0] == [0]
+    assert json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())["loss"] == pytest.approx(found["loss"])
 
+
+SETTINGS = "class Mine(Task):\n    class Settings(TaskSettings):\n        "
+TASK = "from dataclasses import dataclass\nfrom trainyard.tasks import Task, TaskSettings, parameter\n"
 MODULES = {
     "unfinished:Mine": (
-        "from trainyard.steps.training.tasks.base import Task\nclass Mine(Task):\n    pass\n",
+        TASK + "class Mine(Task):\n    pass\n",
         "Mine lacks loss and measure and new_model, which every task defines",
     ),
     "mistyped:Mine": ("class Mine(:\n", "mistyped.py:1 is not valid Python: invalid syntax"),
-    "needy:Mine": ("import is_not_here\n", "needy needs a module that is not here: is_not_here"),
+    "needy:Mine": (TASK + "import is_not_here\nclass Mine(Task): ...\n", "needs a module that is missing: is_not_here"),
     "other:Mine": ("class Yours:\n    pass\n", "the module other has no class Mine"),
-    "nameless:": ("", "lacks a name: your own is given as package.module:Class"),
+    "near:Mine": ("class Mina:\n    pass\n", "the module near has no class Mine. Did you mean 'Mina'?"),
+    "stranger:Mine": ("class Mine:\n    pass\n", "Mine in stranger does not derive from trainyard.tasks.Task"),
+    "number:Mine": ("Mine = 3\n", "the module number has no class Mine"),
+    "nameless:": ("", "unknown task 'nameless:'"),
+    "plain:Mine": (
+        TASK + SETTINGS + "size: int = 3\n",
+        "plain.py:5: declare the setting as `size: … = parameter(…)`",
+    ),
+    "silent:Mine": (
+        TASK + SETTINGS + "size: int = parameter(3)\n",
+        "silent.py:5: the setting size has no documentation: add a string beneath it",
+    ),
+    "listed:Mine": (
+        TASK + SETTINGS + "sizes: list = parameter(3)\n        'S.'\n",
+        "listed.py:5: a setting is one of str, int, float, bool, each with or without | None",
+    ),
+    "computed:Mine": (
+        TASK + SETTINGS + "n: int = parameter(len('a'))\n        'S.'\n",
+        "computed.py:5: defaults and limits of settings are literals",
+    ),
+    "made:Mine": (TASK + "class Mine(Task):\n    Settings = make()\n", "made.py:4: the class of a task's Settings"),
 }
 
 
@@ -61,7 +103,40 @@ def test_a_task_that_cannot_be_found_or_made(tmp_path: Path, monkeypatch: pytest
     (tmp_path / f"{name.partition(':')[0]}.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(StepError, match=re.escape(message)):
-        find_task(name)
+        choose_task(name, {})
+
+
+def test_settings_are_found_in_other_modules_and_in_what_a_task_derives_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "mine"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .tasks import Smooth as Task, Wide\n")
+    (package / "sizes.py").write_text(
+        TASK + "SMALL = 8\n@dataclass(frozen=True, kw_only=True)\nclass Sizes(TaskSettings):\n"
+        "    size: 'int | None' = parameter(SMALL, minimum=1)\n    'How large.'\n"
+    )
+    (package / "tasks.py").write_text(
+        "from trainyard import tasks\nfrom mine import sizes\n"
+        "class Smooth(tasks.ImageClassification): ...\nclass Wide(Smooth):\n    Settings = sizes.Sizes\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert [field.name for field in task_fields("mine:Task")] == [
+        field.name for field in task_fields("image_classification")
+    ]
+    size, *common = task_fields("mine:Wide")
+    assert (size.name, size.default, size.minimum, size.optional, size.description) == (
+        "size", 8, 1, True, "How large."
+    )  # fmt: skip
+    assert [field.name for field in common] == ["adam_beta1", "adam_beta2", "adam_epsilon"]
+    assert choose_task("mine:Wide", {"size": 3}).values(may_change=False) == {"size": 3}
+
+
+def test_what_is_read_of_a_built_in_task_is_what_its_class_says() -> None:
+    for name, settings in BUILT_IN_TASKS.items():
+        read = sorted(task_fields(name), key=lambda field: field.name)
+        assert read == sorted(step_fields(settings), key=lambda field: field.name)
+        assert choose_task(name, {}).settings == settings()
 
 
 def test_what_a_task_gives_is_said_to_be_wrong_where_it_gives_it() -> None:

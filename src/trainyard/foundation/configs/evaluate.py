@@ -22,8 +22,9 @@ class Evaluate:
     """Where evaluation.json is written; and confusion_matrix.json and confusion_matrix.png for a classifier, sample.txt
     for a language model."""
 
-    task: str = parameter("image_classification")
-    """What the model learnt: image_classification, language_modeling, or your own as `package.module:Class`."""
+    task: str | None = parameter(None)
+    """The task that the model was trained for. Not given, the task.json beside the model says it, with the task's
+    settings; given with settings of its own, they must agree with that file, or stand in for one that is missing."""
 
     split: str = parameter("test")
     """Which split of the dataset to evaluate on."""

@@ -25,16 +25,8 @@ class Training:
     """Where metrics.jsonl and the run's settings are written."""
 
     task: str = parameter("image_classification")
-    """What is learnt: image_classification, language_modeling, or your own as `package.module:Class`."""
-
-    model_type: str = parameter("convnext")
-    """The architecture: a model type of transformers, such as convnext, gpt2 or llama, or a folder with its config.json
-    (and model.safetensors, for fine-tuning)."""
-
-    model_overrides: str | None = parameter(None)
-    """Settings of the model's configuration as a JSON object, such as {"hidden_sizes": [32, 64], "depths": [2, 2]}.
-    Image size, channels and classes, or vocabulary and sequence length, come from the dataset. A new language model has
-    no dropout unless it is set here."""
+    """What is trained: image_classification, language_modeling, or a task of your own as `package.module:Class`. Each
+    has settings of its own beside those of this step."""
 
     epochs: int = parameter(16, minimum=1)
     """How many times every training sample is seen."""
@@ -59,13 +51,6 @@ class Training:
 
     gradient_clip_norm: float = parameter(1.0, minimum=0.0)
     """The largest global norm of the gradient; 0 leaves gradients as they are."""
-
-    label_smoothing: float = parameter(0.05, minimum=0.0, maximum=0.9)
-    """The share of each label that is spread over all classes."""
-
-    augmentation: str = parameter("none", choices=("none", "shift", "shift_flip"))
-    """How training images are varied, on the device: none; shifted by up to an eighth of their size; also mirrored left
-    to right."""
 
     precision: str = parameter("fp32", choices=("fp32", "bf16", "fp16"))
     """What the forward pass computes in; parameters and optimizer state stay in fp32. fp16 needs a GPU."""
@@ -151,7 +136,6 @@ class TrainFSDP(Training):
     """Train a model with FSDP2 (`fully_shard`): parameters, gradients and optimizer state are spread over the ranks."""
 
     task: str = parameter("language_modeling")
-    model_type: str = parameter("gpt2")
 
     reshard_after_forward: bool = parameter(True)
     """Give a layer's gathered parameters up after its forward pass, and gather them again for its backward pass: less
@@ -172,4 +156,3 @@ class TrainDeepSpeed(Training):
     """DeepSpeed's configuration as JSON. Where it says "auto", the value comes from this step's settings."""
 
     task: str = parameter("language_modeling")
-    model_type: str = parameter("gpt2")

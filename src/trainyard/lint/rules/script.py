@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from trainyard.foundation.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.lint.context import LintContext
-from trainyard.lint.script_flags import Flag, ScriptFlags
+from trainyard.lint.script_flags import Flag, ScriptFlags, with_task_flags
 from trainyard.lint.scripts import CalledScript
 from trainyard.lint.shell_words import Word, simple_commands
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
@@ -270,7 +270,21 @@ def _readable_calls(seen: ParsedCommand, context: LintContext) -> Iterator[tuple
     for called in context.calls_of(seen):
         flags = context.flags_of(called.file, called.root) if called.file is not None else None
         if flags is not None:
-            yield called, flags
+            yield called, flags if flags.task_folder is None else _with_task_flags(called, flags)
+
+
+def _with_task_flags(called: CalledScript, flags: ScriptFlags) -> ScriptFlags:
+    """A step's flags with those of the task that the command names: as a word, or as its input's default."""
+    words = [word.text for word in called.call.arguments]
+    if "--task" not in words[:-1]:
+        default = flags.flags["--task"].default
+        return flags if default is None else with_task_flags(flags, default)
+    task = words[words.index("--task") + 1]
+    binding = only_binding(task)
+    if binding is None:
+        return with_task_flags(flags, None if "$" in task else task)
+    port = called.seen.component.inputs.get(".".join(binding.path[1:])) if binding.path[0] == "inputs" else None
+    return with_task_flags(flags, port.default.text if port is not None and port.default is not None else None)
 
 
 def _given_flags(called: CalledScript) -> Iterator[Word]:

@@ -17,22 +17,24 @@ from trainyard.steps.evaluation.confusion import Counts, class_figures, draw_con
 from trainyard.steps.evaluation.whole_split import evaluate_split
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_writable, write_json
+from trainyard.steps.runtime.flags import Value
 from trainyard.steps.runtime.versions import banner
 from trainyard.steps.runtime.world import World, join_world, lost_connections_explained, read_rank_variables
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import ask_for_determinism
-from trainyard.steps.training.tasks import find_task
-from trainyard.steps.training.tasks.base import Sample, SampleRequest, Task, TaskSettings
+from trainyard.steps.training.tasks.base import Sample, SampleRequest, Task
+from trainyard.steps.training.tasks.chosen import ChosenTask, task_of_model
 
 _MOST_CLASSES_IN_PICTURE = 1000
 
 
-def run_evaluation(settings: Evaluate) -> int:
+def run_evaluation(settings: Evaluate, task_settings: Mapping[str, Value]) -> int:
     """Evaluate over all ranks; rank 0 writes. StepError when a figure misses its limit, on every rank."""
     manifest = read_manifest(settings.data)
     split = SplitReader(settings.data, manifest, settings.split)
-    task = find_task(settings.task)(manifest, TaskSettings())
+    chosen = task_of_model(settings.model, settings.task, task_settings)
+    task = chosen.on(manifest)
     model = task.load_model(settings.model)
     rank = read_rank_variables(os.environ).rank
     require_writable([settings.evaluation], rank)
@@ -44,9 +46,9 @@ def run_evaluation(settings: Evaluate) -> int:
         figures = task.summarise(sums, settings.split)
         if world.is_main:
             sample = _sample(settings, task, model, split, world, precision)
-            _write_results(settings, manifest, figures, sums, sample)
+            _write_results(settings, chosen, manifest, figures, sums, sample)
         _say_figures(world, settings, figures, split.samples)
-    _hold_to_limits(settings, figures)
+    _hold_to_limits(settings, chosen, figures)
     return 0
 
 
@@ -66,6 +68,7 @@ def _sample(
 
 def _write_results(
     settings: Evaluate,
+    chosen: ChosenTask,
     manifest: Manifest,
     figures: Mapping[str, float],
     sums: Mapping[str, torch.Tensor],
@@ -76,7 +79,7 @@ def _write_results(
     folder = settings.evaluation
     document: dict[str, Any] = {
         "format": "trainyard.evaluation/1",
-        "task": settings.task,
+        "task": chosen.name,
         "split": settings.split,
         "samples": int(sums["samples"]),
         **({"tokens": int(sums["tokens"])} if "tokens" in sums else {}),
@@ -124,19 +127,19 @@ def _say_figures(world: World, settings: Evaluate, figures: Mapping[str, float],
     world.log(f"{settings.split}: {text} on {samples} samples; {settings.evaluation}")
 
 
-def _hold_to_limits(settings: Evaluate, figures: Mapping[str, float]) -> None:
+def _hold_to_limits(settings: Evaluate, chosen: ChosenTask, figures: Mapping[str, float]) -> None:
     """StepError when a figure that has a limit misses it, or is not a number, or is not there."""
     least, most = settings.minimum_accuracy, settings.maximum_perplexity
-    if least > 0 and not (found := _figure(settings, figures, "accuracy")) >= least:
+    if least > 0 and not (found := _figure(chosen, figures, "accuracy")) >= least:
         missed = f"accuracy {found:.4f} on {settings.split} is below --minimum-accuracy {least:g}"
-    elif most is not None and not (found := _figure(settings, figures, "perplexity")) <= most:
+    elif most is not None and not (found := _figure(chosen, figures, "perplexity")) <= most:
         missed = f"perplexity {found:.4f} on {settings.split} is above --maximum-perplexity {most:g}"
     else:
         return
     raise StepError(f"{missed}; the results are in {settings.evaluation}")
 
 
-def _figure(settings: Evaluate, figures: Mapping[str, float], name: str) -> float:
+def _figure(chosen: ChosenTask, figures: Mapping[str, float], name: str) -> float:
     if name not in figures:
-        raise StepError(f"a limit of {name} is set, but the task {settings.task} has no {name}")
+        raise StepError(f"a limit of {name} is set, but the task {chosen.name} has no {name}")
     return figures[name]

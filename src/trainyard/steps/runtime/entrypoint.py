@@ -6,12 +6,12 @@ import atexit
 import errno
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn, TypeVar
 
 from trainyard.foundation.os_errors import describe_os_error
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.flags import parse_flags
+from trainyard.steps.runtime.flags import Value, parse_flags, parse_task_flags
 
 Config = TypeVar("Config")
 
@@ -36,14 +36,29 @@ _USER_OS_ERRORS = frozenset(
 def run_step(
     config_class: type[Config], program: str, body: Callable[[Config], int], arguments: Sequence[str] | None = None
 ) -> int:
-    """Parse the flags, run the step, give its exit code.
+    """Parse the flags, run the step, return its exit code.
 
     0: done; 1: wrong values, or a step that failed; 2: wrong flags (by SystemExit, before anything heavy is
     imported); 75: stopped on request, to be continued. Unexpected exceptions pass through with their traceback.
     """
-    config = parse_flags(config_class, program, None if arguments is None else list(arguments))
+    config = parse_flags(config_class, program, arguments)
+    return _run(program, lambda: body(config))
+
+
+def run_task_step(
+    config_class: type[Config],
+    program: str,
+    body: Callable[[Config, Mapping[str, Value]], int],
+    arguments: Sequence[str] | None = None,
+) -> int:
+    """As `run_step`, for a step that has a task: the body also gets the task's settings that were given, by name."""
+    config, task_settings = parse_task_flags(config_class, program, arguments)
+    return _run(program, lambda: body(config, task_settings))
+
+
+def _run(program: str, body: Callable[[], int]) -> int:
     try:
-        return body(config)
+        return body()
     except StepError as mistake:
         return _report(program, str(mistake))
     except OSError as failure:

@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from trainyard.foundation.configs.tasks import BUILT_IN_TASKS
 from trainyard.foundation.step_fields import StepField, step_fields
+from trainyard.foundation.task_fields import TaskError, fields_with_task, task_fields
 
 Config = TypeVar("Config")
 Value = str | int | float | bool | Path
@@ -21,7 +23,7 @@ _VALUE_NAMES = {"integer": "N", "number": "X", "boolean": "true|false", "string"
 
 
 class _StepParser(argparse.ArgumentParser):
-    """Says what was wrong and how to see what is right; exit code 2, as for every wrong use."""
+    """Reports what is wrong and where the right flags are listed; exits 2, as for every wrong use."""
 
     def error(self, message: str) -> NoReturn:
         program = self.prog.removeprefix("python -m ")
@@ -34,15 +36,49 @@ def parse_flags(config_class: type[Config], program: str, arguments: Sequence[st
     `program` is the module to run, as in `trainyard.steps.train_ddp`. Abbreviated flags are refused, so that a
     new flag never changes what an old command means. Exits 2 with one clear line on a wrong or missing flag.
     """
-    parser = build_parser(config_class, program)
+    parser = _new_parser(config_class, program, step_fields(config_class))
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     _refuse_unknown_flags(parser, arguments)
     return config_class(**vars(parser.parse_args(arguments)))
 
 
-def build_parser(config_class: type, program: str) -> argparse.ArgumentParser:
+def parse_task_flags(
+    config_class: type[Config], program: str, arguments: Sequence[str] | None = None
+) -> tuple[Config, dict[str, Value]]:
+    """Read the command line of a step that has a task: its config, and those of the task's settings that are given.
+
+    In two stages, because `--task` decides which other flags there are; `--help` shows those of the task beside it.
+    Exits 2 on a wrong flag, also one that belongs to another task, as `parse_flags` does.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    task = _chosen_task(config_class, arguments)
+    try:
+        own, added = (step_fields(config_class), ()) if task is None else fields_with_task(config_class, task)
+    except TaskError as mistake:
+        _new_parser(config_class, program, step_fields(config_class)).error(f"argument --task: {mistake}")
+    parser = _new_parser(config_class, program, own)
+    group = parser.add_argument_group(f"settings of the task {task}")
+    must_be_given = getattr(config_class, "task", None) is not None  # else a model's folder may hold them
+    for field in added:
+        # Left out where not given: the task's own class knows its defaults.
+        _add_flag(group, field, required=field.required and must_be_given, default=argparse.SUPPRESS)
+    _refuse_unknown_flags(parser, arguments, task)
+    values = vars(parser.parse_args(arguments))
+    given = {field.name: values.pop(field.name) for field in added if field.name in values}
+    return config_class(**values), given
+
+
+def _chosen_task(config_class: type, arguments: list[str]) -> str | None:
+    """What `--task` says, else the step's default; None for neither."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    # Without its value the flag is refused when all flags are read.
+    parser.add_argument("--task", nargs="?", default=getattr(config_class, "task", None))
+    task: str | None = parser.parse_known_args(arguments)[0].task
+    return task
+
+
+def _new_parser(config_class: type, program: str, fields: Sequence[StepField]) -> _StepParser:
     """The argument parser of a step: help text from the class's and the fields' own documentation."""
-    fields = step_fields(config_class)
     example = " ".join(f"{field.flag} {_value_name(field)}" for field in fields if field.required)
     parser = _StepParser(
         prog=f"python -m {program}",
@@ -51,32 +87,51 @@ def build_parser(config_class: type, program: str) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     for field in fields:
-        options: dict[str, Any] = {
-            "dest": field.name,
-            "help": _help(field),
-            "required": field.required,
-            "default": None if field.required else field.default,
-            "type": _converter(field),
-            "metavar": _value_name(field),
-        }
-        if field.type == "boolean":
-            options |= {"nargs": "?", "const": True}
-        parser.add_argument(field.flag, **options)
+        _add_flag(parser, field, required=field.required, default=field.default)
     return parser
 
 
-def _refuse_unknown_flags(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
+def _add_flag(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup,
+    field: StepField,
+    *,
+    required: bool,
+    default: Value | None,
+) -> None:
+    options: dict[str, Any] = {"nargs": "?", "const": True} if field.type == "boolean" else {}
+    parser.add_argument(
+        field.flag,
+        dest=field.name,
+        help=_help(field),
+        required=required,
+        default=default,
+        type=_converter(field),
+        metavar=_value_name(field),
+        **options,
+    )
+
+
+def _refuse_unknown_flags(parser: _StepParser, arguments: list[str], task: str | None = None) -> None:
     """Name what was meant, before argparse complains of the required flag that a misspelt one left out."""
     known = [flag for action in parser._actions for flag in action.option_strings]
     for argument in arguments:
         if argument == "--":
             return
         flag = argument.partition("=")[0]
-        if flag.startswith("--") and flag not in known:
-            close = difflib.get_close_matches(flag, known, n=1) or difflib.get_close_matches(
-                flag.replace("_", "-").lower(), known, n=1
+        if not flag.startswith("--") or flag in known:
+            continue
+        owners = [name for name in BUILT_IN_TASKS if flag in {field.flag for field in task_fields(name)}]
+        if "--task" in known and owners:
+            belongs = f"it belongs to {' and '.join(owners)}"
+            parser.error(
+                f"{flag} is a setting of a task, and --task is not given; {belongs}"
+                if task is None
+                else f"unknown flag {flag} for the task {task}; {belongs}"
             )
-            parser.error(f"unknown flag {flag}" + (f"; did you mean {close[0]}?" if close else ""))
+        close = difflib.get_close_matches(flag, known, n=1) or difflib.get_close_matches(
+            flag.replace("_", "-").lower(), known, n=1
+        )
+        parser.error(f"unknown flag {flag}" + (f"; did you mean {close[0]}?" if close else ""))
 
 
 def _value_name(field: StepField) -> str:

@@ -17,6 +17,7 @@ from trainyard.steps.data.dataset.manifest import Manifest, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.dataset.shards import verify_dataset
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.flags import Value
 from trainyard.steps.runtime.versions import installed_versions
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreement import Agreement
@@ -31,14 +32,14 @@ from trainyard.steps.training.observing.profiler import ProfiledSteps, StepProfi
 from trainyard.steps.training.observing.recorder import Recorder
 from trainyard.steps.training.observing.sample_record import SampleRecord
 from trainyard.steps.training.observing.unhealthy_steps import LossSpikes, NonfiniteGuard
-from trainyard.steps.training.optimizer import WarmupThenCosine
+from trainyard.steps.training.optimizer import AdamWSettings, WarmupThenCosine
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import ask_for_determinism, seed_everything
 from trainyard.steps.training.samples.batches import TrainingBatches
 from trainyard.steps.training.samples.plan import Progress, TrainingPlan
 from trainyard.steps.training.stopping import StopRequest
-from trainyard.steps.training.tasks import find_task
-from trainyard.steps.training.tasks.base import Task, TaskSettings
+from trainyard.steps.training.tasks.base import Task
+from trainyard.steps.training.tasks.chosen import ChosenTask, choose_task
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,18 @@ class CheckedRequest:
     engine_class: type[Engine]
     manifest: Manifest
     batch: BatchArithmetic
+    chosen_task: ChosenTask
     task: Task
     profiled_steps: ProfiledSteps | None
 
 
-def check_request(settings: Training, step_name: str, engine_class: type[Engine], world_size: int) -> CheckedRequest:
+def check_request(
+    settings: Training,
+    task_settings: Mapping[str, Value],
+    step_name: str,
+    engine_class: type[Engine],
+    world_size: int,
+) -> CheckedRequest:
     """Read the dataset's manifest and create the task. StepError for settings that cannot be."""
     profiled_steps = parse_profile_steps(settings.profile_steps)
     manifest = read_manifest(settings.data)
@@ -63,13 +71,9 @@ def check_request(settings: Training, step_name: str, engine_class: type[Engine]
     except ValueError as error:
         raise StepError(str(error)) from None
     engine_class.check(settings, batch)
-    task_settings = TaskSettings(
-        settings.model_type, settings.model_overrides, settings.label_smoothing, settings.augmentation
-    )
-    task = find_task(settings.task)(manifest, task_settings)
-    if settings.augmentation != "none" and not task.needs_sample_draws:
-        raise StepError(f"--augmentation {settings.augmentation}: the task {settings.task} does not vary its samples")
-    return CheckedRequest(settings, step_name, engine_class, manifest, batch, task, profiled_steps)
+    chosen_task = choose_task(settings.task, task_settings)
+    task = chosen_task.on(manifest)
+    return CheckedRequest(settings, step_name, engine_class, manifest, batch, chosen_task, task, profiled_steps)
 
 
 def build_training(
@@ -128,8 +132,9 @@ def build_training(
 def _build_engine(request: CheckedRequest, world: World, hang_watch: HangWatch) -> Engine:
     settings = request.settings
     seed_everything(settings.seed)
+    optimizer = AdamWSettings.of(settings, request.chosen_task.settings)
     with hang_watch.long_work("building the model"):
-        engine = request.engine_class(EngineParts(request.task.new_model, settings, request.batch, world))
+        engine = request.engine_class(EngineParts(request.task.new_model, settings, optimizer, request.batch, world))
     # Weights that were read from a folder come in evaluation mode, in which there is no dropout.
     engine.model.train()
     # The weights come from the seed alone; what ranks draw while training must differ from rank to rank.
@@ -145,8 +150,8 @@ def _resume(
     checkpoints = Checkpoints(
         settings.checkpoints,
         world,
-        _identity(settings, request.manifest),
-        settings=_settings_to_compare(settings, plan),
+        _identity(request),
+        settings=_settings_to_compare(request, plan),
         keep=settings.keep_checkpoints,
         keep_best=settings.keep_best_checkpoint,
         asynchronous=settings.asynchronous_checkpoints,
@@ -224,28 +229,27 @@ def _work(task: Task, engine: Engine, precision: Precision, world: World) -> Wor
     return Work(tokens, flops, None if peak is None else peak * world.size)
 
 
-def _identity(settings: Training, manifest: Manifest) -> dict[str, Any]:
+def _identity(request: CheckedRequest) -> dict[str, Any]:
     """Return what must be the same for a checkpoint to be of the same training. The world size may change."""
     return {
-        "task": settings.task,
-        "model_type": settings.model_type,
-        "model_overrides": settings.model_overrides,
-        "seed": settings.seed,
-        "global_batch_size": settings.global_batch_size,
-        "dataset": manifest.digest(),
+        "task": request.settings.task,
+        **request.chosen_task.values(may_change=False),
+        "seed": request.settings.seed,
+        "global_batch_size": request.settings.global_batch_size,
+        "dataset": request.manifest.digest(),
     }
 
 
-def _settings_to_compare(settings: Training, plan: TrainingPlan) -> dict[str, Any]:
+def _settings_to_compare(request: CheckedRequest, plan: TrainingPlan) -> dict[str, Any]:
     """Return what else decides the numbers: a change in the middle of a training is logged."""
-    names = ("learning_rate", "warmup_fraction", "weight_decay", "gradient_clip_norm", "label_smoothing")
-    others = {name: getattr(settings, name) for name in (*names, "augmentation", "precision")}
-    return {"total_steps": plan.total_steps, **others}
+    names = ("learning_rate", "warmup_fraction", "weight_decay", "gradient_clip_norm", "precision")
+    own = {name: getattr(request.settings, name) for name in names}
+    return {"total_steps": plan.total_steps, **own, **request.chosen_task.values(may_change=True)}
 
 
 def _settings_record(request: CheckedRequest, engine: Engine) -> dict[str, Any]:
     """Return the content of settings.json."""
-    values: Mapping[str, Any] = dataclasses.asdict(request.settings)
+    values = {**dataclasses.asdict(request.settings), **request.chosen_task.values()}
     return {
         "format": "trainyard.settings/1",
         "step": request.step_name,

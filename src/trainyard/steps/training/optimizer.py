@@ -9,32 +9,56 @@ from typing import Any
 
 import torch
 
+from trainyard.foundation.configs.tasks import TaskSettings
+from trainyard.foundation.configs.training import Training
 from trainyard.steps.training.precision import LossScale
 
 _LEAST_NORM = 1e-6
 """Added to a norm that is divided by, as torch.nn.utils.clip_grad_norm_ does."""
 
 
-def new_optimizer(parameters: Iterable[torch.nn.Parameter], weight_decay: float, *, fused: bool) -> torch.optim.AdamW:
+@dataclass(frozen=True)
+class AdamWSettings:
+    """What AdamW does apart from the learning rate, which the schedule sets at each step."""
+
+    weight_decay: float
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    fused: bool = True
+
+    @classmethod
+    def of(cls, settings: Training, task: TaskSettings) -> AdamWSettings:
+        """As the step and its task say."""
+        betas = (task.adam_beta1, task.adam_beta2)
+        return cls(settings.weight_decay, betas, task.adam_epsilon, settings.fused_optimizer)
+
+
+def new_optimizer(parameters: Iterable[torch.nn.Parameter], settings: AdamWSettings) -> torch.optim.AdamW:
     """AdamW with its state, that decays matrices and convolutions and leaves biases, norms and scales alone."""
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     decaying = [parameter for parameter in trained if parameter.dim() >= 2]
     others = [parameter for parameter in trained if parameter.dim() < 2]
-    optimizer = stateless_optimizer(decaying, others, weight_decay, fused=fused)
+    optimizer = stateless_optimizer(decaying, others, settings)
     for parameter in trained:
         begin_state(optimizer, parameter)
     return optimizer
 
 
 def stateless_optimizer(
-    decaying: list[torch.nn.Parameter], others: list[torch.nn.Parameter], weight_decay: float, *, fused: bool
+    decaying: list[torch.nn.Parameter], others: list[torch.nn.Parameter], settings: AdamWSettings
 ) -> torch.optim.AdamW:
     """AdamW before it has state. The learning rate is set at each step."""
     groups: list[dict[str, object]] = [
-        {"params": decaying, "weight_decay": weight_decay},
+        {"params": decaying, "weight_decay": settings.weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=0.0, betas=(0.9, 0.99), fused=fused)
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=0.0,
+        betas=settings.betas,
+        eps=settings.epsilon,
+        fused=settings.fused,
+    )
 
 
 def begin_state(optimizer: torch.optim.AdamW, parameter: torch.Tensor) -> None:

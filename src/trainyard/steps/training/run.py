@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from trainyard.foundation.configs.training import Training
 from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE
 from trainyard.steps.runtime.files import require_writable
+from trainyard.steps.runtime.flags import Value
 from trainyard.steps.runtime.versions import banner
 from trainyard.steps.runtime.world import join_world, lost_connections_explained, read_rank_variables
 from trainyard.steps.training.building import build_training, check_request
@@ -21,16 +23,23 @@ from trainyard.steps.training.observing.measures import memory_summary
 from trainyard.steps.training.randomness import random_state, restore_random_state
 from trainyard.steps.training.stopping import ScheduledEvents, StopRequest, choose_url
 from trainyard.steps.training.tasks.base import require_loss
+from trainyard.steps.training.tasks.chosen import ChosenTask
 
 
-def run_training(settings: Training, step_name: str, engine_class: type[Engine], stop_request: StopRequest) -> int:
+def run_training(
+    settings: Training,
+    task_settings: Mapping[str, Value],
+    step_name: str,
+    engine_class: type[Engine],
+    stop_request: StopRequest,
+) -> int:
     """Train and save the model. Return the step's exit code: 0, or STOPPED_EXIT_CODE.
 
     StepError for whatever the user can fix; what can be checked without the other ranks is checked before they meet.
     """
     events_url = choose_url(settings.scheduled_events_url, os.environ)
     variables = read_rank_variables(os.environ)
-    request = check_request(settings, step_name, engine_class, variables.world_size)
+    request = check_request(settings, task_settings, step_name, engine_class, variables.world_size)
     require_writable((settings.model, settings.checkpoints, settings.metrics), variables.rank)
     hang_watch = HangWatch(variables, settings.process_group_timeout_seconds)
     with (
@@ -45,7 +54,7 @@ def run_training(settings: Training, step_name: str, engine_class: type[Engine],
                 opened.callback(ScheduledEvents(events_url, stop_request.ask).close)
             run = build_training(request, world, stop_request, hang_watch, opened)
             started, steps_before = time.monotonic(), run.progress.step
-            is_complete = _train_and_save(run)
+            is_complete = _train_and_save(run, request.chosen_task)
         seconds, steps = time.monotonic() - started, run.progress.step - steps_before
         if steps:
             world.log(f"at the end: {memory_summary(world)}; {run.observer.measures.summary(seconds)}")
@@ -57,7 +66,7 @@ def run_training(settings: Training, step_name: str, engine_class: type[Engine],
         return 0
 
 
-def _train_and_save(run: TrainingRun) -> bool:
+def _train_and_save(run: TrainingRun, chosen_task: ChosenTask) -> bool:
     """Return whether the training has come to its end."""
     _warm_up(run)
     if not train(run):
@@ -65,7 +74,12 @@ def _train_and_save(run: TrainingRun) -> bool:
     with run.observer.long_work("saving the model"):
         run.engine.align_ranks()
         model = run.engine.whole_model()
-    run.world.let_main_work(lambda: run.task.save_model(model, run.settings.model), run.observer.still_at_work)
+
+    def save() -> None:
+        run.task.save_model(model, run.settings.model)
+        chosen_task.write(run.settings.model)
+
+    run.world.let_main_work(save, run.observer.still_at_work)
     run.observer.recorder.complete()
     return True
 

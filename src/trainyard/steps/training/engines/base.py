@@ -14,6 +14,7 @@ from trainyard.foundation.batch_arithmetic import BatchArithmetic
 from trainyard.foundation.configs.training import Training
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.fragments import Fragment
+from trainyard.steps.training.optimizer import AdamWSettings
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class EngineParts:
     new_model: Callable[[], torch.nn.Module]
     """Builds the model; its weights follow from torch's seed, which is set already."""
     settings: Training
+    optimizer: AdamWSettings
     batch: BatchArithmetic
     world: World
 

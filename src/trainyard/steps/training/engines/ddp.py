@@ -35,9 +35,7 @@ class DDPEngine(Engine):
         self._replica = parts.new_model().to(self._world.device)
         refuse_other_layouts(self._replica)
         prepare_blocks(self._replica, settings)
-        self._optimizer = new_optimizer(
-            self._replica.parameters(), settings.weight_decay, fused=settings.fused_optimizer
-        )
+        self._optimizer = new_optimizer(self._replica.parameters(), parts.optimizer)
         self.model = self._ddp = self._wrapped()
         self._trained = [parameter for parameter in self._replica.parameters() if parameter.requires_grad]
 

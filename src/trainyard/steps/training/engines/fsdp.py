@@ -56,7 +56,7 @@ class FSDPEngine(Engine):
             name: torch.nn.Parameter(sharded.to_local().detach(), requires_grad=sharded.requires_grad)
             for name, sharded in self._sharded.items()
         }
-        self._optimizer = new_optimizer(self._rows.values(), settings.weight_decay, fused=settings.fused_optimizer)
+        self._optimizer = new_optimizer(self._rows.values(), parts.optimizer)
         self._exchanges = True
 
     def micro_batch(self, *, is_last: bool) -> AbstractContextManager[object]:

@@ -11,20 +11,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from trainyard.foundation.configs.tasks import TaskSettings
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.samples.batches import Tensors
-
-
-@dataclass(frozen=True)
-class TaskSettings:
-    """The settings of a step that concern its task."""
-
-    model_type: str = "convnext"
-    model_overrides: str | None = None
-    label_smoothing: float = 0.0
-    augmentation: str = "none"
 
 
 @dataclass(frozen=True)
@@ -55,6 +46,11 @@ class Task(ABC):
 
     Sums instead of means throughout: sums can be added over micro-batches and ranks, and divided once.
     """
+
+    Settings: type[TaskSettings] = TaskSettings
+    """The dataclass of the task's settings. A task with settings of its own names its own, derived from this one."""
+
+    settings: TaskSettings
 
     loss_terms_vary: bool = False
     """Whether training samples differ in how many terms their losses have. Ranks then agree on a step's total first."""

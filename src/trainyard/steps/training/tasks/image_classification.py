@@ -8,13 +8,14 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
+from trainyard.foundation.configs.tasks import ImageClassificationSettings
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import write_json
 from trainyard.steps.training.models.from_transformers import load_model, new_model, save_model
 from trainyard.steps.training.models.image_models import ImageModelNeeds
 from trainyard.steps.training.samples.batches import SAMPLE_DRAWS, Tensors
-from trainyard.steps.training.tasks.base import Task, TaskSettings
+from trainyard.steps.training.tasks.base import Task
 
 _HALF_RANGE = 127.5
 """Pixels 0…255 become -1…1: the same for every dataset, so that a model carries no statistics of its own."""
@@ -28,7 +29,10 @@ _BITS = 16
 class ImageClassification(Task):
     """Cross-entropy over the dataset's classes; accuracy and a confusion matrix as measures."""
 
-    def __init__(self, manifest: Manifest, settings: TaskSettings) -> None:
+    Settings = ImageClassificationSettings
+    settings: ImageClassificationSettings
+
+    def __init__(self, manifest: Manifest, settings: ImageClassificationSettings) -> None:
         super().__init__(manifest, settings)
         if manifest.content != "labelled_images":
             raise StepError(

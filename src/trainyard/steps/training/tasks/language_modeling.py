@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from trainyard.foundation.configs.tasks import LanguageModelingSettings
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.data.tokenizing.vocabulary import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, read_tokenizer
 from trainyard.steps.runtime.errors import StepError
@@ -22,7 +23,7 @@ from trainyard.steps.runtime.files import file_sha256, write_json
 from trainyard.steps.training.models.from_transformers import load_model, new_model, save_model
 from trainyard.steps.training.models.language_models import LanguageModelNeeds, rows_are_not_packed
 from trainyard.steps.training.samples.batches import Tensors
-from trainyard.steps.training.tasks.base import Sample, SampleRequest, Task, TaskSettings
+from trainyard.steps.training.tasks.base import Sample, SampleRequest, Task
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -42,7 +43,10 @@ class LanguageModeling(Task):
     one another in a row, with an end-of-text token between them.
     """
 
-    def __init__(self, manifest: Manifest, settings: TaskSettings) -> None:
+    Settings = LanguageModelingSettings
+    settings: LanguageModelingSettings
+
+    def __init__(self, manifest: Manifest, settings: LanguageModelingSettings) -> None:
         super().__init__(manifest, settings)
         if manifest.text is None:
             raise StepError(f"the task language_modeling needs tokens; this dataset holds {manifest.content}")

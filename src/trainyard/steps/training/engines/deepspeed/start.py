@@ -135,8 +135,7 @@ def _new_adamw(module: torch.nn.Module, shapes: Mapping[str, tuple[int, ...]], p
     return stateless_optimizer(
         [parameter for name, parameter in parameters.items() if len(shapes[name]) >= 2],
         [parameter for name, parameter in parameters.items() if len(shapes[name]) < 2],
-        parts.settings.weight_decay,
-        fused=parts.settings.fused_optimizer,
+        parts.optimizer,
     )
 
 

@@ -1,0 +1,255 @@
+"""The settings that a task adds to a step, found from the task's name without importing it.
+
+A task of a user's own lives in a module that imports torch, which neither rendering nor linting may need. So its
+settings are read from its source: the class, the `Settings` that it names or inherits, and the fields of that.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trainyard.foundation.configs.tasks import BUILT_IN_TASKS, TaskSettings
+from trainyard.foundation.step_fields import (
+    StepField,
+    describe_field,
+    documented_fields,
+    parameter,
+    step_fields,
+)
+from trainyard.foundation.suggestions import close_match
+
+_PACKAGE_FOLDER = Path(__file__).parents[2]
+"""Where `trainyard` itself lies, whose classes a user's own derive from."""
+
+_TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
+_MOST_HOPS = 20
+"""From module to module after an imported name; more can only be a circle."""
+
+
+class TaskError(ValueError):
+    """A task that cannot be found, or whose settings cannot be read from its source."""
+
+
+def task_location(task: str) -> tuple[str, str]:
+    """The module and the class in `package.module:Class`. TaskError for anything else."""
+    module, colon, class_name = task.partition(":")
+    if colon and all(part.isidentifier() for part in (*module.split("."), class_name)):
+        return module, class_name
+    hint = close_match(task, BUILT_IN_TASKS) or f"Built in: {', '.join(BUILT_IN_TASKS)}."
+    raise TaskError(f"unknown task {task!r}. {hint} Give one of your own as package.module:Class")
+
+
+def task_fields(task: str, folders: Sequence[Path] | None = None) -> tuple[StepField, ...]:
+    """The settings of a task: its own first, then those that every task has.
+
+    Modules are looked for in `folders`; by default where Python itself looks. TaskError says what is wrong.
+    """
+    search = [Path(entry) for entry in sys.path] if folders is None else folders
+    sources = _Sources((*search, _PACKAGE_FOLDER))
+    if task in BUILT_IN_TASKS:
+        settings = sources.class_named(TaskSettings.__module__, BUILT_IN_TASKS[task].__name__)
+    else:
+        settings = sources.settings_of_task(*task_location(task))
+    fields = sources.fields_of(settings).values()
+    common = {field.name for field in step_fields(TaskSettings)}
+    return tuple(sorted(fields, key=lambda field: field.name in common))
+
+
+def fields_with_task(
+    config_class: type, task: str, folders: Sequence[Path] | None = None
+) -> tuple[tuple[StepField, ...], tuple[StepField, ...]]:
+    """A step's own fields, and those that the task adds. TaskError when both have a field of the same name."""
+    own, added = step_fields(config_class), task_fields(task, folders)
+    if clashing := sorted({field.name for field in own} & {field.name for field in added}):
+        raise TaskError(f"the task {task} has a setting {clashing[0]!r}, which the step itself has; rename it")
+    return own, added
+
+
+@dataclass(frozen=True)
+class _Module:
+    name: str
+    file: Path
+    tree: ast.Module
+
+    @property
+    def package(self) -> str:
+        return self.name if self.file.name == "__init__.py" else self.name.rpartition(".")[0]
+
+    def statements(self) -> Iterator[ast.stmt]:
+        """Those at the module's top, and within its `if` and `try`."""
+        pending = list(reversed(self.tree.body))
+        while pending:
+            statement = pending.pop()
+            yield statement
+            if isinstance(statement, (ast.If, ast.Try)):
+                pending += reversed([*statement.body, *statement.orelse])
+
+
+@dataclass(frozen=True)
+class _Class:
+    module: _Module
+    definition: ast.ClassDef
+
+
+class _Sources:
+    """Python modules in a list of folders, read but never run."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = folders
+
+    def class_named(self, module_name: str, class_name: str) -> _Class:
+        """TaskError when there is no such module, or no such class in it."""
+        module = self._module(module_name)
+        if module is None:
+            raise TaskError(f"there is no module {module_name} in the job's code folder")
+        found = self._named(module, class_name)
+        if found is None:
+            classes = [statement.name for statement in module.statements() if isinstance(statement, ast.ClassDef)]
+            hint = f". {close_match(class_name, classes)}" if close_match(class_name, classes) else ""
+            raise TaskError(f"the module {module_name} has no class {class_name}{hint}")
+        return found
+
+    def settings_of_task(self, module_name: str, class_name: str) -> _Class:
+        """The class of a task's settings. TaskError when there is no such task."""
+        settings = self._settings_of(self.class_named(module_name, class_name))
+        if settings is None:
+            raise TaskError(f"{class_name} in {module_name} does not derive from trainyard.tasks.Task")
+        return settings
+
+    def fields_of(self, settings: _Class) -> dict[str, StepField]:
+        """The fields of a dataclass, those of its bases first. TaskError at what cannot be read."""
+        fields: dict[str, StepField] = {}
+        for base in reversed(settings.definition.bases):
+            if (found := self._class_of(settings.module, base)) is not None:
+                fields |= self.fields_of(found)
+        documentation = documented_fields(settings.definition)
+        for statement in settings.definition.body:
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                name = statement.target.id
+                inherited = fields[name].description if name in fields else ""
+                description = documentation.get(name, inherited)
+                fields[name] = _read_field(settings.module, statement, name, description)
+        return fields
+
+    def _module(self, name: str) -> _Module | None:
+        path = name.replace(".", "/")
+        for folder in self._folders:
+            for file in (folder / path / "__init__.py", folder / f"{path}.py"):
+                if file.is_file():
+                    try:
+                        return _Module(name, file, ast.parse(file.read_bytes()))
+                    except SyntaxError as failure:
+                        raise TaskError(f"{file}:{failure.lineno} is not valid Python: {failure.msg}") from None
+        return None
+
+    def _settings_of(self, task: _Class) -> _Class | None:
+        """The class that a task, or the first of its bases that does, calls `Settings`."""
+        for statement in task.definition.body:
+            if isinstance(statement, ast.ClassDef) and statement.name == "Settings":
+                return _Class(task.module, statement)
+            value = _assigned(statement, "Settings")
+            if value is not None:
+                found = self._class_of(task.module, value)
+                if found is None:
+                    raise _unreadable(task.module, value, "the class of a task's Settings cannot be found by reading")
+                return found
+        bases = (self._class_of(task.module, base) for base in task.definition.bases)
+        return next((found for base in bases if base is not None and (found := self._settings_of(base))), None)
+
+    def _class_of(self, module: _Module, expression: ast.expr, hops: int = 0) -> _Class | None:
+        """The class that an expression names; None when reading cannot tell, or it is from elsewhere."""
+        if isinstance(expression, ast.Subscript):  # of a generic class
+            return self._class_of(module, expression.value, hops)
+        if isinstance(expression, ast.Name):
+            return self._named(module, expression.id, hops)
+        if isinstance(expression, ast.Attribute):
+            owner = self._imported_module(module, ast.unparse(expression.value))
+            return None if owner is None else self._named(owner, expression.attr, hops + 1)
+        return None
+
+    def _named(self, module: _Module, name: str, hops: int = 0) -> _Class | None:
+        if hops > _MOST_HOPS:
+            return None
+        for statement in module.statements():
+            if isinstance(statement, ast.ClassDef) and statement.name == name:
+                return _Class(module, statement)
+            if isinstance(statement, ast.ImportFrom):
+                for alias in statement.names:
+                    if (alias.asname or alias.name) == name:
+                        owner = self._module(_absolute(module, statement))
+                        return None if owner is None else self._named(owner, alias.name, hops + 1)
+            if (value := _assigned(statement, name)) is not None:
+                return self._class_of(module, value, hops + 1)
+        return None
+
+    def _imported_module(self, module: _Module, dotted: str) -> _Module | None:
+        """The module that a name stands for: `import a.b`, `import a.b as c`, `from a import b`."""
+        for statement in module.statements():
+            for alias in statement.names if isinstance(statement, (ast.Import, ast.ImportFrom)) else ():
+                if (alias.asname or alias.name) == dotted:
+                    prefix = f"{_absolute(module, statement)}." if isinstance(statement, ast.ImportFrom) else ""
+                    return self._module(prefix + alias.name)
+        return None
+
+
+def _absolute(module: _Module, statement: ast.ImportFrom) -> str:
+    """The module that a `from … import` names, also relatively."""
+    if not statement.level:
+        return statement.module or ""
+    package = module.package.split(".")
+    return ".".join([*package[: len(package) - statement.level + 1], *filter(None, [statement.module])])
+
+
+def _assigned(statement: ast.stmt, name: str) -> ast.expr | None:
+    targets = statement.targets if isinstance(statement, ast.Assign) else ()
+    if isinstance(statement, ast.AnnAssign):
+        targets = [statement.target]
+    if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+        assert isinstance(statement, (ast.Assign, ast.AnnAssign))
+        return statement.value
+    return None
+
+
+def _read_field(module: _Module, statement: ast.AnnAssign, name: str, description: str) -> StepField:
+    call = statement.value
+    if not isinstance(call, ast.Call) or ast.unparse(call.func).rpartition(".")[2] != "parameter":
+        raise _unreadable(module, statement, f"declare the setting as `{name}: … = parameter(…)`")
+    if not description:
+        raise _unreadable(module, statement, f"the setting {name} has no documentation: add a string beneath it")
+    hint = _read_annotation(module, statement.annotation)
+    arguments = {word.arg: _literal(module, word.value) for word in call.keywords if word.arg is not None}
+    field = parameter(*[_literal(module, value) for value in call.args], **arguments)
+    field.name = name
+    return replace(describe_field(field, hint, description), declared_at=(module.file, statement.lineno))
+
+
+def _read_annotation(module: _Module, annotation: ast.expr) -> Any:
+    """The type of a setting, or that type or None."""
+    text = annotation.value if isinstance(annotation, ast.Constant) else ast.unparse(annotation)
+    words = [word.strip() for word in str(text).removeprefix("Optional[").removesuffix("]").split("|")]
+    optional = "None" in words or str(text).startswith("Optional[")
+    kinds = [word for word in words if word != "None"]
+    if len(kinds) != 1 or kinds[0] not in _TYPES:
+        raise _unreadable(module, annotation, f"a setting is one of {', '.join(_TYPES)}, each with or without | None")
+    return _TYPES[kinds[0]] | None if optional else _TYPES[kinds[0]]
+
+
+def _literal(module: _Module, expression: ast.expr) -> Any:
+    """The value of a literal, or of a name that the module assigns one to."""
+    if isinstance(expression, ast.Name):
+        values = [value for statement in module.statements() if (value := _assigned(statement, expression.id))]
+        expression = values[-1] if values else expression
+    try:
+        return ast.literal_eval(expression)
+    except ValueError:
+        problem = "defaults and limits of settings are literals, so that they can be read without running the module"
+        raise _unreadable(module, expression, problem) from None
+
+
+def _unreadable(module: _Module, node: ast.AST, problem: str) -> TaskError:
+    return TaskError(f"{module.file}:{getattr(node, 'lineno', 1)}: {problem}")

@@ -1,0 +1,108 @@
+"""The task of a training or an evaluation: found by its name, with its settings; and kept beside the model."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.foundation.configs.tasks import BUILT_IN_TASKS, TaskSettings
+from trainyard.foundation.task_fields import TaskError, task_fields, task_location
+from trainyard.steps.data.dataset.manifest import Manifest
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.files import read_json_object, write_json
+from trainyard.steps.training.tasks.base import Task
+
+_BUILT_IN_CLASSES = {
+    "image_classification": "trainyard.steps.training.tasks.image_classification:ImageClassification",
+    "language_modeling": "trainyard.steps.training.tasks.language_modeling:LanguageModeling",
+}
+assert _BUILT_IN_CLASSES.keys() == BUILT_IN_TASKS.keys()
+
+_FORMAT = "trainyard.task/1"
+TASK_FILE = "task.json"
+"""In a trained model's folder: the task it was trained for, and the task's settings."""
+
+
+@dataclass(frozen=True)
+class ChosenTask:
+    """A task that a step was asked for, by the name it was given, with all of its settings."""
+
+    name: str
+    task_class: type[Task]
+    settings: TaskSettings
+
+    def on(self, manifest: Manifest) -> Task:
+        """The task on a dataset. StepError when the dataset is not for it."""
+        return self.task_class(manifest, self.settings)
+
+    def values(self, *, may_change: bool | None = None) -> dict[str, Any]:
+        """The settings by name: all, or those that a resumed training may (or may not) have with another value."""
+        return {
+            field.name: getattr(self.settings, field.name)
+            for field in dataclasses.fields(self.settings)
+            if may_change is None or bool(field.metadata.get("may_change")) is may_change
+        }
+
+    def write(self, model_folder: Path) -> None:
+        """Keep the task beside its trained model, for `task_of_model` to read."""
+        write_json(model_folder / TASK_FILE, {"format": _FORMAT, "task": self.name, "settings": self.values()})
+
+
+def choose_task(name: str, settings: Mapping[str, Any]) -> ChosenTask:
+    """A built-in task, or a user's own as `package.module:Class`, with its defaults where a setting is not given.
+
+    StepError when there is no such task, or it lacks what a task needs.
+    """
+    task_class = _task_class(name)
+    return ChosenTask(name, task_class, task_class.Settings(**settings))
+
+
+def task_of_model(model_folder: Path, name: str | None, given: Mapping[str, Any]) -> ChosenTask:
+    """The task that a model was trained for, as its folder says; `name` and `given` may stand in for a missing file.
+
+    StepError when the folder says otherwise, or when neither says what the task is.
+    """
+    file = model_folder / TASK_FILE
+    if not file.is_file():
+        if name is None:
+            raise StepError(
+                f"{file} is missing, which training writes beside a model: give --task, and the task's settings that "
+                "are not at their defaults"
+            )
+        return choose_task(name, given)
+    record = read_json_object(file, _FORMAT)
+    saved_name, saved = record.get("task"), record.get("settings")
+    if not isinstance(saved_name, str) or not isinstance(saved, dict):
+        raise StepError(f"{file} lacks the task's name or its settings: copy it anew from where the model was trained")
+    if name not in (None, saved_name):
+        raise StepError(f"--task {name}: the model was trained for {saved_name}, as {file} says; leave --task out")
+    for setting, value in given.items():
+        if setting in saved and saved[setting] != value:
+            flag = "--" + setting.replace("_", "-")
+            raise StepError(f"{flag} {value}: the model was trained with {saved[setting]}, as {file} says")
+    known = {field.name for field in dataclasses.fields(_task_class(saved_name).Settings)}
+    if unknown := sorted(saved.keys() - known):
+        raise StepError(f"{file} has the setting {unknown[0]!r}, which the task {saved_name} does not have (any more)")
+    return choose_task(saved_name, {**given, **saved})
+
+
+def _task_class(name: str) -> type[Task]:
+    try:
+        task_fields(name)
+        module_name, class_name = task_location(_BUILT_IN_CLASSES.get(name, name))
+    except TaskError as mistake:
+        raise StepError(f"task {name}: {mistake}") from None
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as failure:
+        raise StepError(f"task {name}: {module_name} needs a module that is missing: {failure.name}") from None
+    task_class = getattr(module, class_name)
+    if not (isinstance(task_class, type) and issubclass(task_class, Task)):
+        raise StepError(f"task {name}: {class_name} does not derive from trainyard.tasks.Task")
+    if missing := sorted(task_class.__abstractmethods__):
+        raise StepError(f"task {name}: {class_name} lacks {' and '.join(missing)}, which every task defines")
+    return task_class
