@@ -383,3 +383,44 @@ def test_a_snapshot_that_does_not_fit_on_the_disk(workspace: Any, small_disk: Pa
     assert record.status == "failed"
     assert "cannot be written (No space left on device)" in record.jobs["work"].reason
     assert record.jobs["work"].reason in workspace.shown
+
+
+def test_jobs_of_a_pipeline_within_run_under_dotted_names(workspace: Any) -> None:
+    write = workspace.component(
+        "write",
+        "echo ${{inputs.n}} > ${{outputs.out}}/n",
+        inputs={"n": {"type": "integer"}},
+        outputs={"out": "uri_folder"},
+    )
+    read = workspace.component("read", "cat ${{inputs.data}}/n", inputs={"data": {"type": "uri_folder"}})
+    part = {
+        "type": "pipeline",
+        "name": "part",
+        "inputs": {"size": {"type": "integer"}},
+        "outputs": {"result": {"type": "uri_folder"}},
+        "jobs": {
+            "write": {
+                "component": write,
+                "inputs": {"n": "${{parent.inputs.size}}"},
+                "outputs": {"out": "${{parent.outputs.result}}"},
+            }
+        },
+    }
+    (workspace.root / "components" / "part.yaml").write_text(json.dumps(part))
+    jobs = {
+        "read": {"component": read, "inputs": {"data": "${{parent.jobs.make.outputs.result}}"}},
+        "make": {
+            "type": "pipeline",
+            "component": "../components/part.yaml",
+            "inputs": {"size": "${{parent.inputs.size}}"},
+        },
+    }
+    file = workspace.pipeline(jobs, inputs={"size": 1})
+
+    record = workspace.run(file, overrides={"inputs.size": "3"})
+    assert list(record.jobs) == ["make.write", "read"]
+    assert record.jobs["read"].depends_on == ["make.write"]
+    assert (record.folder / record.jobs["read"].logs[0]).read_text() == "3\n"
+
+    again = workspace.run(file, overrides={"jobs.make.write.inputs.n": "4"}, only="make.write")
+    assert (again.folder / "jobs" / "make.write" / "outputs" / "out" / "n").read_text() == "4\n"

@@ -37,14 +37,14 @@ _READABLE_AS: dict[Kind, tuple[Kind, ...]] = {
 }
 
 
-def load_pipeline(file: Path) -> Pipeline:
+def load_pipeline(file: Path, store: DocumentStore | None = None) -> Pipeline:
     """Read a pipeline job and every component it names, and check how they are bound to each other.
 
-    Paths in the model, and in what is raised, are absolute. Raises SpecError with all that is wrong: YAML,
-    bindings, types of literals, files that are not there, cycles, and what can only be had from Azure ML
-    (components and code kept there, jobs that are not commands).
+    `store` holds files that were read already. Paths in the model, and in what is raised, are absolute. Raises
+    SpecError with all that is wrong: YAML, bindings, types of literals, missing files, cycles, and what only Azure ML
+    has (components and code kept there, jobs of other types than command and pipeline).
     """
-    reading = _open(file, "pipeline")
+    reading = _open(file, "pipeline", store or DocumentStore())
     pipeline = read_pipeline(reading.document.root, reading, ComponentCache())
     _raise_findings(reading)
     return pipeline
@@ -52,14 +52,14 @@ def load_pipeline(file: Path) -> Pipeline:
 
 def load_component(file: Path) -> Component:
     """Read a command component. Raises SpecError with all that is wrong."""
-    reading = _open(file, "component")
+    reading = _open(file, "component", DocumentStore())
     component = read_component(reading.document.root, reading)
     _raise_findings(reading)
     return component
 
 
-def _open(file: Path, wanted: Kind) -> Reading:
-    store, findings = DocumentStore(), Findings()
+def _open(file: Path, wanted: Kind, store: DocumentStore) -> Reading:
+    findings = Findings()
     document = store.read_mapping(Path(os.path.abspath(file)))
     findings.diagnostics.extend(document.problems)
     kind = kind_of(document)

@@ -349,8 +349,19 @@ class JobUse:
 
     @property
     def environment_variables(self) -> dict[str, Resolved]:
-        """The variables that the job sets."""
-        return {name: self._body.resolve(value) for name, value in self.job.environment_variables.items()}
+        """The variables that the job sets, as text."""
+        return {name: self._variable(value) for name, value in self.job.environment_variables.items()}
+
+    def _variable(self, value: Value) -> Resolved:
+        resolved = self._body.resolve(value)
+        if not isinstance(resolved, Known):
+            return resolved
+        binding = only_binding(value.data) if isinstance(value.data, str) else None
+        if binding is not None and resolved.value is None:
+            return _not_given(binding, value)
+        if binding is not None and isinstance(resolved.value, (DataPath, JobOutput)):
+            return Unknown(f"{binding.text} is not a literal, and cannot be filled into a text", value.span)
+        return replace(resolved, value=str(resolved.value))
 
     @property
     def outputs(self) -> dict[str, Resolved]:
@@ -481,6 +492,8 @@ class _Body:
             resolved = self._follow(segment, value, own)
             if not isinstance(resolved, Known):
                 return resolved
+            if resolved.value is None:
+                return _not_given(segment, value)
             if not _is_literal(resolved.value):
                 return Unknown(f"{segment.text} is not a literal, and cannot be filled into a text", value.span)
             text += str(resolved.value)
@@ -584,6 +597,10 @@ def _output_of(use: JobUse, name: str, value: Value) -> Resolved:
     if writer is None:
         return Unknown(f"no job within '{use.name}' writes its output '{name}'", value.span)
     return Known(writer, value)
+
+
+def _not_given(binding: Binding, value: Value) -> Wrong:
+    return _wrong(value, MISSING_INPUT, f"{binding.text} is an optional input that is not given")
 
 
 def _is_literal(data: Any) -> bool:

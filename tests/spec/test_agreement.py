@@ -1,0 +1,210 @@
+"""Lint, plan and run read the same values, and the right ones: pipelines within pipelines, with known answers."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from trainyard.lint.context import LintContext
+from trainyard.lint.placements import Placement, placements_of_pipeline
+from trainyard.local.overrides import resolve_with
+from trainyard.local.resolution import LocalPath, Source, resolve
+from trainyard.plan.planner import plan
+from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.documents import read_document
+from trainyard.spec.findings import DocumentStore, Findings
+from trainyard.spec.kinds import kind_of
+from trainyard.spec.loading import load_pipeline
+from trainyard.spec.model import Pipeline
+from trainyard.spec.parsed import Parsed
+from trainyard.spec.pipelines import ComponentCache, read_pipeline
+from trainyard.spec.reading import Reading
+from trainyard.spec.resolution import DataPath, JobOutput, Known, PipelineOutput, Resolved, Unknown
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from generated_pipelines import UNKNOWN, WRONG, Generator, JobAnswers
+
+ROOT = Path(__file__).parents[2]
+PIPELINES = sorted(
+    file
+    for folder in ("pipelines", "tests/golden", "tests/lint/projects", "tests/lint/public_style", "tests/spec/data")
+    for file in (ROOT / folder).rglob("*.y*ml")
+    if kind_of(read_document(file)) == "pipeline"
+)
+NOT_LOADED = frozenset(
+    {
+        "automl.yml",
+        "batch.yml",
+        "flow.yml",
+        "if_else.yml",
+        "local_run.yml",
+        "name_of_the_run.yml",
+        "pipeline.yml",
+        "registered.yml",
+        "registry.yml",
+        "said_again.yml",
+        "search_in_pipeline.yml",
+        "sweep_in_pipeline.yml",
+        "transfer.yml",
+    }
+)
+"""Pipelines with components that only Azure ML has, with other jobs than commands, or with a key written twice."""
+SEEDS = 20
+CASES_PER_SEED = 100
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_generated_pipelines_come_to_what_they_were_written_for(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    for case in range(CASES_PER_SEED):
+        folder = tmp_path / str(case)
+        (folder / "data").mkdir(parents=True)
+        generator = Generator(folder, random)
+        file, expected = generator.pipeline()
+        check(file, expected, loads=generator.trouble != WRONG)
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("file", PIPELINES, ids=lambda file: "/".join(file.parts[-3:]))
+def test_lint_plan_and_run_agree_on_the_pipelines_of_the_corpora(file: Path) -> None:
+    store = DocumentStore()
+    answers = {name: as_answers(placement) for name, placement in lint_reads(file, store).items()}
+    if file.name in NOT_LOADED:
+        with pytest.raises(SpecError):
+            load_pipeline(file, store)
+        return
+    pipeline = load_pipeline(file, store)
+    assert not any(value in (UNKNOWN, WRONG) for job in answers.values() for value in values_of(job))
+    assert plan_reads(pipeline) == {
+        name: (job.nodes, job.processes_per_node, (job.compute or "").removeprefix("azureml:"))
+        for name, job in answers.items()
+    }
+    if file.name == "nightly.yml":
+        with pytest.raises(SpecError, match="distribution 'tensorflow' is not run locally yet"):
+            run_reads(pipeline)
+        return
+    run = resolve(pipeline, resolve_with(pipeline, {}), selected=())
+    assert {name: (job.nodes, job.processes_per_node) for name, job in run.jobs.items()} == {
+        name: (job.nodes, job.processes_per_node) for name, job in answers.items()
+    }
+    for name, job in run.jobs.items():
+        literals = {port: source for port, source in job.inputs.items() if isinstance(source, (str, int, float))}
+        assert literals == {port: answers[name].inputs[port] for port in literals}
+
+
+def test_the_corpora_hold_pipelines_within_pipelines() -> None:
+    names = {name for file in PIPELINES for name in lint_reads(file, DocumentStore())}
+    assert len(PIPELINES) >= 25
+    assert any("." in name for name in names)
+
+
+def check(file: Path, expected: dict[str, JobAnswers], *, loads: bool) -> None:
+    """Ask lint, plan and run for every value of a pipeline; what is unknown or wrong, plan and run refuse."""
+    store = DocumentStore()
+    linted = lint_reads(file, store)
+    assert {name: as_answers(placement) for name, placement in linted.items()} == expected
+    assert {name: (placement.nodes, placement.processes_per_node) for name, placement in linted.items()} == {
+        name: (known_count(job.nodes), known_count(job.processes_per_node)) for name, job in expected.items()
+    }
+    if not loads:
+        with pytest.raises(SpecError):
+            load_pipeline(file, store)
+        return
+    pipeline = load_pipeline(file, store)
+    counts = [count for job in expected.values() for count in (job.nodes, job.processes_per_node)]
+    if UNKNOWN in counts:
+        with pytest.raises(SpecError):
+            plan(pipeline, {})
+    else:
+        assert plan_reads(pipeline) == {
+            name: (job.nodes, job.processes_per_node, (job.compute or "").removeprefix("azureml:"))
+            for name, job in expected.items()
+        }
+    if any(value in (UNKNOWN, WRONG) for job in expected.values() for value in values_of(job)):
+        with pytest.raises(SpecError):
+            run_reads(pipeline)
+    else:
+        assert run_reads(pipeline) == {
+            name: (
+                {port: value for port, value in job.inputs.items() if value is not None},
+                {name: str(value) for name, value in job.variables.items()},
+                job.nodes,
+                job.processes_per_node,
+            )
+            for name, job in expected.items()
+        }
+
+
+def lint_reads(file: Path, store: DocumentStore) -> dict[str, Placement]:
+    parsed = Parsed()
+    document = store.read(file)
+    read_pipeline(document.root, Reading(document, store, Findings(), parsed), ComponentCache())
+    context = LintContext(store, parsed)
+    placements = [each for pipeline in parsed.pipelines for each in placements_of_pipeline(pipeline, context)]
+    return {placement.use.name: placement for placement in placements}
+
+
+def as_answers(placement: Placement) -> JobAnswers:
+    use = placement.use
+    return JobAnswers(
+        inputs={name: as_answer(value) for name, value in use.inputs.items()},
+        nodes=as_answer(use.instance_count),
+        processes_per_node=as_answer(use.processes_per_node),
+        compute=as_answer(use.compute) if use.compute is not None else None,
+        variables={name: as_answer(value) for name, value in use.environment_variables.items()},
+        outputs={name: as_answer(value) for name, value in use.outputs.items()},
+    )
+
+
+def as_answer(resolved: Resolved) -> Any:
+    if not isinstance(resolved, Known):
+        return UNKNOWN if isinstance(resolved, Unknown) else WRONG
+    value = resolved.value
+    if isinstance(value, JobOutput):
+        return f"{value.job}:{value.port}"
+    if isinstance(value, PipelineOutput):
+        return value.name
+    return value.text if isinstance(value, DataPath) else value
+
+
+def known_count(answer: Any) -> int | None:
+    return answer if isinstance(answer, int) else None
+
+
+def values_of(job: JobAnswers) -> list[Any]:
+    return [job.nodes, job.processes_per_node, *job.inputs.values(), *job.variables.values()]
+
+
+def plan_reads(pipeline: Pipeline) -> dict[str, tuple[int, int, str]]:
+    return {
+        job.name: (job.processes.nodes, job.processes.processes_per_node, job.compute)
+        for job in plan(pipeline, {}).jobs
+    }
+
+
+def run_reads(pipeline: Pipeline) -> dict[str, tuple[dict[str, Any], dict[str, str], int, int]]:
+    resolved = resolve(pipeline, resolve_with(pipeline, {}), selected=())
+    return {
+        name: (
+            {port: run_input(source, pipeline) for port, source in job.inputs.items()},
+            job.environment_variables,
+            job.nodes,
+            job.processes_per_node,
+        )
+        for name, job in resolved.jobs.items()
+    }
+
+
+def run_input(source: Source, pipeline: Pipeline) -> Any:
+    if isinstance(source, JobOutput):
+        return f"{source.job}:{source.port}"
+    if isinstance(source, LocalPath):
+        assert source.path == pipeline.file.parent / "data"
+        return source.written
+    return source
