@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from trainyard.foundation.run_record import RunRecord
 from trainyard.local.display import Display
-from trainyard.local.records import RunRecord
 from trainyard.local.runner import RunOptions, run_pipeline
 from trainyard.spec.loading import load_pipeline
 from trainyard.spec.model import Pipeline

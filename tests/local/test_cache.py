@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from trainyard.local.cache import JobKey, StepCache
-from trainyard.local.digests import ContentDigests
-from trainyard.local.records import write_json
+from trainyard.local.digests import ContentDigests, write_json
 from trainyard.local.run_store import clean
 
 Edit = Callable[[Any], None]
@@ -189,7 +188,7 @@ def test_another_package_version_runs_the_job_again(prepared: Any, monkeypatch: 
         (lambda file: file.write_text("1 2 3 4"), "was altered (copied/numbers.txt)"),
         (lambda file: os.utime(file, ns=(0, 0)), "was altered (copied/numbers.txt)"),
         (lambda file: file.unlink(), "lacks copied/numbers.txt"),
-        (lambda file: (file.parent / "stray").write_text(""), "has a file more, copied/stray"),
+        (lambda file: (file.parent / "stray").write_text(""), "has an additional file, copied/stray"),
     ],
 )
 def test_an_altered_result_is_not_reused(prepared: Any, output_of: Any, damage: Any, words: str) -> None:

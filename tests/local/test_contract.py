@@ -14,7 +14,7 @@ import pytest
 
 from trainyard.local.contract import VARIABLES, is_foreign
 from trainyard.local.errors import RunError
-from trainyard.local.ports import AZURE_ML_MASTER_PORT, is_free, reserved_port
+from trainyard.local.machine import AZURE_ML_MASTER_PORT, is_free, reserved_port
 
 EVERY_JOB = {
     "AZUREML_RUN_ID",
@@ -135,7 +135,7 @@ def test_each_node_has_gpus_of_its_own(
 ) -> None:
     for number in range(gpus):
         (tmp_path / f"nvidia{number}").touch()
-    monkeypatch.setattr("trainyard.local.gpus._DEVICE_FILES", str(tmp_path / "nvidia[0-9]*"))
+    monkeypatch.setattr("trainyard.local.machine._GPU_DEVICE_FILES", str(tmp_path / "nvidia[0-9]*"))
     if chosen is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     else:
@@ -276,6 +276,6 @@ def test_two_jobs_at_once_get_different_ports() -> None:
 
 def test_when_every_port_is_taken_the_message_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with reserved_port() as taken:
-        monkeypatch.setattr("trainyard.local.ports._CANDIDATES", range(taken, taken + 1))
+        monkeypatch.setattr("trainyard.local.machine._CANDIDATE_PORTS", range(taken, taken + 1))
         with pytest.raises(RunError, match="MASTER_PORT: every port"), reserved_port():
             pass

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from trainyard.foundation.run_record import JobRecord, RunRecord
 from trainyard.local.display import Display
 from trainyard.local.logs import last_lines, log_name
-from trainyard.local.records import JobRecord, RunRecord
 from trainyard.local.runner import RunOptions, run_pipeline
 
 
@@ -68,8 +68,8 @@ def test_a_long_last_line_gives_way_to_the_other_columns(
     monkeypatch.setenv("COLUMNS", str(width))
     (tmp_path / "log").write_text("epoch 3 " + "loss=0.1 " * 60)
     jobs = {
-        "prepare_images": JobRecord("prepare", [], 1, 16, "completed", duration_s=3.2, logs=["log"]),
-        "train": JobRecord("train", [], 1, 16, "failed", reason="why", error_lines=["x" * 200]),
+        "prepare_images": JobRecord("prepare_images", "completed", processes_per_node=16, duration_s=3.2, logs=["log"]),
+        "train": JobRecord("train", "failed", processes_per_node=16, reason="why", error_lines=["x" * 200]),
     }
     record = RunRecord("demo", "demo-1", "p", "p.yaml", "2026-01-01T00:00:00+00:00", jobs=jobs, folder=tmp_path)
     stream = Terminal()

@@ -11,8 +11,8 @@ import pytest
 
 from trainyard.local.display import Display
 from trainyard.local.errors import RunError, UsageError
-from trainyard.local.records import hold_lock, list_runs, read_record
-from trainyard.local.run_store import clean, find_run, log_files, runs_to_clean
+from trainyard.local.records import hold_lock, read_record
+from trainyard.local.run_store import clean, find_run, list_runs, log_files, runs_to_clean
 from trainyard.local.runner import RunOptions, resume_run
 
 
@@ -40,9 +40,9 @@ def test_a_run_is_found_by_name_by_folder_or_as_the_newest(workspace: Any, three
     assert find_run(runs, "two").name == "two"
     assert find_run(runs, str(runs / "one")).name == "one"
     assert find_run(runs, None).name == "three"
-    with pytest.raises(UsageError, match=r"there is no run 'thre'\. Did you mean 'three'"):
+    with pytest.raises(UsageError, match=r"unknown run 'thre'\. Did you mean 'three'"):
         find_run(runs, "thre")
-    with pytest.raises(UsageError, match="there are no runs yet"):
+    with pytest.raises(UsageError, match="no runs yet"):
         find_run(workspace.root / "empty", None)
 
 
@@ -53,9 +53,9 @@ def test_logs_by_job_and_rank(workspace: Any, three_runs: list[Any]) -> None:
     assert [log.name for log in log_files(record, "work", 1)] == ["std_log_process_1.txt"]
     with pytest.raises(UsageError, match=r"has no job 'wrk'\. Did you mean 'work'"):
         log_files(record, "wrk")
-    with pytest.raises(UsageError, match="has no rank 2; it has 2 logs"):
+    with pytest.raises(UsageError, match="has no rank 2; its ranks are 0 to 1"):
         log_files(record, "work", 2)
-    with pytest.raises(UsageError, match="run one has no rank 7; its jobs have rank 0 to 1"):
+    with pytest.raises(UsageError, match="run one has no rank 7; its ranks are 0 to 1"):
         log_files(record, rank=7)
 
 
@@ -89,7 +89,7 @@ def test_clean_by_age_and_never_a_run_under_way(workspace: Any, three_runs: list
     assert [record.name for record in runs_to_clean(workspace.runs_folder, older_than_days=30)] == ["one"]
     with hold_lock(workspace.runs_folder / "one"):
         assert runs_to_clean(workspace.runs_folder, older_than_days=30) == []
-        with pytest.raises(UsageError, match="another process is at work"), hold_lock(workspace.runs_folder / "one"):
+        with pytest.raises(UsageError, match="another process is working"), hold_lock(workspace.runs_folder / "one"):
             pass
 
 
@@ -97,10 +97,10 @@ def test_clean_by_age_and_never_a_run_under_way(workspace: Any, three_runs: list
     ("content", "message"),
     [
         (None, "cannot be read"),
-        ("[", "is not JSON"),
-        ('{"format": "trainyard.run/9"}', "its format is 'trainyard.run/9'"),
-        ('{"format": "trainyard.run/1", "jobs": {}}', "does not have the form"),
-        ("[]", "its format is None"),
+        ("[", "invalid JSON"),
+        ('{"format": "trainyard.run/9"}', "unknown format 'trainyard.run/9'"),
+        ('{"format": "trainyard.run/1", "jobs": {}}', "invalid trainyard.run/1: 'name', 'pipeline' missing"),
+        ("[]", "unknown format None"),
     ],
 )
 def test_a_record_that_cannot_be_read_is_told_apart(tmp_path: Path, content: str | None, message: str) -> None:
@@ -160,11 +160,11 @@ def test_what_cannot_be_resumed(workspace: Any) -> None:
     file = workspace.one_job("true")
     record = workspace.run(file)
 
-    with pytest.raises(UsageError, match="is completed; there is nothing to resume"):
+    with pytest.raises(UsageError, match="is already completed"):
         resume(workspace, record, file)
     failed = workspace.run(workspace.one_job("false"))
     other = workspace.pipeline({"another": {"component": "../components/worker.yaml"}})
-    with pytest.raises(UsageError, match=r"cannot be resumed: the jobs of .* are others now"):
+    with pytest.raises(UsageError, match=r"cannot be resumed: .* has other jobs now"):
         resume(workspace, failed, other)
 
 

@@ -181,7 +181,7 @@ def test_with_continue_on_step_failure_the_others_finish(workspace: Any) -> None
 def test_a_job_that_does_not_write_its_file_has_failed(workspace: Any) -> None:
     record = workspace.run(workspace.one_job("true", outputs={"model": "uri_file"}))
 
-    assert record.jobs["work"].reason == "it ended well, but did not write its output model"
+    assert record.jobs["work"].reason == "it exited with 0, but did not write its output model"
 
 
 def test_what_a_job_leaves_running_ends_with_it(workspace: Any) -> None:
@@ -316,9 +316,9 @@ def test_a_name_that_is_taken_or_no_name_is_refused(workspace: Any) -> None:
     file = workspace.one_job("true")
     workspace.run(file, name="mine")
 
-    with pytest.raises(UsageError, match="there is a run of this name already"):
+    with pytest.raises(UsageError, match="a run of this name already exists"):
         workspace.run(file, name="mine")
-    with pytest.raises(UsageError, match="use letters, digits"):
+    with pytest.raises(UsageError, match="use at most 100 letters, digits"):
         workspace.run(file, name="../mine")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trainyard.local.errors import RunError
-from trainyard.local.tracking_store import TrackingStore, experiment_id_of
+from trainyard.local.tracking_store import TrackingStore
 
 LOGGING = """
 import mlflow
@@ -26,7 +26,9 @@ def client(workspace: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow import MlflowClient
 
-    return MlflowClient(tracking_uri=TrackingStore(workspace.root / ".trainyard" / "mlruns").uri)
+    return MlflowClient(
+        tracking_uri=TrackingStore(workspace.root / ".trainyard" / "mlruns").identity("any", "any").tracking_uri
+    )
 
 
 @pytest.mark.timeout(60)
@@ -39,7 +41,10 @@ def test_a_step_logs_to_the_run_that_was_made_for_it(workspace: Any, client: Any
 
     assert record.status == "completed", record.jobs["work"].error_lines
     experiment = client.get_experiment_by_name("my digits: 1")
-    assert experiment.experiment_id == experiment_id_of("my digits: 1")
+    assert (
+        experiment.experiment_id
+        == TrackingStore(workspace.root / "mlruns").identity("my digits: 1", "any").experiment_id
+    )
     runs = {run.info.run_id: run for run in client.search_runs([experiment.experiment_id])}
     assert set(runs) == {record.id, f"{record.id}_work"}
     run = runs[f"{record.id}_work"]
@@ -77,9 +82,10 @@ def test_a_name_used_again_does_not_mix_what_two_runs_log(workspace: Any, client
 
 def test_a_store_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "mlruns").write_text("a file")
+    store = TrackingStore(tmp_path / "mlruns")
 
     with pytest.raises(RunError, match="mlruns: cannot be written"):
-        TrackingStore(tmp_path / "mlruns").create_experiment("x")
+        store.start_run(store.identity("x", "run"), "run")
 
 
 def test_the_authors_side_does_not_import_mlflow() -> None:

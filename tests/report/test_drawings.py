@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.foundation.run_record import read_run_record
 from trainyard.report import quantities
 from trainyard.report.confusion import draw_heat_map, most_frequent_mistakes
 from trainyard.report.job_results import ConfusionMatrix
-from trainyard.report.run_record import read_run_record
 from trainyard.report.timeline import draw_timeline
 
 PETS = ConfusionMatrix(("cat", "dog", "owl"), ((8, 2, 0), (5, 5, 0), (0, 0, 0)))
@@ -72,7 +72,7 @@ def test_one_job_makes_no_timeline(empty_run) -> None:
 def test_moments_are_read_with_and_without_a_zone(empty_run) -> None:
     for started in ("2026-11-20T22:17:05Z", "2026-11-20T23:17:05+01:00", "2026-11-20T22:17:05"):
         empty_run.run["started"] = started
-        assert quantities.moment(read_run_record(empty_run.finish()).started) == "20 Nov 2026, 22:17:05 UTC"
+        assert quantities.moment(read_run_record(empty_run.finish()).started_at) == "20 Nov 2026, 22:17:05 UTC"
 
 
 @pytest.mark.parametrize(

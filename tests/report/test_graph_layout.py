@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trainyard.report.graph_layout import Layout, Spacing, lay_out
 
-SPACING = Spacing(node_depth=100, node_breadth=40, gap_between_layers=50, gap_within_layer=10)
+SPACING = Spacing(box_depth=100, box_breadth=40, gap_between_layers=50, gap_within_layer=10)
 
 Graph = dict[str, list[str]]
 
@@ -20,7 +20,7 @@ DIGITS: Graph = {"prepare": [], "train": ["prepare"], "evaluate": ["prepare", "t
 def test_a_layer_is_the_longest_path() -> None:
     layout = lay_out(DIGITS, SPACING)
 
-    assert [layout.nodes[name].depth for name in DIGITS] == [50, 200, 350]
+    assert [layout.places[name].depth for name in DIGITS] == [50, 200, 350]
     assert layout.depth == 400
 
 
@@ -29,26 +29,26 @@ def test_an_edge_over_a_layer_goes_round_the_box_in_it() -> None:
 
     [long_edge] = [edge for edge in layout.edges if (edge.source, edge.target) == ("prepare", "evaluate")]
     assert [place.depth for place in long_edge.through] == [50, 200, 350]
-    assert abs(long_edge.through[1].breadth - layout.nodes["train"].breadth) >= SPACING.node_breadth / 2
+    assert abs(long_edge.through[1].breadth - layout.places["train"].breadth) >= SPACING.box_breadth / 2
 
 
 def test_a_diamond_is_symmetric() -> None:
     layout = lay_out({"a": [], "b": ["a"], "c": ["a"], "d": ["b", "c"]}, SPACING)
 
-    assert layout.nodes["a"].breadth == layout.nodes["d"].breadth
-    assert layout.nodes["b"].breadth + layout.nodes["c"].breadth == pytest.approx(2 * layout.nodes["a"].breadth)
+    assert layout.places["a"].breadth == layout.places["d"].breadth
+    assert layout.places["b"].breadth + layout.places["c"].breadth == pytest.approx(2 * layout.places["a"].breadth)
 
 
 def test_crossings_are_untangled() -> None:
     layout = lay_out({"a": [], "b": [], "c": [], "x": ["c"], "y": ["b"], "z": ["a"]}, SPACING)
 
-    sources = sorted("abc", key=lambda name: layout.nodes[name].breadth)
-    targets = sorted("xyz", key=lambda name: layout.nodes[name].breadth)
+    sources = sorted("abc", key=lambda name: layout.places[name].breadth)
+    targets = sorted("xyz", key=lambda name: layout.places[name].breadth)
     assert ["xyz"["cba".index(name)] for name in sources] == targets
 
 
 def test_a_circle_is_named() -> None:
-    with pytest.raises(ValueError, match="these wait for each other: b, c"):
+    with pytest.raises(ValueError, match="these jobs depend on each other: b, c"):
         lay_out({"a": [], "b": ["a", "c"], "c": ["b"]}, SPACING)
 
 
@@ -65,11 +65,11 @@ def graphs(draw: st.DrawFn) -> Graph:
 def test_boxes_never_overlap_and_lie_within_the_drawing(graph: Graph) -> None:
     layout = lay_out(graph, SPACING)
 
-    for one, other in combinations(layout.nodes.values(), 2):
-        assert one.depth != other.depth or abs(one.breadth - other.breadth) >= SPACING.node_breadth - 1e-6
-    for node in layout.nodes.values():
-        assert SPACING.node_depth / 2 <= node.depth <= layout.depth - SPACING.node_depth / 2
-        assert SPACING.node_breadth / 2 - 1e-6 <= node.breadth <= layout.breadth - SPACING.node_breadth / 2 + 1e-6
+    for one, other in combinations(layout.places.values(), 2):
+        assert one.depth != other.depth or abs(one.breadth - other.breadth) >= SPACING.box_breadth - 1e-6
+    for node in layout.places.values():
+        assert SPACING.box_depth / 2 <= node.depth <= layout.depth - SPACING.box_depth / 2
+        assert SPACING.box_breadth / 2 - 1e-6 <= node.breadth <= layout.breadth - SPACING.box_breadth / 2 + 1e-6
 
 
 @given(graphs())
@@ -89,8 +89,8 @@ def test_every_edge_leads_forward_and_past_the_boxes(graph: Graph) -> None:
 
 def _clear_of_boxes(layout: Layout, depth: float, breadth: float) -> bool:
     return all(
-        node.depth != depth or abs(node.breadth - breadth) >= SPACING.node_breadth / 2 - 1e-6
-        for node in layout.nodes.values()
+        node.depth != depth or abs(node.breadth - breadth) >= SPACING.box_breadth / 2 - 1e-6
+        for node in layout.places.values()
     )
 
 

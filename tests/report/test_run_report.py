@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from trainyard.errors import UsageError
-from trainyard.report.run_report import ReportError, write_report
+from trainyard.report.run_report import write_report
 
 MakeRun = Callable[[], Any]
 VOID = {"meta", "link", "br", "input"}
@@ -357,13 +357,13 @@ def test_the_same_files_give_the_same_page(make_failed_run: MakeRun) -> None:
     ("content", "message"),
     [
         (None, r"run\.json: cannot be read \(No such file or directory\); is .* the folder of a run\?"),
-        ("{", r"run\.json: is not JSON: "),
-        ("[]", r"run\.json: its format is None, and this version of Trainyard reads 'trainyard\.run/1' only"),
-        ('{"format": "trainyard.run/2"}', r"its format is 'trainyard\.run/2'"),
-        ('{"format": "trainyard.run/1", "name": "x"}', r"run\.json: 'pipeline' is missing"),
+        ("{", r"run\.json: invalid JSON: "),
+        ("[]", r"run\.json: unknown format None; this version of Trainyard reads 'trainyard\.run/1'"),
+        ('{"format": "trainyard.run/2"}', r"unknown format 'trainyard\.run/2'"),
+        ('{"format": "trainyard.run/1", "name": "x", "jobs": {}}', r"invalid trainyard\.run/1: 'pipeline' missing"),
         (
             '{"format": "trainyard.run/1", "name": "x", "pipeline": "p", "status": "failed", "jobs": []}',
-            r"does not have the form of trainyard\.run/1",
+            r"invalid trainyard\.run/1: expected an object 'jobs'",
         ),
     ],
 )
@@ -371,7 +371,7 @@ def test_a_folder_that_holds_no_run_is_refused_in_one_line(tmp_path: Path, conte
     if content is not None:
         (tmp_path / "run.json").write_text(content, encoding="utf-8")
 
-    with pytest.raises(ReportError, match=message) as raised:
+    with pytest.raises(UsageError, match=message) as raised:
         write_report(tmp_path)
 
     assert isinstance(raised.value, UsageError)
@@ -383,7 +383,7 @@ def test_jobs_in_a_circle_are_refused(empty_run: Any) -> None:
     empty_run.add_job("one", depends_on=["two"])
     empty_run.add_job("two", depends_on=["one"])
 
-    with pytest.raises(ReportError, match="these wait for each other: one, two"):
+    with pytest.raises(UsageError, match="these jobs depend on each other: one, two"):
         write_report(empty_run.finish())
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from trainyard.foundation.run_record import read_run_record
 from trainyard.report.run_report import write_report
 from trainyard.report.run_summary import summarise
 
@@ -20,8 +21,8 @@ def test_it_names_the_accuracy_and_where_everything_lies(
     write_report(folder.finish())
     monkeypatch.chdir(folder.path.parent)
 
-    assert summarise(folder.path) == [
-        ("test accuracy", "0.9861 (355 of 360 right)"),
+    assert summarise(read_run_record(folder.path)) == [
+        ("test accuracy", "0.9861 (355 of 360 correct)"),
         ("report", "brave-otter-7/report.html"),
         ("model", "brave-otter-7/jobs/train/outputs/model"),
         ("confusion matrix", "brave-otter-7/jobs/evaluate/outputs/evaluation/confusion_matrix.png"),
@@ -32,7 +33,7 @@ def test_it_names_the_accuracy_and_where_everything_lies(
 def test_of_a_language_model_it_names_perplexity_and_what_it_writes(make_language_run: Callable[[], Any]) -> None:
     folder = make_language_run()
 
-    told = dict(summarise(folder.finish()))
+    told = dict(summarise(read_run_record(folder.finish())))
 
     assert told["test perplexity"] == "109.95 (2.105 bits per byte)"
     assert told["it writes"].startswith("…a new iterator. It raises TypeError where & when it cannot. And so on.")
@@ -49,10 +50,10 @@ def test_text_that_would_steer_a_terminal_is_made_harmless(make_language_run: Ca
     }
     folder.write("jobs/evaluate/outputs/evaluation/evaluation.json", evaluation)
 
-    assert dict(summarise(folder.finish()))["it writes"] == "…a [31m b c"
+    assert dict(summarise(read_run_record(folder.finish())))["it writes"] == "…a [31m b c"
 
 
 def test_what_is_not_there_is_not_named(empty_run: Any) -> None:
     folder = empty_run.finish()
 
-    assert summarise(folder) == [("logs", f"{folder}/jobs/*/user_logs/")]
+    assert summarise(read_run_record(folder)) == [("logs", f"{folder}/jobs/*/user_logs/")]

@@ -82,7 +82,7 @@ def _conclude(run_folder: Path, pipeline_file: Path) -> bool:
     record = read_record(run_folder)
     click.echo("")
     click.echo(click.style(f"{record.name}: {record.status} in {seconds(record.duration_s)}", bold=True))
-    print_facts(summarise(run_folder))
+    print_facts(summarise(record))
     if record.status == "completed":
         _print_next(
             (f"plan {pipeline_file}", "what it takes on the cluster, and what an hour costs"),

@@ -7,9 +7,9 @@ import json
 import click
 
 from trainyard.commands import working_folder
-from trainyard.local.records import as_document, list_runs
+from trainyard.foundation.run_record import as_document
 from trainyard.local.run_store import clean as remove_runs
-from trainyard.local.run_store import find_run, log_files, runs_to_clean
+from trainyard.local.run_store import find_run, list_runs, log_files, runs_to_clean
 from trainyard.report.run_summary import summarise
 from trainyard.terminal import count, print_facts, program, seconds, short, table, when
 
@@ -39,7 +39,7 @@ def print_run(name: str | None, *, as_json: bool) -> None:
     ]
     click.echo(f"{record.name}: {record.status}, started {when(record.started)}, took {seconds(record.duration_s)}")
     click.echo(table(("job", "status", "took", ""), rows))
-    print_facts(summarise(record.folder))
+    print_facts(summarise(record))
 
 
 def print_logs(name: str | None, job: str | None, rank: int | None) -> None:

@@ -1,7 +1,7 @@
-"""Reuse of unchanged jobs: what goes into a job is digested into a key, and what came out is found again under it.
+"""Reuse of unchanged jobs: a key is computed from everything that goes into a job, and its outputs are found by it.
 
-A key holds, under names a person knows, one digest for each thing that a job's result depends on. So when a job is not
-reused, the names whose digests differ from its last time say why.
+A key holds one digest for each thing that a job's result depends on, under a name that users know. When a job is not
+reused, the names whose digests changed since its last run say why.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard.local.digests import ContentDigests, digest_of
-from trainyard.local.records import cannot_write, write_json
+from trainyard.local.digests import ContentDigests, digest_of, files_beneath, write_json
+from trainyard.local.errors import cannot_write
 from trainyard.local.resolution import LocalPath, ResolvedJob
 from trainyard.local.snapshot import Snapshot
-from trainyard.local.walking import files_beneath
 from trainyard.spec.model import Environment
 from trainyard.spec.resolution import JobOutput
 
@@ -31,7 +30,7 @@ _LOCAL_PYTHON = "the local Python and its packages"
 
 @dataclass(frozen=True)
 class JobKey:
-    """The key of a job's result, and the digest of each thing that went into it."""
+    """The key of a job's result, and the digest of each part of it."""
 
     key: str
     parts: dict[str, str]
@@ -39,7 +38,7 @@ class JobKey:
 
 @dataclass(frozen=True)
 class EarlierResult:
-    """A completed job of an earlier run whose outputs are whole and unaltered."""
+    """A completed job of an earlier run whose outputs are complete and unaltered."""
 
     run_folder: Path
     run: str
@@ -50,10 +49,10 @@ class EarlierResult:
 def job_key(
     job: ResolvedJob, snapshot: Snapshot, upstream_identities: Mapping[str, str], digests: ContentDigests
 ) -> JobKey:
-    """The key of a job: code, command, inputs by content, environment, processes, resources, variables.
+    """Return the key of a job: code, command, inputs by content, environment, processes, resources, variables.
 
-    The command counts as written, with its ports by name; what the names stand for is in the inputs. Outputs of other
-    jobs count by `upstream_identities`, local data by content.
+    The command counts as written, with the names of its ports; their values are in the inputs. Outputs of other jobs
+    count by `upstream_identities`, local data by content.
     """
     component = job.component
     resources = job.resources
@@ -91,7 +90,7 @@ def _environment_digest(environment: Environment | None, digests: ContentDigests
 
 
 def local_python_digest() -> str:
-    """What Python and which versions of which packages jobs run with here: another torch is another result."""
+    """Return the digest of the Python and the packages that jobs run with here: another torch is another result."""
     folders = {Path(entry) for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))}
     packages = sorted(
         name for folder in folders if folder.is_dir() for name in os.listdir(folder) if name.endswith("-info")
@@ -100,27 +99,27 @@ def local_python_digest() -> str:
 
 
 class StepCache:
-    """Where results are found again: one small file per key, which names the run folders that hold the outputs."""
+    """The index of results: one small file per key, which lists the run folders that hold the outputs."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def find(self, key: JobKey, own_run: Path) -> tuple[EarlierResult | None, str | None]:
-        """The newest whole result under this key in another run; or None, and what is wrong with the ones known."""
+        """Return the newest complete result with this key in another run, or None and what is wrong with known ones."""
         entry = _read(self._result_file(key))
-        trouble = None
+        problem = None
         for location in reversed(entry.get("locations", [])):
             run_folder = Path(location["run_folder"])
             if run_folder == own_run:
                 continue
-            alteration = _alteration(run_folder / "jobs" / location["job"] / "outputs", location["files"])
-            if alteration is None:
+            difference = _difference(run_folder / "jobs" / location["job"] / "outputs", location["files"])
+            if difference is None:
                 return EarlierResult(run_folder, location["run"], location["job"], entry["identity"]), None
-            trouble = trouble or f"its result in run {location['run']} {alteration}"
-        return None, trouble
+            problem = problem or f"its result in run {location['run']} {difference}"
+        return None, problem
 
     def why_new(self, last_file_name: str, key: JobKey) -> str:
-        """Why there is no result under this key: what differs from the last time that this job ran."""
+        """Return why there is no result with this key: what changed since this job last ran."""
         last = _read(self._last_file(last_file_name))
         if not last:
             return "it has not run before"
@@ -131,11 +130,11 @@ class StepCache:
         return f"changed since run {last['run']}: {', '.join(changed)}"
 
     def remember_start(self, last_file_name: str, key: JobKey, run: str) -> None:
-        """Keep what went into this job's newest start, to tell the next one what changed. Raises `RunError`."""
+        """Record what goes into this start of a job, to explain later what changed. Raise `RunError` on failure."""
         self._write(self._last_file(last_file_name), {"format": CACHE_FORMAT, "run": run, "parts": key.parts})
 
     def remember_result(self, key: JobKey, identity: str, run_folder: Path, run: str, job: str) -> None:
-        """Keep a completed job's outputs under its key, with the size and time of every file. Raises `RunError`."""
+        """Record a completed job's outputs under its key, with file sizes and times. Raise `RunError` on failure."""
         file = self._result_file(key)
         entry = _read(file)
         known = entry.get("locations", []) if entry.get("identity") == identity else []
@@ -166,11 +165,11 @@ class StepCache:
         return self._folder / "last" / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}.json"
 
 
-def bring(earlier: EarlierResult, job_folder: Path) -> None:
-    """Bring an earlier job's outputs and logs into a new run: by hard links, or by copies across file systems.
+def link_result(earlier: EarlierResult, job_folder: Path) -> None:
+    """Put an earlier job's outputs and logs into a job's folder: as hard links, or copies across file systems.
 
-    What lies in the job's folder is taken away first: a runner that was killed over this leaves a part of it. Raises
-    `RunError` when that cannot be written; what was begun is then taken away again.
+    The folder is emptied first, because a runner that was killed at this point leaves a part of a result. Raise
+    `RunError` when the folder cannot be written; it is then emptied again.
     """
     source = earlier.run_folder / "jobs" / earlier.job
     shutil.rmtree(job_folder, ignore_errors=True)
@@ -192,7 +191,7 @@ def _link_or_copy(source: str, target: str) -> None:
 
 
 def _inventory(folder: Path) -> dict[str, list[int]]:
-    """Size and modification time (ns) of every file beneath a folder, by relative name."""
+    """Return the size and modification time (ns) of every file beneath a folder, by relative name."""
     inventory = {}
     for file, name in files_beneath(folder):
         status = file.stat()
@@ -200,8 +199,8 @@ def _inventory(folder: Path) -> dict[str, list[int]]:
     return inventory
 
 
-def _alteration(folder: Path, recorded: Mapping[str, list[int]]) -> str | None:
-    """What differs from what was recorded, or None when nothing does."""
+def _difference(folder: Path, recorded: Mapping[str, list[int]]) -> str | None:
+    """Return how a folder's files differ from those recorded, or None if they do not."""
     if not folder.is_dir():
         return "is gone"
     found = _inventory(folder)
@@ -209,7 +208,7 @@ def _alteration(folder: Path, recorded: Mapping[str, list[int]]) -> str | None:
         if name not in found:
             return f"lacks {name}"
         if name not in recorded:
-            return f"has a file more, {name}"
+            return f"has an additional file, {name}"
         if found[name] != recorded[name]:
             return f"was altered ({name})"
     return None

@@ -1,7 +1,7 @@
-"""A component's command, filled in as Azure ML does: nothing is quoted, and absent optional parts are dropped.
+"""A component's command, filled in as Azure ML does: nothing is quoted, and optional parts without a value are dropped.
 
-So a value that holds the quote it stands in would end it and break the command, or worse, be run; such a value is
-refused. What stands in no quotes is the component's own affair.
+A value that contains the quote around it would therefore end the quoted text and break the command, or have a part of
+the value executed; such a value is refused. Values outside quotes are the component's responsibility.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ from trainyard.spec.model import Component
 
 
 def fill_command(component: Component, inputs: Mapping[str, ParameterValue | Path], outputs: Mapping[str, Path]) -> str:
-    """The shell line of a job: `${{inputs.x}}` as a literal's `str()` or a path, `${{outputs.y}}` as a path.
+    """Return the shell line of a job: `${{inputs.x}}` as a literal's `str()` or a path, `${{outputs.y}}` as a path.
 
-    `$[[ … ]]` is dropped when an optional input in it is not given. Raises `SpecError` for a binding that the
-    component does not have, an input that is not given and stands outside `$[[ ]]`, or a value that would break out of
-    the quotes it stands in.
+    `$[[ … ]]` is dropped when an optional input in it has no value. Raise `SpecError` for a binding to an unknown port,
+    an input without a value outside `$[[ ]]`, or a value that would break out of the quotes around it.
     """
     return _Filler(component, inputs, outputs).fill(parse_expressions(component.command.data))
 
 
-# What ends a quoted text of a POSIX shell, or means something in it.
+# What ends a quoted text of a POSIX shell, or has a meaning in it.
 _UNSAFE_WITHIN = {"'": "'", '"': '"$`\\'}
 
 
@@ -56,22 +55,22 @@ class _Filler:
         return not is_absent
 
     def _unbroken(self, text: str, binding: Binding, value: ParameterValue | Path | None) -> str:
-        """The text, when it leaves the quotes around it whole; `value` is what an input is, None for an output."""
+        """Return the text if it does not break the quotes around it; `value` is an input's, None for an output."""
         unsafe = _UNSAFE_WITHIN.get(self.quote or "", "")
         found = next((character for character in text if character in unsafe), None)
         if found is None:
             return text
         if value is None:
-            mend = "put the run in another folder with --run-dir DIR"
+            fix = "put the run in another folder with --run-dir DIR"
         elif isinstance(value, Path):
-            mend = "give a path without it: rename the folder, or put the run elsewhere if another job writes it"
+            fix = "give a path without it: rename the folder, or put the run elsewhere if another job writes the path"
         else:
-            mend = "give a value without it"
+            fix = "give a value without it"
         raise error_at(
             self.component.command.span,
-            f"{binding.path[0][:-1]} {'.'.join(binding.path[1:])!r} of {self.component.name} holds {found} and stands "
-            f"within {self.quote} in the command, which it would break: {text}",
-            mend,
+            f"{binding.path[0][:-1]} {'.'.join(binding.path[1:])!r} of {self.component.name} contains {found}, which "
+            f"would break the {self.quote} around it in the command: {text}",
+            fix,
         )
 
     def _binding(self, binding: Binding) -> str:
@@ -83,16 +82,16 @@ class _Filler:
             return self._unbroken(str(self.outputs[name]), binding, None)
         if kind == "inputs" and name in self.component.inputs:
             raise error_at(
-                self.component.command.span, f"{binding.text}: optional input {name!r} is not given; put it in $[[ … ]]"
+                self.component.command.span, f"{binding.text}: optional input {name!r} has no value; put it in $[[ … ]]"
             )
         raise error_at(
             self.component.command.span,
-            f"{binding.text} in the command is neither an input nor an output of {self.component.name}",
+            f"{binding.text} in the command is not an input or output of {self.component.name}",
         )
 
 
 def _quote_after(text: str, quote: str | None) -> str | None:
-    """The quote that is open behind this part of a shell line, when `quote` is open before it."""
+    """Return the quote that is open after this part of a shell line, if `quote` is open before it."""
     is_escaped = False
     for character in text:
         if is_escaped:

@@ -1,8 +1,8 @@
-"""The environment variables that Azure ML gives a process of a job, given here in the same names and meanings.
+"""The environment variables that Azure ML sets for a process of a job, set here with the same names and meanings.
 
-Each variable is one line of a table: its name, when it is set, what it holds, and where that is known from.
-Everything of these names that the runner's own environment holds is taken away first, so that a job sees what it
-would see there and nothing of the shell, cluster or training it was started from.
+Each variable is one line of a table: its name, when it is set, its value, and the source of this knowledge. Variables
+of these names in the runner's own environment are removed first, so that a job sees what it would see on Azure ML and
+nothing of the shell, cluster or training that it was started from.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from trainyard.local.gpus import VISIBLE_DEVICES
+from trainyard.local.machine import VISIBLE_DEVICES
+from trainyard.local.tracking_store import RunIdentity
 from trainyard.spec.literals import ParameterValue
 
-When = Literal["every job", "pytorch", "several nodes", "GPUs shared out"]
+When = Literal["every job", "pytorch", "several nodes", "GPUs divided"]
 
 MASTER_ADDRESS = "127.0.0.1"
 _NO_SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"
@@ -26,18 +27,14 @@ _NO_SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"
 
 @dataclass(frozen=True)
 class ProcessContext:
-    """What one process of a job is: its run, its place among the ranks, its files.
+    """One process of a job: its run, its place among the ranks, its files.
 
-    `node_rank` counts nodes, `local_rank` processes on a node. `input_paths` and `output_paths` are of ports that
-    carry files, `parameters` are the literals. `attempt` counts from 1. `gpus` are the node's own, of which other nodes
-    or the processors have the rest when they are `gpus_are_shared_out`.
+    `node_rank` counts nodes, `local_rank` processes on a node. `input_paths` and `output_paths` belong to ports that
+    carry files, `parameters` are the literals. `attempt` counts from 1. `gpus` are the node's own; `gpus_are_divided`
+    says that they are not all of the machine's.
     """
 
-    run_id: str
-    root_run_id: str
-    experiment: str
-    experiment_id: str
-    tracking_uri: str
+    run: RunIdentity
     distribution: str | None
     nodes: int
     processes_per_node: int
@@ -48,7 +45,7 @@ class ProcessContext:
     data_folder: Path
     attempt: int = 1
     gpus: Sequence[str] = ()
-    gpus_are_shared_out: bool = False
+    gpus_are_divided: bool = False
     vm_size: str = "local"
     input_paths: Mapping[str, Path] = field(default_factory=dict)
     output_paths: Mapping[str, Path] = field(default_factory=dict)
@@ -56,22 +53,22 @@ class ProcessContext:
 
     @property
     def world_size(self) -> int:
-        """Processes over all nodes."""
+        """Processes on all nodes."""
         return self.nodes * self.processes_per_node
 
     @property
     def rank(self) -> int:
-        """The global rank: node by node."""
+        """The global rank, counted node by node."""
         return self.node_rank * self.processes_per_node + self.local_rank
 
     @property
     def process_name(self) -> str:
-        """`rank_N` where ranks know of each other, else `main`."""
+        """`rank_N` if the ranks know of each other, else `main`."""
         return f"rank_{self.rank}" if self.distribution is not None and self.world_size > 1 else "main"
 
     @property
     def compute_context(self) -> str:
-        """What is known of the machine, as JSON."""
+        """The machine, as JSON."""
         return json.dumps(
             {
                 "cluster_name": "local",
@@ -86,7 +83,7 @@ class ProcessContext:
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable of the contract, and where it is known from."""
+    """One variable of the contract, and the source of this knowledge."""
 
     name: str
     when: When
@@ -107,12 +104,12 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("NODE_RANK", "pytorch", lambda p: p.node_rank, _DISTRIBUTED_DOCS),
     Variable("RANK", "pytorch", lambda p: p.rank, _DISTRIBUTED_DOCS),
     Variable("LOCAL_RANK", "pytorch", lambda p: p.local_rank, _DISTRIBUTED_DOCS),
-    Variable("AZUREML_RUN_ID", "every job", lambda p: p.run_id, _OBSERVED),
-    Variable("AZUREML_ROOT_RUN_ID", "every job", lambda p: p.root_run_id, _OBSERVED),
+    Variable("AZUREML_RUN_ID", "every job", lambda p: p.run.run_id, _OBSERVED),
+    Variable("AZUREML_ROOT_RUN_ID", "every job", lambda p: p.run.root_run_id, _OBSERVED),
     Variable(
-        "AZUREML_EXPERIMENT_ID", "every job", lambda p: p.experiment_id, f"{_OBSERVED}; DeepSpeed comm.py in_aml()"
+        "AZUREML_EXPERIMENT_ID", "every job", lambda p: p.run.experiment_id, f"{_OBSERVED}; DeepSpeed comm.py in_aml()"
     ),
-    Variable("AZUREML_ARM_PROJECT_NAME", "every job", lambda p: p.experiment, _OBSERVED),
+    Variable("AZUREML_ARM_PROJECT_NAME", "every job", lambda p: p.run.experiment, _OBSERVED),
     Variable("AZUREML_ARM_SUBSCRIPTION", "every job", lambda p: _NO_SUBSCRIPTION, _OBSERVED),
     Variable("AZUREML_ARM_RESOURCEGROUP", "every job", lambda p: "local", _OBSERVED),
     Variable("AZUREML_ARM_WORKSPACE_NAME", "every job", lambda p: "local", _OBSERVED),
@@ -136,16 +133,16 @@ VARIABLES: tuple[Variable, ...] = (
         lambda p: ",".join([MASTER_ADDRESS] * p.nodes),
         f"{_OBSERVED} (AmlCompute)",
     ),
-    Variable("MLFLOW_TRACKING_URI", "every job", lambda p: p.tracking_uri, _MLFLOW),
+    Variable("MLFLOW_TRACKING_URI", "every job", lambda p: p.run.tracking_uri, _MLFLOW),
     Variable("MLFLOW_TRACKING_TOKEN", "every job", lambda p: "local", _MLFLOW),
-    Variable("MLFLOW_RUN_ID", "every job", lambda p: p.run_id, _MLFLOW),
-    Variable("MLFLOW_EXPERIMENT_ID", "every job", lambda p: p.experiment_id, _MLFLOW),
-    Variable("MLFLOW_EXPERIMENT_NAME", "every job", lambda p: p.experiment, _MLFLOW),
+    Variable("MLFLOW_RUN_ID", "every job", lambda p: p.run.run_id, _MLFLOW),
+    Variable("MLFLOW_EXPERIMENT_ID", "every job", lambda p: p.run.experiment_id, _MLFLOW),
+    Variable("MLFLOW_EXPERIMENT_NAME", "every job", lambda p: p.run.experiment, _MLFLOW),
     # MLflow 3 refuses its file store without it; the store is ours, so the permission is too.
     Variable("MLFLOW_ALLOW_FILE_STORE", "every job", lambda p: "true", _LOCAL),
-    # This machine plays several nodes, or has too few GPUs: a node sees its own only, which may be none.
-    Variable(VISIBLE_DEVICES, "GPUs shared out", lambda p: ",".join(p.gpus), _LOCAL),
-    # Without it a rank's last lines are lost when it is killed, and the live display has nothing to show.
+    # This machine acts as several nodes, or has too few GPUs: a node sees only its own, which may be none.
+    Variable(VISIBLE_DEVICES, "GPUs divided", lambda p: ",".join(p.gpus), _LOCAL),
+    # Without it a killed rank loses its last lines, and the live display has nothing to show.
     Variable("PYTHONUNBUFFERED", "every job", lambda p: "1", _LOCAL),
 )
 
@@ -154,7 +151,7 @@ INPUT_PREFIXES = ("AZURE_ML_INPUT_", "AZUREML_DATAREFERENCE_")
 OUTPUT_PREFIXES = ("AZURE_ML_OUTPUT_", "")
 PARAMETER_PREFIX = "AZUREML_PARAMETER_"
 
-# What other launchers and clusters leave in a shell, and would make a step believe that it is theirs.
+# Variables of other launchers and clusters, which would make a step believe that it was started by them.
 _FOREIGN_NAMES = frozenset(
     {"TF_CONFIG", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"}
 )
@@ -174,10 +171,10 @@ _FOREIGN_PREFIXES = (
 def process_environment(
     process: ProcessContext, own_variables: Mapping[str, str], inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    """The whole environment of one process.
+    """Return the whole environment of one process.
 
-    `inherited` is the runner's, of which only what is no part of any contract remains, with the bin folder of the
-    running Python first on PATH; `own_variables` are the job's, and win.
+    `inherited` is the runner's environment; variables of any launcher's contract are removed from it, and the bin
+    folder of the running Python is put first on PATH. `own_variables` are the job's, and take precedence.
     """
     environment = {name: value for name, value in inherited.items() if not is_foreign(name)}
     environment["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), inherited.get("PATH", os.defpath)])
@@ -185,12 +182,12 @@ def process_environment(
 
 
 def contract_variables(process: ProcessContext) -> dict[str, str]:
-    """What the contract gives this process: the table's variables, and those of its ports."""
+    """Return the variables of the contract for this process: those of the table, and those of its ports."""
     holds: dict[When, bool] = {
         "every job": True,
         "pytorch": process.distribution == "pytorch",
         "several nodes": process.nodes > 1,
-        "GPUs shared out": process.gpus_are_shared_out,
+        "GPUs divided": process.gpus_are_divided,
     }
     variables = {variable.name: str(variable.value(process)) for variable in VARIABLES if holds[variable.when]}
     for name, path in process.input_paths.items():
@@ -203,7 +200,7 @@ def contract_variables(process: ProcessContext) -> dict[str, str]:
 
 
 def is_foreign(name: str) -> bool:
-    """Whether an inherited variable is of some launcher's contract, and must not reach a job."""
+    """Return whether an inherited variable belongs to some launcher's contract, and must not reach a job."""
     return name in _OWN_NAMES or name in _FOREIGN_NAMES or name.startswith(_FOREIGN_PREFIXES)
 
 

@@ -1,4 +1,4 @@
-"""Digests of files and folders by content, remembered by size and times so that large data is read once."""
+"""Digests of files and folders by content, remembered by size and times so that large data is read only once."""
 
 from __future__ import annotations
 
@@ -6,27 +6,26 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from trainyard.local.errors import RunError
-from trainyard.local.records import write_json
-from trainyard.local.walking import files_beneath
+from trainyard.foundation.atomic_files import write_atomically
+from trainyard.local.errors import RunError, cannot_write
 
 _CHUNK_BYTES = 1 << 20
-# A file written within this time could be written again without its times changing, so its digest is not remembered.
+# A file this new could be written again without its times changing, so its digest is not remembered.
 _SETTLED_SECONDS = 2.0
-# Smaller files are read faster than they are looked up and kept.
+# Smaller files are read faster than looked up.
 _REMEMBERED_BYTES = 1 << 16
 
 
 def digest_of(*parts: object) -> str:
-    """One SHA-256 over JSON-representable parts, as hexadecimal text."""
+    """Return one SHA-256 of all parts, which JSON must be able to represent, in hexadecimal."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 class ContentDigests:
-    """Content digests of files; what was read is kept in `index_file` under inode, size and times."""
+    """Content digests of files, kept in `index_file` by inode, size and times."""
 
     def __init__(self, index_file: Path) -> None:
         self._index_file = index_file
@@ -34,17 +33,17 @@ class ContentDigests:
         self._changed = False
 
     def of_path(self, path: Path) -> str:
-        """The digest of a file, or of a folder's files with their relative names."""
+        """Return the digest of a file, or of a folder's files with their relative names."""
         if path.is_file():
             return self.of_file(path)
         return self.of_files(files_beneath(path))
 
     def of_files(self, files: Iterable[tuple[Path, str]]) -> str:
-        """The digest of files under the names given beside them, whether executable included."""
+        """Return the digest of files with the names given beside them, including whether each is executable."""
         return digest_of(*sorted((name, os.access(file, os.X_OK), self.of_file(file)) for file, name in files))
 
     def of_file(self, file: Path) -> str:
-        """The SHA-256 of a file's content."""
+        """Return the SHA-256 of a file's content."""
         status = file.stat()
         if status.st_size < _REMEMBERED_BYTES:
             return hashlib.sha256(file.read_bytes()).hexdigest()
@@ -59,7 +58,7 @@ class ContentDigests:
         return remembered[key]
 
     def save(self) -> None:
-        """Keep what was read for the next run."""
+        """Keep the digests for the next run. Raise `RunError` when they cannot be written."""
         if self._changed and self._remembered is not None:
             write_json(self._index_file, self._remembered)
             self._changed = False
@@ -82,3 +81,35 @@ def _read_digest(file: Path) -> str:
     except OSError as error:
         raise RunError(f"{file}: cannot be read ({error.strerror})") from error
     return digest.hexdigest()
+
+
+def write_json(file: Path, document: object) -> None:
+    """Replace a JSON file atomically. Raise `RunError` when the system refuses."""
+    try:
+        write_atomically(file, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise cannot_write(file, error) from error
+
+
+def files_beneath(folder: Path, enters: Callable[[str], bool] = lambda _: True) -> Iterator[tuple[Path, str]]:
+    """Yield every file beneath a folder with its relative name, in a stable order.
+
+    `enters` decides by a subfolder's relative name whether to look into it. Links are followed, except to a folder that
+    they lie in or to nothing.
+    """
+    yield from _walk(folder, "", (os.path.realpath(folder),), enters)
+
+
+def _walk(
+    folder: Path, prefix: str, above: tuple[str, ...], enters: Callable[[str], bool]
+) -> Iterator[tuple[Path, str]]:
+    with os.scandir(folder) as entries:
+        ordered = sorted(entries, key=lambda entry: entry.name)
+    for entry in ordered:
+        name = prefix + entry.name
+        if entry.is_file():
+            yield Path(entry.path), name
+        elif entry.is_dir() and enters(name):
+            place = os.path.realpath(entry.path) if entry.is_symlink() else os.path.join(above[-1], entry.name)
+            if place not in above:
+                yield from _walk(Path(entry.path), name + "/", (*above, place), enters)

@@ -1,4 +1,4 @@
-"""What a person sees while a pipeline runs: a live table on a terminal, plain lines elsewhere, or nothing."""
+"""What users see while a pipeline runs: a live table on a terminal, plain lines elsewhere, or only failures."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from trainyard.foundation.run_record import NOTHING_CHANGED, JobRecord, RunRecord
 from trainyard.local.logs import last_lines
-from trainyard.local.records import NOTHING_CHANGED, JobRecord, RunRecord
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,10 +30,9 @@ _COLOURS = {
 
 
 class Display:
-    """Shows a run's progress on a stream (standard error unless told otherwise).
+    """Shows a run's progress on a stream, by default standard error.
 
-    `live` is a table that is redrawn, for terminals; without it each change of a job is one line. `quiet` shows
-    failures only.
+    `live` redraws a table, for terminals; otherwise each change of a job is one line. `quiet` shows only failures.
     """
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None, live: bool | None = None) -> None:
@@ -45,7 +44,7 @@ class Display:
         self._live: Live | None = None
 
     def run_started(self, record: RunRecord) -> None:
-        """A run begins."""
+        """Show that a run begins."""
         self._record = record
         if self._is_live:
             from rich.live import Live  # rich takes 0.1 s, and only terminals need it
@@ -59,7 +58,7 @@ class Display:
             self.note(note)
 
     def job_changed(self, record: RunRecord, name: str) -> None:
-        """A job has come into another state."""
+        """Show a job's new state."""
         job = record.jobs[name]
         if self._live is None:
             self._line(f"{name} {_state_in_words(job)}")
@@ -67,11 +66,11 @@ class Display:
             self._show_failure(record, name, job)
 
     def note(self, text: str) -> None:
-        """Something worth knowing."""
+        """Show a note."""
         self._line(text)
 
     def run_ended(self, record: RunRecord) -> None:
-        """The run is over; on a terminal the table stays as it is."""
+        """Show how the run ended; on a terminal the table stays."""
         self.close()
         if record.status == "completed":
             self._line(f"run {record.name} completed in {_duration(record.duration_s)}")
@@ -80,13 +79,13 @@ class Display:
             self._print(f"{_clock()} run {record.name} {record.status} after {_duration(record.duration_s)}{why}")
 
     def close(self) -> None:
-        """Leave the terminal in order; safe to call twice."""
+        """Stop redrawing; safe to call twice."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
     def _show_failure(self, record: RunRecord, name: str, job: JobRecord) -> None:
-        """The failed rank's last lines, and where the rest is; also when quiet."""
+        """Show the failed rank's last lines, and where its log is; also when quiet."""
         lines = [f"{name} failed: {job.reason}"]
         lines += [f"  | {line}" for line in job.error_lines or []]
         if job.logs and job.failed_rank is not None:
@@ -99,7 +98,7 @@ class Display:
 
     def _print(self, text: str) -> None:
         if self._live is not None:
-            # A path that is cut at the terminal's edge cannot be copied, so the terminal itself wraps.
+            # A path cut at the terminal's edge could not be copied, so the terminal wraps it.
             self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             print(text, file=self._stream, flush=True)
@@ -116,10 +115,10 @@ def _table(record: RunRecord) -> Table:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, expand=True)
-    # The least widths keep columns in place while states and times change.
+    # Minimum widths keep columns in place while states and times change.
     for heading, least_width in (("job", 3), ("state", 9), ("processes", 9), ("time", 8)):
         table.add_column(heading, no_wrap=True, min_width=least_width)
-    # Only a column with a ratio gives way; without one a long line would take the others' width.
+    # Only a column with a ratio shrinks; without one a long line would take the others' width.
     table.add_column("last line", no_wrap=True, overflow="ellipsis", ratio=1)
     for name, job in record.jobs.items():
         state = job.status if not _is_from_another_run(job) else "reused" if job.reuse == NOTHING_CHANGED else "taken"

@@ -1,12 +1,14 @@
-"""What can go wrong with a local run that is nobody's YAML: used wrongly (exit code 2), or not possible here (1)."""
+"""Errors of a local run that are not in its YAML: wrong usage (exit code 2), or not possible on this machine (1)."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from trainyard.errors import UsageError, UserError
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.set_arguments import COMMAND_LINE
 
-__all__ = ["RunError", "UsageError", "error_at"]
+__all__ = ["RunError", "UsageError", "cannot_write", "error_at"]
 
 _RULE = "local-run"
 """The rule that diagnostics of this package carry."""
@@ -14,6 +16,14 @@ _RULE = "local-run"
 
 class RunError(UserError):
     """A run that this machine does not allow: a full disk, a folder that cannot be written."""
+
+
+def cannot_write(path: Path, error: OSError) -> RunError:
+    """Return the error for a path that cannot be written, with the reason and what to do."""
+    return RunError(
+        f"{path}: cannot be written ({error.strerror or error}); free some space or make it writable, "
+        "or put runs elsewhere with --run-dir DIR"
+    )
 
 
 def error_at(span: Span, message: str, hint: str = "") -> SpecError | UsageError:

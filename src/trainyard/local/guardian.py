@@ -1,9 +1,9 @@
-"""Ends what a run has started, also when nobody else can: this file is a script of its own that outlives its runner.
+"""Ends the processes of a run even if its runner is killed: this file is also a script, which outlives the runner.
 
-`python guardian.py PREFIX` reads its standard input. The runner holds the other end of that pipe and writes a line
-when it ends in order. A runner that is killed writes nothing, the pipe closes, and the guardian then kills every
-process whose working folder, as its environment says, lies beneath PREFIX: the ranks, and whatever they started.
-Only the standard library is imported, for a quick start.
+`python guardian.py PREFIX` reads its standard input. The runner holds the other end of that pipe and writes a line when
+it ends normally. If the runner is killed, the pipe closes without a line, and the guardian kills every process whose
+working folder, according to its environment, lies beneath PREFIX: the ranks, and whatever they started. Only the
+standard library is imported, for a quick start.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _PAUSE_SECONDS = 0.05
 
 
 def processes_beneath(folder: Path) -> list[int]:
-    """The ids of living processes that were given a working folder beneath `folder`, whoever started them.
+    """Return the ids of running processes with a working folder beneath `folder`, whoever started them.
 
-    Linux only: elsewhere there is no /proc to look into, the list is empty, and process groups must do.
+    On Linux only: without /proc the list is empty, and only process groups are ended.
     """
     mark = f"{_MARK}={folder}{os.sep}".encode()
     found = []
@@ -33,16 +33,16 @@ def processes_beneath(folder: Path) -> list[int]:
         try:
             variables = (entry / "environ").read_bytes().split(b"\0")
         except OSError:
-            continue  # it ended meanwhile, or is another user's
+            continue  # it has ended, or belongs to another user
         if any(variable.startswith(mark) for variable in variables):
             found.append(int(entry.name))
     return found
 
 
 def kill_beneath(folder: Path) -> int:
-    """Kill them all; looks again until none is left, for a process may start another while it is looked for.
+    """Kill all of them, and return how many.
 
-    Gives how many were killed.
+    The search is repeated until none is left, because a process may start another one meanwhile.
     """
     killed: set[int] = set()
     for _ in range(_ROUNDS):
@@ -57,7 +57,7 @@ def kill_beneath(folder: Path) -> int:
 
 
 def start_guardian(folder: Path) -> subprocess.Popen[bytes]:
-    """Start a guardian over a folder of jobs; it lives until `dismiss`, or until the caller dies."""
+    """Start a guardian for a run's folder; it runs until `dismiss`, or until the caller dies."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", __file__, str(folder)],
         stdin=subprocess.PIPE,
@@ -68,7 +68,7 @@ def start_guardian(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def dismiss(guardian: subprocess.Popen[bytes]) -> None:
-    """Tell a guardian that the run ended in order, and wait for it to leave."""
+    """Tell a guardian that the run ended normally, and wait for it to end."""
     try:
         guardian.communicate(b"done\n", timeout=5)
     except (OSError, subprocess.TimeoutExpired):
@@ -82,7 +82,7 @@ def _signal(pid: int, number: int) -> None:
 
 
 def main() -> None:
-    """Wait for the runner's line; without one, end what it left behind."""
+    """Wait for the runner's line; without one, kill what the runner left running."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     if not sys.stdin.buffer.read():

@@ -1,4 +1,4 @@
-"""One job of a run, in a thread of its own: reused from an earlier run, or launched. Posts what happens."""
+"""One job of a run, in its own thread: reused from an earlier run, or launched. Posts an event for each change."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.local.cache import EarlierResult, JobKey, StepCache, bring, job_key
+from trainyard.local.cache import EarlierResult, JobKey, StepCache, job_key, link_result
+from trainyard.local.cancellation import Cancellation
 from trainyard.local.digests import ContentDigests
 from trainyard.local.errors import RunError
-from trainyard.local.interruption import StopRequest
 from trainyard.local.launcher import Attempt, AttemptEnd, launch, make_folders
 from trainyard.local.resolution import LocalPath, ResolvedJob
 from trainyard.local.snapshot import Snapshot
-from trainyard.local.tracking_store import EndStatus, TrackingStore, job_run_id
+from trainyard.local.tracking_store import EndStatus, RunIdentity, TrackingStore
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.literals import ParameterValue
 from trainyard.spec.resolution import JobOutput
@@ -21,31 +21,29 @@ from trainyard.spec.resolution import JobOutput
 
 @dataclass(frozen=True)
 class RunContext:
-    """What all jobs of a run share: `id` is that of the run's record, `folder` the run's, absolute."""
+    """What all jobs of a run share; `folder` is the run's absolute path."""
 
     name: str
-    id: str
+    identity: RunIdentity
     folder: Path
     pipeline: str
-    experiment: str
-    experiment_id: str
     store: TrackingStore
     cache: StepCache
     digests: ContentDigests
-    stop: StopRequest
+    cancellation: Cancellation
     grace_seconds: float
     use_cache: bool
     force_rerun: bool
     named_job: str | None
 
     def job_folder(self, job: str) -> Path:
-        """Where a job's files lie."""
+        """Return the folder of a job's files."""
         return self.folder / "jobs" / job
 
 
 @dataclass(frozen=True)
 class Reused:
-    """The job's outputs were brought from an earlier run."""
+    """The job's outputs were taken from an earlier run."""
 
     job: str
     earlier: EarlierResult
@@ -74,7 +72,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Broken:
-    """The job could not be started; or, with `error`, the runner itself has a bug."""
+    """The job could not be started; `error` is set if the runner itself has a bug."""
 
     job: str
     reason: str
@@ -92,21 +90,21 @@ def work(
     earlier_keys: Collection[str | None],
     post: Callable[[Event], None],
 ) -> None:
-    """Bring the job to its end, posting each event; the last one is Reused, Ended or Broken.
+    """Run the job to its end and post each event; the last one is Reused, Ended or Broken.
 
-    `earlier_keys` are the cache keys of the job's earlier attempts in this run, one for each.
+    `earlier_keys` are the cache keys of the job's earlier attempts in this run, one each.
     """
     try:
         key = job_key(job, snapshot, identities, context.digests)
         attempt = _attempt(context, job, snapshot, len(earlier_keys) + 1)
         earlier, why = _earlier_result(context, job, key, attempt.number)
         if earlier is not None:
-            bring(earlier, context.job_folder(job.name))
+            link_result(earlier, context.job_folder(job.name))
             context.cache.remember_result(key, earlier.identity, context.folder, context.name, job.name)
             post(Reused(job.name, earlier, key, attempt.command))
             return
-        identity = identity_of(job, key, context.id, earlier_keys)
-        # Before the start is told: telling it writes the record, which must not meet a disk that the copy is filling.
+        identity = identity_of(job, key, context.identity.run_id, earlier_keys)
+        # Before the event, which writes the record: that must not meet a disk that the copy is filling.
         make_folders(attempt)
         post(Started(job.name, attempt, key, identity, why))
         end = _run(context, attempt)
@@ -120,18 +118,18 @@ def work(
 
 
 def identity_of(job: ResolvedJob, key: JobKey, run_id: str, earlier_keys: Collection[str | None]) -> str:
-    """What the job's output is known by: the key alone when it tells all that the output comes from, else the run too.
+    """Return what identifies the job's output: the key alone if the output follows from it, else the run as well.
 
-    It does not for a job that is not deterministic, nor for one that continues on what it wrote under another key.
+    It does not follow from the key if the job is not deterministic, or continues from what it wrote under another key.
     """
-    tells_all = job.component.is_deterministic and all(earlier == key.key for earlier in earlier_keys)
-    return key.key if tells_all else f"{key.key}@{run_id}"
+    follows_from_key = job.component.is_deterministic and all(earlier == key.key for earlier in earlier_keys)
+    return key.key if follows_from_key else f"{key.key}@{run_id}"
 
 
 def _earlier_result(
     context: RunContext, job: ResolvedJob, key: JobKey, attempt_number: int
 ) -> tuple[EarlierResult | None, str | None]:
-    """A result to reuse, or why there is none."""
+    """Return a result to reuse, or why there is none."""
     last_file_name = f"{context.pipeline}.{job.name}"
     rules = (
         (attempt_number > 1, "it is restarted"),
@@ -142,22 +140,22 @@ def _earlier_result(
     )
     why = next((reason for holds, reason in rules if holds), None)
     if why is None:
-        earlier, trouble = context.cache.find(key, context.folder)
+        earlier, problem = context.cache.find(key, context.folder)
         if earlier is not None:
             return earlier, None
-        why = trouble or context.cache.why_new(last_file_name, key)
+        why = problem or context.cache.why_new(last_file_name, key)
     context.cache.remember_start(last_file_name, key, context.name)
     return None, why
 
 
 def _run(context: RunContext, attempt: Attempt) -> AttemptEnd:
     status: EndStatus = "FAILED"
-    context.store.start_run(context.experiment_id, attempt.run_id, attempt.job.name, context.id)
+    context.store.start_run(attempt.run, attempt.job.name)
     try:
-        end = launch(attempt, context.stop)
-        status = "KILLED" if end.processes.was_stopped else "FINISHED" if end.reason is None else "FAILED"
+        end = launch(attempt, context.cancellation)
+        status = "KILLED" if end.processes.was_canceled else "FINISHED" if end.reason is None else "FAILED"
     finally:
-        context.store.end_run(context.experiment_id, attempt.run_id, status)
+        context.store.end_run(attempt.run, status)
     return end
 
 
@@ -167,11 +165,7 @@ def _attempt(context: RunContext, job: ResolvedJob, snapshot: Snapshot, number: 
         job_folder=context.job_folder(job.name),
         snapshot=snapshot,
         inputs=_inputs(context, job),
-        run_id=job_run_id(context.id, job.name),
-        root_run_id=context.id,
-        experiment=context.experiment,
-        experiment_id=context.experiment_id,
-        tracking_uri=context.store.uri,
+        run=context.identity.of_job(job.name),
         number=number,
         grace_seconds=context.grace_seconds,
     )

@@ -1,4 +1,4 @@
-"""One attempt of a job: its folders, its processes with their environments, and what came of it."""
+"""One attempt of a job: its folders, its processes with their environments, and how it ended."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard.local.cancellation import Cancellation
 from trainyard.local.command import fill_command
 from trainyard.local.contract import ProcessContext, process_environment
-from trainyard.local.errors import RunError
-from trainyard.local.gpus import available_gpus, gpus_of_node
-from trainyard.local.interruption import StopRequest
+from trainyard.local.errors import RunError, cannot_write
 from trainyard.local.logs import last_lines, log_name
-from trainyard.local.ports import AZURE_ML_MASTER_PORT, reserved_port
+from trainyard.local.machine import AZURE_ML_MASTER_PORT, available_gpus, gpus_of_node, reserved_port
 from trainyard.local.processes import ProcessesEnded, ProcessStart, run_processes
-from trainyard.local.records import cannot_write
 from trainyard.local.resolution import ResolvedJob
 from trainyard.local.snapshot import Snapshot
+from trainyard.local.tracking_store import RunIdentity
 from trainyard.spec.literals import ParameterValue
 
 _ERROR_LINES = 15
@@ -28,23 +27,19 @@ _ERROR_LINES = 15
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of a job within a run. `inputs` are literals, or paths where the input carries files."""
+    """One start of a job within a run. `inputs` are literals, or paths if the input carries files."""
 
     job: ResolvedJob
     job_folder: Path
     snapshot: Snapshot
     inputs: Mapping[str, ParameterValue | Path]
-    run_id: str
-    root_run_id: str
-    experiment: str
-    experiment_id: str
-    tracking_uri: str
+    run: RunIdentity
     number: int
     grace_seconds: float
 
     @property
     def input_paths(self) -> dict[str, Path]:
-        """Where the job finds its data: within its own data folder, as `INPUT_<name>`."""
+        """The paths that the job reads: `INPUT_<name>` within its own data folder."""
         return {
             name: _place_of_input(self.job_folder / "data", name, path)
             for name, path in self.inputs.items()
@@ -53,17 +48,17 @@ class Attempt:
 
     @property
     def output_paths(self) -> dict[str, Path]:
-        """Where the job writes: `outputs/<port>`, a file's path for ports that are one file."""
+        """The paths that the job writes: `outputs/<port>`, a file for ports that carry a single file."""
         return {name: self.job_folder / "outputs" / name for name in self.job.component.outputs}
 
     @property
     def parameters(self) -> dict[str, ParameterValue]:
-        """The literals."""
+        """The inputs that are literals."""
         return {name: value for name, value in self.inputs.items() if not isinstance(value, Path)}
 
     @property
     def command(self) -> str:
-        """The shell line, filled in. Raises `SpecError` for what it cannot be filled with."""
+        """The shell line, filled in. Raises `SpecError` for a value that would break it."""
         return fill_command(self.job.component, {**self.parameters, **self.input_paths}, self.output_paths)
 
     @property
@@ -75,42 +70,42 @@ class Attempt:
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """What came of an attempt; `reason` is None when all is well."""
+    """How an attempt ended; `reason` is None when it completed."""
 
     processes: ProcessesEnded
     reason: str | None = None
     error_lines: list[str] | None = None
 
 
-def launch(attempt: Attempt, stop: StopRequest) -> AttemptEnd:
-    """Run the attempt to its end, in the folders that `make_folders` made. Raises `RunError` when it cannot start."""
+def launch(attempt: Attempt, cancellation: Cancellation) -> AttemptEnd:
+    """Run the attempt to its end, in folders made by `make_folders`. Raise `RunError` when it cannot start."""
     try:
         with reserved_port() if attempt.job.distribution == "pytorch" else nullcontext(AZURE_ML_MASTER_PORT) as port:
             processes = run_processes(
                 [_process(attempt, rank, port) for rank in range(attempt.job.processes)],
-                stop,
+                cancellation,
                 grace_seconds=attempt.grace_seconds,
                 beneath=attempt.job_folder,
             )
     except OSError as error:
         raise RunError(f"{attempt.job.name}: its processes cannot be started: {error.strerror or error}") from error
-    if processes.was_stopped:
-        return AttemptEnd(processes, stop.reason)
+    if processes.was_canceled:
+        return AttemptEnd(processes, cancellation.reason)
     rank = processes.failed_rank
     if rank is not None:
         reason = _explain(attempt, rank, processes.exit_codes[rank])
         return AttemptEnd(processes, reason, last_lines(attempt.logs[rank], _ERROR_LINES))
     missing = [name for name, path in attempt.output_paths.items() if _is_file(attempt, name) and not path.is_file()]
     if missing:
-        return AttemptEnd(processes, f"it ended well, but did not write its output {', '.join(missing)}")
+        return AttemptEnd(processes, f"it exited with 0, but did not write its output {', '.join(missing)}")
     return AttemptEnd(processes)
 
 
 def make_folders(attempt: Attempt) -> None:
-    """The attempt's folders, with its snapshot in them. Raises `RunError` when they cannot be written."""
+    """Make the attempt's folders, and put its snapshot in them. Raise `RunError` when they cannot be written."""
     folder = attempt.job_folder
     if attempt.number == 1:
-        # A runner that was killed while it brought an earlier result leaves hard links, not to be written through.
+        # A runner that was killed while it linked an earlier result leaves hard links, which must not be written to.
         shutil.rmtree(folder, ignore_errors=True)
     try:
         for part in ("data", "nodes"):
@@ -131,7 +126,7 @@ def make_folders(attempt: Attempt) -> None:
 
 
 def _place_of_input(data_folder: Path, name: str, path: Path) -> Path:
-    """A folder is `INPUT_<name>`; a file keeps its own name within it, for the sake of its extension."""
+    """Return `INPUT_<name>`, or for a file its own name within that folder, which keeps its extension."""
     place = data_folder / f"INPUT_{name}"
     return place / path.name if path.is_file() else place
 
@@ -151,11 +146,7 @@ def _process(attempt: Attempt, rank: int, port: int) -> ProcessStart:
     all_gpus = available_gpus(os.environ)
     gpus = gpus_of_node(all_gpus, node, nodes=job.nodes, processes_per_node=job.processes_per_node)
     context = ProcessContext(
-        run_id=attempt.run_id,
-        root_run_id=attempt.root_run_id,
-        experiment=attempt.experiment,
-        experiment_id=attempt.experiment_id,
-        tracking_uri=attempt.tracking_uri,
+        run=attempt.run,
         distribution=job.distribution,
         nodes=job.nodes,
         processes_per_node=job.processes_per_node,
@@ -166,7 +157,7 @@ def _process(attempt: Attempt, rank: int, port: int) -> ProcessStart:
         data_folder=attempt.job_folder / "data",
         attempt=attempt.number,
         gpus=gpus,
-        gpus_are_shared_out=gpus != all_gpus,
+        gpus_are_divided=gpus != all_gpus,
         vm_size=str(resources.instance_type.data) if resources and resources.instance_type else "local",
         input_paths=attempt.input_paths,
         output_paths=attempt.output_paths,

@@ -1,4 +1,4 @@
-"""Where processes' logs lie, and their last lines."""
+"""The names of processes' logs, and their last lines."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _NOT_TEXT = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f
 
 
 def log_name(rank: int, processes: int) -> str:
-    """Azure ML's names: std_log.txt for one process, else std_log_process_<rank>.txt, padded by the process count."""
+    """Return Azure ML's name: std_log.txt for one process, else std_log_process_<rank>.txt, padded to equal length."""
     if processes == 1:
         return "std_log.txt"
     return f"std_log_process_{rank:0{len(str(processes))}d}.txt"
 
 
 def last_lines(log: Path, count: int) -> list[str]:
-    """The last lines that are not blank, as plain text; of a progress bar what it showed last."""
+    """Return the last lines that are not blank, as plain text; of a progress bar, its last state."""
     try:
         with log.open("rb") as stream:
             size = stream.seek(0, os.SEEK_END)

@@ -17,17 +17,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainyard.local.cancellation import Cancellation
 from trainyard.local.guardian import kill_beneath, processes_beneath
-from trainyard.local.interruption import StopRequest
 
 _POLL_SECONDS = 0.1
-# Exits this close together are told apart by who wrote to a log last: the culprit speaks first, its victims after it.
+# Of exits this close together, the culprit's log has the earliest last line: its victims write theirs later.
 _SIMULTANEOUS_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
 class ProcessStart:
-    """One process to start: a shell line, its environment and folder, and the file that takes what it prints."""
+    """One process to start: a shell line, its environment and folder, and the file for its output."""
 
     rank: int
     command: str
@@ -38,11 +38,11 @@ class ProcessStart:
 
 @dataclass
 class ProcessesEnded:
-    """How an attempt ended. `failed_rank` is the first that failed by itself; `was_stopped` says that we ended it."""
+    """How an attempt ended. `failed_rank` is the first that failed by itself; `was_canceled` if the runner ended it."""
 
     exit_codes: dict[int, int] = field(default_factory=dict)
     failed_rank: int | None = None
-    was_stopped: bool = False
+    was_canceled: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class _Exit:
 
 
 def run_processes(
-    starts: Sequence[ProcessStart], stop: StopRequest, *, grace_seconds: float, beneath: Path
+    starts: Sequence[ProcessStart], cancellation: Cancellation, *, grace_seconds: float, beneath: Path
 ) -> ProcessesEnded:
-    """Run processes until all have ended; gives how.
+    """Run processes until all have ended; return how they ended.
 
-    When one fails, or a stop is requested, all others get SIGTERM, and after `grace_seconds` SIGKILL. Whatever they
-    have started (known by a working folder beneath `beneath`) is ended with them: nothing stays behind. Raises
+    When one fails, or the run is canceled, all others get SIGTERM, and after `grace_seconds` SIGKILL. Whatever they
+    started (recognized by a working folder beneath `beneath`) is ended with them, so nothing is left running. Raise
     `OSError` when a process cannot be started.
     """
     exits: queue.SimpleQueue[_Exit] = queue.SimpleQueue()
@@ -68,7 +68,7 @@ def run_processes(
             processes[start.rank] = process = _start(start)
             threading.Thread(target=_report_exit, args=(process, start.rank, exits), daemon=True).start()
         logs = {start.rank: start.log for start in starts}
-        return _watch(processes, logs, exits, stop, grace_seconds, beneath)
+        return _watch(processes, logs, exits, cancellation, grace_seconds, beneath)
     finally:
         _signal_groups(processes.values(), signal.SIGKILL)
         kill_beneath(beneath)
@@ -99,21 +99,21 @@ def _watch(
     processes: Mapping[int, subprocess.Popen[bytes]],
     logs: Mapping[int, Path],
     exits: queue.SimpleQueue[_Exit],
-    stop: StopRequest,
+    cancellation: Cancellation,
     grace_seconds: float,
     beneath: Path,
 ) -> ProcessesEnded:
     ended = ProcessesEnded()
     while len(ended.exit_codes) < len(processes):
         failures = [exit for exit in _collect(exits, ended, _POLL_SECONDS) if exit.code != 0]
-        if failures or stop.requested.is_set():
-            if stop.requested.is_set():
-                ended.was_stopped = True
+        if failures or cancellation.requested.is_set():
+            if cancellation.requested.is_set():
+                ended.was_canceled = True
             else:
                 failures += [exit for exit in _collect_for(exits, ended, _SIMULTANEOUS_SECONDS) if exit.code != 0]
                 ended.failed_rank = _first(failures, logs)
             remaining = {rank: process for rank, process in processes.items() if rank not in ended.exit_codes}
-            _end(remaining, exits, ended, stop, grace_seconds, beneath)
+            _end(remaining, exits, ended, cancellation, grace_seconds, beneath)
     return ended
 
 
@@ -127,20 +127,20 @@ def _end(
     remaining: Mapping[int, subprocess.Popen[bytes]],
     exits: queue.SimpleQueue[_Exit],
     ended: ProcessesEnded,
-    stop: StopRequest,
+    cancellation: Cancellation,
     grace_seconds: float,
     beneath: Path,
 ) -> None:
     _signal_groups(remaining.values(), signal.SIGTERM)
     deadline = time.monotonic() + grace_seconds
     while not remaining.keys() <= ended.exit_codes.keys() or _has_members(remaining.values(), beneath):
-        if time.monotonic() > deadline or stop.at_once.is_set():
+        if time.monotonic() > deadline or cancellation.at_once.is_set():
             _signal_groups(remaining.values(), signal.SIGKILL)
         _collect(exits, ended, _POLL_SECONDS)
 
 
 def _has_members(processes: Iterable[subprocess.Popen[bytes]], beneath: Path) -> bool:
-    """Whether anything of these groups lives: a shell may be gone while the Python it started saves its state."""
+    """Return whether any process of these groups is alive: a shell may end before the Python that it started."""
     groups = {process.pid for process in processes}
     for pid in processes_beneath(beneath):
         try:
@@ -152,7 +152,7 @@ def _has_members(processes: Iterable[subprocess.Popen[bytes]], beneath: Path) ->
 
 
 def _collect(exits: queue.SimpleQueue[_Exit], ended: ProcessesEnded, timeout_seconds: float) -> list[_Exit]:
-    """The exits that there are, waiting for one at most so long."""
+    """Return the exits so far, waiting at most so long for the first."""
     found = []
     try:
         found.append(exits.get(timeout=timeout_seconds))
@@ -176,5 +176,5 @@ def _signal_groups(processes: Iterable[subprocess.Popen[bytes]], number: int) ->
     for process in processes:
         try:
             os.killpg(process.pid, number)
-        except (ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
+        except (ProcessLookupError, PermissionError):  # macOS raises the latter for a group of zombies
             continue

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.local.errors import UsageError, error_at
-from trainyard.local.gpus import available_gpus
-from trainyard.local.processors import available_processors
+from trainyard.local.machine import available_gpus, available_processors
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Component, Pipeline, Resources

@@ -1,4 +1,4 @@
-"""Runs a pipeline on this machine: all of it is checked first, then its jobs are run in their order."""
+"""Runs a pipeline on this machine: checks all of it first, then runs its jobs in order."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainyard.foundation.run_record import RunRecord
 from trainyard.local.cache import StepCache
+from trainyard.local.cancellation import Cancellation
 from trainyard.local.command import fill_command
 from trainyard.local.digests import ContentDigests
 from trainyard.local.display import Display
 from trainyard.local.errors import UsageError
-from trainyard.local.interruption import StopRequest
 from trainyard.local.job_work import RunContext
-from trainyard.local.lending import Lent, find_lent
-from trainyard.local.new_records import new_record
 from trainyard.local.overrides import resolve_with, with_absolute_paths
-from trainyard.local.records import RunRecord, list_runs
+from trainyard.local.records import new_record
 from trainyard.local.resolution import LocalPath, ResolvedPipeline, Source, resolve
-from trainyard.local.run_folders import create_run_folder
+from trainyard.local.reuse import ReusedResult, find_reused
+from trainyard.local.run_store import create_run_folder, list_runs
 from trainyard.local.scheduler import Scheduler
 from trainyard.local.selection import Selection, select
 from trainyard.local.snapshot import Snapshot, snapshot_of
-from trainyard.local.tracking_store import TrackingStore, experiment_id_of
+from trainyard.local.tracking_store import TrackingStore
 from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Pipeline
 from trainyard.spec.resolution import JobOutput
@@ -31,7 +31,7 @@ from trainyard.spec.resolution import JobOutput
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How to run: what `trainyard run` takes. `grace_seconds` lie between SIGTERM and SIGKILL."""
+    """How to run: the options of `trainyard run`. `grace_seconds` is the time between SIGTERM and SIGKILL."""
 
     runs_folder: Path
     name: str | None = None
@@ -46,7 +46,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class _Checked:
-    """A pipeline of which everything that can be known before a process starts is known to be right."""
+    """A pipeline of which everything has been checked that can be checked before a process starts."""
 
     resolved: ResolvedPipeline
     selection: Selection
@@ -54,27 +54,27 @@ class _Checked:
 
 
 def run_pipeline(pipeline: Pipeline, options: RunOptions, display: Display) -> RunRecord:
-    """Run a pipeline to its end; gives its record, whose `status` says how it went.
+    """Run a pipeline to its end; return its record, whose `status` says how the run ended.
 
-    Raises `SpecError`, `UsageError` or `RunError` before anything has started when the pipeline, the command line or
-    this machine does not allow it, and `RunError` when the disk fails under the run. Ctrl-C and SIGTERM end all
-    processes and give a canceled run.
+    Raise `SpecError`, `UsageError` or `RunError` before anything has started when the pipeline, the command line or
+    this machine does not allow the run, and `RunError` when the disk fails during it. Ctrl-C and SIGTERM end all
+    processes and cancel the run.
     """
     checked = _check(pipeline, options, options.run_folder or options.runs_folder / (options.name or "run"))
-    lent = _lent(checked, checked.selection.lent, options)
+    reused = _reused(checked, checked.selection.reused, options)
     name, folder = create_run_folder(options.runs_folder, options.run_folder, options.name, pipeline.name)
     record = _record(name, folder, checked, options)
-    return _scheduler(record, checked, options, display).run(lent)
+    return _scheduler(record, checked, options, display).run(reused)
 
 
 def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, display: Display) -> RunRecord:
-    """Run what an ended run has not completed, in its own folder; completed jobs stay, others start again.
+    """Run the jobs that a run has not completed, in the run's own folder; completed jobs are kept.
 
-    A restarted job finds the outputs it wrote before, so a training continues from its checkpoints. `pipeline` is the
-    one that the record names, `options` says where runs lie; the rest comes from the record.
+    A restarted job finds the outputs that it wrote before, so a training continues from its checkpoints. `pipeline` is
+    the one that the record names, `options` says where runs lie; everything else comes from the record.
     """
     if record.status == "completed":
-        raise UsageError(f"run {record.name} is completed; there is nothing to resume")
+        raise UsageError(f"run {record.name} is already completed")
     options = dataclasses.replace(
         options,
         overrides=record.overrides,
@@ -84,20 +84,20 @@ def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, displ
     )
     checked = _check(pipeline, options, record.folder)
     if set(checked.resolved.jobs) != set(record.jobs):
-        raise UsageError(f"run {record.name} cannot be resumed: the jobs of {record.pipeline_file} are others now")
+        raise UsageError(f"run {record.name} cannot be resumed: {record.pipeline_file} has other jobs now")
     resumed = _record(record.name, record.folder.resolve(), checked, options)
     resumed.id, resumed.started = record.id, record.started
     for name, job in record.jobs.items():
         if job.status == "completed":
             resumed.jobs[name] = job
         resumed.jobs[name].attempts = job.attempts
-    not_brought_yet = {name for name in checked.selection.lent if record.jobs[name].status != "completed"}
-    lent = _lent(checked, not_brought_yet, options)
-    return _scheduler(resumed, checked, options, display, seconds_spent=record.duration_s or 0.0).run(lent)
+    not_linked_yet = {name for name in checked.selection.reused if record.jobs[name].status != "completed"}
+    reused = _reused(checked, not_linked_yet, options)
+    return _scheduler(resumed, checked, options, display, seconds_spent=record.duration_s or 0.0).run(reused)
 
 
 def _check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> _Checked:
-    """All that can be known before a process starts; `run_folder` is where the run will lie, but for its own name."""
+    """Check all that can be checked before a process starts; `run_folder` is that of the run, or a stand-in."""
     resolution = resolve_with(pipeline, options.overrides)
     selection = select(resolution.waits_for, only=options.only, from_job=options.from_job)
     resolved = resolve(pipeline, resolution, selected=selection.run, max_processes=options.max_processes)
@@ -129,9 +129,9 @@ def _record(name: str, folder: Path, checked: _Checked, options: RunOptions) -> 
     return record
 
 
-def _lent(checked: _Checked, jobs: Collection[str], options: RunOptions) -> dict[str, Lent]:
+def _reused(checked: _Checked, jobs: Collection[str], options: RunOptions) -> dict[str, ReusedResult]:
     runs = list_runs(options.runs_folder) if jobs else []
-    return find_lent(checked.resolved, jobs, runs, _digests(options))
+    return find_reused(checked.resolved, jobs, runs, _digests(options))
 
 
 def _digests(options: RunOptions) -> ContentDigests:
@@ -142,17 +142,16 @@ def _scheduler(
     record: RunRecord, checked: _Checked, options: RunOptions, display: Display, *, seconds_spent: float = 0.0
 ) -> Scheduler:
     state_folder = options.runs_folder.resolve().parent
+    store = TrackingStore(state_folder / "mlruns")
     context = RunContext(
         name=record.name,
-        id=record.id,
+        identity=store.identity(record.experiment, record.id),
         folder=record.folder,
         pipeline=record.pipeline,
-        experiment=record.experiment,
-        experiment_id=experiment_id_of(record.experiment),
-        store=TrackingStore(state_folder / "mlruns"),
+        store=store,
         cache=StepCache(state_folder / "cache"),
         digests=_digests(options),
-        stop=StopRequest(),
+        cancellation=Cancellation(),
         grace_seconds=options.grace_seconds,
         use_cache=options.use_cache,
         force_rerun=checked.resolved.pipeline.force_rerun,

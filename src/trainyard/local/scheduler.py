@@ -1,8 +1,8 @@
-"""Which job starts when, and what becomes of the others when one fails: the run's flow and its record.
+"""Which job starts when, and what happens to the others when one fails: the run's flow and its record.
 
-The main thread decides and writes the record; each job runs in a thread of its own and posts what happens. Jobs run
-beside each other as long as their processes together are no more than the processors (and at least two, so that
-independent jobs overlap anywhere); a job of more processes than that runs while nothing else does.
+The main thread decides and writes the record; each job runs in its own thread and posts events. Jobs run side by side
+as long as they have no more processes together than this machine has processors (at least two, so that independent jobs
+overlap anywhere); a job with more processes runs alone.
 """
 
 from __future__ import annotations
@@ -13,26 +13,18 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 
-from trainyard.local.cache import EarlierResult, bring
+from trainyard.foundation.run_record import NOTHING_CHANGED, AttemptRecord, JobRecord, RunRecord, Status
+from trainyard.local.cache import EarlierResult, link_result
+from trainyard.local.cancellation import canceled_by_signals
 from trainyard.local.display import Display
 from trainyard.local.errors import RunError
 from trainyard.local.guardian import dismiss, start_guardian
-from trainyard.local.interruption import signals_as_requests
 from trainyard.local.job_work import Broken, Ended, Event, Reused, RunContext, Started, work
-from trainyard.local.lending import Lent
 from trainyard.local.logs import log_name
-from trainyard.local.new_records import now
-from trainyard.local.processors import available_processors
-from trainyard.local.records import (
-    NOTHING_CHANGED,
-    AttemptRecord,
-    JobRecord,
-    RunRecord,
-    Status,
-    hold_lock,
-    write_record,
-)
+from trainyard.local.machine import available_processors
+from trainyard.local.records import hold_lock, now, write_record
 from trainyard.local.resolution import ResolvedJob, ResolvedPipeline
+from trainyard.local.reuse import ReusedResult
 from trainyard.local.selection import Selection
 from trainyard.local.snapshot import Snapshot
 from trainyard.local.tracking_store import EndStatus
@@ -42,7 +34,7 @@ _END_STATUSES: dict[Status, EndStatus] = {"completed": "FINISHED", "failed": "FA
 
 
 class Scheduler:
-    """One run under way. `seconds_spent` are those that the run took before it was resumed."""
+    """One run under way. `seconds_spent` is the time that the run took before it was resumed."""
 
     def __init__(
         self,
@@ -65,13 +57,17 @@ class Scheduler:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._threads: dict[str, threading.Thread] = {}
         self._start_moments: dict[str, float] = {}
-        self._begun = time.monotonic() - seconds_spent
+        self._started = time.monotonic() - seconds_spent
         self._process_limit = max(2, available_processors())
 
-    def run(self, lent: Mapping[str, Lent]) -> RunRecord:
-        """From the first job to the last. Raises `RunError` when the disk fails under the run."""
-        with hold_lock(self._record.folder), signals_as_requests(self._context.stop), self._nothing_left_behind():
-            self._begin(lent)
+    def run(self, reused: Mapping[str, ReusedResult]) -> RunRecord:
+        """Run all jobs and return the record. Raise `RunError` when the disk fails during the run."""
+        with (
+            hold_lock(self._record.folder),
+            canceled_by_signals(self._context.cancellation),
+            self._nothing_left_running(),
+        ):
+            self._begin(reused)
             while self._has_unfinished_jobs():
                 self._start_or_skip_waiting_jobs()
                 if self._threads:
@@ -79,27 +75,26 @@ class Scheduler:
             self._close()
         return self._record
 
-    def _begin(self, lent: Mapping[str, Lent]) -> None:
+    def _begin(self, reused: Mapping[str, ReusedResult]) -> None:
         self._record.status, self._record.reason = "running", None
         write_record(self._record)
-        self._context.store.create_experiment(self._record.experiment)
-        self._context.store.start_run(self._context.experiment_id, self._record.id, self._record.name, None)
+        self._context.store.start_run(self._context.identity, self._record.name)
         self._display.run_started(self._record)
-        for name, loan in lent.items():
-            bring(loan.earlier, self._context.job_folder(name))
-            self._describe_as_lent(self._record.jobs[name], loan.record)
-            self._take_over(name, loan.earlier, loan.why)
+        for name, result in reused.items():
+            link_result(result.earlier, self._context.job_folder(name))
+            self._describe_as_made(self._record.jobs[name], result.record)
+            self._take_over(name, result.earlier, result.why)
         for name in self._jobs:  # in their order
-            if name not in self._selection.run | self._selection.lent:
+            if name not in self._selection.run | self._selection.reused:
                 self._skip(name, "left out by --only or --from")
 
     @staticmethod
-    def _describe_as_lent(job: JobRecord, lender: JobRecord) -> None:
-        """The record says what made the outputs, which need not be what this run would have made them with."""
-        job.inputs, job.command = dict(lender.inputs), lender.command
-        job.nodes, job.processes_per_node = lender.nodes, lender.processes_per_node
-        job.distribution, job.environment = lender.distribution, lender.environment
-        job.cache_key, job.key_parts = lender.cache_key, dict(lender.key_parts)
+    def _describe_as_made(job: JobRecord, made: JobRecord) -> None:
+        """Record what the outputs were made with, which may differ from what this run would make them with."""
+        job.inputs, job.command = dict(made.inputs), made.command
+        job.nodes, job.processes_per_node = made.nodes, made.processes_per_node
+        job.distribution, job.environment = made.distribution, made.environment
+        job.cache_key, job.key_parts = made.cache_key, dict(made.key_parts)
 
     def _has_unfinished_jobs(self) -> bool:
         return bool(self._threads) or any(job.status == "waiting" for job in self._record.jobs.values())
@@ -115,8 +110,8 @@ class Scheduler:
                 self._start(job)
 
     def _reason_to_skip(self, job: ResolvedJob) -> str | None:
-        if self._context.stop.requested.is_set():
-            return self._context.stop.reason
+        if self._context.cancellation.requested.is_set():
+            return self._context.cancellation.reason
         for name in job.depends_on:
             if self._record.jobs[name].status in ("failed", "canceled", "skipped"):
                 return f"it reads from {name}, which has no result"
@@ -166,7 +161,7 @@ class Scheduler:
     def _on_ended(self, event: Ended) -> None:
         job, end = self._record.jobs[event.job], event.end
         job.reason, job.error_lines, job.failed_rank = end.reason, end.error_lines, end.processes.failed_rank
-        status: Status = "canceled" if end.processes.was_stopped else "completed" if end.reason is None else "failed"
+        status: Status = "canceled" if end.processes.was_canceled else "completed" if end.reason is None else "failed"
         job.attempts[-1].exit_codes = {str(rank): code for rank, code in sorted(end.processes.exit_codes.items())}
         self._finish(event.job, job, status)
 
@@ -183,7 +178,7 @@ class Scheduler:
         if job.attempts and job.attempts[-1].duration_s is None:
             job.attempts[-1].duration_s, job.attempts[-1].reason = job.duration_s, job.reason
         if status == "failed" and not self._continue_on_failure:
-            self._context.stop.request(f"job {name} failed")
+            self._context.cancellation.request(f"job {name} failed")
         self._keep(name)
 
     def _take_over(self, name: str, earlier: EarlierResult, why: str) -> None:
@@ -206,22 +201,22 @@ class Scheduler:
         record = self._record
         statuses = {job.status for job in record.jobs.values()}
         record.status = "failed" if "failed" in statuses else "completed"
-        if record.status != "failed" and self._context.stop.requested.is_set():
+        if record.status != "failed" and self._context.cancellation.requested.is_set():
             record.status = "canceled"
         failed = [name for name, job in record.jobs.items() if job.status == "failed"]
-        record.reason = f"{', '.join(failed)} failed" if failed else self._context.stop.reason
+        record.reason = f"{', '.join(failed)} failed" if failed else self._context.cancellation.reason
         record.outputs = {
             port: path for port, path in record.outputs.items() if record.jobs[path.split("/")[1]].status == "completed"
         }
         record.duration_s = self._duration_seconds()
-        self._context.store.end_run(self._context.experiment_id, record.id, _END_STATUSES[record.status])
+        self._context.store.end_run(self._context.identity, _END_STATUSES[record.status])
         self._context.digests.save()
         write_record(record)
         self._display.run_ended(record)
 
     @contextlib.contextmanager
-    def _nothing_left_behind(self) -> Iterator[None]:
-        """Whatever ends the runner, its jobs end first; should it be killed, a guardian sees to that."""
+    def _nothing_left_running(self) -> Iterator[None]:
+        """End all jobs before the runner ends, whatever ends it; if the runner is killed, a guardian ends them."""
         guardian = start_guardian(self._record.folder)
         try:
             yield
@@ -229,7 +224,7 @@ class Scheduler:
             self._end_all_jobs()
             self._record.end("failed", str(error))
             self._record.duration_s = self._duration_seconds()
-            with contextlib.suppress(RunError):  # what cannot be written now was said by the error that is on its way
+            with contextlib.suppress(RunError):  # the error being raised already reports what cannot be written
                 write_record(self._record)
             raise
         finally:
@@ -237,9 +232,9 @@ class Scheduler:
             dismiss(guardian)
 
     def _end_all_jobs(self) -> None:
-        self._context.stop.request("the runner cannot go on")
+        self._context.cancellation.request("the runner failed")
         for thread in self._threads.values():
             thread.join()
 
     def _duration_seconds(self) -> float:
-        return round(time.monotonic() - self._begun, 3)
+        return round(time.monotonic() - self._started, 3)

@@ -1,4 +1,4 @@
-"""`--only J` and `--from J`: which jobs are run, and which only lend the outputs of an earlier run."""
+"""`--only J` and `--from J`: which jobs are run, and of which others an earlier run's outputs are reused."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from trainyard.local.errors import UsageError
 
 @dataclass(frozen=True)
 class Selection:
-    """`run` are the jobs to run, `lent` those whose earlier outputs they read, `named` the one that the user named."""
+    """`run` are the jobs to run, `reused` those whose earlier outputs they read, `named` the one the user named."""
 
     run: frozenset[str]
-    lent: frozenset[str]
+    reused: frozenset[str]
     named: str | None
 
 
@@ -33,8 +33,8 @@ def select(upstream: Mapping[str, frozenset[str]], *, only: str | None, from_job
         flag = "--only" if only is not None else "--from"
         raise UsageError(f"{flag} {named}: there is no such job. {did_you_mean(named, upstream)}")
     run = {named} if only is not None else _with_dependents(upstream, named)
-    lent = {name for job in run for name in upstream[job]} - run
-    return Selection(frozenset(run), frozenset(lent), named)
+    reused = {name for job in run for name in upstream[job]} - run
+    return Selection(frozenset(run), frozenset(reused), named)
 
 
 def _with_dependents(upstream: Mapping[str, frozenset[str]], job: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""The snapshot of a component's code: which files are in it, their digest, and the copy that a job runs in."""
+"""The snapshot of a component's code: its files, their digest, and the copy that a job runs in."""
 
 from __future__ import annotations
 
@@ -7,29 +7,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.local.digests import ContentDigests
-from trainyard.local.errors import error_at
-from trainyard.local.records import cannot_write
-from trainyard.local.walking import files_beneath
+from trainyard.local.digests import ContentDigests, files_beneath
+from trainyard.local.errors import cannot_write, error_at
 from trainyard.spec.ignore_files import ignore_rule
 from trainyard.spec.model import Component
 
-# Dropped whatever the ignore file says: the client's own rule, and the place of our own runs.
+# Dropped whatever the ignore file says: the client drops the first too, and our runs lie in the second.
 _ALWAYS_DROPPED = frozenset({"__pycache__", ".trainyard"})
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Files and the places they take in the job's working directory, sorted by place."""
+    """Files and their places in the job's working directory, sorted by place."""
 
     files: tuple[tuple[Path, str], ...]
 
     def digest(self, digests: ContentDigests) -> str:
-        """The digest of content and places."""
+        """Return the digest of the files' content and places."""
         return digests.of_files(self.files)
 
     def copy_to(self, folder: Path) -> None:
-        """Copy the files into a folder, which is made. Raises `RunError`, and leaves nothing, when that cannot be."""
+        """Copy the files into a new folder. Raise `RunError` if that fails, after removing the folder."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for file, place in self.files:
@@ -42,9 +40,9 @@ class Snapshot:
 
 
 def snapshot_of(component: Component) -> Snapshot:
-    """The files that Azure ML would upload for this component: its code and additional includes, less what is ignored.
+    """Return the files that Azure ML would upload for a component: code and additional includes, without ignored ones.
 
-    Raises `SpecError` when the code folder or an include is not there.
+    Raise `SpecError` when the code folder or an include is missing.
     """
     files: dict[str, Path] = {}
     if component.code is not None:

@@ -1,7 +1,7 @@
-"""The MLflow store that stands in for Azure ML's: experiments and runs exist before a job starts, as they do there.
+"""The local MLflow store in place of Azure ML's: experiments and runs exist before a job starts, as they do there.
 
-The files are those of MLflow's own file store; they are written here because importing MLflow takes half a second and
-the author's side does without it. A test holds them against the real client.
+The files are those of MLflow's file store. They are written here because importing MLflow takes half a second, and the
+author's side does not need it otherwise. A test checks them with the real client.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from trainyard.local.records import cannot_write
-from trainyard.local.whole_files import replace_text
+from trainyard.foundation.atomic_files import write_atomically
+from trainyard.local.errors import cannot_write
 
 # mlflow.entities.RunStatus
 _STATUS_CODES = {"RUNNING": 1, "FINISHED": 3, "FAILED": 4, "KILLED": 5}
@@ -27,14 +27,61 @@ _LOCAL_SOURCE = 4  # mlflow.entities.SourceType.LOCAL
 EndStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 
-def experiment_id_of(experiment: str) -> str:
-    """A GUID that is the same for the same experiment name, everywhere."""
-    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"trainyard:experiment:{experiment}"))
+@dataclass(frozen=True)
+class RunIdentity:
+    """How MLflow and the variables of the contract identify a run of a pipeline, or of one of its jobs."""
+
+    run_id: str
+    root_run_id: str
+    """The id of the pipeline's run: the same for all of its jobs."""
+
+    experiment: str
+    tracking_uri: str
+
+    @property
+    def experiment_id(self) -> str:
+        """A GUID that is the same for the same experiment name, everywhere."""
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"trainyard:experiment:{self.experiment}"))
+
+    def of_job(self, job: str) -> RunIdentity:
+        """Return the identity of a job's run within this run of a pipeline."""
+        return replace(self, run_id=f"{self.root_run_id}_{job}")
 
 
-def job_run_id(run_id: str, job: str) -> str:
-    """The id of a job's MLflow run, beneath that of the run it belongs to."""
-    return f"{run_id}_{job}"
+@dataclass(frozen=True)
+class TrackingStore:
+    """An MLflow file store in a folder. Its methods raise `RunError` when the disk refuses."""
+
+    folder: Path
+
+    def identity(self, experiment: str, run_id: str) -> RunIdentity:
+        """Return the identity of a pipeline's run in this store."""
+        return RunIdentity(run_id, run_id, experiment, tracking_uri=self.folder.resolve().as_uri())
+
+    def start_run(self, run: RunIdentity, name: str) -> None:
+        """Make the run, and its experiment if necessary; a run that exists (its job was resumed) runs again."""
+        with _writing(self.folder):
+            # The client makes these when they are missing, and two ranks that start together would both try.
+            (self.folder / ".trash").mkdir(parents=True, exist_ok=True)
+            _write_experiment(self.folder / "0", "Default")
+            _write_experiment(self.folder / run.experiment_id, run.experiment)
+            folder = self._folder_of(run)
+            if (folder / "meta.yaml").exists():
+                _set(folder, status=_STATUS_CODES["RUNNING"], end_time=None)
+            else:
+                _write_run(folder, name, run.root_run_id if run.run_id != run.root_run_id else None)
+
+    def end_run(self, run: RunIdentity, status: EndStatus) -> None:
+        """Record how a run ended."""
+        with _writing(self.folder):
+            _set(self._folder_of(run), status=_STATUS_CODES[status], end_time=_milliseconds())
+
+    def remove_run(self, run: RunIdentity) -> None:
+        """Remove a run; one that does not exist is not an error."""
+        shutil.rmtree(self._folder_of(run), ignore_errors=True)
+
+    def _folder_of(self, run: RunIdentity) -> Path:
+        return self.folder / run.experiment_id / run.run_id
 
 
 @contextmanager
@@ -43,47 +90,6 @@ def _writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise cannot_write(folder, error) from error
-
-
-@dataclass(frozen=True)
-class TrackingStore:
-    """A file store of MLflow in a folder."""
-
-    folder: Path
-
-    @property
-    def uri(self) -> str:
-        """What MLFLOW_TRACKING_URI says."""
-        return self.folder.resolve().as_uri()
-
-    def create_experiment(self, experiment: str) -> str:
-        """Make the experiment where it does not exist yet; gives its id. Raises `RunError`."""
-        experiment_id = experiment_id_of(experiment)
-        with _writing(self.folder):
-            # The client makes these when they are missing, and two ranks that start together would both try.
-            (self.folder / ".trash").mkdir(parents=True, exist_ok=True)
-            _write_experiment(self.folder / "0", "Default")
-            _write_experiment(self.folder / experiment_id, experiment)
-        return experiment_id
-
-    def start_run(self, experiment_id: str, run_id: str, run_name: str, parent_run_id: str | None) -> None:
-        """Make a run, or set an existing one running again (a resumed job logs on where it was). Raises `RunError`."""
-        folder = self.folder / experiment_id / run_id
-        with _writing(folder):
-            if (folder / "meta.yaml").exists():
-                _set(folder, status=_STATUS_CODES["RUNNING"], end_time=None)
-            else:
-                _write_run(folder, run_name, parent_run_id)
-
-    def remove_run(self, experiment_id: str, run_id: str) -> None:
-        """Take a run away; one that is not there is no error."""
-        shutil.rmtree(self.folder / experiment_id / run_id, ignore_errors=True)
-
-    def end_run(self, experiment_id: str, run_id: str, status: EndStatus) -> None:
-        """Write how a run ended. Raises `RunError`."""
-        folder = self.folder / experiment_id / run_id
-        with _writing(folder):
-            _set(folder, status=_STATUS_CODES[status], end_time=_milliseconds())
 
 
 def _write_experiment(folder: Path, name: str) -> None:
@@ -136,13 +142,13 @@ def _set(folder: Path, *, status: int, end_time: int | None) -> None:
     text = file.read_text(encoding="utf-8")
     text = re.sub(r"^status:.*$", f"status: {status}", text, flags=re.MULTILINE)
     text = re.sub(r"^end_time:.*$", f"end_time: {json.dumps(end_time)}", text, flags=re.MULTILINE)
-    replace_text(file, text)
+    write_atomically(file, text)
 
 
 def _write_meta(folder: Path, fields: dict[str, object]) -> None:
-    """YAML whose values are written as JSON, which YAML is a superset of."""
+    """Write YAML with JSON values, which YAML includes."""
     text = "".join(f"{key}: {json.dumps(value)}\n" for key, value in fields.items())
-    replace_text(folder / "meta.yaml", text)
+    write_atomically(folder / "meta.yaml", text)
 
 
 def _milliseconds() -> int:

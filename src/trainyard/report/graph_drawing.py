@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainyard.errors import UsageError
+from trainyard.foundation.run_record import JobRecord, RunRecord
 from trainyard.report.graph_layout import Edge, Layout, Place, Spacing, lay_out
 from trainyard.report.quantities import counted, duration
-from trainyard.report.run_record import JobRecord, ReportError, RunRecord
 
-NODE_WIDTH = 214
-NODE_HEIGHT = 78
+BOX_WIDTH = 214
+BOX_HEIGHT = 78
 _MARGIN = 4
 _ARROW = 7
 _NAME_CHARACTERS = 21
 
 
 @dataclass(frozen=True)
-class Node:
-    """One job's box: its top left corner and what stands in it."""
+class JobBox:
+    """One job's box: its top left corner and its text."""
 
     job: JobRecord
     x: float
@@ -30,7 +31,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Arrow:
-    """A path in SVG's words, and what it carries."""
+    """An SVG path, and the data that the arrow stands for."""
 
     path: str
     tooltip: str
@@ -43,31 +44,32 @@ class Drawing:
     direction: str
     width: float
     height: float
-    nodes: tuple[Node, ...]
+    boxes: tuple[JobBox, ...]
     arrows: tuple[Arrow, ...]
 
 
 def draw_graph(run: RunRecord, carried: dict[tuple[str, str], list[str]], *, tall: bool) -> Drawing:
     """Draw the jobs of a run from left to right, or (`tall`) from top to bottom for narrow screens.
 
-    `carried` names what goes from one job to another. Raises `ReportError` when jobs depend on each other in a cycle.
+    `carried` lists the data that goes from one job to another. Raise `UsageError` when jobs depend on each other in a
+    cycle.
     """
     depends_on = {name: [source for source in job.depends_on if source in run.jobs] for name, job in run.jobs.items()}
     spacing = (
-        Spacing(node_depth=NODE_HEIGHT, node_breadth=NODE_WIDTH, gap_between_layers=40, gap_within_layer=18)
+        Spacing(box_depth=BOX_HEIGHT, box_breadth=BOX_WIDTH, gap_between_layers=40, gap_within_layer=18)
         if tall
-        else Spacing(node_depth=NODE_WIDTH, node_breadth=NODE_HEIGHT, gap_between_layers=64, gap_within_layer=22)
+        else Spacing(box_depth=BOX_WIDTH, box_breadth=BOX_HEIGHT, gap_between_layers=64, gap_within_layer=22)
     )
     try:
         layout = lay_out(depends_on, spacing)
     except ValueError as error:
-        raise ReportError(f"run.json: no graph can be drawn of its jobs, for {error}") from error
+        raise UsageError(f"run.json: the graph of its jobs cannot be drawn: {error}") from error
     width, height = _at(Place(layout.depth, layout.breadth), tall)
     return Drawing(
         direction="tall" if tall else "wide",
         width=round(width + _MARGIN, 1),
         height=round(height + _MARGIN, 1),
-        nodes=tuple(_node(run.jobs[name], layout, tall) for name in run.jobs),
+        boxes=tuple(_box(run.jobs[name], layout, tall) for name in run.jobs),
         arrows=tuple(
             Arrow(_path(edge, spacing, tall), _tooltip(edge, carried.get((edge.source, edge.target), [])))
             for edge in layout.edges
@@ -80,15 +82,15 @@ def _at(place: Place, tall: bool) -> tuple[float, float]:
     return (across, along) if tall else (along, across)
 
 
-def _node(job: JobRecord, layout: Layout, tall: bool) -> Node:
-    x, y = _at(layout.nodes[job.name], tall)
-    state_line = job.state if job.duration_seconds is None else f"{job.state} · {duration(job.duration_seconds)}"
+def _box(job: JobRecord, layout: Layout, tall: bool) -> JobBox:
+    x, y = _at(layout.places[job.name], tall)
+    state_line = job.state if job.duration_s is None else f"{job.state} · {duration(job.duration_s)}"
     if job.state == "reused":
         state_line = "reused, not run again"
-    return Node(
+    return JobBox(
         job=job,
-        x=round(x - NODE_WIDTH / 2, 1),
-        y=round(y - NODE_HEIGHT / 2, 1),
+        x=round(x - BOX_WIDTH / 2, 1),
+        y=round(y - BOX_HEIGHT / 2, 1),
         name=_shortened(job.name),
         state_line=state_line,
         process_line=process_counts(job),
@@ -97,10 +99,10 @@ def _node(job: JobRecord, layout: Layout, tall: bool) -> Node:
 
 
 def process_counts(job: JobRecord) -> str:
-    """`1 process`, `2 processes`, or `2 nodes × 8 = 16 processes`."""
+    """Return `1 process`, `2 processes`, or `2 nodes × 8 = 16 processes`."""
     if job.nodes == 1:
         return counted(job.processes_per_node, "process")
-    return f"{counted(job.nodes, 'node')} × {job.processes_per_node} = {counted(job.world_size, 'process')}"
+    return f"{counted(job.nodes, 'node')} × {job.processes_per_node} = {counted(job.processes, 'process')}"
 
 
 def _shortened(name: str) -> str:
@@ -108,8 +110,8 @@ def _shortened(name: str) -> str:
 
 
 def _path(edge: Edge, spacing: Spacing, tall: bool) -> str:
-    """From the source's edge to the target's; straight past the layers between, smooth from layer to layer."""
-    half = spacing.node_depth / 2
+    """Return the path from the source's edge to the target's: straight past a layer, smooth between layers."""
+    half = spacing.box_depth / 2
     here = Place(edge.through[0].depth + half, edge.through[0].breadth)
     parts = [f"M{_point(here, tall)}"]
     for stop, place in enumerate(edge.through[1:], start=1):

@@ -1,8 +1,8 @@
 """Places the jobs of a pipeline in layers, so that its graph can be drawn.
 
-The classic way of layered drawing: a node's layer is the longest path to it; edges that span several layers get a
-bend in each; nodes are ordered within layers by the barycentre of their neighbours; then every node is moved as
-near to the middle of its neighbours as the order allows.
+This is the usual layered drawing (Sugiyama, Tagawa and Toda, 1981): a job's layer is the length of the longest path to
+it; an edge that spans several layers gets a bend in each; jobs are ordered within layers by the barycentre of their
+neighbours; then every job is moved as close to the middle of its neighbours as the order allows.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _SWEEPS = 8
 class Spacing:
     """Sizes in the drawing's units: along the flow (`depth`) and across it (`breadth`)."""
 
-    node_depth: float
-    node_breadth: float
+    box_depth: float
+    box_breadth: float
     gap_between_layers: float
     gap_within_layer: float
 
 
 @dataclass(frozen=True)
 class Place:
-    """The centre of a node: along the flow and across it."""
+    """The centre of a job's box: along the flow and across it."""
 
     depth: float
     breadth: float
@@ -34,7 +34,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Edge:
-    """An arrow: what it joins, and the places it goes through, from the source's centre to the target's."""
+    """An arrow between two jobs, and the places it passes, from the source's centre to the target's."""
 
     source: str
     target: str
@@ -43,9 +43,9 @@ class Edge:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where everything is; the drawing spans 0…depth along the flow and 0…breadth across it."""
+    """All places; the drawing spans 0…depth along the flow and 0…breadth across it."""
 
-    nodes: dict[str, Place]
+    places: dict[str, Place]
     edges: tuple[Edge, ...]
     depth: float
     breadth: float
@@ -53,7 +53,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class _Bend:
-    """Where an edge passes a layer that it does not end in."""
+    """The place of an edge in a layer that it passes."""
 
     source: str
     target: str
@@ -64,9 +64,9 @@ _Vertex = str | _Bend
 
 
 def lay_out(depends_on: Mapping[str, Sequence[str]], spacing: Spacing) -> Layout:
-    """Place the nodes (each with the nodes it depends on). The same graph always gives the same layout.
+    """Return the layout of jobs, each given with the jobs that it depends on; the same graph has the same layout.
 
-    Raises `ValueError` naming the nodes that wait for each other in a cycle.
+    Raise `ValueError` naming the jobs that depend on each other in a cycle.
     """
     layer_of = _layers(depends_on)
     layers, neighbours_before, neighbours_after = _with_bends(depends_on, layer_of)
@@ -75,7 +75,7 @@ def lay_out(depends_on: Mapping[str, Sequence[str]], spacing: Spacing) -> Layout
 
     def place(vertex: _Vertex) -> Place:
         layer = vertex.layer if isinstance(vertex, _Bend) else layer_of[vertex]
-        depth = spacing.node_depth / 2 + layer * (spacing.node_depth + spacing.gap_between_layers)
+        depth = spacing.box_depth / 2 + layer * (spacing.box_depth + spacing.gap_between_layers)
         return Place(depth, breadth_of[vertex])
 
     edges = tuple(
@@ -92,36 +92,36 @@ def lay_out(depends_on: Mapping[str, Sequence[str]], spacing: Spacing) -> Layout
         for source in dict.fromkeys(sources)
     )
     return Layout(
-        nodes={node: place(node) for node in depends_on},
+        places={job: place(job) for job in depends_on},
         edges=edges,
-        depth=len(layers) * (spacing.node_depth + spacing.gap_between_layers) - spacing.gap_between_layers,
+        depth=len(layers) * (spacing.box_depth + spacing.gap_between_layers) - spacing.gap_between_layers,
         breadth=max(breadth_of[v] + _size(v, spacing) / 2 for v in breadth_of),
     )
 
 
 def _layers(depends_on: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """The length of the longest path that leads to each node."""
+    """Return the length of the longest path to each job."""
     layer_of: dict[str, int] = {}
     waiting = dict(depends_on)
     while waiting:
-        ready = [node for node, sources in waiting.items() if all(source in layer_of for source in sources)]
+        ready = [job for job, sources in waiting.items() if all(source in layer_of for source in sources)]
         if not ready:
-            raise ValueError(f"these wait for each other: {', '.join(sorted(waiting))}")
-        for node in ready:
-            layer_of[node] = max((layer_of[source] + 1 for source in waiting[node]), default=0)
-        waiting = {node: sources for node, sources in waiting.items() if node not in layer_of}
+            raise ValueError(f"these jobs depend on each other: {', '.join(sorted(waiting))}")
+        for job in ready:
+            layer_of[job] = max((layer_of[source] + 1 for source in waiting[job]), default=0)
+        waiting = {job: sources for job, sources in waiting.items() if job not in layer_of}
     return layer_of
 
 
 def _with_bends(
     depends_on: Mapping[str, Sequence[str]], layer_of: Mapping[str, int]
 ) -> tuple[list[list[_Vertex]], dict[_Vertex, list[_Vertex]], dict[_Vertex, list[_Vertex]]]:
-    """The vertices of each layer, and each one's neighbours in the layer before and in the layer after."""
+    """Return the vertices of each layer, and each one's neighbours in the layer before and the layer after."""
     layers: list[list[_Vertex]] = [[] for _ in range(max(layer_of.values()) + 1)]
-    for node, layer in layer_of.items():
-        layers[layer].append(node)
-    before: dict[_Vertex, list[_Vertex]] = {node: [] for node in depends_on}
-    after: dict[_Vertex, list[_Vertex]] = {node: [] for node in depends_on}
+    for job, layer in layer_of.items():
+        layers[layer].append(job)
+    before: dict[_Vertex, list[_Vertex]] = {job: [] for job in depends_on}
+    after: dict[_Vertex, list[_Vertex]] = {job: [] for job in depends_on}
     for target, sources in depends_on.items():
         for source in dict.fromkeys(sources):
             bends = [_Bend(source, target, layer) for layer in range(layer_of[source] + 1, layer_of[target])]
@@ -138,7 +138,7 @@ def _with_bends(
 def _order(
     layers: list[list[_Vertex]], before: Mapping[_Vertex, list[_Vertex]], after: Mapping[_Vertex, list[_Vertex]]
 ) -> None:
-    """Sort each layer by the barycentre of its neighbours, forwards and backwards in turn; sorting is stable."""
+    """Sort each layer stably by the barycentre of its neighbours, alternately forwards and backwards."""
     for sweep in range(_SWEEPS):
         forwards = sweep % 2 == 0
         neighbours = before if forwards else after
@@ -154,7 +154,7 @@ def _breadths(
     after: Mapping[_Vertex, list[_Vertex]],
     spacing: Spacing,
 ) -> dict[_Vertex, float]:
-    """The centre of each vertex across the flow: near its neighbours, in order, without overlap, from 0 upwards."""
+    """Return the centre of each vertex across the flow: close to its neighbours, in order, not overlapping, from 0."""
     centre: dict[_Vertex, float] = {}
     for layer in layers:
         centre.update(zip(layer, _apart([0.0] * len(layer), layer, spacing), strict=True))
@@ -169,9 +169,9 @@ def _breadths(
 
 
 def _apart(desired: Sequence[float], layer: Sequence[_Vertex], spacing: Spacing) -> list[float]:
-    """The positions nearest to the desired ones (least squares) that keep order and distance.
+    """Return the positions closest to the desired ones (least squares) that keep order and distance.
 
-    With the distances taken off, that is isotonic regression: neighbours that would change places are pooled.
+    Without the distances that is isotonic regression: neighbours that would change places are pooled.
     """
     offsets = [0.0]
     for one, next_one in pairwise(layer):
@@ -187,7 +187,7 @@ def _apart(desired: Sequence[float], layer: Sequence[_Vertex], spacing: Spacing)
 
 
 def _size(vertex: _Vertex, spacing: Spacing) -> float:
-    return 0.0 if isinstance(vertex, _Bend) else spacing.node_breadth
+    return 0.0 if isinstance(vertex, _Bend) else spacing.box_breadth
 
 
 def _mean(values: Sequence[float], otherwise: float) -> float:

@@ -1,4 +1,4 @@
-"""Writes report.html: a run as one page that needs no network, to be read on a screen, a phone or paper."""
+"""Writes report.html: a run as one page that needs no network, for screens, phones and paper."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 from urllib.parse import quote
 
 import trainyard
+from trainyard.errors import UsageError
+from trainyard.foundation.atomic_files import write_atomically
+from trainyard.foundation.run_record import InvalidRunRecord, JobRecord, RunRecord, read_run_record
 from trainyard.report import quantities
 from trainyard.report.confusion import HeatMap, Mistake, draw_heat_map, most_frequent_mistakes
 from trainyard.report.curves import Chart, draw_charts
-from trainyard.report.graph_drawing import NODE_HEIGHT, NODE_WIDTH, draw_graph, process_counts
+from trainyard.report.graph_drawing import BOX_HEIGHT, BOX_WIDTH, draw_graph, process_counts
 from trainyard.report.job_results import Evaluation, JobResults, read_job_results
 from trainyard.report.quantities import Figure
-from trainyard.report.run_record import JobRecord, ReportError, RunRecord, read_run_record
 from trainyard.report.speed import speed_figures
 from trainyard.report.timeline import draw_timeline
-
-__all__ = ["ReportError", "write_report"]
 
 _FILTERS = ("as_text", "count", "counted", "duration", "moment", "number", "percentage")
 
 
 @dataclass(frozen=True)
 class Input:
-    """An input of a job: its value, and the `job.port` it came from where another job wrote it."""
+    """An input of a job: its value, and the `job.port` that wrote it if another job did."""
 
     name: str
     value: str
@@ -35,7 +35,7 @@ class Input:
 
 @dataclass(frozen=True)
 class JobView:
-    """A job as the page shows it: its record, what it wrote, and what is drawn of that."""
+    """A job on the page: its record, its results, and the drawings of these."""
 
     record: JobRecord
     results: JobResults
@@ -49,7 +49,7 @@ class JobView:
 
 @dataclass(frozen=True)
 class Headline:
-    """The one figure that stands for the run."""
+    """The main figure of the run."""
 
     label: str
     value: str
@@ -57,21 +57,17 @@ class Headline:
 
 
 def write_report(run_folder: Path) -> Path:
-    """Write report.html into the folder of a run, whatever state the run is in, and give its path.
+    """Write report.html into the folder of a run in any state, and return its path.
 
-    Reads run.json and what the jobs' outputs hold; what is missing there is missing on the page, which says so.
-    The same files always give the same page. Raises `ReportError` where run.json cannot be worked with, `OSError`
-    where the page cannot be written.
+    The page is made from run.json and the jobs' outputs, and says what is missing there. The same files always give the
+    same page. Raise `UsageError` when run.json is missing or invalid, `OSError` when the page cannot be written.
     """
-    run = read_run_record(run_folder)
-    page = _page(run, run_folder)
-    file = run_folder / "report.html"
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        unfinished.write_text(page, encoding="utf-8")
-        os.replace(unfinished, file)
-    finally:
-        unfinished.unlink(missing_ok=True)
+        run = read_run_record(run_folder)
+    except InvalidRunRecord as error:
+        raise UsageError(str(error)) from error
+    file = run_folder / "report.html"
+    write_atomically(file, _page(run, run_folder))
     return file
 
 
@@ -102,8 +98,8 @@ def _page(run: RunRecord, run_folder: Path) -> str:
         headline=_headline(jobs),
         graphs=[draw_graph(run, carried, tall=tall) for tall in (False, True)] if jobs else [],
         timeline=draw_timeline(run),
-        node_width=NODE_WIDTH,
-        node_height=NODE_HEIGHT,
+        box_width=BOX_WIDTH,
+        box_height=BOX_HEIGHT,
         version=trainyard.__version__,
     )
 
@@ -124,7 +120,7 @@ def _view(job: JobRecord, origins: dict[str, str], run_folder: Path) -> JobView:
 
 
 def _origins(run: RunRecord, run_folder: Path) -> dict[str, str]:
-    """Which `job.port` wrote each path."""
+    """Return which `job.port` wrote each path."""
     return {
         os.path.realpath(run_folder / path): f"{job.name}.{port}"
         for job in run.jobs.values()
@@ -134,13 +130,13 @@ def _origins(run: RunRecord, run_folder: Path) -> dict[str, str]:
 
 def _input(name: str, value: Any, origins: dict[str, str], run_folder: Path) -> Input:
     text = quantities.as_text(value)
-    # A number or a word may look like a path; only what has a folder in it can be another job's output.
+    # A word may look like a path; only one with a folder can be another job's output.
     is_path = isinstance(value, str) and "/" in value
     return Input(name, text, origins.get(os.path.realpath(run_folder / text), "") if is_path else "")
 
 
 def _headline(jobs: list[JobView]) -> Headline | None:
-    """The accuracy or perplexity of the last evaluation; without one, the last figure of the last training."""
+    """Return the accuracy or perplexity of the last evaluation; without one, the last figure of the last training."""
     for job in reversed(jobs):
         evaluation = job.results.evaluation
         if evaluation is not None and evaluation.accuracy is not None:
@@ -174,11 +170,11 @@ def _evaluation_figures(evaluation: Evaluation) -> list[Figure]:
 
 
 def _extent(evaluation: Evaluation) -> tuple[int, str]:
-    """How much was evaluated on: tokens where they are counted, else samples."""
+    """Return the size of the evaluated split: tokens if they are counted, else samples."""
     return (evaluation.samples, "sample") if evaluation.tokens is None else (evaluation.tokens, "token")
 
 
 def _link(path: str, run_folder: Path) -> str:
-    """The address of a file seen from the page; never a scheme, for its colon is quoted."""
+    """Return the address of a file as seen from the page; never a scheme, because its colon is quoted."""
     relative = os.path.relpath(path, run_folder) if os.path.isabs(path) else path
     return quote(relative.replace(os.sep, "/"), safe="/")

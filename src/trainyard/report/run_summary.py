@@ -1,4 +1,4 @@
-"""What a run came to, in a few lines for a terminal: the headline figure, and where everything lies."""
+"""The results of a run in a few lines for a terminal: the main figure, and where the files are."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from trainyard.foundation.run_record import RunRecord
 from trainyard.report.job_results import Evaluation, read_job_results
-from trainyard.report.run_record import read_run_record
 
 Line = tuple[str, str]
 
 _LONGEST_SAMPLE = 96
-"""Characters of generated text that are shown: one line of a terminal, beside its label."""
+"""How many characters of generated text fit on a line of a terminal, beside its label."""
 
 
-def summarise(run_folder: Path) -> list[Line]:
-    """Pairs of a label and a text: accuracy or perplexity, report, model, confusion matrix, logs – what there is."""
-    run = read_run_record(run_folder)
+def summarise(run: RunRecord) -> list[Line]:
+    """Return pairs of a label and a text, as far as they exist: accuracy or perplexity, report, model, logs."""
     figures: list[Line] = []
     files: list[Line] = []
     for job in run.jobs.values():
-        folders = {port: run_folder / path for port, path in job.outputs.items()}
+        folders = {port: run.folder / path for port, path in job.outputs.items()}
         evaluation = read_job_results(folders).evaluation
         if evaluation is not None:
             figures += _figures(evaluation)
@@ -30,15 +29,15 @@ def summarise(run_folder: Path) -> list[Line]:
                 files.append(("model", shown(folder)))
             if (folder / "confusion_matrix.png").is_file():
                 files.append(("confusion matrix", shown(folder / "confusion_matrix.png")))
-    report = run_folder / "report.html"
+    report = run.folder / "report.html"
     written = [("report", shown(report))] if report.is_file() else []
-    return [*figures, *written, *files, ("logs", shown(run_folder / "jobs") + "/*/user_logs/")]
+    return [*figures, *written, *files, ("logs", shown(run.folder / "jobs") + "/*/user_logs/")]
 
 
 def _figures(evaluation: Evaluation) -> Iterator[Line]:
     if evaluation.accuracy is not None:
         right = round(evaluation.accuracy * evaluation.samples)
-        text = f"{evaluation.accuracy:.4f} ({right} of {evaluation.samples} right)"
+        text = f"{evaluation.accuracy:.4f} ({right} of {evaluation.samples} correct)"
         yield f"{evaluation.split} accuracy", text
     if evaluation.perplexity is not None:
         bits = f" ({evaluation.bits_per_byte:.3f} bits per byte)" if evaluation.bits_per_byte is not None else ""
@@ -48,12 +47,12 @@ def _figures(evaluation: Evaluation) -> Iterator[Line]:
 
 
 def _on_one_line(text: str) -> str:
-    """The beginning of a text, printable and short enough for a terminal."""
+    """Return the beginning of a text, printable and short enough for a terminal."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= _LONGEST_SAMPLE else line[:_LONGEST_SAMPLE] + "…"
 
 
 def shown(path: Path) -> str:
-    """A path as a person would type it: relative to the working directory where it lies below it."""
+    """Return a path as users would type it: relative to the working directory if it lies below it."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainyard.foundation.run_record import JobRecord, RunRecord
 from trainyard.report.quantities import duration
-from trainyard.report.run_record import JobRecord, RunRecord
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One attempt: where it starts and how long it is, in per cent of the timeline."""
+    """One attempt: its start and its length, in per cent of the timeline."""
 
     start: float
     length: float
@@ -27,19 +27,19 @@ class Row:
 
 @dataclass(frozen=True)
 class Timeline:
-    """All jobs that ran, in the order of their start, over `seconds` of time."""
+    """All jobs that ran, in the order of their start, over `seconds`."""
 
     rows: tuple[Row, ...]
     seconds: float
 
 
 def draw_timeline(run: RunRecord) -> Timeline | None:
-    """The timeline of a run, or None where fewer than two jobs have a known start and duration."""
+    """Return the timeline of a run, or None if fewer than two jobs have a known start and duration."""
     begun = {
         job.name: [
-            (number, attempt.started.timestamp(), attempt.duration_seconds, attempt.reason)
+            (number, started.timestamp(), attempt.duration_s, attempt.reason)
             for number, attempt in enumerate(job.attempts, start=1)
-            if attempt.started is not None and attempt.duration_seconds is not None
+            if (started := attempt.started_at) is not None and attempt.duration_s is not None
         ]
         for job in run.jobs.values()
         if job.reused_from is None

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from trainyard.local.cancellation import Cancellation
 from trainyard.local.guardian import processes_beneath
-from trainyard.local.interruption import StopRequest
 from trainyard.local.records import read_record
 
 RUNNER = """
@@ -113,7 +113,7 @@ def test_the_first_signal_after_a_failure_leaves_the_grace_to_the_others(workspa
 
 
 def test_a_second_failure_is_no_reason_to_hurry() -> None:
-    stop = StopRequest()
+    stop = Cancellation()
 
     stop.request("job one failed")
     stop.request("job two failed")
@@ -162,4 +162,4 @@ def test_a_killed_runner_leaves_no_process_and_a_readable_record(workspace: Any,
     assert json.loads((folder / "run.json").read_text())["status"] == "running"
     record = read_record(folder)
     assert (record.status, record.jobs["work"].status) == ("canceled", "canceled")
-    assert record.reason == "the runner was ended before it could say how the run went"
+    assert record.reason == "the runner was killed before it could record how the run ended"

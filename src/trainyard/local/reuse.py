@@ -1,48 +1,49 @@
-"""Outputs that jobs left out by `--only` and `--from` lend from an earlier run."""
+"""Earlier outputs of the jobs that `--only` and `--from` leave out, chosen to fit this run best."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from trainyard.foundation.run_record import JobRecord, RunRecord
 from trainyard.local.cache import EarlierResult, JobKey, job_key
 from trainyard.local.digests import ContentDigests
 from trainyard.local.errors import UsageError
-from trainyard.local.new_records import inputs_in_words
-from trainyard.local.records import JobRecord, RunRecord
+from trainyard.local.records import recorded_inputs
 from trainyard.local.resolution import LocalPath, ResolvedJob, ResolvedPipeline
 from trainyard.local.snapshot import snapshot_of
 from trainyard.spec.diagnostic import SpecError
 
 
 @dataclass(frozen=True)
-class Lent:
-    """A left-out job's earlier result, that job's record in the run it comes from, and in words what was taken."""
+class ReusedResult:
+    """The earlier result of a job that is left out, the job's record in that run, and a description of the choice."""
 
     earlier: EarlierResult
     record: JobRecord
     why: str
 
 
-def find_lent(
+def find_reused(
     resolved: ResolvedPipeline, jobs: Collection[str], runs: Collection[RunRecord], digests: ContentDigests
-) -> dict[str, Lent]:
-    """For each of these jobs the completed result that suits this run best, among `runs`, newest first.
+) -> dict[str, ReusedResult]:
+    """Return for each of these jobs the completed result that fits this run best, among `runs`, newest first.
 
     That is the newest with the key that the job would have here, else the newest with the same inputs, else the newest
-    at all. Raises `UsageError` naming the jobs that have none.
+    of all. Raise `UsageError` naming the jobs that have none.
     """
     pipeline = resolved.pipeline.name
     keys = _keys_here(resolved, jobs, digests) if jobs else {}
-    found: dict[str, Lent] = {}
+    found: dict[str, ReusedResult] = {}
     for name in (name for name in resolved.jobs if name in jobs):
-        wanted_inputs, key = inputs_in_words(resolved.jobs[name]), keys.get(name)
+        inputs_here, key = recorded_inputs(resolved.jobs[name]), keys.get(name)
         candidates = list(_completed(name, pipeline, runs))
         if candidates:
             # The sort is stable: among equally good ones the newest stays first.
-            run, job = min(candidates, key=lambda candidate: _misfit(candidate[1], wanted_inputs, key))
-            why = f"taken from run {run.name}{_difference_in_words(job, wanted_inputs, key)}"
-            found[name] = Lent(EarlierResult(run.folder.resolve(), run.name, name, str(job.identity)), job, why)
+            run, job = min(candidates, key=lambda candidate: _fit_rank(candidate[1], inputs_here, key))
+            why = f"taken from run {run.name}{_differences(job, inputs_here, key)}"
+            earlier = EarlierResult(run.folder.resolve(), run.name, name, str(job.identity))
+            found[name] = ReusedResult(earlier, job, why)
     missing = sorted(set(jobs) - set(found))
     if missing:
         raise UsageError(
@@ -62,7 +63,7 @@ def _completed(name: str, pipeline: str, runs: Collection[RunRecord]) -> Iterato
 
 
 def _keys_here(resolved: ResolvedPipeline, jobs: Collection[str], digests: ContentDigests) -> dict[str, JobKey]:
-    """The key that each of these jobs would have in this run, where that can be known without running anything."""
+    """Return the key that each of these jobs would have in this run, if it can be known without running anything."""
     keys: dict[str, JobKey] = {}
     identities: dict[str, str] = {}
     for name in (name for name in resolved.jobs if name in _with_upstream(resolved, jobs)):
@@ -71,7 +72,7 @@ def _keys_here(resolved: ResolvedPipeline, jobs: Collection[str], digests: Conte
             try:
                 keys[name] = job_key(job, snapshot_of(job.component), identities, digests)
             except (SpecError, OSError):
-                continue  # a job that is left out may lack its code or data; its inputs as recorded must do
+                continue  # a job that is left out may lack its code or data; then only its recorded inputs are compared
             if job.component.is_deterministic:
                 identities[name] = keys[name].key
     return keys
@@ -90,16 +91,16 @@ def _has_its_data(job: ResolvedJob) -> bool:
     return all(source.path.exists() for source in job.inputs.values() if isinstance(source, LocalPath))
 
 
-def _misfit(job: JobRecord, wanted_inputs: Mapping[str, object], key: JobKey | None) -> int:
+def _fit_rank(job: JobRecord, inputs_here: Mapping[str, object], key: JobKey | None) -> int:
     if key is not None and job.cache_key == key.key:
         return 0
-    return 1 if job.inputs == wanted_inputs else 2
+    return 1 if job.inputs == inputs_here else 2
 
 
-def _difference_in_words(job: JobRecord, wanted_inputs: Mapping[str, object], key: JobKey | None) -> str:
-    """What a lent result was made with, where that is not what this run would make it with; empty when all is equal."""
-    names = [name for name in {**wanted_inputs, **job.inputs} if job.inputs.get(name) != wanted_inputs.get(name)]
-    values = [f"{name} {job.inputs.get(name, 'none')} instead of {wanted_inputs.get(name, 'none')}" for name in names]
+def _differences(job: JobRecord, inputs_here: Mapping[str, object], key: JobKey | None) -> str:
+    """Describe what a result was made with, where that differs from this run; empty if nothing does."""
+    names = [name for name in {**inputs_here, **job.inputs} if job.inputs.get(name) != inputs_here.get(name)]
+    values = [f"{name} {job.inputs.get(name, 'none')} instead of {inputs_here.get(name, 'none')}" for name in names]
     text = f", whose inputs differ: {', '.join(values)}" if values else ""
     if key is not None and job.key_parts:
         differing = [part for part in key.parts if job.key_parts.get(part) != key.parts[part]]

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks every job to end, the second ends them at once."""
+"""Ctrl-C and SIGTERM: the first one asks every job to end, the second ends them at once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from types import FrameType
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class StopRequest:
-    """What the runner's threads watch: whether to end their processes, and whether to lose no time over it."""
+class Cancellation:
+    """What the runner's threads watch: whether to end their processes, and whether to do so at once."""
 
     def __init__(self) -> None:
         self.reason: str | None = None
@@ -20,17 +20,17 @@ class StopRequest:
         self.at_once = threading.Event()
 
     def request(self, reason: str) -> None:
-        """Ask all jobs to end, each within its grace. The first reason stands."""
+        """Ask all jobs to end, each within its grace period. The first reason is kept."""
         if not self.requested.is_set():
             self.reason = reason
             self.requested.set()
 
 
 @contextmanager
-def signals_as_requests(request: StopRequest) -> Iterator[None]:
-    """While the block lasts, signals that would end this process become stop requests; the second one, `at_once`.
+def canceled_by_signals(cancellation: Cancellation) -> Iterator[None]:
+    """Turn signals that would end this process into a cancellation while the block lasts; the second one is `at_once`.
 
-    Only a main thread can receive signals; in another one nothing changes.
+    Only a main thread can receive signals; in another thread nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -41,9 +41,9 @@ def signals_as_requests(request: StopRequest) -> Iterator[None]:
     def on_signal(number: int, frame: FrameType | None) -> None:
         nonlocal is_first
         if is_first:
-            request.request(f"{signal.Signals(number).name} received")
+            cancellation.request(f"{signal.Signals(number).name} received")
         else:
-            request.at_once.set()
+            cancellation.at_once.set()
         is_first = False
 
     previous = {number: signal.signal(number, on_signal) for number in _SIGNALS}

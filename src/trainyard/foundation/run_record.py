@@ -1,0 +1,203 @@
+"""run.json, the record of a local run: its fields as dataclasses, how it is written and how it is read.
+
+The format is `trainyard.run/1`. A reader ignores fields that it does not know, and takes the default of a field that
+is missing or null.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from trainyard.foundation.atomic_files import write_atomically
+
+RUN_FORMAT = "trainyard.run/1"
+RECORD_FILE = "run.json"
+
+NOTHING_CHANGED = "nothing changed"
+"""The `reuse` of a job whose result was found in the cache, and not taken because the job was left out of the run."""
+
+Status = Literal["waiting", "running", "completed", "failed", "canceled", "skipped"]
+
+
+class InvalidRunRecord(ValueError):
+    """A run.json that is missing or invalid; the message names the file and what is wrong with it."""
+
+
+@dataclass
+class AttemptRecord:
+    """One start of a job. `exit_codes` is by rank; a negative code is the signal that ended the process.
+
+    `cache_key` identifies what went into the job at this start; a later one of the same run may differ.
+    """
+
+    started: str
+    cache_key: str | None = None
+    duration_s: float | None = None
+    exit_codes: dict[str, int] = field(default_factory=dict)
+    reason: str | None = None
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When it started, in UTC."""
+        return as_moment(self.started)
+
+
+@dataclass
+class JobRecord:
+    """One job of a run. Paths in `outputs` and `logs` are relative to the run folder.
+
+    `command` is the command of rank 0. `reason` says why the job failed or never ran, `reuse` why its result was or was
+    not taken from an earlier run. `cache_key` identifies what went into the job, `key_parts` holds a digest of each
+    part of the key. `identity` is that of the outputs: equal identities mean equal content.
+    """
+
+    name: str
+    status: Status = "waiting"
+    component: str = ""
+    depends_on: list[str] = field(default_factory=list)
+    nodes: int = 1
+    processes_per_node: int = 1
+    distribution: str | None = None
+    environment: str | None = None
+    command: str = ""
+    inputs: dict[str, Any] = field(default_factory=dict)
+    outputs: dict[str, str] = field(default_factory=dict)
+    logs: list[str] = field(default_factory=list)
+    started: str | None = None
+    duration_s: float | None = None
+    attempts: list[AttemptRecord] = field(default_factory=list)
+    reused_from: str | None = None
+    reuse: str | None = None
+    reason: str | None = None
+    error_lines: list[str] | None = None
+    failed_rank: int | None = None
+    cache_key: str | None = None
+    identity: str | None = None
+    key_parts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def processes(self) -> int:
+        """Processes over all nodes."""
+        return self.nodes * self.processes_per_node
+
+    @property
+    def state(self) -> str:
+        """The status, but `reused` instead of `completed` if the job's results came from another run."""
+        return "reused" if self.status == "completed" and self.reused_from else self.status
+
+
+@dataclass
+class RunRecord:
+    """A run: its jobs in the order in which they can run, and the pipeline's own inputs and outputs.
+
+    Names can be used again, in another folder or after a clean; `id` is unique to this run, and also the id of its
+    MLflow run. `folder` is where the record was written or read; it is not in the file, so a run folder can be moved.
+    """
+
+    name: str
+    pipeline: str
+    id: str = ""
+    pipeline_file: str = ""
+    started: str = ""
+    status: Status = "running"
+    experiment: str = ""
+    duration_s: float | None = None
+    reason: str | None = None
+    inputs: dict[str, Any] = field(default_factory=dict)
+    outputs: dict[str, str] = field(default_factory=dict)
+    jobs: dict[str, JobRecord] = field(default_factory=dict)
+    overrides: dict[str, str] = field(default_factory=dict)
+    max_processes: int | None = None
+    only: str | None = None
+    from_job: str | None = None
+    notes: list[str] = field(default_factory=list)
+    folder: Path = field(default=Path(), compare=False)
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When it started, in UTC."""
+        return as_moment(self.started)
+
+    def end(self, status: Status, reason: str) -> None:
+        """End the record before its jobs have ended: running jobs become canceled, waiting ones skipped."""
+        self.status, self.reason = status, reason
+        for job in self.jobs.values():
+            if job.status == "running":
+                job.status = "canceled"
+            elif job.status == "waiting":
+                job.status = "skipped"
+
+
+Record = TypeVar("Record", AttemptRecord, JobRecord, RunRecord)
+
+
+def as_document(record: RunRecord) -> dict[str, Any]:
+    """Return the record as in run.json."""
+    document = dataclasses.asdict(record)
+    del document["folder"]
+    for job in document["jobs"].values():
+        del job["name"]
+    return {**document, "format": RUN_FORMAT}
+
+
+def write_run_record(record: RunRecord) -> None:
+    """Replace run.json in the record's folder. Raise OSError if that fails, leaving the file as it was."""
+    write_atomically(record.folder / RECORD_FILE, json.dumps(as_document(record), indent=1, ensure_ascii=False) + "\n")
+
+
+def read_run_record(run_folder: Path) -> RunRecord:
+    """Return the record in a run's folder. Raise InvalidRunRecord when it is missing or invalid."""
+    file = run_folder / RECORD_FILE
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or error
+        raise InvalidRunRecord(f"{file}: cannot be read ({reason}); is {run_folder} the folder of a run?") from error
+    except ValueError as error:
+        raise InvalidRunRecord(f"{file}: invalid JSON: {error}") from error
+    found = document.get("format") if isinstance(document, dict) else None
+    if found != RUN_FORMAT:
+        raise InvalidRunRecord(f"{file}: unknown format {found!r}; this version of Trainyard reads {RUN_FORMAT!r}")
+    try:
+        if not isinstance(document.get("jobs"), dict):
+            raise ValueError("expected an object 'jobs'")
+        jobs = {name: _job(name, fields) for name, fields in document["jobs"].items()}
+        return _record(RunRecord, {**document, "jobs": jobs, "folder": run_folder})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidRunRecord(f"{file}: invalid {RUN_FORMAT}: {error}") from error
+
+
+def _job(name: str, fields: Mapping[str, Any]) -> JobRecord:
+    attempts = [_record(AttemptRecord, attempt) for attempt in fields.get("attempts") or ()]
+    return _record(JobRecord, {**fields, "name": name, "attempts": attempts})
+
+
+def _record(kind: type[Record], fields: Mapping[str, Any]) -> Record:
+    given = {known.name: fields[known.name] for known in dataclasses.fields(kind) if fields.get(known.name) is not None}
+    missing = [
+        known.name
+        for known in dataclasses.fields(kind)
+        if known.name not in given
+        and known.default is dataclasses.MISSING
+        and known.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise ValueError(f"{', '.join(map(repr, missing))} missing")
+    return kind(**given)
+
+
+def as_moment(text: str | None) -> datetime | None:
+    """Return the moment that an ISO 8601 text names, in UTC; None for no text.
+
+    Python 3.10 does not read the `Z` that later versions do.
+    """
+    if not text:
+        return None
+    moment = datetime.fromisoformat(text.removesuffix("Z") + "+00:00" if text.endswith("Z") else text)
+    return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
