@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +12,7 @@ from trainyard.author.header import was_edited
 from trainyard.author.project import Project
 from trainyard.author.rendered_files import FileOnDisk, files_on_disk
 from trainyard.author.rendering import RenderedFile, Rendering
+from trainyard.foundation.atomic_files import replace_text
 from trainyard.spec.diagnostic import Span, SpecError
 
 
@@ -71,18 +70,7 @@ def write_atomically(path: Path, text: str) -> None:
     """Put a text where a path is: whole or, when that fails, not at all. Raises SpecError naming the path."""
     with _explaining(path, "written"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with open(descriptor, "w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
-            os.replace(name, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
+        replace_text(path, text)
 
 
 def _differs(file: RenderedFile, on_disk: FileOnDisk | None) -> bool:
@@ -125,10 +113,3 @@ def _explaining(path: Path, done: str) -> Iterator[None]:
         message = f"cannot be {done}: {(error.strerror or str(error)).lower()}"
         hint = "What is on disk is whole; render again when there is room and permission to write."
         raise SpecError(rules.CANNOT_WRITE.at(Span(path), message, hint=hint)) from None
-
-
-def _umask() -> int:
-    """The process's umask; Python can only read it by setting it."""
-    current = os.umask(0)
-    os.umask(current)
-    return current

@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 
 
-def write_atomically(file: Path, text: str) -> None:
+def replace_text(file: Path, text: str) -> None:
     """Replace a file's text, keeping its permissions. Raise OSError if that fails, leaving the file as it was."""
     # Threads and processes that write the same file must not share a temporary one. `open` applies the umask.
     temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}")

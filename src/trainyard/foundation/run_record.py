@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from trainyard.foundation.atomic_files import write_atomically
+from trainyard.foundation.atomic_files import replace_text
 
 RUN_FORMAT = "trainyard.run/1"
 RECORD_FILE = "run.json"
@@ -148,7 +148,7 @@ def as_document(record: RunRecord) -> dict[str, Any]:
 
 def write_run_record(record: RunRecord) -> None:
     """Replace run.json in the record's folder. Raise OSError if that fails, leaving the file as it was."""
-    write_atomically(record.folder / RECORD_FILE, json.dumps(as_document(record), indent=1, ensure_ascii=False) + "\n")
+    replace_text(record.folder / RECORD_FILE, json.dumps(as_document(record), indent=1, ensure_ascii=False) + "\n")
 
 
 def read_run_record(run_folder: Path) -> RunRecord:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from trainyard.foundation.atomic_files import write_atomically
+from trainyard.foundation.atomic_files import replace_text
 from trainyard.local.errors import RunError, cannot_write
 
 _CHUNK_BYTES = 1 << 20
@@ -86,7 +86,7 @@ def _read_digest(file: Path) -> str:
 def write_json(file: Path, document: object) -> None:
     """Replace a JSON file atomically. Raise `RunError` when the system refuses."""
     try:
-        write_atomically(file, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+        replace_text(file, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     except OSError as error:
         raise cannot_write(file, error) from error
 

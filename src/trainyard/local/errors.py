@@ -1,4 +1,4 @@
-"""Errors of a local run that are not in its YAML: wrong usage (exit code 2), or not possible on this machine (1)."""
+"""Errors of a local run: in its YAML or on the command line, or not possible on this machine (exit code 1)."""
 
 from __future__ import annotations
 

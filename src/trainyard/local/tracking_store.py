@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from trainyard.foundation.atomic_files import write_atomically
+from trainyard.foundation.atomic_files import replace_text
 from trainyard.local.errors import cannot_write
 
 # mlflow.entities.RunStatus
@@ -142,13 +142,13 @@ def _set(folder: Path, *, status: int, end_time: int | None) -> None:
     text = file.read_text(encoding="utf-8")
     text = re.sub(r"^status:.*$", f"status: {status}", text, flags=re.MULTILINE)
     text = re.sub(r"^end_time:.*$", f"end_time: {json.dumps(end_time)}", text, flags=re.MULTILINE)
-    write_atomically(file, text)
+    replace_text(file, text)
 
 
 def _write_meta(folder: Path, fields: dict[str, object]) -> None:
     """Write YAML with JSON values, which YAML includes."""
     text = "".join(f"{key}: {json.dumps(value)}\n" for key, value in fields.items())
-    write_atomically(folder / "meta.yaml", text)
+    replace_text(folder / "meta.yaml", text)
 
 
 def _milliseconds() -> int:

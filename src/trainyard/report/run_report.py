@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import trainyard
 from trainyard.errors import UsageError
-from trainyard.foundation.atomic_files import write_atomically
+from trainyard.foundation.atomic_files import replace_text
 from trainyard.foundation.run_record import InvalidRunRecord, JobRecord, RunRecord, read_run_record
 from trainyard.report import quantities
 from trainyard.report.confusion import HeatMap, Mistake, draw_heat_map, most_frequent_mistakes
@@ -67,7 +67,7 @@ def write_report(run_folder: Path) -> Path:
     except InvalidRunRecord as error:
         raise UsageError(str(error)) from error
     file = run_folder / "report.html"
-    write_atomically(file, _page(run, run_folder))
+    replace_text(file, _page(run, run_folder))
     return file
 
 
