@@ -93,7 +93,7 @@ bench: $(VENV)/.ready-to-bench ## Measure the figures the project promises (abou
 
 .PHONY: soak
 soak: $(VENV)/.ready-to-test ## The long proofs: make soak KILLS=200 FUZZ=100000
-	@KILLS=$(KILLS) FUZZ=$(FUZZ) $(BIN)/python -m pytest -m soak --timeout=0 tests/soak
+	@KILLS=$(KILLS) FUZZ=$(FUZZ) $(BIN)/python -m pytest -m soak --timeout=0 tests/soak tests/cli
 
 .PHONY: clean
 clean: ## Remove .venv, runs and caches (never what git tracks)

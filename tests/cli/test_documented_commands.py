@@ -1,0 +1,184 @@
+"""Every command that README.md, CONTRIBUTING.md and docs/*.md show runs as written, in the state of a fresh clone.
+
+The commands of a page run in one shell, in their order. Output that a page shows must be printed, apart from numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+# Commands that begin like this are not run, and why.
+SKIPPED = {
+    "az ": "needs an Azure subscription",
+    "git clone": "the test starts in the state of a clone",
+    "make test": "would run this test",
+    "make check": "continuous integration runs it beside the tests (.ci/run)",
+    "make soak": "takes hours",
+    "make bench": "takes most of an hour and measures nothing while tests run",
+    "trainyard runs resume": "needs a failed run; tests/cli/test_running.py resumes one",
+}
+# Commands that `make soak` runs and `make test` does not, and why.
+SLOW = {
+    "make run": "tests/cli/test_running.py makes the same run",
+    "trainyard run pipelines/ddp.yaml --profile local --set inputs.format=folder": "trains for 16 epochs",
+    "trainyard run pipelines/fsdp.yaml": "trains a language model",
+    "python -m trainyard.steps": "tests/steps/training/test_own_task.py trains the same task, on two ranks",
+}
+# What a reader puts in place of a placeholder.
+PLACEHOLDERS = {"prepare_images.inputs.source=PATH": "my-images", "prepare_text.inputs.source=PATH": "docs"}
+TIMEOUT_SECONDS = 400
+SOAK_TIMEOUT_SECONDS = 3600
+
+
+@dataclass
+class Command:
+    """One command of a page, with the output the page shows for it."""
+
+    place: str
+    text: str
+    shown: list[str] = field(default_factory=list)
+
+    @property
+    def as_run(self) -> str:
+        """The command with the placeholders of its page replaced."""
+        text = self.text
+        for placeholder, value in PLACEHOLDERS.items():
+            text = text.replace(placeholder, placeholder.replace("PATH", value))
+        return text
+
+    @property
+    def expected_exit_code(self) -> int:
+        """1 where the page shows an error, else 0."""
+        return int(any("error" in line for line in self.shown))
+
+
+def commands_of(page: Path) -> list[Command]:
+    """The commands of a page's console blocks, then those in the first code spans of its tables."""
+    text = page.read_text(encoding="utf-8")
+    found: list[Command] = []
+    for block in re.finditer(r"^```(?:console|bash|sh)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        has_prompt = re.search(r"^\$ ", block[1], re.MULTILINE) is not None
+        first_line = text.count("\n", 0, block.start(1)) + 1
+        for number, line in enumerate(block[1].replace("\\\n", "\\\v").split("\n"), first_line):
+            if line.startswith("$ ") or (line and not has_prompt):
+                command = re.sub(r"\s+#.*", "", line.removeprefix("$ ").replace("\\\v", " "))
+                found.append(Command(f"{page.name}:{number}", command))
+            elif line:
+                found[-1].shown.append(line)
+    for row in re.finditer(r"^\|.*\|$", text, re.MULTILINE):
+        for span in re.findall(r"`((?:make|trainyard|az) [^`]+)`", row[0]):
+            found.append(Command(f"{page.name}:{text.count(chr(10), 0, row.start()) + 1}", span))
+    return found
+
+
+def is_listed(command: Command, table: dict[str, str]) -> bool:
+    return any(command.text.startswith(beginning) for beginning in table)
+
+
+def fresh_clone(folder: Path) -> Path:
+    """The tracked files alone, with this environment as `.venv`, set up as `make setup` and `make test` leave it."""
+    clone = folder / "trainyard"
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, tracked.split("\0")):
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, clone / name)
+    virtual_environment = clone / ".venv"
+    virtual_environment.mkdir()
+    for entry in Path(sys.prefix).iterdir():
+        if not entry.name.startswith(".ready"):
+            (virtual_environment / entry.name).symlink_to(entry)
+    for stamp in ("run", "test", "bench"):
+        (virtual_environment / f".ready-to-{stamp}").touch()
+    images = clone / "my-images"
+    draw_images(images)
+    return clone
+
+
+def draw_images(folder: Path) -> None:
+    """Twenty images of each of two classes, of several sizes."""
+    from PIL import Image
+
+    for number, (name, colour) in enumerate((("cat", (200, 80, 40)), ("dog", (40, 80, 200)))):
+        (folder / name).mkdir(parents=True)
+        for index in range(20):
+            shade = tuple(min(255, part + index) for part in colour)
+            Image.new("RGB", (24 + index, 32 + number), shade).save(folder / name / f"{index}.png")
+
+
+def run_in_one_shell(commands: list[Command], clone: Path, timeout_seconds: int) -> list[tuple[int, str]]:
+    """Run commands one after the other; return exit code and output of each."""
+    script = "".join(
+        f"{{ {command.as_run}\n}} > {clone.parent}/{number}.out 2>&1 < /dev/null; echo $? >> {clone.parent}/codes\n"
+        for number, command in enumerate(commands)
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    environment |= {"PATH": f"{Path(sys.executable).parent}:{environment['PATH']}", "NO_COLOR": "1"}
+    shell = subprocess.Popen(["bash", "-c", script], cwd=clone, env=environment, start_new_session=True)
+    try:
+        shell.wait(timeout_seconds)
+    finally:
+        if shell.poll() is None:
+            os.killpg(shell.pid, signal.SIGKILL)
+            shell.wait()
+    codes = (clone.parent / "codes").read_text().split()
+    assert len(codes) == len(commands), f"the shell ended at: {commands[len(codes)].text}"
+    return [(int(code), (clone.parent / f"{number}.out").read_text()) for number, code in enumerate(codes)]
+
+
+def without_numbers(text: str) -> str:
+    """The text with numbers and blanks made alike: positions move when files change."""
+    return " ".join(re.sub(r"\d+(\.\d+)?", "0", text).split())
+
+
+def check_commands(commands: list[Command], clone: Path, timeout_seconds: int) -> None:
+    results = run_in_one_shell(commands, clone, timeout_seconds)
+    for command, (code, output) in zip(commands, results, strict=True):
+        assert code == command.expected_exit_code, f"{command.place}: `{command.as_run}` exits with {code}:\n{output}"
+        for line in command.shown:
+            assert without_numbers(line) in without_numbers(output), f"{command.place}: {command.as_run}\n{output}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_SECONDS + 20)
+@pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)], ids=lambda page: page.name)
+def test_the_commands_of_a_page_run_as_written(page: Path, tmp_path: Path) -> None:
+    commands = [each for each in commands_of(page) if not is_listed(each, SKIPPED) and not is_listed(each, SLOW)]
+    check_commands(commands, fresh_clone(tmp_path), TIMEOUT_SECONDS)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)], ids=lambda page: page.name)
+def test_all_commands_of_a_page_run_as_written(page: Path, tmp_path: Path) -> None:
+    commands = [command for command in commands_of(page) if not is_listed(command, SKIPPED)]
+    check_commands(commands, fresh_clone(tmp_path), SOAK_TIMEOUT_SECONDS)
+
+
+@pytest.mark.parametrize("beginning", [*SKIPPED, *SLOW])
+def test_every_exception_is_of_a_command_that_is_shown(beginning: str) -> None:
+    assert any(command.text.startswith(beginning) for page in PAGES for command in commands_of(page))
+
+
+def test_commands_are_read_from_blocks_with_and_without_prompts(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```console\n$ one \\\n    more  # why\nshown\n```\n```console\ntwo\nthree  # why\n```\n"
+        "| see | `trainyard skus`, `--flag` |\n"
+    )
+    assert [(command.place, command.text, command.shown) for command in commands_of(page)] == [
+        ("page.md:2", "one      more", ["shown"]),
+        ("page.md:7", "two", []),
+        ("page.md:8", "three", []),
+        ("page.md:10", "trainyard skus", []),
+    ]
