@@ -15,7 +15,7 @@ from trainyard.steps.runtime.flags import Value
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step; return its exit code."""
+    """Run the step. Return its exit code."""
     return run_task_step(Evaluate, "trainyard.steps.evaluate", evaluate, arguments)
 
 

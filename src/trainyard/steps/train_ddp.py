@@ -3,8 +3,8 @@
     python -m trainyard.steps.train_ddp --data data/digits --model out/model --checkpoints out/checkpoints \\
         --metrics out/metrics
 
-One process, or as many as the environment says (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), as Azure ML
-sets it for a job with `distribution: type: pytorch`.
+One process, or as many as the environment describes (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), as set by
+Azure ML for a job with `distribution: type: pytorch`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainyard.steps.runtime.flags import Value
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step; return its exit code."""
+    """Run the step. Return its exit code."""
     return run_task_step(TrainDDP, "trainyard.steps.train_ddp", train_ddp, arguments)
 
 
@@ -25,7 +25,7 @@ def train_ddp(settings: TrainDDP, task_settings: Mapping[str, Value]) -> int:
     """Train with the DDP engine."""
     from trainyard.steps.training.stopping import StopRequest
 
-    # First, since what comes next imports torch, for seconds.
+    # First, since the next imports take seconds, for torch.
     stop_request = StopRequest.of(settings)
     from trainyard.steps.training.engines.ddp import DDPEngine
     from trainyard.steps.training.run import run_training

@@ -1,10 +1,10 @@
-"""Train a model with DeepSpeed: ZeRO 0 to 3, as its configuration file says.
+"""Train a model with DeepSpeed: ZeRO 0 to 3, as set in its configuration file.
 
     python -m trainyard.steps.train_deepspeed --data data/text --model out/model --checkpoints out/checkpoints \\
         --metrics out/metrics --deepspeed-config components/zero2.json
 
-One process, or as many as the environment says (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), as Azure ML
-sets it for a job with `distribution: type: pytorch`.
+One process, or as many as the environment describes (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), as set by
+Azure ML for a job with `distribution: type: pytorch`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainyard.steps.runtime.flags import Value
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step; return its exit code."""
+    """Run the step. Return its exit code."""
     return run_task_step(TrainDeepSpeed, "trainyard.steps.train_deepspeed", train_deepspeed, arguments)
 
 
@@ -25,7 +25,7 @@ def train_deepspeed(settings: TrainDeepSpeed, task_settings: Mapping[str, Value]
     """Train with the DeepSpeed engine."""
     from trainyard.steps.training.stopping import StopRequest
 
-    # First, since what comes next imports torch, for seconds.
+    # First, since the next imports take seconds, for torch.
     stop_request = StopRequest.of(settings)
     from trainyard.steps.training.engines.deepspeed.engine import DeepSpeedEngine
     from trainyard.steps.training.run import run_training

@@ -1,4 +1,4 @@
-"""What every engine must hold to, tried in the processes of one world; writes what was found.
+"""What every engine must do, tried in the processes of one world; writes the findings.
 
 Three ranks, because the order in which two numbers are added makes no difference.
 
@@ -69,7 +69,7 @@ def what_is_not_finite_is_skipped(run: EngineTraining) -> dict[str, Any]:
 
 
 def restoring_gives_the_same_bits(run: EngineTraining, new_run: Callable[..., EngineTraining]) -> dict[str, Any]:
-    """Go on from what was put back, in the same engine and in a new one whose weights were others."""
+    """Continue from restored state, in the same engine and in a new one with other weights."""
     run.step(4)
     saved = bits(run)
     losses = [run.step(number)[0] for number in (5, 6, 7)]

@@ -1,4 +1,4 @@
-"""The engines whose trainings are stopped and gone on with, as their steps' flags."""
+"""The engines whose trainings are stopped and resumed, as flags of their steps."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class ResumableEngine:
 
     def flags(self, folder: Path) -> list[object]:
         """What this engine's step needs beside the flags of all; files of it go into the folder."""
-        # The defaults differ from step to step, and would make another training of it.
+        # The defaults differ from step to step, and would make it another training.
         flags: list[object] = ["--model-type", "convnext"]
         if self.zero_stage is not None:
             config = folder / f"{self}.json"
-            # DeepSpeed's own buckets are of 2 GB, and are made anew at each step.
+            # DeepSpeed's default buckets have 2 GB and are allocated at each step.
             buckets = {"reduce_bucket_size": 100_000, "allgather_bucket_size": 100_000}
             config.write_text(json.dumps({"zero_optimization": {"stage": self.zero_stage, **buckets}}))
             flags += ["--deepspeed-config", config]

@@ -1,4 +1,4 @@
-"""Ranks that start in a moment: forked from a process that has torch imported, and nothing running yet.
+"""Ranks that start in a moment: forked from a process that has imported torch but runs nothing yet.
 
 What a test of hundreds of restarts needs. Each rank is a real process with its own memory, process group and end, as
 `rank_processes` starts them; only the seconds of importing are spared.
@@ -30,9 +30,9 @@ _IMPORTED_BEFORE = (
     "trainyard.steps.training.engines.fsdp",
     "trainyard.steps.training.run",
 )
-"""What every training imports sooner or later."""
+"""What every training imports eventually."""
 _WITHOUT_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""DeepSpeed imports mlflow, that pyarrow, and that starts a thread, which it need not."""
+"""DeepSpeed imports mlflow, which imports pyarrow, which starts a thread; none of it is needed."""
 _PR_SET_PDEATHSIG = 1
 """From linux/prctl.h: the signal that a process gets when its parent dies."""
 

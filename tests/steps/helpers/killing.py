@@ -20,7 +20,7 @@ from trainyard.steps.training.checkpoints.folders import checkpoint_folders
 STOPPED = 75
 _KILLS_OF_ONE_TRAINING = 8
 LAUNCHER_PATIENCE_SECONDS = 5.0
-"""After one rank was hit, how long the others have until they are killed too, as a launcher does."""
+"""How long the other ranks have until they are killed too, as a launcher does."""
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Training:
 def kill_until(
     new_training: Callable[[str], Training], kills: int, chance: random.Random, say: Callable[[str], object]
 ) -> None:
-    """Kill trainings so many times in all, and hold the end of each to the end of one that nobody disturbed."""
+    """Kill trainings so many times in total, and compare the end of each with that of an uninterrupted one."""
     whole = new_training("whole")
     seconds = _run_to_its_end(whole)
     done = 0
@@ -85,7 +85,7 @@ def kill_until(
 
 
 def _run_to_its_end(training: Training) -> float:
-    """Gives the seconds it takes."""
+    """Return the seconds it takes."""
     started = time.monotonic()
     exit_codes = training.attempt()
     assert exit_codes == [0] * training.world_size, training.log.read_text()
@@ -93,7 +93,7 @@ def _run_to_its_end(training: Training) -> float:
 
 
 def _train_with_kills(training: Training, kills: int, seconds: float, chance: random.Random) -> None:
-    """Kill a training at most so many times, and let it come to its end. `seconds` is what it takes undisturbed.
+    """Kill a training at most so many times, and let it finish. `seconds` is how long it takes uninterrupted.
 
     SIGKILL or SIGTERM to one rank, at any moment of its time (its start included) or just inside a save.
     """
@@ -114,13 +114,13 @@ def _train_with_kills(training: Training, kills: int, seconds: float, chance: ra
             return  # too late
         training.done.append(f"{number.name} to rank {rank} {when}")
         if number == signal.SIGTERM and exit_codes[rank] != -signal.SIGTERM:
-            # Unless the signal came before anybody listened, all stop together.
+            # All stop together, unless the signal came before a handler was installed.
             assert exit_codes == [STOPPED] * training.world_size, (exit_codes, training.log.read_text())
     _run_to_its_end(training)
 
 
 _Wait = Callable[[list[int]], str]
-"""Returns when it is time to disturb the ranks, and says what time that is."""
+"""Returns when it is time to disturb the ranks, with a description of that moment."""
 
 
 def _for_a_while(seconds: float) -> _Wait:
@@ -134,7 +134,7 @@ def _for_a_while(seconds: float) -> _Wait:
 
 
 def _for_a_save(training: Training, nth: int, chance: random.Random) -> _Wait:
-    """Until the nth folder comes up that is not committed yet, and a moment more."""
+    """Wait until the nth folder appears that is not committed yet, and a moment more."""
     delay_seconds = chance.uniform(0, 0.004)
 
     def wait(pids: list[int]) -> str:

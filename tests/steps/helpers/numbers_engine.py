@@ -25,7 +25,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def some_tensors(seed: int, width: int = 40) -> Tensors:
-    """State as an engine has it: matrices, a vector, single numbers, integers; every number its own."""
+    """State as an engine has it: matrices, a vector, scalars, integers; all numbers differ."""
     torch.manual_seed(seed)
     return {
         "model/0.weight": torch.randn(width, 3 * width),
@@ -38,7 +38,7 @@ def some_tensors(seed: int, width: int = 40) -> Tensors:
 
 
 def fragments_of(tensors: Tensors, rank: int, world_size: int, *, divided: bool) -> list[Fragment]:
-    """Everything whole on every rank, or each flattened tensor divided evenly over the ranks."""
+    """Whole tensors on every rank, or each flattened tensor divided evenly over the ranks."""
     if not divided:
         return [whole_tensor(key, tensor) for key, tensor in tensors.items()]
     fragments = []

@@ -1,4 +1,4 @@
-"""Trainings by several engines in worlds of several sizes, whose losses and norms are to agree."""
+"""Trainings with several engines in worlds of several sizes, whose losses and norms must agree."""
 
 from __future__ import annotations
 

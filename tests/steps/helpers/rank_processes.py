@@ -54,7 +54,7 @@ class Ranks:
 
 
 def without_greetings(output: str) -> str:
-    """What a step said, without the lines that Gloo itself prints about each new group (seen in torch 2.8)."""
+    """The output of a step, without the lines that Gloo prints about each new group (seen in torch 2.8)."""
     return "".join(line for line in output.splitlines(keepends=True) if not line.startswith("[Gloo] Rank "))
 
 
@@ -72,7 +72,7 @@ def rank_variables(rank: int, world_size: int, port: int) -> dict[str, str]:
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This environment without what would steer a step, with the source and the tests' own task on the path."""
+    """This environment without variables that affect a step, with the source and the tests' tasks on the path."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "COV"))}
     return {**kept, "PYTHONPATH": f"{SOURCE}{os.pathsep}{TESTS}", "OMP_NUM_THREADS": "1", **(extra or {})}
 
@@ -115,7 +115,7 @@ def run_ranks(
     delayed_rank: int | None = None,
     limit_seconds: float = LIMIT_SECONDS,
 ) -> tuple[list[int], list[str]]:
-    """Run a step to its end; exit codes and outputs by rank."""
+    """Run a step to its end. Return exit codes and outputs by rank."""
     ranks = start_ranks(step, arguments, world_size, environment=environment, delayed_rank=delayed_rank)
     exit_codes = ranks.wait(limit_seconds)
     return exit_codes, ranks.outputs

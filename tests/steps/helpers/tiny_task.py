@@ -55,7 +55,7 @@ class WithoutDropout(TinyTask):
 
 
 class FromWeights(TinyTask):
-    """Its model comes in evaluation mode, as transformers gives one that was read from a folder."""
+    """Its model comes in evaluation mode, as transformers returns one that was read from a folder."""
 
     def new_model(self) -> torch.nn.Module:
         return super().new_model().eval()
@@ -75,7 +75,7 @@ class Slow(TinyTask):
 
 
 class Transposed(TinyTask):
-    """A model with a weight that lies column by column in memory, as channels_last ones do."""
+    """A model with a weight that is not contiguous in memory, like those in channels_last."""
 
     def new_model(self) -> torch.nn.Module:
         model = super().new_model()
@@ -93,7 +93,7 @@ class PartlyUsed(TinyTask):
 
 
 class UsedAtFirst(PartlyUsed):
-    """No loss of a training step depends on that parameter, but that of the first sample, before training, does."""
+    """The loss of the first sample, before training, depends on that parameter; losses of steps do not."""
 
     def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
         loss = super().loss(model, batch)
@@ -131,7 +131,7 @@ class LayersBetween(torch.nn.Module):
 
 
 class NotFinite(TinyTask):
-    """From the step on that the environment says, losses of rank 1 (or of the only rank) are not a number."""
+    """From the step in an environment variable on, losses of rank 1 (or of the only rank) are NaN."""
 
     calls = 0
 
@@ -144,7 +144,7 @@ class NotFinite(TinyTask):
 
 
 class FullDisk(TinyTask):
-    """On the last rank no file may grow beyond 8 KiB, until so many losses as the environment says are computed."""
+    """On the last rank no file may exceed 8 KiB, until the number of losses in an environment variable is computed."""
 
     calls = 0
 

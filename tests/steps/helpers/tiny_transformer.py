@@ -78,7 +78,7 @@ class NextLevel(Task):
 
 
 class NotFinite(NextLevel):
-    """In the micro-batches that the environment says, the loss of the last rank is not a number."""
+    """In the micro-batches named by an environment variable, the loss of the last rank is NaN."""
 
     calls = 0
 

@@ -1,4 +1,4 @@
-"""A dataclass becomes a command line; what is typed wrongly is named, with what was meant."""
+"""A dataclass becomes a command line; errors name the value and suggest what was meant."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         parse_flags(Bake, "trainyard.steps.bake", list(arguments))
     assert end.value.code == 2
     lines = capsys.readouterr().err.splitlines()
-    assert lines[1:] == ["  python -m trainyard.steps.bake --help shows every flag."]
+    assert lines[1:] == ["  run `python -m trainyard.steps.bake --help` to see every flag."]
     return lines[0].removeprefix("trainyard.steps.bake: error: ")
 
 
@@ -87,20 +87,20 @@ def test_a_boolean_flag_alone_means_true() -> None:
         (["--loave", "3"], "unknown flag --loave; did you mean --loaves?"),
         (["--salt_grams=3"], "unknown flag --salt_grams; did you mean --salt-grams?"),
         (["--quantum", "3"], "unknown flag --quantum"),
-        (["--loaves", "many"], "argument --loaves: 'many' is not a whole number"),
-        (["--loaves", "2.5"], "argument --loaves: '2.5' is not a whole number"),
-        (["--loaves", "0"], "argument --loaves: 0 is below the least allowed, 1"),
-        (["--loaves", "10"], "argument --loaves: 10 is above the most allowed, 9"),
-        (["--salt-grams", "much"], "argument --salt-grams: 'much' is not a number"),
-        (["--salt-grams", "nan"], "argument --salt-grams: 'nan' is not a finite number"),
-        (["--salt-grams", "inf"], "argument --salt-grams: 'inf' is not a finite number"),
+        (["--loaves", "many"], "argument --loaves: expected a whole number, got 'many'"),
+        (["--loaves", "2.5"], "argument --loaves: expected a whole number, got '2.5'"),
+        (["--loaves", "0"], "argument --loaves: 0 is below the minimum of 1"),
+        (["--loaves", "10"], "argument --loaves: 10 is above the maximum of 9"),
+        (["--salt-grams", "much"], "argument --salt-grams: expected a number, got 'much'"),
+        (["--salt-grams", "nan"], "argument --salt-grams: expected a finite number, got 'nan'"),
+        (["--salt-grams", "inf"], "argument --salt-grams: expected a finite number, got 'inf'"),
         (["--kind", "weat"], "argument --kind: 'weat' is not one of rye, wheat; did you mean wheat?"),
-        (["--crusty", "perhaps"], "argument --crusty: 'perhaps' is neither true nor false"),
-        (["--yeast", ""], "argument --yeast: the name of the folder is empty"),
+        (["--crusty", "perhaps"], "argument --crusty: expected true or false, got 'perhaps'"),
+        (["--yeast", ""], "argument --yeast: expected a folder, got an empty name"),
         (["stray"], "unrecognized arguments: stray"),
     ],
 )
-def test_what_is_wrong_is_named(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+def test_invalid_values_are_named(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
     assert complaint(capsys, *PORTS, *arguments) == message
 
 
@@ -122,7 +122,7 @@ def test_help_shows_defaults_and_an_example(capsys: pytest.CaptureFixture[str]) 
     assert "example: python -m trainyard.steps.bake --flour FOLDER --bread FOLDER" in text
 
 
-def test_the_table_of_settings() -> None:
+def test_the_table_of_settings_in_the_docs() -> None:
     settings_table = runpy.run_path(str(ROOT / "docs" / "generate.py"))["settings_table"]
     assert settings_table(Bake).splitlines() == [
         "| flag | takes | default | what it does |",
@@ -152,7 +152,7 @@ def test_inherited_settings_keep_their_documentation() -> None:
     assert described["data"].required
 
 
-def test_a_field_without_documentation_is_a_mistake_of_its_author() -> None:
+def test_a_field_without_documentation_is_rejected() -> None:
     @dataclass(frozen=True)
     class Silent:
         """A step."""
@@ -169,12 +169,12 @@ def test_an_optional_input_has_no_default() -> None:
 
 
 @pytest.mark.parametrize("config", [PrepareImages, PrepareText, TrainDDP])
-def test_a_seed_that_not_every_generator_takes_is_refused(
+def test_a_seed_that_some_generators_reject_is_invalid(
     config: type[object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
         parse_flags(config, "trainyard.steps.any", ["--seed", str(2**32)])
-    assert "--seed: 4294967296 is above the most allowed, 2147483647" in capsys.readouterr().err
+    assert "--seed: 4294967296 is above the maximum of 2147483647" in capsys.readouterr().err
 
 
 TRAINING = ["--data", "d", "--model", "m", "--checkpoints", "c", "--metrics", "x"]
@@ -204,7 +204,7 @@ class TestFlagsOfATask:
                 "--label-smoothing is a setting of a task, and --task is not given; it belongs to image_classification",
             ),
             (TrainDDP, [*TRAINING, "--label-smothing", "0.1"], "did you mean --label-smoothing?"),
-            (TrainDDP, [*TRAINING, "--adam-beta2", "1"], "--adam-beta2: 1 is above the most allowed, 0.999999"),
+            (TrainDDP, [*TRAINING, "--adam-beta2", "1"], "--adam-beta2: 1 is above the maximum of 0.999999"),
             (TrainDDP, [*TRAINING, "--task", "language_modelling"], "unknown task 'language_modelling'. Did you mean"),
             (TrainDDP, [*TRAINING, "--task", "mine:"], "unknown task 'mine:'. Built in: image_classification, lang"),
             (TrainDDP, [*TRAINING, "--task"], "argument --task: expected one argument"),

@@ -54,7 +54,7 @@ def python(restricted: Path, *arguments: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_packages_of_other_steps_and_of_the_author_side_are_not_there(restricted: Path) -> None:
+def test_packages_of_other_steps_and_of_the_author_side_are_absent(restricted: Path) -> None:
     assert python(restricted, "-c", "import torch, transformers, mlflow").returncode == 0
     for package in ("jsonschema_rs", "matplotlib", "sklearn", "PIL", "pyarrow", "zstandard", "azure.ai.ml"):
         assert "ModuleNotFoundError" in python(restricted, "-c", f"import {package}").stderr, package
@@ -67,7 +67,7 @@ def test_help(restricted: Path, step: str) -> None:
     assert f"usage: python -m trainyard.steps.{step}" in result.stdout
 
 
-def test_text_of_formats_that_need_no_package_of_their_own(restricted: Path, tmp_path: Path) -> None:
+def test_text_formats_without_extra_packages(restricted: Path, tmp_path: Path) -> None:
     result = python(restricted, "-m", "trainyard.steps.prepare_text", "--prepared", str(tmp_path))
     assert (result.returncode, result.stderr) == (0, "")
     assert (tmp_path / "manifest.json").exists()

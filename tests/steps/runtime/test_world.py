@@ -1,4 +1,4 @@
-"""What a process learns of its world from the environment, and one that is alone."""
+"""What a process reads about its world from the environment, and a world of one process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_without_rank_variables_a_process_is_alone() -> None:
         ({"RANK": "first"}, "the environment variable RANK='first' is not a whole number"),
     ],
 )
-def test_variables_that_cannot_be(changes: dict[str, str], message: str) -> None:
+def test_invalid_variables_are_rejected(changes: dict[str, str], message: str) -> None:
     with pytest.raises(StepError, match=message):
         read_rank_variables({**COMPLETE, **changes})
 
@@ -50,13 +50,13 @@ def test_a_world_of_one_sums_and_gathers_like_any_other() -> None:
     assert not torch.distributed.is_initialized()
 
 
-def test_a_world_is_left_also_after_a_mistake() -> None:
+def test_a_world_is_left_after_an_error_too() -> None:
     with pytest.raises(StepError, match="wrong"), join_world(timeout_seconds=10, environment={}):
         raise StepError("wrong")
     assert not torch.distributed.is_initialized()
 
 
-def test_processors_are_shared_out_unless_a_variable_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processors_are_divided_unless_a_variable_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_num_threads()
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     with join_world(timeout_seconds=10, environment={}):
@@ -78,7 +78,7 @@ def test_only_lost_connections_are_explained() -> None:
         raise RuntimeError("shape mismatch")
 
 
-def test_every_generator_goes_on_where_it_was() -> None:
+def test_every_generator_continues_where_it_was() -> None:
     def draw() -> list[float]:
         return [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn(), torch.rand(()).item()]
 

@@ -1,4 +1,4 @@
-"""What ranks agree on at each step: exact, late, and without anybody waiting."""
+"""What ranks agree on at each step: exact, one step late, and without waiting."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def numbers(steps: list[AgreedStep]) -> list[int]:
     return [agreed.step.number for agreed in steps]
 
 
-def test_a_step_is_agreed_on_after_the_next(world: World) -> None:
+def test_a_step_is_agreed_on_one_step_later(world: World) -> None:
     agreement = Agreement(world)
     assert agreement.next_step(taken(1), stop=False) == []
     (first,) = agreement.next_step(taken(2), stop=True)
@@ -55,7 +55,7 @@ def test_a_step_is_agreed_on_after_the_next(world: World) -> None:
     assert second.stop, "what was asked at step 2 is known after step 3"
 
 
-def test_all_steps_waits_for_the_newest(world: World) -> None:
+def test_all_steps_includes_the_newest(world: World) -> None:
     agreement = Agreement(world)
     agreement.next_step(taken(1), stop=False)
     agreement.next_step(taken(2), stop=False)
@@ -65,7 +65,7 @@ def test_all_steps_waits_for_the_newest(world: World) -> None:
 
 
 def test_short_steps_share_a_reduction(world: World) -> None:
-    """Of 2 ms of their own, five are agreed on at once, in order and each with its own figures."""
+    """Five steps of 2 ms are agreed on at once, in order and each with its own figures."""
     agreement = Agreement(world)
     heard = [agreement.next_step(taken(n, own_seconds=0.002, loss=n), stop=False) for n in range(1, 21)]
     steps = [agreed for some in heard for agreed in some] + agreement.all_steps(stop=False)
@@ -82,7 +82,7 @@ def test_long_steps_are_agreed_on_at_once(world: World) -> None:
     assert agreement.steps_are_long
 
 
-def test_a_loss_that_is_not_finite_is_agreed_on_as_such(world: World) -> None:
+def test_a_loss_that_is_not_finite_stays_so_in_the_agreement(world: World) -> None:
     agreement = Agreement(world)
     step = taken(1, loss=float("nan"))
     agreement.next_step(TakenStep(**{**vars(step), "gradient_norm": torch.tensor(float("inf"))}), stop=False)
@@ -92,10 +92,10 @@ def test_a_loss_that_is_not_finite_is_agreed_on_as_such(world: World) -> None:
 
 
 @pytest.mark.parametrize("step", [train_ddp, train_fsdp], ids=["ddp", "fsdp"])
-def test_nobody_waits_for_a_number_in_quiet_steps_on_a_cpu(
+def test_quiet_steps_read_no_number_from_a_device_on_a_cpu(
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: ModuleType
 ) -> None:
-    """Every way in which a tensor's number comes to the host is watched over 20 steps in which nothing is due."""
+    """Every way of reading a tensor's number is watched over 20 steps in which nothing is due."""
     seen: list[str] = []
 
     class Watched(TinyTask):

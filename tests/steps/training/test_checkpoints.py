@@ -54,7 +54,7 @@ def at(step: int) -> Progress:
 
 
 def steps_in(folder: Path) -> list[int]:
-    """The steps of the folders that are there, committed or not."""
+    """The steps of the existing folders, committed or not."""
     return sorted(int(child.name.removeprefix("step-")) for child in checkpoint_folders(folder))
 
 
@@ -67,9 +67,7 @@ def steps_in(folder: Path) -> list[int]:
     world_size=st.integers(1, 9),
     dtype=st.sampled_from([torch.uint8, torch.float32, torch.float64]),
 )
-def test_what_every_rank_has_is_written_once_in_even_shares(
-    sizes: list[int], world_size: int, dtype: torch.dtype
-) -> None:
+def test_replicated_state_is_written_once_in_even_shares(sizes: list[int], world_size: int, dtype: torch.dtype) -> None:
     tensors = {f"model/{index}": torch.empty(size, dtype=torch.uint8).to(dtype) for index, size in enumerate(sizes)}
     fragments = [whole_tensor(key, tensor) for key, tensor in tensors.items()]
     shares = [share_to_write(fragments, rank, world_size) for rank in range(world_size)]
@@ -85,17 +83,17 @@ def test_what_every_rank_has_is_written_once_in_even_shares(
     assert max(written) - min(used, default=0) <= 2 * MIB
 
 
-def test_what_only_one_rank_has_is_written_by_that_rank() -> None:
+def test_sharded_state_is_written_by_the_rank_that_has_it() -> None:
     tensors = some_tensors(0)
     for rank in range(3):
         divided = fragments_of(tensors, rank, 3, divided=True)
         assert share_to_write(divided, rank, 3) == [fragment for fragment in divided if fragment.values.numel()]
 
 
-# What lies on disk
+# What is on disk
 
 
-def test_a_state_file_is_safetensors_with_names_that_say_where_each_piece_lies(tmp_path: Path) -> None:
+def test_a_state_file_is_safetensors_whose_names_locate_each_piece(tmp_path: Path) -> None:
     tensors = some_tensors(0, width=10)
     write_as_ranks(tmp_path / "step-00000003", tensors, 2, at(3), divided=True)
     second = load_file(tmp_path / "step-00000003" / "state-rank-00001.safetensors")
@@ -109,7 +107,7 @@ def test_a_state_file_is_safetensors_with_names_that_say_where_each_piece_lies(t
 
 @pytest.mark.parametrize("divided", [True, False])
 @pytest.mark.parametrize("world_size", [1, 2, 5])
-def test_any_range_is_read_whoever_wrote_it(tmp_path: Path, world_size: int, divided: bool) -> None:
+def test_any_range_can_be_read_whichever_rank_wrote_it(tmp_path: Path, world_size: int, divided: bool) -> None:
     tensors = some_tensors(0, width=700)  # more than a mebibyte: what is replicated is divided, too
     write_as_ranks(tmp_path / "c", tensors, world_size, at(1), divided=divided)
     reader = StateReader(tmp_path / "c", sorted(file.name for file in (tmp_path / "c").glob("*.safetensors")))
@@ -129,7 +127,7 @@ def test_only_the_files_that_are_needed_are_opened(tmp_path: Path) -> None:
         reader.read_into(fragment)
 
 
-# Into an engine again
+# Restoring into an engine
 
 
 @pytest.mark.parametrize("divided", [True, False])
@@ -151,7 +149,7 @@ def test_a_checkpoint_of_another_world_size_is_loaded(
     )
 
 
-def test_what_is_saved_is_loaded_with_the_random_state(tmp_path: Path, world: World) -> None:
+def test_saved_state_is_loaded_with_the_random_state(tmp_path: Path, world: World) -> None:
     import random
 
     import numpy as np
@@ -189,15 +187,15 @@ def test_state_may_change_as_soon_as_save_returns(tmp_path: Path, world: World) 
         (lambda tensors: tensors.update({"model/new": torch.ones(2)}), "it lacks model/new"),
         (
             lambda tensors: tensors.update({"model/0.bias": torch.ones(9)}),
-            "model/0.bias has the shape (7), in this model (9)",
+            "model/0.bias has the shape (7), but (9) in this model",
         ),
         (
             lambda tensors: tensors.update({"model/0.bias": torch.ones(7).half()}),
-            "model/0.bias is of torch.float32, in this training of torch.float16",
+            "model/0.bias has the type torch.float32, but torch.float16 in this training",
         ),
     ],
 )
-def test_another_models_state_is_refused_with_the_tensors_name(
+def test_state_of_another_model_is_rejected_naming_the_tensor(
     tmp_path: Path, world: World, change: Any, message: str
 ) -> None:
     checkpoints(tmp_path, world).save(NumbersEngine(some_tensors(0)), at(4), wait=True)
@@ -208,7 +206,7 @@ def test_another_models_state_is_refused_with_the_tensors_name(
     assert message in str(refused.value)
 
 
-def test_ranks_that_have_the_same_keys_do_not_send_them(tmp_path: Path, world: World) -> None:
+def test_ranks_with_equal_keys_do_not_exchange_them(tmp_path: Path, world: World) -> None:
     sent: list[object] = []
 
     class Overheard(Ranks):
@@ -222,7 +220,7 @@ def test_ranks_that_have_the_same_keys_do_not_send_them(tmp_path: Path, world: W
     assert sum(len(str(thing)) for thing in sent) < 200, sent
 
 
-def test_a_range_that_no_file_holds_is_named(tmp_path: Path) -> None:
+def test_a_missing_range_is_named(tmp_path: Path) -> None:
     write_as_ranks(tmp_path / "c", some_tensors(0), 2, at(1), divided=True)
     reader = StateReader(tmp_path / "c", ["state-rank-00000.safetensors"])
     with pytest.raises(BrokenCheckpoint, match=r"lacks model/0.bias from element 3 on"):
@@ -232,7 +230,7 @@ def test_a_range_that_no_file_holds_is_named(tmp_path: Path) -> None:
 # The commit
 
 
-def test_a_commit_says_what_it_was_given(tmp_path: Path) -> None:
+def test_a_commit_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_as_ranks(tmp_path / "c", some_tensors(0), 2, Progress(7, 2, 448, 3), divided=True)
     commit = read_commit(tmp_path / "c")
     assert (commit.progress, commit.world_size, commit.engine) == (Progress(7, 2, 448, 3), 2, "numbers")
@@ -247,10 +245,10 @@ def test_a_commit_says_what_it_was_given(tmp_path: Path) -> None:
         (lambda text: "", "cannot be read"),
         (lambda text: text.replace('"step": 7', '"step": 3'), "its SHA-256 differs"),
         (lambda text: text.replace('"seed": 1', '"seed": 2'), "its SHA-256 differs"),
-        (lambda text: "[1, 2]", "is not what a training step wrote"),
+        (lambda text: "[1, 2]", "was not written by a training step"),
     ],
 )
-def test_an_altered_commit_is_none(tmp_path: Path, alter: Any, message: str) -> None:
+def test_an_altered_commit_is_rejected(tmp_path: Path, alter: Any, message: str) -> None:
     write_as_ranks(tmp_path / "c", some_tensors(0), 2, at(7), divided=True)
     file = tmp_path / "c" / "commit.json"
     file.write_text(alter(file.read_text()))
@@ -260,16 +258,16 @@ def test_an_altered_commit_is_none(tmp_path: Path, alter: Any, message: str) -> 
 
 
 @pytest.mark.parametrize(("version", "age"), [(1, "an older"), (3, "a newer")])
-def test_another_versions_checkpoint_is_refused_and_kept(tmp_path: Path, world: World, version: int, age: str) -> None:
+def test_a_checkpoint_of_another_version_is_rejected(tmp_path: Path, world: World, version: int, age: str) -> None:
     (tmp_path / "step-00000007").mkdir()
     (tmp_path / "step-00000007" / "commit.json").write_text(f'{{"format": "trainyard.checkpoint/{version}"}}')
-    with pytest.raises(StepError, match=f"was made by {age} version of Trainyard"):
+    with pytest.raises(StepError, match=f"was written by {age} version of Trainyard"):
         checkpoints(tmp_path, world).choose("auto")
     assert (tmp_path / "step-00000007").is_dir()
 
 
-def test_what_the_file_system_does_not_give_now_is_not_taken_for_broken(tmp_path: Path, world: World) -> None:
-    """To go on from the older one would cost the newer. The file leads to itself: an error like a store's time-out."""
+def test_a_checkpoint_that_cannot_be_read_now_does_not_count_as_broken(tmp_path: Path, world: World) -> None:
+    """To resume from the older one would cost the newer. The file links to itself: an error like a mount's timeout."""
     for step in (3, 7):
         write_as_ranks(tmp_path / f"step-{step:08d}", some_tensors(step), 2, at(step), divided=True)
     for name in ("commit.json", "state-rank-00001.safetensors"):
@@ -283,12 +281,12 @@ def test_what_the_file_system_does_not_give_now_is_not_taken_for_broken(tmp_path
     assert checkpoints(tmp_path, world).choose("auto") == committed(tmp_path / "step-00000007")
 
 
-# Which ones stay
+# Which ones are kept
 
 
-def test_the_last_few_stay_and_leftovers_go(tmp_path: Path, world: World) -> None:
+def test_the_newest_few_are_kept_and_leftovers_removed(tmp_path: Path, world: World) -> None:
     engine = NumbersEngine(some_tensors(0))
-    (tmp_path / "step-00000002").mkdir()  # cut off while it was saved
+    (tmp_path / "step-00000002").mkdir()  # interrupted while it was saved
     (tmp_path / "step-00000002" / "state-rank-00000.safetensors").write_bytes(b"half")
     write_as_ranks(tmp_path / "step-00000009", some_tensors(0), 1, at(9), divided=False)  # not gone on from
     saving = checkpoints(tmp_path, world, keep=2)
@@ -297,7 +295,7 @@ def test_the_last_few_stay_and_leftovers_go(tmp_path: Path, world: World) -> Non
     assert steps_in(tmp_path) == [4, 5]
 
 
-def test_the_best_one_stays_while_it_is_the_best(tmp_path: Path, world: World) -> None:
+def test_the_best_one_is_kept_as_long_as_it_is_the_best(tmp_path: Path, world: World) -> None:
     engine = NumbersEngine(some_tensors(0))
     saving = checkpoints(tmp_path, world, keep=1, keep_best=True)
     kept = []
@@ -314,7 +312,7 @@ def test_the_best_one_stays_while_it_is_the_best(tmp_path: Path, world: World) -
     assert not checkpoints(tmp_path, world).is_best({"loss": 0.3}), "only where the best one is kept"
 
 
-def test_the_checkpoint_gone_on_from_is_marked_without_being_written_again(tmp_path: Path, world: World) -> None:
+def test_the_checkpoint_resumed_from_is_marked_as_best_without_being_rewritten(tmp_path: Path, world: World) -> None:
     engine = NumbersEngine(some_tensors(0))
     checkpoints(tmp_path, world, keep_best=True).save(engine, at(3), wait=True)
     file = tmp_path / "step-00000003" / "state-rank-00000.safetensors"
@@ -326,7 +324,7 @@ def test_the_checkpoint_gone_on_from_is_marked_without_being_written_again(tmp_p
     assert read_commit(tmp_path / "step-00000003").is_best
 
 
-def test_old_checkpoints_stay_when_they_cannot_be_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_old_checkpoints_that_cannot_be_listed_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for step in (1, 2, 3):
         write_as_ranks(tmp_path / f"step-{step:08d}", some_tensors(0), 1, at(step), divided=False)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -336,7 +334,7 @@ def test_old_checkpoints_stay_when_they_cannot_be_looked_at(tmp_path: Path, caps
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     said = capsys.readouterr().out
-    assert said == f"warning: old checkpoints cannot be looked at, and stay: {tmp_path}: too many open files\n"
+    assert said == f"warning: cannot look for old checkpoints, so all are kept: {tmp_path}: too many open files\n"
     assert steps_in(tmp_path) == [1, 2, 3]
 
 
@@ -352,7 +350,7 @@ def small_files_only() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_checkpoint_that_cannot_be_written_is_said_and_the_training_goes_on(
+def test_a_checkpoint_that_cannot_be_written_is_logged_and_the_training_continues(
     tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str], small_files_only: None
 ) -> None:
     saving = checkpoints(tmp_path, world, keep_best=True)
@@ -361,7 +359,7 @@ def test_a_checkpoint_that_cannot_be_written_is_said_and_the_training_goes_on(
     saving.save(large, at(2), {"loss": 0.5})
     assert saving.is_best({"loss": 0.6}), "the better one is not there"
     assert capsys.readouterr().out == (
-        "warning: the checkpoint of step 2 could not be written, and the training goes on without it: "
+        "warning: cannot write the checkpoint of step 2, and the training continues without it: "
         f"{tmp_path}/step-00000002/state-rank-00000.safetensors: file too large\n"
     )
     assert saving.failed_saves == 1
@@ -398,7 +396,7 @@ end_process(0)
 
 
 @pytest.mark.slow
-def test_a_rank_that_does_not_come_is_waited_for_as_long_as_the_flag_says() -> None:
+def test_ranks_wait_for_an_absent_rank_until_the_timeout() -> None:
     port = free_port()
     ranks = RankProcesses(
         [
@@ -472,7 +470,7 @@ def test_the_best_checkpoint_of_a_training_is_kept(
 @pytest.mark.parametrize(
     ("full_until", "exit_code", "steps"), [(9, 0, [20, 21]), (10_000, 1, [])], ids=["for a while", "to the end"]
 )
-def test_all_ranks_hear_that_one_ranks_disk_is_full(
+def test_a_full_disk_of_one_rank_is_reported_on_all(
     digits: Path, tmp_path: Path, full_until: int, exit_code: int, steps: list[int]
 ) -> None:
     arguments = training_arguments(digits, tmp_path / "out", "tiny_task:FullDisk", "--checkpoint-every-steps", 4)
@@ -482,7 +480,7 @@ def test_all_ranks_hear_that_one_ranks_disk_is_full(
     said = (tmp_path / "log").read_text()
     folder = tmp_path / "out" / "checkpoints"
     refused = "state-rank-00001.safetensors: file too large (rank 1)"
-    goes_on = "warning: the checkpoint of step 4 could not be written, and the training goes on without it"
+    goes_on = "warning: cannot write the checkpoint of step 4, and the training continues without it"
     assert f"{goes_on}: {folder}/step-00000004/{refused}" in said
     assert exit_codes == [exit_code] * 2, said
     assert said.count(f"train_ddp: error: {folder}/step-00000021/{refused}") == 2 * exit_code

@@ -44,7 +44,7 @@ def _compiler_as_before() -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_a_small_last_batch_leaves_what_full_ones_are_computed_with_alone() -> None:
+def test_a_small_last_batch_does_not_change_how_full_ones_are_computed() -> None:
     settings = cast(Training, types.SimpleNamespace(compile=True, activation_checkpointing=False))
     model = TwoBlocks()
     prepare_blocks(model, settings)

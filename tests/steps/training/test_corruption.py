@@ -1,4 +1,4 @@
-"""Two hundred ways in which a disk alters a checkpoint: none is trained on in silence."""
+"""Two hundred ways in which a disk alters a checkpoint: none goes unnoticed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def flip_bits(file: Path, chance: random.Random) -> str:
 
 
 def overwrite(file: Path, chance: random.Random) -> str:
-    """A stretch of zeros: a block that never reached the disk."""
+    """A range of zeros: a block that never reached the disk."""
     content = bytearray(file.read_bytes())
     start = chance.randrange(len(content))
     stop = min(len(content), start + 512)
@@ -50,14 +50,14 @@ def delete(file: Path, _: random.Random) -> str:
 
 
 def exchange(file: Path, chance: random.Random) -> str:
-    """The same file of the other checkpoint: right in size, and whole."""
+    """The same file of the other checkpoint: of the right size, and complete."""
     other = next(folder for folder in file.parent.parent.iterdir() if folder != file.parent)
     shutil.copy(other / file.name, file)
     return f"that of {other.name}"
 
 
 @pytest.mark.parametrize("divided", [True, False])
-def test_altered_checkpoints_are_noticed_or_unharmed(tmp_path: Path, divided: bool) -> None:
+def test_altered_checkpoints_are_detected_or_harmless(tmp_path: Path, divided: bool) -> None:
     sound = tmp_path / "sound"
     width = 40 if divided else 300  # what is replicated is divided from a mebibyte on
     states = {step: some_tensors(step, width=width) for step in STEPS}
@@ -88,7 +88,7 @@ def test_altered_checkpoints_are_noticed_or_unharmed(tmp_path: Path, divided: bo
                 assert progress == (Progress(progress.step, 1, 10 * progress.step) if progress.step else Progress())
                 results[progress.step] = results.get(progress.step, 0) + 1
             shutil.rmtree(altered)
-    # About half of what is altered is the older one, which then is not looked at.
+    # About half of the alterations hit the older one, which is then not read.
     assert results[4] > CASES // 8, results
     assert results[8] > CASES // 8, results
     assert results.get("refused", 0) + results.get(0, 0) < CASES // 8, results

@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration file: what the step fills in, and what it refuses, before ranks meet."""
+"""DeepSpeed's configuration file: what the step fills in, and what it rejects, before ranks meet."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def resolved(tmp_path: Path, config: object, **given: Any) -> dict[str, Any]:
     return read_deepspeed_config(settings(file, **given), BATCH)
 
 
-def test_auto_and_what_is_missing_come_from_the_step(tmp_path: Path) -> None:
+def test_auto_and_missing_values_come_from_the_step(tmp_path: Path) -> None:
     config = {
         "_rendered": {"remark": "rendered from a template"},
         "train_batch_size": "auto",
@@ -57,39 +57,39 @@ def test_auto_and_what_is_missing_come_from_the_step(tmp_path: Path) -> None:
     [
         (
             {"train_batch_size": 32},
-            'train_batch_size is 32, but the step has 64 (--global-batch-size 64). Write "auto" there, or change the '
+            'train_batch_size is 32, but the step has 64 (--global-batch-size 64); write "auto" there, or change the '
             "step's setting",
         ),
         (
             {"gradient_accumulation_steps": 1},
             "gradient_accumulation_steps is 1, but the step has 2 (global batch 64 = micro-batch 8 x 2 accumulation "
-            'steps x 4 ranks). Write "auto" there, or change the step\'s setting',
+            'steps x 4 ranks); write "auto" there, or change the step\'s setting',
         ),
         (
             {"bf16": {"enabled": True}},
-            'bf16.enabled is true, but the step has false (--precision fp32). Write "auto" there, or change the '
+            'bf16.enabled is true, but the step has false (--precision fp32); write "auto" there, or change the '
             "step's setting",
         ),
         (
             {"gradient_clipping": 0.1},
-            'gradient_clipping is 0.1, but the step has 1.0 (--gradient-clip-norm 1). Write "auto" there, or change '
+            'gradient_clipping is 0.1, but the step has 1.0 (--gradient-clip-norm 1); write "auto" there, or change '
             "the step's setting",
         ),
         (
             {"optimizer": {"type": "AdamW"}},
-            "optimizer has no place here: the step brings its own AdamW, also for offload: --learning-rate and "
-            "--weight-decay are its settings. Remove it.",
+            "optimizer is not supported: the step has its own AdamW, also for offload; set --learning-rate and "
+            "--weight-decay; remove it",
         ),
-        ({"zero_optimisation": {}}, "this step knows no zero_optimisation; did you mean zero_optimization?"),
+        ({"zero_optimisation": {}}, "unknown key zero_optimisation; did you mean zero_optimization?"),
         (
             {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}},
-            'zero_optimization.offload_param.device is "nvme"; it can be "none" or "cpu" only: the step keeps no '
+            'zero_optimization.offload_param.device is "nvme"; only "none" or "cpu" is supported: the step keeps no '
             "parameters on a local disk",
         ),
-        ([], "holds no JSON object, which a DeepSpeed configuration is"),
+        ([], "expected a JSON object, the form of a DeepSpeed configuration"),
     ],
 )
-def test_what_is_refused(tmp_path: Path, config: object, complaint: str) -> None:
+def test_invalid_settings_are_rejected(tmp_path: Path, config: object, complaint: str) -> None:
     with pytest.raises(StepError) as raised:
         resolved(tmp_path, config)
     assert str(raised.value) in (f"{tmp_path}/zero.json: {complaint}", f"{tmp_path}/zero.json {complaint}")
@@ -98,13 +98,13 @@ def test_what_is_refused(tmp_path: Path, config: object, complaint: str) -> None
 @pytest.mark.parametrize(
     ("section", "complaint"),
     [
-        ({"stage": 3}, "zero_optimization.stage is 3, with which --compile true does not go: "),
+        ({"stage": 3}, "--compile true does not work with zero_optimization.stage 3, "),
         ({"stage": 4}, "zero_optimization.stage is 4: "),
         ({"stage": "two"}, 'zero_optimization.stage is "two": '),
-        ({"stag": 2}, "DeepSpeed knows no zero_optimization.stag; did you mean stage?"),
+        ({"stag": 2}, "unknown key zero_optimization.stag; did you mean stage?"),
     ],
 )
-def test_what_deepspeed_cannot_do_is_said_in_one_line(
+def test_what_deepspeed_does_not_support_is_reported_in_one_line(
     digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], section: dict[str, Any], complaint: str
 ) -> None:
     """Through the step: before ranks meet, and before anything is written."""

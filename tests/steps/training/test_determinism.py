@@ -1,4 +1,4 @@
-"""Determinism is insisted on in backward passes: attention on a GPU has deterministic ones only then."""
+"""Backward passes require determinism: only then are those of attention on a GPU deterministic."""
 
 from __future__ import annotations
 
@@ -38,15 +38,17 @@ def backward() -> None:
 
 def test_a_backward_pass_without_a_deterministic_algorithm_is_named() -> None:
     ask_for_determinism()
-    with pytest.raises(StepError, match=r"^put_ in the model's backward pass .*; --deterministic false trains without"):
+    with pytest.raises(
+        StepError, match=r"^put_ in the model's backward pass .*; train without one: --deterministic false"
+    ):
         backward()
 
 
-def test_what_was_not_asked_for_is_not_insisted_on() -> None:
+def test_determinism_is_not_required_unless_asked_for() -> None:
     backward()
 
 
-def test_a_forward_pass_may_go_on_with_a_warning() -> None:
+def test_a_forward_pass_only_warns() -> None:
     ask_for_determinism()
     with deterministic_backward():
         assert not torch.is_deterministic_algorithms_warn_only_enabled()
@@ -54,7 +56,7 @@ def test_a_forward_pass_may_go_on_with_a_warning() -> None:
         torch.zeros(3).put_(torch.arange(3), torch.ones(3))
 
 
-def test_other_failures_stay_what_they_are() -> None:
+def test_other_errors_pass_through() -> None:
     ask_for_determinism()
     with pytest.raises(RuntimeError, match="out of memory"), deterministic_backward():
         raise RuntimeError("out of memory")

@@ -1,4 +1,4 @@
-"""Files written past the page cache where that is possible: the same bytes, whatever their place and length."""
+"""Files written past the page cache where possible: the same bytes, whatever their alignment and length."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainyard.steps.training.checkpoints.durable_files import BLOCK_BYTES, writ
 @pytest.mark.parametrize("before", [0, 7, BLOCK_BYTES])
 @pytest.mark.parametrize("length", [0, 1, BLOCK_BYTES, 3 * BLOCK_BYTES + 5, 1025 * BLOCK_BYTES, 2048 * BLOCK_BYTES + 1])
 @pytest.mark.parametrize("offset_in_memory", [0, 8])
-def test_bytes_and_digest_are_those_given(tmp_path: Path, before: int, length: int, offset_in_memory: int) -> None:
+def test_bytes_and_digest_are_as_written(tmp_path: Path, before: int, length: int, offset_in_memory: int) -> None:
     memory = mmap.mmap(-1, length + BLOCK_BYTES)
     memory[:] = os.urandom(len(memory))
     contents = [b"h" * before, memoryview(memory)[offset_in_memory : offset_in_memory + length]]

@@ -1,4 +1,4 @@
-"""What every engine must hold to; and what it refuses."""
+"""What every engine must do, and what it rejects."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def train(step: str, data: Path, out: Path, task: str, *more: object) -> int:
 
 @pytest.fixture(scope="module")
 def found(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
-    """What each of three ranks found out about each engine."""
+    """What each of three ranks found about each engine."""
     out = tmp_path_factory.mktemp("scenarios")
     exit_codes, outputs = run_ranks("engine_scenarios", [digits, out], 3)
     assert exit_codes == [0, 0, 0], "\n".join(outputs)
@@ -48,8 +48,8 @@ def found(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Found]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
-def test_skips_restores_and_describes_itself(found: list[Found], engine: str) -> None:
-    """A step that is not finite changes nothing on any rank; what was saved gives the same bits again."""
+def test_skips_steps_and_restores_its_state(found: list[Found], engine: str) -> None:
+    """A step that is not finite changes nothing on any rank; restored state gives the same bits again."""
     expected = {
         *("not finite: said", "not finite: unchanged", "not finite: goes on"),
         *("restored: same engine", "restored: new engine"),
@@ -62,8 +62,8 @@ def test_skips_restores_and_describes_itself(found: list[Found], engine: str) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["train_fsdp", "train_deepspeed"])
-def test_the_step_itself(digits: Path, tmp_path: Path, step: str) -> None:
-    """The whole way: flags, training, evaluation, checkpoint, model; and what is said."""
+def test_the_whole_step(digits: Path, tmp_path: Path, step: str) -> None:
+    """From flags to training, evaluation, checkpoint, model and log."""
     config = tmp_path / "zero.json"
     config.write_text(json.dumps({"_rendered": {}, "train_batch_size": "auto", "zero_optimization": {"stage": 3}}))
     arguments = [
@@ -102,7 +102,7 @@ def test_blocks_that_share_a_parameter_are_not_sharded_alone() -> None:
 
 
 @pytest.mark.slow
-def test_a_model_that_ties_its_layers_learns_the_same_when_it_is_sharded(digits: Path, tmp_path: Path) -> None:
+def test_a_model_with_tied_layers_learns_the_same_when_sharded(digits: Path, tmp_path: Path) -> None:
     for step in ("train_ddp", "train_fsdp"):
         assert train(step, digits, tmp_path / step, "tiny_task:Tied", "--max-steps", 5) == 0
     whole, sharded = (
@@ -113,7 +113,7 @@ def test_a_model_that_ties_its_layers_learns_the_same_when_it_is_sharded(digits:
         torch.testing.assert_close(sharded[name], weight)
 
 
-def test_ddp_trains_a_model_with_a_parameter_that_no_loss_depends_on(digits: Path, tmp_path: Path) -> None:
+def test_ddp_trains_a_model_with_an_unused_parameter(digits: Path, tmp_path: Path) -> None:
     for task in ("TinyTask", "PartlyUsed"):
         assert train("train_ddp", digits, tmp_path / task, f"tiny_task:{task}", "--max-steps", 5) == 0
     used, all_of_it = (
@@ -123,15 +123,15 @@ def test_ddp_trains_a_model_with_a_parameter_that_no_loss_depends_on(digits: Pat
     assert all(torch.equal(all_of_it[name], used[name]) for name in used)
 
 
-def test_ddp_explains_what_it_says_of_a_parameter_that_was_used_at_first(
+def test_ddp_explains_the_error_about_a_parameter_used_only_at_first(
     digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train("train_ddp", digits, tmp_path, "tiny_task:UsedAtFirst", "--max-steps", 5) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "error: some parameters had no part in the loss of the last step" in line
+    assert "error: some parameters did not contribute to the loss of the last step" in line
 
 
-def test_a_model_that_needs_numbers_while_it_is_built_loses_its_memory_too() -> None:
+def test_a_model_that_computes_while_it_is_built_is_emptied_too() -> None:
     class Scaled(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -169,7 +169,7 @@ class TestOneStep:
 
     @pytest.mark.parametrize("fused", [True, False])
     @pytest.mark.parametrize("clip_norm", [0.0, 0.1])
-    def test_is_what_torch_would_do(self, fused: bool, clip_norm: float) -> None:
+    def test_equals_what_torch_does(self, fused: bool, clip_norm: float) -> None:
         def loss(model: torch.nn.Module) -> torch.Tensor:
             return functional.mse_loss(model(torch.arange(6.0).view(2, 3)), torch.ones(2, 4), reduction="sum")
 
@@ -214,7 +214,7 @@ class TestOneStep:
         assert scale.value == 32768.0, "fp16 tries half the scale next"
 
     @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-    def test_is_decided_on_a_device_as_on_the_host(self, bad: float) -> None:
+    def test_the_device_decides_as_the_host_does(self, bad: float) -> None:
         """What a GPU does, with tensors of the CPU."""
         parameters = [torch.nn.Parameter(torch.arange(3.0)) for _ in range(2)]
         on_host, on_device = (new_optimizer([parameter], AdamWSettings(0.1)) for parameter in parameters)
@@ -231,7 +231,7 @@ class TestOneStep:
         assert all(torch.equal(host_state[key], device_state[key]) for key in ("exp_avg", "exp_avg_sq"))
         assert not torch.equal(parameters[0], torch.arange(3.0))
 
-    def test_a_loss_that_is_not_finite_makes_every_gradient_so(self) -> None:
+    def test_a_loss_that_is_not_finite_makes_every_gradient_nan(self) -> None:
         weight = torch.nn.Parameter(torch.ones(2))
         loss = (weight * torch.tensor([1.0, float("inf")])).sum()
         loss.backward(gradient_seed(loss, 1.0, LossScale(torch.device("cpu"), enabled=False)))
@@ -253,13 +253,13 @@ def test_the_loss_scale_grows_again_and_survives_a_checkpoint() -> None:
 
 
 @pytest.mark.parametrize("step", ["train_ddp", "train_fsdp"])
-def test_every_engine_names_a_parameter_that_does_not_lie_row_by_row(
+def test_every_engine_names_a_parameter_that_is_not_contiguous(
     digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], step: str
 ) -> None:
     arguments = training_arguments(digits, tmp_path, "tiny_task:Transposed", "--max-steps", 1)
     assert importlib.import_module(f"trainyard.steps.{step}").main([str(argument) for argument in arguments]) == 1
     said = capsys.readouterr().err
-    assert said.startswith(f"trainyard.steps.{step}: error: 1.weight of the model does not lie row by row"), said
+    assert said.startswith(f"trainyard.steps.{step}: error: the model's 1.weight is not contiguous in memory"), said
 
 
 def test_fsdp_names_a_parameter_without_rows() -> None:
@@ -268,5 +268,5 @@ def test_fsdp_names_a_parameter_without_rows() -> None:
 
     model = torch.nn.Linear(2, 2)
     model.register_parameter("temperature", torch.nn.Parameter(torch.tensor(1.0)))
-    with pytest.raises(StepError, match="the parameter temperature is a single number"):
+    with pytest.raises(StepError, match="the parameter temperature is a scalar"):
         refuse_single_numbers(model)

@@ -1,4 +1,4 @@
-"""When steps stop making sense, and when ranks wait for each other too long."""
+"""Steps that make no sense, and ranks that wait for each other too long."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def test_a_spike_is_far_above_the_mean_of_the_last_losses() -> None:
     assert spikes.count == 1
 
 
-def test_losses_that_stay_high_are_not_spikes_for_ever() -> None:
+def test_losses_that_stay_high_stop_being_spikes() -> None:
     spikes = LossSpikes(factor=3.0)
     for number in range(1, 90):
         spikes.observe(agreed(number, loss=1.0 if number < 20 else 4.0))
     assert 0 < spikes.count < 10
 
 
-def test_no_spikes_where_none_can_be_said() -> None:
+def test_no_spikes_where_the_ratio_is_meaningless() -> None:
     """At the start, with a factor of 0, and where a loss is negative by nature."""
     early, off, negative = LossSpikes(3.0), LossSpikes(0.0), LossSpikes(3.0)
     assert [early.observe(agreed(n, loss=100.0 / n**3)) for n in range(1, 9)] == [None] * 8
@@ -77,7 +77,7 @@ def test_no_spikes_where_none_can_be_said() -> None:
         assert negative.observe(agreed(number, loss=-float(number))) is None
 
 
-def test_a_spike_is_said_and_counted(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_spike_is_logged_and_counted(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--micro-batch-size", 64, "--log-every-steps", 1)
     arguments = training_arguments(digits, tmp_path, "disturbed_tasks:Spikes", *flags)
     assert train_ddp.main([str(argument) for argument in arguments]) == 0
@@ -92,7 +92,7 @@ def test_which_ranks_are_late() -> None:
     assert late_ranks({0: here, 1: Place(7, 0, "forward pass"), 2: here, 3: Place(7, 0, "forward pass")}) == (
         "late: ranks 1, 3, at step 7, forward pass; others are at step 7, backward pass"
     )
-    assert late_ranks({0: here, 1: None}) == "rank 1 never said where it is"
+    assert late_ranks({0: here, 1: None}) == "no word from rank 1"
 
 
 def test_a_single_rank_that_hangs_dumps_its_stacks(tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_a_single_rank_that_hangs_dumps_its_stacks(tmp_path: Path) -> None:
         wait_until(lambda: watch.finding is not None)
         watch.close()
     text = (tmp_path / "log").read_text()
-    assert "rank 0: nothing has moved for 0." in text
-    assert "at step 3, forward pass; its stacks:" in text
+    assert "rank 0: no progress for 0." in text
+    assert "at step 3, forward pass; stacks of its threads:" in text
     assert "test_a_single_rank_that_hangs_dumps_its_stacks" in text
 
 
@@ -118,8 +118,8 @@ time.sleep(60)
 
 
 @pytest.mark.slow
-def test_a_rank_0_that_stands_still_is_named_by_the_others(tmp_path: Path) -> None:
-    """It keeps the store in which the others would read which rank is late, and no question there is answered."""
+def test_a_stopped_rank_0_is_named_by_the_others(tmp_path: Path) -> None:
+    """It hosts the store in which the others would read which rank is late, and no request is answered."""
     port = free_port()
     with (
         subprocess.Popen([sys.executable, "-c", KEEPS_THE_STORE, str(port)], stdout=subprocess.PIPE) as rank_0,
@@ -136,11 +136,11 @@ def test_a_rank_0_that_stands_still_is_named_by_the_others(tmp_path: Path) -> No
         wait_until(lambda: watch.finding is not None)
         watch.close()
         rank_0.kill()
-    assert watch.finding == "rank 0, which keeps the store that the ranks meet at, does not answer"
+    assert watch.finding == "rank 0, which hosts the store of the process group, does not answer"
     assert f"rank 1: {watch.finding}" in (tmp_path / "log").read_text()
 
 
-def test_a_hang_that_is_over_is_no_finding_any_more(tmp_path: Path) -> None:
+def test_a_hang_that_is_over_clears_the_finding(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log:
         watch = HangWatch(RankVariables(), timeout_seconds=1, log=log)
         watch.start()
@@ -150,7 +150,7 @@ def test_a_hang_that_is_over_is_no_finding_any_more(tmp_path: Path) -> None:
         watch.close()
 
 
-def test_long_work_is_no_hang(tmp_path: Path) -> None:
+def test_long_work_is_not_a_hang(tmp_path: Path) -> None:
     """Half of the timeout passes in it, and more."""
     with (tmp_path / "log").open("w") as log:
         watch = HangWatch(RankVariables(), timeout_seconds=4, log=log)
@@ -175,11 +175,11 @@ def test_a_hang_is_seen_by_all_ranks_and_the_late_one_is_named(digits: Path, tmp
     flags = ("disturbed_tasks:HangsOnce", "--process-group-timeout-seconds", 4, "--checkpoint-every-steps", 0)
     exit_codes, outputs = run_ranks("train_ddp", training_arguments(digits, tmp_path, *flags), 2)
     assert exit_codes == [1, 1], outputs
-    assert "rank 0 lost its connection to another rank, or waited for it too long" in outputs[0]
+    assert "rank 0 lost its connection to another rank, or waited too long for it" in outputs[0]
     late = "late: rank 1, at step 3, forward pass; others are at step 3, backward pass"
     assert f"({late})" in outputs[0].splitlines()[-1], "the error says it"
     for rank in (0, 1):
-        assert f"rank {rank}: nothing has moved for " in outputs[rank]
+        assert f"rank {rank}: no progress for " in outputs[rank]
         assert f"rank {rank}: {late}" in outputs[rank]
         assert "Traceback" not in outputs[rank]
     assert "in loss" in outputs[1], "where it hangs"

@@ -30,7 +30,7 @@ def server() -> Iterator[RankServer]:
 @pytest.mark.parametrize(
     ("engine", "kills", "ranks"), [(DDP, 4, 2), (FSDP, 2, 2), (FSDP, 1, 3), (ZERO_2, 2, 2), (ZERO_2, 1, 3)], ids=str
 )
-def test_a_killed_training_ends_with_the_bits_of_an_undisturbed_one(
+def test_a_killed_training_ends_with_the_bits_of_an_uninterrupted_one(
     digits: Path, tmp_path: Path, server: RankServer, engine: ResumableEngine, kills: int, ranks: int
 ) -> None:
     def new_training(name: str) -> Training:

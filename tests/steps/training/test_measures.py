@@ -1,4 +1,4 @@
-"""Rates, percentiles, utilisation: what the figures of a training mean."""
+"""Rates, percentiles, utilization: the figures of a training."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_percentiles_are_values_that_were_seen() -> None:
     assert percentiles("x", [7.0]) == {"x_p50": 7.0, "x_p90": 7.0, "x_p99": 7.0}
 
 
-def test_no_rates_of_what_there_is_not() -> None:
+def test_no_rates_without_tokens_or_a_known_peak() -> None:
     measures = StepMeasures(Work(), lambda: 0.0, lambda: 0.0)
     measures.add(agreed(1, 1.0, [0.0, 0.0]))
     assert not {"tokens_per_second", "mfu", "slowest_rank"} & measures.window().keys()
@@ -107,16 +107,16 @@ def test_flops_of_gpt2_by_hand() -> None:
     ],
 )
 def test_flops_are_what_torch_counts(model_type: str, settings: dict[str, Any]) -> None:
-    """Of matrix products, forward and backward; norms and biases are no products, which is the small difference."""
+    """Of matrix products, forward and backward; norms and biases make the small difference."""
     model = new_model(model_type, **settings)
     tokens = torch.randint(256, (3, 64))
     with FlopCounterMode(display=False) as counter:
         model(tokens).logits.sum().backward()
-    # Nothing needs the gradient of what the first layer gets by looking up: torch computes it all the same.
+    # Nothing needs the gradient of the embedded input of the first layer, but torch computes it anyway.
     assert flops_per_token(model, 64) == pytest.approx(counter.get_total_flops() / tokens.numel(), rel=0.02)
 
 
-def test_models_that_the_formula_is_not_for() -> None:
+def test_models_that_the_formula_does_not_cover() -> None:
     assert flops_per_token(torch.nn.Sequential(torch.nn.Linear(3, 3)), 10) is None
     sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 128}
     with torch.device("meta"):
@@ -137,7 +137,7 @@ def test_peaks() -> None:
     "name",
     ["NVIDIA A100-SXM4-80GB MIG 1g.10gb", "NVIDIA A10-4Q", "NVIDIA A100-3-20C", "NVIDIA A10G", "NVIDIA T400 4GB"],
 )
-def test_no_peak_of_a_part_of_a_device_or_of_one_with_a_similar_name(name: str) -> None:
+def test_no_peak_for_a_part_of_a_device_or_a_similar_name(name: str) -> None:
     assert peak_flops_per_second(name, "fp16") is None
 
 
@@ -159,7 +159,7 @@ def test_every_figure_is_documented(digits: Path, tmp_path: Path, capsys: pytest
     assert re.search(r"waited \d+\.\d% of the time for data and \d+\.\d% for checkpoints", said)
 
 
-def test_a_validation_that_was_cut_off_comes_into_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_validation_is_added_to_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the line has a figure that was not finite, and MLflow listens."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
     line = {"step": 5, "epoch": 1, "loss": None, "samples_per_second": 7.0}
@@ -177,7 +177,7 @@ def test_a_validation_that_was_cut_off_comes_into_its_line(tmp_path: Path, monke
     assert " 1.5 5" in logged.read_text()
 
 
-def test_a_loss_is_divided_by_its_terms_also_where_they_vary(digits: Path, tmp_path: Path) -> None:
+def test_a_loss_is_divided_by_its_number_of_terms_even_if_it_varies(digits: Path, tmp_path: Path) -> None:
     """About half of the samples have a loss; how many do differs from one micro-batch to the next."""
     losses = {}
     for micro in (64, 4):

@@ -25,15 +25,13 @@ def traced_steps(out: Path) -> set[str]:
     return {event["name"] for event in events if event.get("name", "").startswith("step ")}
 
 
-def test_the_steps_that_were_asked_for_are_traced(
-    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_requested_steps_are_traced(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(digits, tmp_path, "--profile-steps", "3:5") == 0
     assert traced_steps(tmp_path) == {"step 3", "step 4", "step 5"}
     assert f"steps 3 to 5 traced: {tmp_path}/metrics/profile/rank-00000.json" in capsys.readouterr().out
 
 
-def test_a_training_that_ends_before_the_last_of_them(digits: Path, tmp_path: Path) -> None:
+def test_a_training_that_ends_before_the_last_requested_step(digits: Path, tmp_path: Path) -> None:
     assert train(digits, tmp_path, "--max-steps", 4, "--profile-steps", "4:9") == 0
     assert traced_steps(tmp_path) == {"step 4"}
 
@@ -41,13 +39,15 @@ def test_a_training_that_ends_before_the_last_of_them(digits: Path, tmp_path: Pa
 def test_how_steps_are_written() -> None:
     assert parse_profile_steps(None) is None
     assert parse_profile_steps("10:12") == ProfiledSteps(10, 12)
-    with pytest.raises(StepError, match="--profile-steps '10-12' is not of the form A:B, such as 10:12"):
+    with pytest.raises(StepError, match="--profile-steps '10-12': expected A:B, such as 10:12"):
         parse_profile_steps("10-12")
     for text in ("0:3", "7:5"):
-        with pytest.raises(StepError, match=f"--profile-steps {text}: steps count from 1, and the last comes after"):
+        with pytest.raises(
+            StepError, match=f"--profile-steps {text}: steps count from 1, and the last must not be before"
+        ):
             parse_profile_steps(text)
 
 
-def test_steps_that_never_come(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_beyond_the_end_are_rejected(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(digits, tmp_path, "--profile-steps", "22:23") == 1
     assert "--profile-steps 22:23: this training has 21 steps; choose some of them" in capsys.readouterr().err

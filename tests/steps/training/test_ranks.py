@@ -1,4 +1,4 @@
-"""Several real processes over gloo: the same bits, exact figures, one stop for all, and what is said when they fail."""
+"""Several real processes over gloo: the same bits, exact figures, one stop for all, and errors that name the cause."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def losses(out: Path) -> list[float]:
 
 
 def wait_for_checkpoint(out: Path) -> None:
-    """Until a training has committed something."""
+    """Return once a training has committed a checkpoint."""
     end = time.monotonic() + 60
     while not any((folder / "commit.json").exists() for folder in checkpoint_folders(out / "checkpoints")):
-        assert time.monotonic() < end, "no checkpoint came"
+        assert time.monotonic() < end, "no checkpoint was committed"
         time.sleep(0.02)
 
 
@@ -80,7 +80,7 @@ def test_one_two_and_three_ranks_learn_the_same(digits: Path, tmp_path: Path) ->
 
 
 def test_a_last_batch_smaller_than_the_world(digits: Path, tmp_path: Path) -> None:
-    """1293 mod 68 = 1: one rank has the last sample, the other a stand-in that counts nothing."""
+    """1293 mod 68 = 1: one rank has the last sample, the other a stand-in that does not count."""
     for world_size in (1, 2):
         arguments = ("--global-batch-size", 68, "--micro-batch-size", 34, "--log-every-steps", 1)
         train(digits, tmp_path / f"{world_size}", world_size, "tiny_task:WithoutDropout", *arguments)
@@ -102,7 +102,7 @@ def test_sigterm_to_one_rank_stops_all_and_resuming_gives_the_same_bits(digits: 
 
 
 def test_a_killed_rank_ends_the_others_and_resuming_gives_the_same_bits(digits: Path, tmp_path: Path) -> None:
-    """Three ranks: the order in which their gradients are added matters, other than with two."""
+    """Three ranks: unlike with two, the order in which their gradients are added matters."""
     batches = ("--global-batch-size", 63, "--micro-batch-size", 21, "--checkpoint-every-steps", 5)
     flags = ("tiny_task:Slow", *batches)
     train(digits, tmp_path / "whole", 3, *flags)
@@ -119,7 +119,7 @@ def test_a_killed_rank_ends_the_others_and_resuming_gives_the_same_bits(digits: 
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
 
 
-def test_another_world_size_goes_on_with_the_same_samples(digits: Path, tmp_path: Path) -> None:
+def test_another_world_size_continues_with_the_same_samples(digits: Path, tmp_path: Path) -> None:
     task = ("tiny_task:WithoutDropout", "--log-every-steps", 1, "--micro-batch-size", 16)
     train(digits, tmp_path / "whole", 2, *task)
     train(digits, tmp_path / "moved", 2, *task, "--checkpoint-every-steps", 8, "--keep-checkpoints", 3)
@@ -163,8 +163,8 @@ def trained(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "model"
 
 
-def test_ranks_that_must_forward_in_lockstep_evaluate_exactly(digits: Path, tmp_path: Path) -> None:
-    """145 samples in batches of 24: the first of two ranks has four batches, the other three and one for show."""
+def test_ranks_in_lockstep_evaluate_exactly(digits: Path, tmp_path: Path) -> None:
+    """145 samples in batches of 24: the first of two ranks has four batches, the other three and a stand-in."""
     flags = ("tiny_transformer:NextLevel", "--max-steps", 2, "--global-batch-size", 48, "--micro-batch-size", 24)
     figures = []
     for world_size in (1, 2):
@@ -184,7 +184,7 @@ def test_a_port_in_use_is_named(digits: Path, tmp_path: Path) -> None:
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == (
         f"trainyard.steps.train_ddp: error: rank 0 cannot listen on 127.0.0.1:{port} (MASTER_ADDR:MASTER_PORT): the "
-        "port is in use by another process"
+        "another process uses the port"
     )
     assert "Traceback" not in result.stderr
 
@@ -195,7 +195,7 @@ def test_a_master_or_ranks_that_never_come_are_named(digits: Path, tmp_path: Pat
     result = one_rank(digits, tmp_path, rank=rank, world_size=2, port=port, timeout_seconds=3)
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1].startswith(
-        f"trainyard.steps.train_ddp: error: rank {rank} of 2 met no one at 127.0.0.1:{port} "
+        f"trainyard.steps.train_ddp: error: rank {rank} of 2 met no others at 127.0.0.1:{port} "
         "(MASTER_ADDR:MASTER_PORT) within 3 seconds (--process-group-timeout-seconds): "
     )
     assert "Traceback" not in result.stderr

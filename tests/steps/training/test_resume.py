@@ -1,4 +1,4 @@
-"""A training goes on as if nothing had happened: the same bits at the same world size, the same samples at another.
+"""A training resumes as if nothing had happened: the same bits at the same world size, the same samples at another.
 
 One undisturbed training of each engine with two ranks is the measure. Each case takes one of its checkpoints, and goes
 on from there with the same engine or another, at the same world size or another.
@@ -111,10 +111,10 @@ def test_at_the_same_world_size_every_bit_is_the_same(trainings: Trainings, engi
 
 
 @pytest.mark.parametrize("engine", [DDP, FSDP, ZERO_2], ids=str)
-def test_a_model_that_comes_in_evaluation_mode_trains_with_dropout_all_the_way(
+def test_a_model_in_evaluation_mode_is_trained_with_dropout_throughout(
     trainings: Trainings, engine: ResumableEngine
 ) -> None:
-    """Two epochs, cut off after the evaluation between them."""
+    """Two epochs, interrupted after the evaluation between them."""
     whole, cut = (trainings.place / f"{name}_{engine}_FromWeights" for name in ("whole", "cut"))
     trainings.train(whole.name, engine, 2, "FromWeights", "--epochs", 2)
     shutil.copytree(whole, cut)
@@ -146,7 +146,7 @@ def keys(out: Path) -> set[str]:
     ],
     ids=lambda value: "-".join(f"{engine}x{size}" for engine, size in value) if isinstance(value, list) else str(value),
 )
-def test_at_another_world_size_or_by_another_engine_the_samples_are_the_same_and_the_loss_within_rounding(
+def test_another_world_size_or_engine_takes_the_same_samples_with_the_loss_within_rounding(
     trainings: Trainings, saved_by: ResumableEngine, route: Sequence[tuple[ResumableEngine, int]]
 ) -> None:
     whole = trainings.whole(saved_by, "WithoutDropout")

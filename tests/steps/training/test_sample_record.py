@@ -1,4 +1,4 @@
-"""With --record-samples, the files of all ranks tell which samples were taken when, also over a resume."""
+"""With --record-samples, the files of all ranks show which samples were taken when, also after a resume."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def test_each_epoch_has_every_sample_once(tmp_path: Path, split: SplitReader) ->
 
 
 @pytest.mark.parametrize(("before", "after"), [(4, 1), (4, 2), (2, 4), (2, 2)])
-def test_after_a_resume_at_another_world_size_too(tmp_path: Path, split: SplitReader, before: int, after: int) -> None:
+def test_each_epoch_is_complete_after_a_resume(tmp_path: Path, split: SplitReader, before: int, after: int) -> None:
     """The first attempt came to step 9, or 8 on some ranks; its last checkpoint was of step 6."""
     train(tmp_path, split, world_size=before, until=9)
     train(tmp_path, split, world_size=after, micro=16, steps_done=6)
     assert_complete(tmp_path, split)
 
 
-def test_a_line_that_was_cut_short_by_a_kill_is_dropped(tmp_path: Path, split: SplitReader) -> None:
+def test_a_half_written_line_is_dropped(tmp_path: Path, split: SplitReader) -> None:
     train(tmp_path, split, world_size=1, until=5)
     file = tmp_path / "rank-00000.jsonl"
     file.write_bytes(file.read_bytes()[:-3])
@@ -90,7 +90,7 @@ def test_a_line_that_was_cut_short_by_a_kill_is_dropped(tmp_path: Path, split: S
     assert_complete(tmp_path, split)
 
 
-def test_a_training_from_the_start_begins_anew(tmp_path: Path, split: SplitReader) -> None:
+def test_a_new_training_starts_a_new_record(tmp_path: Path, split: SplitReader) -> None:
     train(tmp_path, split, world_size=4, until=3)
     (tmp_path / "notes.txt").write_text("mine")
     train(tmp_path, split, world_size=1)
@@ -112,7 +112,7 @@ def test_a_line_leaves_out_stand_ins(tmp_path: Path) -> None:
     record.close()
 
 
-def test_a_write_that_fails_ends_the_record_and_not_the_training(
+def test_a_failed_write_ends_the_record_but_not_the_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = SampleRecord(tmp_path, rank=0, world_size=1, steps_done=0)
@@ -126,5 +126,5 @@ def test_a_write_that_fails_ends_the_record_and_not_the_training(
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     record.write(STEP, [batch(4)])
     record.close()
-    assert capsys.readouterr().out.count("rank-00000.jsonl ends here, and the training goes on: [Errno 27]") == 1
+    assert capsys.readouterr().out.count("rank-00000.jsonl, and the training continues without: file too large") == 1
     assert [line["sample_ids"] for line in lines_of(tmp_path)] == [[1]]

@@ -1,4 +1,4 @@
-"""Being told to stop, by whatever and whenever: a checkpoint, exit code 75, and the same bits in the end."""
+"""Requests to stop, of any kind and at any time: a checkpoint, exit code 75, and the same bits in the end."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ entrypoint.end_process(train_ddp.main(sys.argv[1:]))
 
 
 @pytest.mark.slow
-def test_sigterm_while_torch_is_imported_is_heard(digits: Path, tmp_path: Path) -> None:
+def test_sigterm_while_torch_is_imported_stops_the_training(digits: Path, tmp_path: Path) -> None:
     arguments = [str(argument) for argument in training_arguments(digits, tmp_path)]
     command = [sys.executable, "-c", TOLD_TO_STOP_WHILE_TORCH_IS_IMPORTED, *arguments]
     done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=False)
@@ -116,7 +116,7 @@ def test_sigterm_while_saving(
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
 
 
-def test_sigterm_in_the_last_step_ends_a_training_that_is_not_evaluated(tmp_path: Path) -> None:
+def test_sigterm_in_the_last_step_completes_a_training_without_validation(tmp_path: Path) -> None:
     """Nothing but the model is left to write, and it is written."""
     data, out = tmp_path / "data", tmp_path / "out"
     assert prepare_images.main(["--prepared", str(data), "--validation-fraction", "0"]) == 0

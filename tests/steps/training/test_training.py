@@ -1,4 +1,4 @@
-"""Training in this process: what a training writes, how it resumes, what it refuses."""
+"""Training in this process: what a training writes, how it resumes, what it rejects."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-def test_what_a_training_leaves(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_training_writes(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(digits, tmp_path, "tiny_task:TinyTask", "--log-every-steps", 5, "--checkpoint-every-steps", 8) == 0
     said = capsys.readouterr().out.splitlines()
     assert "1 rank on cpu" in said[0]
@@ -77,7 +77,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not(digits: Path, tm
     assert not same(weights(tmp_path / "a"), weights(tmp_path / "c"))
 
 
-def test_determinism_costs_no_writing_of_memory_that_is_written_anyway(digits: Path, tmp_path: Path) -> None:
+def test_determinism_does_not_fill_new_memory(digits: Path, tmp_path: Path) -> None:
     assert train(digits, tmp_path, "tiny_task:TinyTask", "--max-steps", 1) == 0
     assert torch.are_deterministic_algorithms_enabled()
     assert not torch.utils.deterministic.fill_uninitialized_memory
@@ -93,10 +93,10 @@ def test_accumulation_changes_only_rounding(digits: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("cut_after", [8, 21])
-def test_resuming_gives_the_bits_of_an_undisturbed_training(digits: Path, tmp_path: Path, cut_after: int) -> None:
+def test_resuming_gives_the_bits_of_an_uninterrupted_training(digits: Path, tmp_path: Path, cut_after: int) -> None:
     flags = ("--epochs", 2, "--log-every-steps", 1, "--keep-checkpoints", 9)
     assert train(digits, tmp_path / "whole", "tiny_task:Slow", *flags, "--checkpoint-every-steps", 8) == 0
-    # Cut off by removing what came after a step: what a machine that vanished leaves.
+    # Interrupted by removing what came after a step: what a vanished machine leaves behind.
     assert train(digits, tmp_path / "cut", "tiny_task:Slow", *flags, "--checkpoint-every-steps", cut_after) == 0
     for folder in (tmp_path / "cut" / "checkpoints").iterdir():
         if folder.name != f"step-{cut_after:08d}":
@@ -111,7 +111,7 @@ def test_resuming_gives_the_bits_of_an_undisturbed_training(digits: Path, tmp_pa
     assert figures(tmp_path / "whole") == figures(tmp_path / "cut")
 
 
-def test_a_broken_newest_checkpoint_is_passed_over(
+def test_a_broken_newest_checkpoint_is_skipped(
     digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ("--checkpoint-every-steps", 7, "--keep-checkpoints", 5)
@@ -150,7 +150,7 @@ def test_resume_never_starts_anew(digits: Path, tmp_path: Path, capsys: pytest.C
     assert train(digits, tmp_path) == 0
     assert train(digits, tmp_path, "tiny_task:TinyTask", "--resume", "never", "--max-steps", 3) == 0
     aside = tmp_path / "checkpoints" / "set-aside-1"
-    assert f"--resume never: the checkpoints that were there now lie in {aside}" in capsys.readouterr().out
+    assert f"--resume never: moved the existing checkpoints to {aside}" in capsys.readouterr().out
     assert {folder.name for folder in aside.parent.iterdir()} == {"step-00000003", "set-aside-1"}
     assert {folder.name for folder in aside.iterdir()} == {"step-00000021"}
     assert [line["step"] for line in metrics(tmp_path)] == [3]
@@ -188,21 +188,21 @@ def test_resuming_from_the_newest_of_a_folder_of_checkpoints(digits: Path, tmp_p
 
 
 @pytest.mark.parametrize("resume", ["nver", "elsewhere/step-00000010"])
-def test_a_checkpoint_to_resume_from_that_is_not_there(
+def test_a_missing_checkpoint_to_resume_from_is_an_error(
     digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], resume: str
 ) -> None:
-    """Also where there are others to go on from: somebody asked for this one."""
+    """Even if there are others to resume from: somebody asked for this one."""
     assert train(digits, tmp_path) == 0
     capsys.readouterr()
     assert train(digits, tmp_path, "tiny_task:TinyTask", "--resume", resume) == 1
-    assert f"error: --resume {resume}: there is no such folder; auto, never or the folder" in capsys.readouterr().err
+    assert f"error: --resume {resume}: no such folder; expected auto, never or the folder" in capsys.readouterr().err
 
 
-def test_settings_that_were_others_are_said(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_settings_are_logged(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(digits, tmp_path, "tiny_task:TinyTask", "--max-steps", 5) == 0
     assert train(digits, tmp_path, "tiny_task:TinyTask", "--max-steps", 9, "--learning-rate", 0.01) == 0
-    said = "it had total_steps 5, now 9; learning_rate 0.003, now 0.01. The training goes on so."
-    assert f"warning: the checkpoint was made with other settings: {said}" in capsys.readouterr().out
+    changed = "total_steps was 5, is now 9; learning_rate was 0.003, is now 0.01; continuing with the new ones"
+    assert f"warning: settings have changed since the checkpoint: {changed}" in capsys.readouterr().out
 
 
 def test_sigterm_commits_a_checkpoint_and_exits_75(
@@ -273,8 +273,8 @@ def test_a_dataset_without_validation(tmp_path: Path) -> None:
     [
         (["--micro-batch-size", "24"], "global_batch_size 64 is not a multiple of micro_batch_size 24 x world size 1 = "
          "24. The nearest that divide: --global-batch-size 48 or 72, or --micro-batch-size 32"),
-        (["--precision", "fp16"], "--precision fp16 needs a GPU; bf16 and fp32 also run on a CPU"),
-        (["--resume", "sometimes"], "--resume sometimes: there is no such folder; auto, never or the folder of a "
+        (["--precision", "fp16"], "--precision fp16 needs a GPU; use bf16 or fp32 on a CPU"),
+        (["--resume", "sometimes"], "--resume sometimes: no such folder; expected auto, never or the folder of a "
          "checkpoint"),
         (["--model-type", "convnxt"], "--model-type 'convnxt' is no image classifier of this version of transformers; "
          "did you mean convnext"),
@@ -287,13 +287,13 @@ def test_a_dataset_without_validation(tmp_path: Path) -> None:
         (["--model-overrides", '{"depths": "many"}'], "transformers cannot build the model convnext: "),
     ],
 )  # fmt: skip
-def test_what_is_refused(
+def test_invalid_settings_are_rejected(
     digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
 ) -> None:
     assert complaint(capsys, digits, tmp_path, *flags).startswith(message)
 
 
-def test_a_folder_that_is_no_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_not_a_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert complaint(capsys, tmp_path, tmp_path / "out") == (
         f"{tmp_path} is not a dataset: manifest.json, which prepare steps write last, is missing"
     )
@@ -303,7 +303,7 @@ def test_a_checkpoint_of_another_training(digits: Path, tmp_path: Path, capsys: 
     assert train(digits, tmp_path) == 0
     capsys.readouterr()
     assert train(digits, tmp_path, "tiny_task:TinyTask", "--seed", 5) == 1
-    assert "belongs to another training: it had seed 0, now 5. --resume never starts anew" in capsys.readouterr().err
+    assert "belongs to another training, with seed 0 (now 5); start anew with --resume never" in capsys.readouterr().err
 
 
 def test_an_output_that_cannot_be_written(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,1 +1,1 @@
-"""What every step needs of the job it runs in: settings from flags, ranks, outputs, errors."""
+"""What every step needs from the job it runs in: settings from flags, ranks, outputs, errors."""

@@ -1,4 +1,4 @@
-"""How every step starts and ends: flags in, exit code out, and no traceback for what a user can mend."""
+"""How every step starts and ends: flags in, exit code out, and no traceback for what a user can fix."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _USER_OS_ERRORS = frozenset(
         errno.EROFS,
     }
 )
-"""What goes wrong in the file system around a step: a full disk, a read-only output, a path that cannot be."""
+"""Errors of the file system that a user can fix: a full disk, a read-only output, an impossible path."""
 
 
 def run_step(
     config_class: type[Config], program: str, body: Callable[[Config], int], arguments: Sequence[str] | None = None
 ) -> int:
-    """Parse the flags, run the step, return its exit code.
+    """Parse the flags and run the step. Return its exit code.
 
-    0: done; 1: wrong values, or a step that failed; 2: wrong flags (by SystemExit, before anything heavy is
-    imported); 75: stopped on request, to be continued. Unexpected exceptions pass through with their traceback.
+    0: done; 1: invalid values, or the step failed; 2: wrong flags (by SystemExit, before anything heavy is imported);
+    75: stopped on request, can be resumed. Unexpected exceptions propagate with their traceback.
     """
     config = parse_flags(config_class, program, arguments)
     return _run(program, lambda: body(config))
@@ -51,7 +51,7 @@ def run_task_step(
     body: Callable[[Config, Mapping[str, Value]], int],
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """As `run_step`, for a step that has a task: the body also gets the task's settings that were given, by name."""
+    """Do as `run_step` for a step with a task: the body also gets the task's settings that were given, by name."""
     config, task_settings = parse_task_flags(config_class, program, arguments)
     return _run(program, lambda: body(config, task_settings))
 
@@ -59,8 +59,8 @@ def run_task_step(
 def _run(program: str, body: Callable[[], int]) -> int:
     try:
         return body()
-    except StepError as mistake:
-        return _report(program, str(mistake))
+    except StepError as error:
+        return _report(program, str(error))
     except OSError as failure:
         if failure.errno not in _USER_OS_ERRORS:
             raise
@@ -70,10 +70,10 @@ def _run(program: str, body: Callable[[], int]) -> int:
 
 
 def end_process(exit_code: int) -> NoReturn:
-    """End the process at once, after what was registered for its end has run and all output is written.
+    """End the process at once, after its exit handlers have run and all output is flushed.
 
-    Tearing down an interpreter in which torch's threads still live aborts now and then ("terminate called without
-    an active exception"): a training that was done would count as failed. By now every file is closed.
+    Finalizing an interpreter in which torch's threads are still alive sometimes aborts ("terminate called without an
+    active exception"), and a completed training would count as failed. By now every file is closed.
     """
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""How a step may end other than well: an error that its user can fix, and a stop that was asked for."""
+"""How a step ends without success: with an error that its user can fix, or because it was asked to stop."""
 
 from __future__ import annotations
 

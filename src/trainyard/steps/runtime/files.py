@@ -11,15 +11,17 @@ from typing import Any
 from trainyard.foundation.os_errors import os_errors_name
 from trainyard.steps.runtime.errors import StepError
 
+_READ_BYTES = 1 << 20
+
 
 def write_json(file: Path, document: Any) -> None:
-    """Write a document, indented. Not atomic: a truncated JSON object is no JSON, so a half-written file is noticed."""
+    """Write a document, indented. Not atomic, but a half-written object is invalid JSON and thus noticed."""
     with os_errors_name(file):
         file.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_json_object(file: Path, expected_format: str) -> dict[str, Any]:
-    """Read a JSON object whose `format` must be the expected one; StepError names the file and what is wrong."""
+    """Return a JSON object whose `format` must be the expected one. StepError names the file and what is wrong."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as failure:
@@ -31,11 +33,8 @@ def read_json_object(file: Path, expected_format: str) -> dict[str, Any]:
     return document
 
 
-_READ_BYTES = 1 << 20
-
-
 def file_sha256(file: Path) -> str:
-    """The SHA-256 of a file, read in pieces."""
+    """Return the SHA-256 of a file, read in pieces."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:
         while piece := stream.read(_READ_BYTES):
@@ -44,7 +43,7 @@ def file_sha256(file: Path) -> str:
 
 
 def require_writable(folders: Iterable[Path], rank: int) -> None:
-    """Make the folders and write a byte into each. OSError names the one that refuses."""
+    """Make the folders and write a byte into each. OSError names one that is not writable."""
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".write-check-{rank}"

@@ -23,18 +23,18 @@ _VALUE_NAMES = {"integer": "N", "number": "X", "boolean": "true|false", "string"
 
 
 class _StepParser(argparse.ArgumentParser):
-    """Reports what is wrong and where the right flags are listed; exits 2, as for every wrong use."""
+    """Reports what is wrong and how to see all flags; exits with 2, as for all wrong usage."""
 
     def error(self, message: str) -> NoReturn:
         program = self.prog.removeprefix("python -m ")
-        self.exit(2, f"{program}: error: {message}\n  {self.prog} --help shows every flag.\n")
+        self.exit(2, f"{program}: error: {message}\n  run `{self.prog} --help` to see every flag.\n")
 
 
 def parse_flags(config_class: type[Config], program: str, arguments: Sequence[str] | None = None) -> Config:
-    """Read the command line into a config.
+    """Return the config that the command line describes.
 
-    `program` is the module to run, as in `trainyard.steps.train_ddp`. Abbreviated flags are refused, so that a
-    new flag never changes what an old command means. Exits 2 with one clear line on a wrong or missing flag.
+    `program` is the module to run, as in `trainyard.steps.train_ddp`. Abbreviations are rejected, so that a new flag
+    never changes the meaning of an old command. Exits with 2 and one line on a wrong or missing flag.
     """
     parser = _new_parser(config_class, program, step_fields(config_class))
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -45,22 +45,22 @@ def parse_flags(config_class: type[Config], program: str, arguments: Sequence[st
 def parse_task_flags(
     config_class: type[Config], program: str, arguments: Sequence[str] | None = None
 ) -> tuple[Config, dict[str, Value]]:
-    """Read the command line of a step that has a task: its config, and those of the task's settings that are given.
+    """Return the config of a step with a task, and those of the task's settings that are given.
 
     In two stages, because `--task` decides which other flags there are; `--help` shows those of the task beside it.
-    Exits 2 on a wrong flag, also one that belongs to another task, as `parse_flags` does.
+    Exits with 2 on a wrong flag, also on one of another task, as `parse_flags` does.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     task = _chosen_task(config_class, arguments)
     try:
         own, added = (step_fields(config_class), ()) if task is None else fields_with_task(config_class, task)
-    except TaskError as mistake:
-        _new_parser(config_class, program, step_fields(config_class)).error(f"argument --task: {mistake}")
+    except TaskError as error:
+        _new_parser(config_class, program, step_fields(config_class)).error(f"argument --task: {error}")
     parser = _new_parser(config_class, program, own)
     group = parser.add_argument_group(f"settings of the task {task}")
     must_be_given = getattr(config_class, "task", None) is not None  # else a model's folder may hold them
     for field in added:
-        # Left out where not given: the task's own class knows its defaults.
+        # Absent unless given: the task's own class has the defaults.
         _add_flag(group, field, required=field.required and must_be_given, default=argparse.SUPPRESS)
     _refuse_unknown_flags(parser, arguments, task)
     values = vars(parser.parse_args(arguments))
@@ -69,16 +69,16 @@ def parse_task_flags(
 
 
 def _chosen_task(config_class: type, arguments: list[str]) -> str | None:
-    """What `--task` says, else the step's default; None for neither."""
+    """Return the value of `--task`, else the step's default, else None."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    # Without its value the flag is refused when all flags are read.
+    # A flag without its value is rejected when all flags are read.
     parser.add_argument("--task", nargs="?", default=getattr(config_class, "task", None))
     task: str | None = parser.parse_known_args(arguments)[0].task
     return task
 
 
 def _new_parser(config_class: type, program: str, fields: Sequence[StepField]) -> _StepParser:
-    """The argument parser of a step: help text from the class's and the fields' own documentation."""
+    """Return the argument parser of a step; its help is the documentation of the class and its fields."""
     example = " ".join(f"{field.flag} {_value_name(field)}" for field in fields if field.required)
     parser = _StepParser(
         prog=f"python -m {program}",
@@ -112,7 +112,7 @@ def _add_flag(
 
 
 def _refuse_unknown_flags(parser: _StepParser, arguments: list[str], task: str | None = None) -> None:
-    """Name what was meant, before argparse complains of the required flag that a misspelt one left out."""
+    """Suggest what was meant, before argparse complains about the required flag that was misspelt."""
     known = [flag for action in parser._actions for flag in action.option_strings]
     for argument in arguments:
         if argument == "--":
@@ -146,7 +146,7 @@ def _help(field: StepField) -> str:
 
 
 def _converter(field: StepField) -> Callable[[str], Value]:
-    """A function from the flag's text to its value; its errors name the value and what would be right."""
+    """Return a function from the flag's text to its value; its errors name the value and what is expected."""
     if field.kind != "parameter":
         return _folder
     if field.type == "boolean":
@@ -158,7 +158,7 @@ def _converter(field: StepField) -> Callable[[str], Value]:
 
 def _folder(text: str) -> Path:
     if not text:
-        raise argparse.ArgumentTypeError("the name of the folder is empty")
+        raise argparse.ArgumentTypeError("expected a folder, got an empty name")
     return Path(text)
 
 
@@ -168,7 +168,7 @@ def _boolean(text: str) -> bool:
         return True
     if text.lower() in _FALSE_WORDS:
         return False
-    raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    raise argparse.ArgumentTypeError(f"expected true or false, got {text!r}")
 
 
 def _choice(text: str, field: StepField) -> str:
@@ -183,12 +183,12 @@ def _number(text: str, field: StepField) -> int | float:
     try:
         number = int(text) if field.type == "integer" else float(text)
     except ValueError:
-        wanted = "a whole number" if field.type == "integer" else "a number"
-        raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}") from None
+        expected = "a whole number" if field.type == "integer" else "a number"
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}") from None
     if not math.isfinite(number):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
+        raise argparse.ArgumentTypeError(f"expected a finite number, got {text!r}")
     if field.minimum is not None and number < field.minimum:
-        raise argparse.ArgumentTypeError(f"{text} is below the least allowed, {field.minimum:.10g}")
+        raise argparse.ArgumentTypeError(f"{text} is below the minimum of {field.minimum:.10g}")
     if field.maximum is not None and number > field.maximum:
-        raise argparse.ArgumentTypeError(f"{text} is above the most allowed, {field.maximum:.10g}")
+        raise argparse.ArgumentTypeError(f"{text} is above the maximum of {field.maximum:.10g}")
     return number

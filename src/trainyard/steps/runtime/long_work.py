@@ -23,21 +23,24 @@ _IN_FLIGHT_PER_PROCESS = 4
 def in_processes(
     work: Callable[[Item], Result], items: Iterable[Item], processes: int, what: str
 ) -> Iterator[tuple[Item, Result]]:
-    """Each item with what `work`, which must pickle, makes of it. StepError when a process that does `what` dies."""
+    """Yield each item, in order, with the result of `work`, which must pickle. StepError if a process dies.
+
+    `what` completes "a process that …". Only a few items and results are in memory at a time.
+    """
     # Processes are spawned, not forked: a fork would inherit the locks of whatever threads run here.
     with ProcessPoolExecutor(processes, get_context("spawn"), _end_with_parent) as pool:
         try:
             yield from _in_order(pool, work, items, _IN_FLIGHT_PER_PROCESS * processes)
         except BrokenProcessPool:
             raise StepError(
-                f"a process that {what} was killed, most likely for want of memory; try fewer --workers"
+                f"a process that {what} was killed, probably because memory ran out; try fewer --workers"
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)
 
 
 def _end_with_parent() -> None:
-    """Let this process end when the one that started it does, however that ends: it would wait for work for ever."""
+    """End this process when its parent ends in any way; otherwise it would wait for work forever."""
     threading.Thread(target=_wait_for_parent_and_end, name="parent", daemon=True).start()
 
 
@@ -64,7 +67,7 @@ def _in_order(
 
 
 class ProgressLines:
-    """Prints `verb done of total things` at most once per `every_seconds`."""
+    """Prints `verb done of total things` at most every `every_seconds`, so that a log shows life but is not flooded."""
 
     def __init__(self, verb: str, total: int, things: str, every_seconds: float = 5.0) -> None:
         self._verb, self._total, self._things = verb, total, things

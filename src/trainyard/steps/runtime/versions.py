@@ -1,4 +1,4 @@
-"""What is installed and what it runs on: the first lines of every log."""
+"""The installed versions and the hardware: the first line of every log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AMD_DRIVER = Path("/sys/module/amdgpu/version")
 
 
 def installed_versions() -> dict[str, str]:
-    """The versions that a result may depend on."""
+    """Return the versions that a result may depend on."""
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -35,7 +35,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def _driver_version() -> str | None:
-    """The GPU driver's, as the kernel module tells it."""
+    """Return the version of the GPU driver, as reported by its kernel module."""
     if _NVIDIA_DRIVER.is_file():
         found = re.search(r"\b\d+\.\d+(\.\d+)?\b", _NVIDIA_DRIVER.read_text())
         return found[0] if found else None
@@ -43,7 +43,7 @@ def _driver_version() -> str | None:
 
 
 def banner(device: torch.device, world_size: int) -> str:
-    """One line for the start of a log."""
+    """Return the first line of a log."""
     versions = ", ".join(f"{name} {number}" for name, number in installed_versions().items())
     ranks = f"{world_size} rank{'s' if world_size > 1 else ''} on {device.type}"
     return f"{versions}; {ranks}, {torch.get_num_threads()} threads each"

@@ -1,4 +1,4 @@
-"""The processes that train together: who this one is, and the few things they say to each other."""
+"""The processes that train together: which of them this one is, and their basic collectives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from trainyard.steps.runtime.errors import StepError
 
-Thing = TypeVar("Thing")
+Value = TypeVar("Value")
 
 _LOST_CONNECTION_WORDS = ("/gloo/", "ncclRemoteError", "ncclSystemError")
 _MEET_EVERY_SECONDS = 1.0
@@ -23,9 +23,17 @@ _MEET_EVERY_SECONDS = 1.0
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
+_LEFT_GROUPS: list[object] = []
+"""Process groups that were left, kept so that they are never torn down.
+
+Gloo's threads are joined when the last reference to a group is dropped, with the GIL held (seen in torch 2.13). One of
+them may still be dropping its last tensor, for which it needs the GIL too: a deadlock.
+"""
+
+
 @dataclass(frozen=True)
 class RankVariables:
-    """What Azure ML tells each process of a job with `distribution: type: pytorch`."""
+    """What Azure ML sets for each process of a job with `distribution: type: pytorch`."""
 
     rank: int = 0
     local_rank: int = 0
@@ -36,14 +44,14 @@ class RankVariables:
 
     @property
     def processes_per_node(self) -> int:
-        """Processes on this node; Azure ML starts as many on each."""
+        """The number of processes per node, the same on every node."""
         return max(1, self.world_size // self.node_count)
 
 
 def read_rank_variables(environment: Mapping[str, str]) -> RankVariables:
-    """Read RANK and its companions; without any of RANK, LOCAL_RANK, WORLD_SIZE this process is alone.
+    """Read RANK and its companions. Without any of RANK, LOCAL_RANK, WORLD_SIZE this process is alone.
 
-    StepError when some are missing or when a value cannot be.
+    StepError if some are missing or invalid.
     """
     if not any(name in environment for name in _RANK_VARIABLES[:3]):
         return RankVariables()
@@ -69,14 +77,6 @@ def _whole_number(environment: Mapping[str, str], name: str) -> int:
         raise StepError(f"the environment variable {name}={environment[name]!r} is not a whole number") from None
 
 
-_LEFT_GROUPS: list[object] = []
-"""Process groups that were left, kept so that they are never torn down.
-
-Gloo's threads are joined when the last reference to a group goes, under Python's lock (seen in torch 2.13); one of
-them may still be dropping its last tensor, for which it needs that same lock, and then both wait for ever.
-"""
-
-
 class World:
     """The process group of a training or evaluation; with one process, a group of one."""
 
@@ -95,29 +95,29 @@ class World:
         return self.rank == 0
 
     def log(self, message: str) -> None:
-        """Print a line, from rank 0 only."""
+        """Print a line on rank 0 only."""
         if self.is_main:
             print(message, flush=True)
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """The element-wise sum over all ranks, in place."""
+        """Return the element-wise sum over all ranks, in place."""
         dist.all_reduce(values)
         return values
 
-    def gather(self, thing: Thing) -> list[Thing]:
-        """What every rank gave, by rank, on every rank. For small things that pickle."""
-        things: list[Any] = [None] * self.size
-        dist.all_gather_object(things, thing)
-        return things
+    def gather(self, value: Value) -> list[Value]:
+        """Return the values of all ranks, by rank, on every rank. They must be small and pickle."""
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
 
-    def broadcast(self, thing: Thing) -> Thing:
-        """What rank 0 gave, on every rank."""
-        box = [thing]
+    def broadcast(self, value: Value) -> Value:
+        """Return rank 0's value on every rank."""
+        box = [value]
         dist.broadcast_object_list(box, src=0)
         return box[0]
 
     def barrier(self) -> None:
-        """Return once every rank has come here."""
+        """Return once every rank has called it."""
         self.sum(torch.zeros(1, device=self.device))
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -139,28 +139,28 @@ class World:
         return self
 
     def __exit__(self, exception_type: object, *_: object) -> None:
-        """Leave together when all went well; else at once, so that the others notice."""
+        """Leave together after success; else at once, so that the others notice."""
         if exception_type is None:
             self.barrier()
-        # NCCL may wait for ranks that are gone; the process ends soon in any case.
+        # NCCL may wait for ranks that are gone, and the process ends soon in any case.
         if exception_type is None or self.device.type == "cpu":
-            # Also those that engines and checkpoints made beside the one of all.
+            # Including those that engines and checkpoints created beside the default group.
             _LEFT_GROUPS.extend(dist.distributed_c10d._world.pg_map)
             dist.destroy_process_group()
 
     def _set_threads(self, variables: RankVariables) -> None:
-        """Share the node's processors out among its processes, unless OMP_NUM_THREADS decides."""
+        """Divide the node's processors among its processes, unless OMP_NUM_THREADS is set."""
         if not os.environ.get("OMP_NUM_THREADS"):
             torch.set_num_threads(max(1, usable_processors() // variables.processes_per_node))
 
 
 def usable_processors() -> int:
-    """The processors that this process may run on."""
+    """Return the number of processors that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def join_world(timeout_seconds: int, environment: Mapping[str, str] | None = None) -> World:
-    """Become part of the world that the environment describes. StepError when it cannot be joined."""
+    """Join the world that the environment describes. StepError if that fails."""
     return World(read_rank_variables(os.environ if environment is None else environment), timeout_seconds)
 
 
@@ -169,8 +169,8 @@ def _own_device(variables: RankVariables) -> torch.device:
         return torch.device("cpu")
     if variables.local_rank >= torch.cuda.device_count():
         raise StepError(
-            f"LOCAL_RANK={variables.local_rank} wants GPU {variables.local_rank}, but this node has "
-            f"{torch.cuda.device_count()}: process_count_per_instance is more than the GPUs of a node"
+            f"LOCAL_RANK={variables.local_rank} needs GPU {variables.local_rank}, but this node has only "
+            f"{torch.cuda.device_count()}; lower process_count_per_instance to the number of GPUs"
         )
     device = torch.device("cuda", variables.local_rank)
     torch.cuda.set_device(device)
@@ -178,7 +178,7 @@ def _own_device(variables: RankVariables) -> torch.device:
 
 
 def _join(variables: RankVariables, device: torch.device, timeout: timedelta) -> None:
-    # Gloo serves what lies in main memory (objects, small agreements) also where NCCL serves the GPUs.
+    # Gloo serves what is in main memory (objects, small agreements), also where NCCL serves the GPUs.
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     try:
         dist.init_process_group(
@@ -208,23 +208,23 @@ def _meeting_point(variables: RankVariables, timeout: timedelta) -> Any:
 def _why_not_joined(variables: RankVariables, timeout: timedelta, failure: Exception) -> str:
     address = f"{variables.master_address}:{variables.master_port}"
     if "EADDRINUSE" in str(failure) or "address already in use" in str(failure):
-        return f"rank 0 cannot listen on {address} (MASTER_ADDR:MASTER_PORT): the port is in use by another process"
+        return f"rank 0 cannot listen on {address} (MASTER_ADDR:MASTER_PORT): another process uses the port"
     return (
-        f"rank {variables.rank} of {variables.world_size} met no one at {address} (MASTER_ADDR:MASTER_PORT) within "
+        f"rank {variables.rank} of {variables.world_size} met no others at {address} (MASTER_ADDR:MASTER_PORT) within "
         f"{timeout.total_seconds():.0f} seconds (--process-group-timeout-seconds): {_first_line(failure)}"
     )
 
 
 @contextmanager
 def lost_connections_explained(rank: int) -> Iterator[None]:
-    """Turn what torch raises when another rank goes away, never the fault of the rank that notices, into one line."""
+    """Turn what torch raises when another rank is gone into one line: this rank is not to blame."""
     try:
         yield
     except RuntimeError as failure:
         if not (isinstance(failure, dist.DistError) or any(word in str(failure) for word in _LOST_CONNECTION_WORDS)):
             raise
         raise StepError(
-            f"rank {rank} lost its connection to another rank, or waited for it too long: {_first_line(failure)}"
+            f"rank {rank} lost its connection to another rank, or waited too long for it: {_first_line(failure)}"
         ) from None
 
 

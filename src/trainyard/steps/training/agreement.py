@@ -1,8 +1,7 @@
 """What all ranks agree on at each step: one small reduction, started when the step is taken and read a step later.
 
-Between the two lies the next step's work, so no rank waits for the reduction and no host for its device. Very short
-steps share a reduction with those around them. Every rank starts and reads at the same steps, so every rank takes the
-same decisions.
+In between, the next step is computed, so no rank waits for the reduction and no host for its device. Very short steps
+share a reduction with their neighbours. Every rank starts and reads at the same steps, so all make the same decisions.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from trainyard.steps.training.observing.step_clock import StepMarks, StepTimes
 from trainyard.steps.training.samples.plan import Step
 
 _LONG_OWN_SECONDS = 0.5
-"""From here on reading a step's agreement at once costs less than a thousandth of the step, and a stop comes sooner."""
+"""Above this, reading a step's agreement at once costs less than a thousandth of it, and stops take effect sooner."""
 _REDUCE_EVERY_OWN_SECONDS = 0.01
 _MOST_STEPS_AT_ONCE = 32
 
@@ -33,7 +32,7 @@ class LateSum:
         self._work, self._values = work, values
         self._copied: torch.cuda.Event | None = None
         if values.is_cuda:
-            # On a stream of its own: the training's stream need not wait for the other ranks here.
+            # On a separate stream, so that the training's stream does not wait for the other ranks here.
             with torch.cuda.stream(_copy_stream(values.device)):
                 work.wait()
                 self._on_host = values.to("cpu", non_blocking=True)
@@ -41,7 +40,7 @@ class LateSum:
                 self._copied.record()
 
     def read(self) -> list[float]:
-        """The sums; waits until they are there."""
+        """Wait for the sums and return them."""
         if self._copied is None:
             self._work.wait()
             return self._values.tolist()
@@ -78,7 +77,7 @@ class AgreedStep:
     loss: float
     gradient_norm: float
     stop: bool
-    """Whether any rank was asked to stop when it had taken this step."""
+    """Whether any rank had been asked to stop when it had taken this step."""
     rank_own_seconds: list[float]
     """By rank, `StepTimes.own_seconds` of the last step whose times that rank knew; 0 before there is one."""
     times: StepTimes
@@ -86,12 +85,12 @@ class AgreedStep:
 
     @property
     def is_finite(self) -> bool:
-        """Whether the step was taken; with a norm that is not finite the engine has skipped it, on every rank."""
+        """Whether the step was taken. The engine skips it, on every rank, when the norm is not finite."""
         return math.isfinite(self.gradient_norm)
 
 
 class Agreement:
-    """Reduces what ranks have to say of their steps, and gives the steps back as agreed on, in order."""
+    """Reduces what the ranks know of their steps, and returns the steps as agreed on, in order."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -100,10 +99,10 @@ class Agreement:
         self._own_seconds = 0.0
         self._steps_at_once = 1
         self.steps_are_long = False
-        """Whether steps take so long that waiting for a step's own agreement costs nothing to speak of."""
+        """Whether steps take so long that waiting for a step's own agreement costs next to nothing."""
 
     def next_step(self, taken: TakenStep, *, stop: bool) -> list[AgreedStep]:
-        """Begin to agree on a step that was just taken; gives the earlier ones that are agreed on by now."""
+        """Start to agree on a step that was just taken. Return earlier ones that are agreed on by now."""
         earlier, self._started = self._started, []
         self._taken.append(taken)
         if len(self._taken) >= self._steps_at_once:
@@ -111,7 +110,7 @@ class Agreement:
         return self._read(earlier)
 
     def all_steps(self, *, stop: bool) -> list[AgreedStep]:
-        """All steps that were not given before, up to the one just taken; waits for them."""
+        """Wait for all steps not returned before, up to the one just taken, and return them."""
         if self._taken:
             self._start(stop)
         started, self._started = self._started, []
@@ -124,10 +123,10 @@ class Agreement:
         is_cuda = self._world.device.type == "cuda"
         from_host = torch.tensor([stop, *own], dtype=torch.float64, pin_memory=is_cuda)
         losses = torch.stack([taken.loss_sum for taken in steps])
-        # The norm is the same everywhere: one rank says it, and the others add nothing.
+        # The norm is the same everywhere: one rank contributes it, the others add zero.
         norms = torch.stack([taken.gradient_norm for taken in steps]).to(torch.float64)
-        said = norms if self._world.is_main else torch.zeros_like(norms)
-        values = torch.cat([from_host.to(self._world.device, non_blocking=True), losses, said])
+        contributed = norms if self._world.is_main else torch.zeros_like(norms)
+        values = torch.cat([from_host.to(self._world.device, non_blocking=True), losses, contributed])
         self._started.append((steps, LateSum(values)))
 
     def _read(self, started: list[tuple[list[TakenStep], LateSum]]) -> list[AgreedStep]:
@@ -155,7 +154,7 @@ class Agreement:
         return agreed
 
     def _choose_pace(self, own_seconds: float) -> None:
-        """From what is the same on every rank: the slowest rank's seconds."""
+        """Choose from what is the same on every rank: the slowest rank's seconds."""
         if own_seconds > 0:
             self.steps_are_long = own_seconds > _LONG_OWN_SECONDS
             self._steps_at_once = max(1, min(_MOST_STEPS_AT_ONCE, int(_REDUCE_EVERY_OWN_SECONDS / own_seconds)))

@@ -1,8 +1,8 @@
-"""The state of a training as fragments: what engines give to checkpoints, and checkpoints give back.
+"""The state of a training as fragments: what engines hand to checkpoints, and checkpoints hand back.
 
-However an engine spreads a tensor over ranks (not at all, by rows, by flat partitions), each rank holds a contiguous
-range of the flattened tensor. Said in these terms, a checkpoint of any engine at any world size can be read by any
-other: each rank asks for the ranges that it now holds.
+However an engine shards a tensor (not at all, by rows, by flat partitions), each rank holds a contiguous range of the
+flattened tensor. In these terms a checkpoint of any engine at any world size can be read by any other: each rank asks
+for the ranges that it now holds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Fragment:
     """A contiguous range of one flattened tensor, as one rank holds it.
 
     Keys are the same for every engine: `model/<name>` for parameters and buffers, `optimizer/<name>/exp_avg`,
-    `…/exp_avg_sq` and `…/step` for AdamW's state. What the model knows under several names has the first of them.
+    `…/exp_avg_sq` and `…/step` for AdamW's state. A tensor with several names in the model has the first of them.
     """
 
     key: str
@@ -33,7 +33,7 @@ class Fragment:
     values: torch.Tensor
     """One-dimensional, over the live memory: read to save, written to restore."""
     is_replicated: bool = False
-    """Every rank holds this same range, so one of them (or each a part) may write it."""
+    """Whether every rank holds this same range, so that one of them (or each a part) may write it."""
 
     @property
     def stop(self) -> int:
@@ -42,25 +42,25 @@ class Fragment:
 
 
 def refuse_other_layouts(model: torch.nn.Module) -> None:
-    """StepError names a parameter or saved buffer whose elements do not lie in their order, row by row."""
+    """StepError names a parameter or saved buffer that is not contiguous in memory."""
     parameters, buffers = named_once(model)
     for name, tensor in (parameters | buffers).items():
         if not tensor.is_contiguous():
             raise StepError(
-                f"{name} of the model does not lie row by row in memory, as after .to(memory_format=channels_last) or "
-                ".t(): make it contiguous in the model; batches may be channels_last"
+                f"the model's {name} is not contiguous in memory, as after .to(memory_format=channels_last) or .t(); "
+                "make it contiguous in the model (batches may be channels_last)"
             )
 
 
 def whole_tensor(key: str, tensor: torch.Tensor) -> Fragment:
-    """The fragment of a tensor that every rank has whole."""
+    """Return the fragment of a tensor that every rank has whole."""
     values = tensor.detach().view(-1)
     assert values.numel() == math.prod(tensor.shape)
     return Fragment(key, tuple(tensor.shape), 0, values, is_replicated=True)
 
 
 def named_once(model: torch.nn.Module) -> tuple[dict[str, torch.nn.Parameter], dict[str, torch.Tensor]]:
-    """The model's parameters, and the buffers that are saved with it, each under the first of its names."""
+    """Return the model's parameters, and the buffers that are saved with it, each under the first of its names."""
     parameters = dict(model.named_parameters())
     seen = {id(parameter) for parameter in parameters.values()}
     buffers = {}
@@ -72,7 +72,7 @@ def named_once(model: torch.nn.Module) -> tuple[dict[str, torch.nn.Parameter], d
 
 
 def replicated_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[Fragment]:
-    """The fragments of a model and optimizer that every rank has whole."""
+    """Return the fragments of a model and optimizer that every rank has whole."""
     parameters, buffers = named_once(model)
     tensors = [whole_tensor(f"{MODEL_KEY}{name}", tensor) for name, tensor in (parameters | buffers).items()]
     state = [

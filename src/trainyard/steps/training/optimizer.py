@@ -19,7 +19,7 @@ _LEAST_NORM = 1e-6
 
 @dataclass(frozen=True)
 class AdamWSettings:
-    """What AdamW does apart from the learning rate, which the schedule sets at each step."""
+    """The settings of AdamW without the learning rate, which the schedule sets at each step."""
 
     weight_decay: float
     betas: tuple[float, float] = (0.9, 0.999)
@@ -28,13 +28,13 @@ class AdamWSettings:
 
     @classmethod
     def of(cls, settings: Training, task: TaskSettings) -> AdamWSettings:
-        """As the step and its task say."""
+        """Return the settings of a step and its task."""
         betas = (task.adam_beta1, task.adam_beta2)
         return cls(settings.weight_decay, betas, task.adam_epsilon, settings.fused_optimizer)
 
 
 def new_optimizer(parameters: Iterable[torch.nn.Parameter], settings: AdamWSettings) -> torch.optim.AdamW:
-    """AdamW with its state, that decays matrices and convolutions and leaves biases, norms and scales alone."""
+    """Return AdamW with its state. Weight decay applies to matrices and convolutions, not to biases and norms."""
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     decaying = [parameter for parameter in trained if parameter.dim() >= 2]
     others = [parameter for parameter in trained if parameter.dim() < 2]
@@ -47,7 +47,7 @@ def new_optimizer(parameters: Iterable[torch.nn.Parameter], settings: AdamWSetti
 def stateless_optimizer(
     decaying: list[torch.nn.Parameter], others: list[torch.nn.Parameter], settings: AdamWSettings
 ) -> torch.optim.AdamW:
-    """AdamW before it has state. The learning rate is set at each step."""
+    """Return AdamW without state. The learning rate is set at each step."""
     groups: list[dict[str, object]] = [
         {"params": decaying, "weight_decay": settings.weight_decay},
         {"params": others, "weight_decay": 0.0},
@@ -62,7 +62,7 @@ def stateless_optimizer(
 
 
 def begin_state(optimizer: torch.optim.AdamW, parameter: torch.Tensor) -> None:
-    """Give a parameter the state that it would have before its first step, so that a checkpoint can be read into it."""
+    """Create the state that a parameter would have before its first step, so that a checkpoint can be read into it."""
     on_device = parameter.device if optimizer.defaults["fused"] else "cpu"
     optimizer.state[parameter] = {
         "step": torch.zeros((), dtype=torch.float32, device=on_device),
@@ -72,11 +72,11 @@ def begin_state(optimizer: torch.optim.AdamW, parameter: torch.Tensor) -> None:
 
 
 def gradient_seed(loss_sum: torch.Tensor, factor: float, loss_scale: LossScale) -> torch.Tensor:
-    """What the backward pass starts from: the factor, in the loss's scale; not a number for a loss that is not finite.
+    """Return the gradient that the backward pass starts from: the scaled factor, or NaN for a loss that is not finite.
 
-    So the gradient says by itself, on every rank that has a part of it, that its step must be skipped.
+    Thus the gradient itself shows, on every rank that has a part of it, that its step must be skipped.
     """
-    zero = loss_sum.detach() * 0.0  # not a number where the loss is not finite
+    zero = loss_sum.detach() * 0.0  # NaN where the loss is not finite
     return zero.add_(loss_scale.value * factor if loss_scale.enabled else factor)
 
 
@@ -88,10 +88,10 @@ def optimizer_step(
     clip_norm: float,
     learning_rate: float,
 ) -> torch.Tensor:
-    """Clip to the largest allowed norm (0: none), step, and clear the gradient; gives the norm before clipping.
+    """Clip to the largest allowed norm (0: none), step, and clear the gradient. Return the norm before clipping.
 
-    `scaled_norm` is that of the gradient as it is, with the loss's scale still on it. With a norm that is not finite
-    the gradient is cleared only.
+    `scaled_norm` is the norm of the gradient as it is, still with the loss scale. If it is not finite, the gradient is
+    only cleared.
     """
     divisor = loss_scale.value.to(scaled_norm.device) if loss_scale.enabled else None
     norm = scaled_norm if divisor is None else scaled_norm / divisor
@@ -110,17 +110,17 @@ def optimizer_step(
 
 
 def step_decided_on_device(optimizer: Any, norm: torch.Tensor, divisor: torch.Tensor | None) -> None:
-    """Step with the gradient over the divisor, unless the norm is not finite; the fused kernel sees to both.
+    """Step with the gradient divided by the divisor, unless the norm is not finite; the fused kernel does both.
 
-    So nobody waits for a number to come to the host, and there is no pass over the gradient only to clip it.
+    So nobody waits for a number to reach the host, and there is no extra pass over the gradient to clip it.
     """
     optimizer.grad_scale = divisor
-    optimizer.found_inf = (norm - norm).ne_(0.0)  # zero, or not a number: 0 or 1
+    optimizer.found_inf = (norm - norm).ne_(0.0)  # zero or NaN: 0 or 1
     optimizer.step()
 
 
 def step_decided_on_host(optimizer: Any, norm: torch.Tensor, divisor: torch.Tensor | None) -> None:
-    """The same where the number is on the host, or the plain implementation is asked for."""
+    """Do the same where the number is on the host, or without the fused implementation."""
     if not math.isfinite(norm.item()):
         return
     if optimizer.defaults["fused"]:
@@ -133,14 +133,17 @@ def step_decided_on_host(optimizer: Any, norm: torch.Tensor, divisor: torch.Tens
 
 @dataclass(frozen=True)
 class WarmupThenCosine:
-    """Rises linearly over the first steps, then falls along half a cosine to zero after the last step."""
+    """A learning rate that rises linearly over the first steps, then falls along half a cosine to zero.
+
+    A pure function of the step: there is nothing to save or restore.
+    """
 
     highest: float
     total_steps: int
     warmup_fraction: float
 
     def __call__(self, step: int) -> float:
-        """The learning rate of step `step`, counted from 1."""
+        """Return the learning rate of step `step`, counted from 1."""
         warmup_steps = round(self.warmup_fraction * self.total_steps)
         if step <= warmup_steps:
             return self.highest * step / warmup_steps

@@ -1,4 +1,4 @@
-"""What the forward pass computes in, and the scale that losses have in fp16."""
+"""The precision of the forward pass, and the loss scale of fp16."""
 
 from __future__ import annotations
 
@@ -10,36 +10,34 @@ import torch
 from trainyard.steps.runtime.errors import StepError
 
 _AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_INITIAL, _GROWTH, _BACKOFF, _GROWTH_INTERVAL_STEPS = 65536.0, 2.0, 0.5, 2000.0
+"""The defaults of torch.amp.GradScaler."""
 
 
 class Precision:
-    """fp32, or bf16 or fp16 by autocast, unless the engine itself sees to what the model computes in."""
+    """fp32, or bf16 or fp16 by autocast unless the engine itself casts."""
 
     def __init__(self, name: str, device: torch.device, *, by_autocast: bool = True) -> None:
         if name == "fp16" and device.type != "cuda":
-            raise StepError("--precision fp16 needs a GPU; bf16 and fp32 also run on a CPU")
+            raise StepError("--precision fp16 needs a GPU; use bf16 or fp32 on a CPU")
         if name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
             gpu = torch.cuda.get_device_name(device)
-            raise StepError(f"--precision bf16 is not what {gpu} computes in (Ampere and later do); fp16 and fp32 are")
+            raise StepError(f"--precision bf16: {gpu} does not support it (Ampere and later do); use fp16 or fp32")
         self.name = name
         self._device_type = device.type
         self._dtype = _AUTOCAST_TYPES.get(name) if by_autocast else None
 
     def autocast(self) -> AbstractContextManager[object]:
-        """A context in which the model computes in this precision."""
+        """Return a context in which the model computes in this precision."""
         return nullcontext() if self._dtype is None else torch.autocast(self._device_type, dtype=self._dtype)
 
 
-_INITIAL, _GROWTH, _BACKOFF, _GROWTH_INTERVAL_STEPS = 65536.0, 2.0, 0.5, 2000.0
-"""As torch.amp.GradScaler has them."""
-
-
 class LossScale:
-    """A factor on the gradient that keeps fp16 from losing small numbers; one where it is not needed.
+    """A factor on the gradient that keeps small numbers representable in fp16, kept on the device; 1 without fp16.
 
-    As large as it can be: halved by each step whose gradient is not finite, doubled after 2000 that were. Unlike
-    torch's GradScaler it takes the gradient's norm for its verdict, which is the same on every rank however the
-    gradient is spread over them, and nobody waits for the device.
+    It is halved by each step whose gradient is not finite, and doubled after 2000 that were. Unlike torch's GradScaler
+    it decides by the gradient's norm, which is the same on every rank however the gradient is sharded, and nobody waits
+    for the device.
     """
 
     def __init__(self, device: torch.device, *, enabled: bool) -> None:
@@ -48,7 +46,7 @@ class LossScale:
         self._good_steps = torch.zeros((), device=device)
 
     def update(self, gradient_norm: torch.Tensor) -> None:
-        """Draw the conclusion from a step."""
+        """Adapt the scale after a step."""
         if not self.enabled:
             return
         is_finite = torch.isfinite(gradient_norm.to(self.value.device))
@@ -58,13 +56,13 @@ class LossScale:
         self._good_steps = torch.where(is_finite & ~grows, good_steps, 0.0)
 
     def scalars(self) -> dict[str, float]:
-        """What a checkpoint keeps of it."""
+        """Return what a checkpoint saves."""
         if not self.enabled:
             return {}
         return {"loss_scale": self.value.item(), "loss_scale_good_steps": self._good_steps.item()}
 
     def restore(self, scalars: Mapping[str, float]) -> None:
-        """Take what `scalars` gave; as new where it is missing, or fp16 is not what is computed in."""
+        """Restore what `scalars` returned; initial values where it is missing."""
         if self.enabled:
             self.value.fill_(scalars.get("loss_scale", _INITIAL))
             self._good_steps.fill_(scalars.get("loss_scale_good_steps", 0.0))

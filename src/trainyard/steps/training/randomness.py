@@ -17,20 +17,22 @@ _CUBLAS_WORKSPACE = ":4096:8"
 """One of two settings that make cuBLAS deterministic: docs.nvidia.com/cuda/cublas, "Results Reproducibility"."""
 
 _NOT_DETERMINISTIC = " does not have a deterministic implementation"
-"""What torch says of an operation, after its name."""
+"""Torch's words after the name of an operation."""
+_PYTHON_VERSION_OF_STATE = 3
+_MERSENNE = "MT19937"
 
 
 def ask_for_determinism() -> None:
-    """Choose deterministic algorithms; where torch has none, it warns and goes on. Before any work on a GPU.
+    """Choose deterministic algorithms; where torch has none, it warns. Call it before any work on a GPU.
 
     Backward passes are stricter: see `deterministic_backward`.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", _CUBLAS_WORKSPACE)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    # Else every torch.empty is written once before it is used, for the sake of code that reads what it never wrote.
+    # Else every torch.empty is filled first, for the sake of code that reads what it never wrote.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
-    # Said where a backward pass is not a step's.
+    # Torch warns of backward passes outside of steps.
     warnings.filterwarnings("ignore", r".* attention defaults to a non-deterministic algorithm")
     # Its backward pass has no deterministic algorithm; flash attention's has one, see `deterministic_backward`.
     torch.backends.cuda.enable_cudnn_sdp(False)
@@ -38,10 +40,10 @@ def ask_for_determinism() -> None:
 
 @contextmanager
 def deterministic_backward() -> Iterator[None]:
-    """Insist on determinism in a backward pass, if it was asked for. StepError names what has no such algorithm.
+    """Require determinism in a backward pass, if it was asked for. StepError names an operation without it.
 
-    Only when it is insisted on do the backward passes of flash and memory-efficient attention choose theirs (torch's
-    attention_backward.cu): with a warning for the rest, as in forward passes, they add in whatever order comes.
+    Only when it is required, not merely warned about, do the backward passes of flash and memory-efficient attention
+    choose their deterministic algorithms (torch's attention_backward.cu).
     """
     if not torch.are_deterministic_algorithms_enabled():
         yield
@@ -56,7 +58,7 @@ def deterministic_backward() -> Iterator[None]:
             raise
         raise StepError(
             f"{operation.split()[-1]} in the model's backward pass has no deterministic algorithm on this device; "
-            "--deterministic false trains without one"
+            "train without one: --deterministic false"
         ) from None
     finally:
         torch._C._set_deterministic_algorithms(True, warn_only=warns_only)
@@ -69,12 +71,8 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-_PYTHON_VERSION_OF_STATE = 3
-_MERSENNE = "MT19937"
-
-
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:
-    """The states of Python's, numpy's, torch's and, on a GPU, CUDA's generators."""
+    """Return the states of Python's, numpy's, torch's and, on a GPU, CUDA's generators, as tensors to save."""
     _, python_words, python_gauss = random.getstate()
     _, numpy_words, numpy_position, has_gauss, numpy_gauss = np.random.get_state()
     state = {
@@ -91,7 +89,7 @@ def random_state(device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def restore_random_state(state: dict[str, torch.Tensor], device: torch.device) -> None:
-    """Put all generators back to a saved state."""
+    """Restore all generators to a saved state."""
     has_python_gauss, python_gauss = state["python_gauss"].tolist()
     python_words = tuple(state["python_words"].tolist())
     random.setstate((_PYTHON_VERSION_OF_STATE, python_words, python_gauss if has_python_gauss else None))

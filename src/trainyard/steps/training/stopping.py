@@ -1,4 +1,4 @@
-"""Being told to stop: whatever asks raises a flag here, and the step's agreement makes it everybody's."""
+"""Requests to stop: signals, a file, a time limit, Azure's scheduled events. The step's agreement tells all ranks."""
 
 from __future__ import annotations
 
@@ -19,15 +19,23 @@ from trainyard.foundation.configs.training import Training
 from trainyard.steps.runtime.errors import StepError
 
 _LOOK_EVERY_SECONDS = 1.0
-"""A stop file may lie on a network mount, where each look costs a round trip."""
+"""A stop file may be on a network mount, where each look costs a round trip."""
+AZURE_URL = "http://169.254.169.254/metadata/scheduledevents?api-version=2020-07-01"
+_OWN_NAME_PATH = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+_ENDING_EVENTS = frozenset({"Preempt", "Terminate", "Reboot", "Redeploy"})
+"""Not Freeze, which pauses a machine for seconds and keeps what is in memory."""
+_ASK_EVERY_SECONDS = 1.0
+_ASK_AGAIN_SECONDS = 10.0
+"""After a failure."""
+_ANSWER_TIMEOUT_SECONDS = 120.0
 
 
 class StopRequest:
-    """Whether this rank was asked to stop, and by what. Installs its signal handler and starts its clock when made."""
+    """Whether this rank was asked to stop, and why. Construction installs the signal handler and starts the clock."""
 
     def __init__(self, stop_file: Path | None = None, time_limit_seconds: int | None = None) -> None:
         self.reason: str | None = None
-        """What asked first."""
+        """The first reason to stop, if any."""
         self._stop_file = stop_file
         self._next_look = 0.0
         self._time_limit_seconds = time_limit_seconds
@@ -36,15 +44,15 @@ class StopRequest:
 
     @classmethod
     def of(cls, settings: Training) -> StopRequest:
-        """As a step's settings have it."""
+        """Return the request that a step's settings describe."""
         return cls(Path(settings.stop_file) if settings.stop_file else None, settings.time_limit_seconds)
 
     def ask(self, reason: str) -> None:
-        """Ask to stop; from any thread."""
+        """Ask to stop, from any thread."""
         self.reason = self.reason or reason
 
     def is_raised(self) -> bool:
-        """Whether to stop; looks at the clock, and for the stop file at most once a second."""
+        """Return whether to stop. Looks at the clock, and for the stop file at most once a second."""
         now = time.monotonic()
         if self.reason is None and now >= self._deadline:
             self.ask(f"the time limit of {self._time_limit_seconds} seconds")
@@ -58,18 +66,8 @@ class StopRequest:
         self.ask(signal.Signals(signal_number).name)
 
 
-AZURE_URL = "http://169.254.169.254/metadata/scheduledevents?api-version=2020-07-01"
-_OWN_NAME_PATH = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
-_ENDING_EVENTS = frozenset({"Preempt", "Terminate", "Reboot", "Redeploy"})
-"""The other type, Freeze, pauses a machine for seconds and keeps what is in memory."""
-_ASK_EVERY_SECONDS = 1.0
-_ASK_AGAIN_SECONDS = 10.0
-"""After a failure."""
-_ANSWER_TIMEOUT_SECONDS = 120.0
-
-
 def choose_url(setting: str | None, environment: Mapping[str, str]) -> str | None:
-    """Where to ask, or None not to. StepError for a setting that is no address.
+    """Return the address to ask, or None not to ask. StepError for an invalid address.
 
     On Azure ML, and only there, a job's tracking server has an azureml:// address (azureml-mlflow's constants).
     """
@@ -78,14 +76,18 @@ def choose_url(setting: str | None, environment: Mapping[str, str]) -> str | Non
     if setting == "off":
         return None
     if urllib.parse.urlsplit(setting).scheme not in ("http", "https"):
-        raise StepError(f"--scheduled-events-url {setting!r} is no address: http://… or https://…, or off")
+        raise StepError(f"--scheduled-events-url {setting!r}: expected http://…, https://… or off")
     return setting
 
 
 class ScheduledEvents:
-    """Asks once a second whether this machine is announced to go; calls `on_notice` once, with the reason.
+    """Asks once a second, in a thread, whether this machine is about to be taken away or restarted.
 
-    Nothing here ends a training: when there is no answer, that is said once, and asked again.
+    If so, calls `on_notice` once with the reason. Nothing here ends a training: a failure to ask is logged once.
+
+    Source: "Azure Metadata Service: Scheduled Events for Linux VMs", learn.microsoft.com/azure/virtual-machines/linux/
+    scheduled-events. An eviction of a Spot machine (`Preempt`) is announced at least 30 seconds ahead; the page advises
+    to ask once a second, never through a proxy, and states that the first answer may take two minutes.
     """
 
     def __init__(self, url: str, on_notice: Callable[[str], None]) -> None:
@@ -98,7 +100,7 @@ class ScheduledEvents:
         threading.Thread(target=self._run, name="scheduled-events", daemon=True).start()
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         self._closed.set()
 
     def _run(self) -> None:
@@ -128,16 +130,14 @@ class ScheduledEvents:
 
     def _complain(self, failure: Exception) -> None:
         if not self._has_complained:
-            print(
-                f"scheduled events: no answer from {self._url}, asking again from time to time: {failure}", flush=True
-            )
+            print(f"scheduled events: no answer from {self._url}; will keep trying: {failure}", flush=True)
         self._has_complained = True
 
 
 def announced_end(document: Any, machine: str) -> str | None:
-    """The event, if any, that ends this machine; events are told to every machine of a group.
+    """Return the event that ends this machine, if any; events are sent to every machine of a group.
 
-    ValueError when it is no such document.
+    ValueError if the document has another form.
     """
     try:
         for event in document["Events"]:

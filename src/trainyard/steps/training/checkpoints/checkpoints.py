@@ -1,4 +1,4 @@
-"""The checkpoints of one training: what its loop asks for."""
+"""The checkpoints of one training: what its loop calls."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from trainyard.steps.training.samples.plan import Progress
 class Checkpoints:
     """The checkpoints in one folder. Every rank calls every method, in the same order, from its main thread.
 
-    At most one checkpoint is on its way to disk. The training computes the same bits whether it waits or not: what
-    is saved is copied first, and nothing else is shared with the thread that writes.
+    At most one checkpoint is being written. The training computes the same bits whether it waits or not: what is saved
+    is copied first, and nothing else is shared with the thread that writes.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class Checkpoints:
         asynchronous: bool = True,
     ) -> None:
         self.stall_seconds = 0.0
-        """How long the training stood still for checkpoints so far, on this rank."""
+        """How long checkpoints have held up the training so far, on this rank."""
         self.failed_saves = 0
-        """Checkpoints that could not be written, after which the training went on."""
+        """How many checkpoints could not be written, while the training continued."""
         self._folder, self._world, self._identity = folder, world, identity
         self._settings = settings or {}
         self._went_back_to: str | None = None
@@ -67,7 +67,7 @@ class Checkpoints:
         self._loaded: Progress | None = None
 
     def choose(self, resume: str) -> VerifiedCheckpoint | None:
-        """The checkpoint to go on from, verified by all ranks. StepError where the one asked for is none."""
+        """Return the checkpoint to resume from, verified by all ranks. StepError if there is none by that name."""
         self._went_back_to = name_to_go_back_to(self._folder, resume)
         return choose_checkpoint(self._folder, resume, self._ranks)
 
@@ -90,19 +90,19 @@ class Checkpoints:
         return commit.progress
 
     def is_best(self, validation: Mapping[str, float]) -> bool:
-        """Whether these figures are of a checkpoint to keep: of the lowest validation loss so far."""
+        """Return whether these figures make a checkpoint worth keeping: the lowest validation loss so far."""
         with self._stalled():
             if self._keep_best and validation:
-                self._settle()  # should the last best one have failed, every rank must know of it
+                self._settle()  # if saving the last best one failed, every rank must know
             return self._keep_best and validation.get("loss", math.nan) < self._best_loss
 
     def save(
         self, engine: Engine, progress: Progress, validation: Mapping[str, float] | None = None, *, wait: bool = False
     ) -> None:
-        """Save the state as it is now, and commit it while the training goes on.
+        """Save the state as it is now, and commit it while the training continues.
 
-        With `wait`, it is committed when the call returns, and StepError says on every rank why it could not be. Else
-        a checkpoint that cannot be written is said and counted, and the training goes on with the one before.
+        With `wait` it is committed when the call returns, or StepError is raised on every rank. Without, a checkpoint
+        that cannot be written is logged and counted, and the training continues with the one before.
         """
         is_best = self.is_best(validation or {})
         with self._stalled():
@@ -111,7 +111,7 @@ class Checkpoints:
             if is_best and validation:
                 self._best_loss = validation["loss"]
             if progress == self._loaded:
-                # Written again, it would be gone for a moment; and all that may be new is its mark.
+                # Writing it again would remove it for a moment, and only its mark as the best may be new.
                 self._ranks.main(lambda: self._mark_loaded(is_best=is_best))
                 return
             beside_training = self._asynchronous and not wait
@@ -120,19 +120,19 @@ class Checkpoints:
                 self._settle(must_succeed=wait)
 
     def before_update(self) -> None:
-        """To be called before each optimizer step: lets what is being copied be copied before it changes."""
+        """Let copies finish before the state changes: called before each optimizer step."""
         if self._saving is not None:
             self._copy.before_update()
             if self._saving.is_done():
                 self._settle()
 
     def finish(self) -> None:
-        """Wait for the checkpoint on its way, whatever ended the training; what else is wrong is said elsewhere."""
+        """Wait for the checkpoint being written, whatever ended the training; errors are reported elsewhere."""
         with self._stalled(), suppress(Exception):
             self._settle()
 
     def _begin(self, engine: Engine, progress: Progress, *, is_best: bool, beside_training: bool) -> Saving:
-        """Copy the state as it is now, and let it be written."""
+        """Copy the state as it is now, and start writing it."""
         engine.align_ranks()
         state = engine.fragments()
         own = share_to_write(state, self._world.rank, self._world.size)
@@ -159,25 +159,25 @@ class Checkpoints:
             write_commit(folder, replace(read_commit(folder), best_validation_loss=self._best_loss, is_best=True))
 
     def _settle(self, *, must_succeed: bool = False) -> None:
-        """Wait for the checkpoint on its way. One that failed is raised, or said and counted."""
+        """Wait for the checkpoint being written. A failure is raised, or logged and counted."""
         saving, self._saving = self._saving, None
         if saving is None:
             return
         self._copy.before_update()
         try:
             saving.wait()
-        except StepError as mistake:
+        except StepError as error:
             if must_succeed:
                 raise
             self._best_loss = self._best_loss_before
             self.failed_saves += 1
             self._world.log(
-                f"warning: the checkpoint of step {saving.step} could not be written, and the training goes on "
-                f"without it: {mistake}"
+                f"warning: cannot write the checkpoint of step {saving.step}, and the training continues without it: "
+                f"{error}"
             )
 
     def _random_fragments(self) -> list[Fragment]:
-        """This rank's random state, which no other has."""
+        """Return this rank's random state."""
         return [
             Fragment(RANDOM_PREFIX + name, tuple(values.shape), 0, values.view(-1))
             for name, values in random_state(self._world.device).items()

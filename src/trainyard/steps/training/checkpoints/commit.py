@@ -22,12 +22,12 @@ _OWN_DIGEST = "sha256"
 
 
 class BrokenCheckpoint(StepError):
-    """A folder that looks like a checkpoint and is not one; the message says why."""
+    """A folder that looks like a checkpoint but is not a complete one; the message says why."""
 
 
 @dataclass(frozen=True)
 class SavedFile:
-    """What a file of a checkpoint must have."""
+    """The expected size and digest of a file."""
 
     bytes: int
     sha256: str
@@ -35,7 +35,7 @@ class SavedFile:
 
 @dataclass(frozen=True)
 class Commit:
-    """What commit.json says."""
+    """The content of commit.json."""
 
     progress: Progress
     world_size: int
@@ -47,17 +47,17 @@ class Commit:
     best_validation_loss: float | None = None
     """The lowest so far in this training, where the best checkpoint is kept."""
     is_best: bool = False
-    """Whether that loss is this checkpoint's."""
+    """Whether this checkpoint has that loss."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What else the numbers follow from, and may change when a training goes on."""
+    """What else the numbers depend on; it may change when a training is resumed."""
     went_back_to: str | None = None
-    """The folder beside this one's that its training was told to go back to by --resume."""
+    """The name of the sibling folder that --resume told its training to go back to."""
     files: Mapping[str, SavedFile] = field(default_factory=dict)
     """One per rank, in the order of ranks."""
 
 
 def write_commit(folder: Path, commit: Commit) -> None:
-    """Make the folder a checkpoint. Its files must lie safely on disk by now."""
+    """Make the folder a checkpoint. Its files must be safely on disk by now."""
     document = asdict(commit)
     document = {"format": CHECKPOINT_FORMAT, **document.pop("progress"), **document}
     document[_OWN_DIGEST] = _digest(document)
@@ -67,23 +67,23 @@ def write_commit(folder: Path, commit: Commit) -> None:
 
 
 def read_commit(folder: Path) -> Commit:
-    """Read commit.json. BrokenCheckpoint says what is missing or wrong; StepError refuses another version's.
+    """Read commit.json. BrokenCheckpoint names what is missing or wrong; StepError refuses another version's.
 
-    OSError when the file system does not give what is there: that says nothing about the checkpoint.
+    OSError if the file cannot be read, which says nothing about the checkpoint.
     """
     file = folder / COMMIT_FILE
     try:
         with os_errors_name(file):
             document = json.loads(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
-        raise BrokenCheckpoint(f"{file} is missing: saving was cut off") from None
+        raise BrokenCheckpoint(f"{file} is missing: the save was interrupted") from None
     except ValueError as failure:
         raise BrokenCheckpoint(f"{file} cannot be read: {failure}") from None
     if not isinstance(document, dict):
-        raise BrokenCheckpoint(f"{file} is not what a training step wrote")
+        raise BrokenCheckpoint(f"{file} was not written by a training step")
     _refuse_another_version(folder, document)
     if document.pop(_OWN_DIGEST, None) != _digest(document):
-        raise BrokenCheckpoint(f"{file} is not what was written: its SHA-256 differs")
+        raise BrokenCheckpoint(f"{file} has changed since it was written: its SHA-256 differs")
     return _parse(document)
 
 
@@ -95,17 +95,17 @@ def _parse(document: dict[str, Any]) -> Commit:
 
 
 def _refuse_another_version(folder: Path, document: dict[str, Any]) -> None:
-    """Before the digest is looked at, because the first version had none."""
+    """Refuse other formats before the digest is compared, because the first version had none."""
     match = _FORMAT_NAME.fullmatch(str(document.get("format")))
     if match is None or document["format"] == CHECKPOINT_FORMAT:
         return
     age = "an older" if int(match[1]) < int(CHECKPOINT_FORMAT.rpartition("/")[2]) else "a newer"
     raise StepError(
-        f"{folder} was made by {age} version of Trainyard ({document['format']}; this one reads {CHECKPOINT_FORMAT}): "
-        "go on with that version, or give --resume never to start anew (which sets them aside)"
+        f"{folder} was written by {age} version of Trainyard ({document['format']}; this one reads "
+        f"{CHECKPOINT_FORMAT}): continue with that version, or start anew with --resume never, which keeps them aside"
     )
 
 
 def _digest(document: Mapping[str, Any]) -> str:
-    """Of what the document says, however it is laid out."""
+    """Return the SHA-256 of the content, however it is laid out."""
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Files that are on disk when the call returns, with their digest taken on the way."""
+"""Files that are on disk when the call returns, with their digest computed on the way."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pathlib import Path
 from trainyard.foundation.os_errors import os_errors_name
 
 BLOCK_BYTES = 4096
-"""What lies at a multiple of this in memory and in the file can go to disk past the page cache."""
+"""Data aligned to this in memory and in the file can bypass the page cache."""
 _PIECE_BYTES = 1024 * BLOCK_BYTES
-"""Digested and written one after the other."""
+"""How much is digested and written at a time."""
 
 
 def write_durably(file: Path, contents: Iterable[bytes | memoryview]) -> tuple[int, str]:
-    """Write a new file and force it to disk; gives its size in bytes and its SHA-256.
+    """Write a new file and force it to disk. Return its size in bytes and its SHA-256.
 
-    One pass: nothing is read back. Writing, digesting and forcing all let other Python threads run.
+    One pass: nothing is read back. Writing, hashing and syncing all let other Python threads run.
     """
     digest = hashlib.sha256()
     with os_errors_name(file), file.open("wb", buffering=0) as stream:
@@ -38,9 +38,9 @@ def write_durably(file: Path, contents: Iterable[bytes | memoryview]) -> tuple[i
 
 
 class _Output:
-    """Writes whole blocks past the page cache where system and memory allow it (`man 2 open`, O_DIRECT).
+    """Writes whole blocks past the page cache where the system and the memory allow it (`man 2 open`, O_DIRECT).
 
-    Copying state into the page cache costs processor time that the training could use: most of what saving costs.
+    Copying state into the page cache is most of what saving costs in processor time, which the training could use.
     """
 
     def __init__(self, stream: io.FileIO) -> None:
@@ -62,7 +62,7 @@ class _Output:
             piece = piece[written:]
 
     def _write_directly(self, blocks: memoryview) -> int | None:
-        """How many bytes were written; None where the file system or the memory's place forbids it."""
+        """Return how many bytes were written, or None where the file system or the alignment forbids it."""
         try:
             self._switch(direct=True)
             return self._stream.write(blocks)
@@ -83,7 +83,7 @@ class _Output:
 
 
 def make_names_durable(folder: Path) -> None:
-    """Force the names in a folder to disk, where the file system knows how to."""
+    """Force the names in a folder to disk, where the file system can."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -19,17 +19,17 @@ _FOLDER_NAME = re.compile(r"step-\d{8,}")
 
 
 def step_folder(folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step lies."""
+    """Return the folder of a step's checkpoint."""
     return folder / f"step-{step:08d}"
 
 
 def is_checkpoint_name(name: str) -> bool:
-    """Whether a folder of this name is meant to be a checkpoint."""
+    """Return whether a folder of this name is meant to be a checkpoint."""
     return _FOLDER_NAME.fullmatch(name) is not None
 
 
 def checkpoint_folders(folder: Path) -> list[Path]:
-    """What looks like a checkpoint, the newest step first."""
+    """Return the folders that look like checkpoints, the newest step first."""
     if not folder.is_dir():
         return []
     found = [child for child in folder.iterdir() if is_checkpoint_name(child.name)]
@@ -39,31 +39,31 @@ def checkpoint_folders(folder: Path) -> list[Path]:
 def keep_newest_and_best(newest: Path, keep: int, *, keep_best: bool) -> None:
     """Keep the last few and the best up to `newest`, which was committed just now.
 
-    Whatever else is there goes: older ones, what an attempt that was cut off left, and later steps of an attempt that
-    this training did not go on from. What cannot be done is said, and tried again after the next checkpoint.
+    All others are removed: older ones, what an interrupted save left behind, and later steps of an attempt that this
+    training did not continue. A failure is logged, and tried again after the next checkpoint.
     """
     try:
         no_longer_kept = _no_longer_kept(newest, keep, keep_best=keep_best)
     except OSError as failure:
-        # Nothing goes before it is known what must stay.
-        print(f"warning: old checkpoints cannot be looked at, and stay: {describe_os_error(failure)}", flush=True)
+        # Nothing is removed before it is known what to keep.
+        print(f"warning: cannot look for old checkpoints, so all are kept: {describe_os_error(failure)}", flush=True)
         return
     for folder in no_longer_kept:
         try:
             remove_checkpoint(folder)
         except OSError as failure:
-            print(f"warning: an old checkpoint cannot be removed: {describe_os_error(failure)}", flush=True)
+            print(f"warning: cannot remove an old checkpoint: {describe_os_error(failure)}", flush=True)
 
 
 def remove_checkpoint(folder: Path) -> None:
-    """Remove a folder. The commit goes first, so that a removal which is cut off leaves no checkpoint."""
+    """Remove a folder, its commit first, so that an interrupted removal leaves no checkpoint."""
     (folder / COMMIT_FILE).unlink(missing_ok=True)
     if folder.is_dir():
         shutil.rmtree(folder)
 
 
 def set_aside(folder: Path) -> None:
-    """Move all checkpoints into a folder of their own beside them, where no training looks for them unasked."""
+    """Move all checkpoints into a subfolder, where a training looks for them only if told to."""
     found = checkpoint_folders(folder)
     if not any((checkpoint / COMMIT_FILE).is_file() for checkpoint in found):
         return
@@ -71,7 +71,7 @@ def set_aside(folder: Path) -> None:
     aside.mkdir()
     for checkpoint in found:
         checkpoint.rename(aside / checkpoint.name)
-    print(f"--resume never: the checkpoints that were there now lie in {aside}", flush=True)
+    print(f"--resume never: moved the existing checkpoints to {aside}", flush=True)
 
 
 def _no_longer_kept(newest: Path, keep: int, *, keep_best: bool) -> list[Path]:
@@ -84,7 +84,7 @@ def _no_longer_kept(newest: Path, keep: int, *, keep_best: bool) -> list[Path]:
 
 
 def _is_best(folder: Path) -> bool:
-    """Each best one is better than those before it: the newest that is marked so is the best of all."""
+    """Return whether a checkpoint is marked as the best so far. The newest one marked so is the best of all."""
     try:
         return read_commit(folder).is_best
     except StepError:
@@ -104,36 +104,37 @@ class VerifiedCheckpoint:
 
 
 def choose_checkpoint(folder: Path, resume: str, ranks: Ranks) -> VerifiedCheckpoint | None:
-    """The checkpoint to go on from, the same on every rank, verified. StepError where the one asked for is none.
+    """Return the checkpoint to resume from, verified and the same on every rank, or None to start anew.
 
-    A named checkpoint is where a training begins that has none of its own yet, so that the same command, started
-    again, goes on. Named in `folder` itself, what came after it counts only if it was made since going back.
+    StepError if `resume` names a folder that is not a checkpoint. A named checkpoint is used only while the training
+    has none of its own, so that the same command, run again, continues. If it lies in `folder` itself, later ones count
+    only if they were made after going back to it.
     """
     if resume == "never":
         ranks.main(lambda: set_aside(folder))
         return None
     if resume == "auto":
-        return _first_whole(ranks.main(lambda: checkpoint_folders(folder)), ranks)
+        return _first_complete(ranks.main(lambda: checkpoint_folders(folder)), ranks)
     named = Path(resume)
     back = ranks.main(lambda: name_to_go_back_to(folder, resume))
     own = ranks.main(lambda: _since_going_back(folder, back) if back else checkpoint_folders(folder))
-    # What a training that went back has long removed need not be there any more.
+    # A training that went back may have removed the checkpoint since, having made newer ones.
     if not ranks.main(named.is_dir) and not (back and own):
-        raise StepError(f"--resume {resume}: there is no such folder; auto, never or the folder of a checkpoint")
-    chosen = _first_whole(own, ranks)
+        raise StepError(f"--resume {resume}: no such folder; expected auto, never or the folder of a checkpoint")
+    chosen = _first_complete(own, ranks)
     if chosen is not None:
         return chosen
     within = ranks.main(lambda: checkpoint_folders(named))
     if not within:
         return verify_checkpoint(named, ranks)
-    newest = _first_whole(within, ranks)
+    newest = _first_complete(within, ranks)
     if newest is None:
-        raise StepError(f"--resume {resume}: none of the checkpoints in this folder is whole")
+        raise StepError(f"--resume {resume}: no complete checkpoint in this folder")
     return newest
 
 
 def name_to_go_back_to(folder: Path, resume: str) -> str | None:
-    """The name of the checkpoint that is asked for, when it is one of the training's own folder."""
+    """Return the name of the checkpoint that `resume` asks for if it is one of the training's own, else None."""
     named = Path(resume)
     if resume in ("auto", "never") or not is_checkpoint_name(named.name):
         return None
@@ -151,7 +152,7 @@ def _went_back_to(checkpoint: Path) -> str | None:
         return None
 
 
-def _first_whole(candidates: Sequence[Path], ranks: Ranks) -> VerifiedCheckpoint | None:
+def _first_complete(candidates: Sequence[Path], ranks: Ranks) -> VerifiedCheckpoint | None:
     for candidate in candidates:
         try:
             return verify_checkpoint(candidate, ranks)
@@ -162,18 +163,18 @@ def _first_whole(candidates: Sequence[Path], ranks: Ranks) -> VerifiedCheckpoint
 
 
 def verify_checkpoint(folder: Path, ranks: Ranks) -> VerifiedCheckpoint:
-    """Hold every file of a checkpoint to its size and digest, each rank a part of them.
+    """Compare every file of a checkpoint with its size and digest in the commit, each rank a part of them.
 
-    BrokenCheckpoint, on every rank, names the first that does not match. Another StepError when the file system does
-    not give what is there, perhaps only now: an older checkpoint gone on with would cost the newer one.
+    BrokenCheckpoint, on every rank, names the first file that differs. Any other StepError means that a file could not
+    be read, perhaps only for now: to resume from an older checkpoint would then cost the newer one.
     """
     commit = ranks.main(lambda: read_commit(folder))
 
-    def verify_own_part() -> None:
+    def verify_share() -> None:
         for name in list(commit.files)[ranks.rank :: ranks.size]:
             _verify_file(folder / name, commit.files[name])
 
-    ranks.each(verify_own_part)
+    ranks.each(verify_share)
     return VerifiedCheckpoint(folder, commit)
 
 
@@ -181,10 +182,10 @@ def _verify_file(file: Path, saved: SavedFile) -> None:
     try:
         size_bytes = file.stat().st_size
         if size_bytes != saved.bytes:
-            raise BrokenCheckpoint(f"{file} has {size_bytes} bytes instead of {saved.bytes}")
+            raise BrokenCheckpoint(f"{file} has {size_bytes} bytes ; expected {saved.bytes}")
         with os_errors_name(file):
             digest = file_sha256(file)
     except FileNotFoundError:
         raise BrokenCheckpoint(f"{file} is missing") from None
     if digest != saved.sha256:
-        raise BrokenCheckpoint(f"{file} is not what was written: its SHA-256 differs")
+        raise BrokenCheckpoint(f"{file} has changed since it was written: its SHA-256 differs")

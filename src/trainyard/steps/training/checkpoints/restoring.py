@@ -1,4 +1,4 @@
-"""A checkpoint back into an engine, whichever engine and however many ranks it was saved by."""
+"""Restores a checkpoint into an engine, whichever engine and however many ranks saved it."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ _NAMED_KEYS = 3
 
 
 def refuse_another_training(folder: Path, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """StepError when the checkpoint's identity is not this training's."""
-    different = [f"{name} {saved.get(name)!r}, now {now[name]!r}" for name in now if saved.get(name) != now[name]]
+    """StepError if the checkpoint belongs to another training."""
+    different = [f"{name} {saved.get(name)!r} (now {now[name]!r})" for name in now if saved.get(name) != now[name]]
     if different:
         raise StepError(
-            f"{folder} belongs to another training: it had {'; '.join(different)}. "
-            "--resume never starts anew, and sets the checkpoints aside."
+            f"{folder} belongs to another training, with {'; '.join(different)}; "
+            "start anew with --resume never, which keeps these checkpoints aside"
         )
 
 
 def changed_settings(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """What is said of settings that are not as they were; None when all are."""
-    changed = [f"{name} {saved[name]}, now {now[name]}" for name in now if saved.get(name, now[name]) != now[name]]
+    """Return a warning that names the settings that have changed, or None."""
+    changed = [
+        f"{name} was {saved[name]}, is now {now[name]}" for name in now if saved.get(name, now[name]) != now[name]
+    ]
     if not changed:
         return None
-    return (
-        f"warning: the checkpoint was made with other settings: it had {'; '.join(changed)}. The training goes on so."
-    )
+    return f"warning: settings have changed since the checkpoint: {'; '.join(changed)}; continuing with the new ones"
 
 
 def restore_engine(folder: Path, commit: Commit, engine: Engine, ranks: Ranks) -> None:
-    """Fill all state of the engine. Raises on every rank, naming the tensor, when that cannot be."""
+    """Restore all state of the engine. StepError, on every rank, names a tensor that cannot be restored."""
     fragments = engine.fragments()
     _require_same_keys(folder, list(commit.files), fragments, ranks)
     reader = StateReader(folder, _nearest_first(list(commit.files), ranks))
@@ -59,7 +59,7 @@ def restore_engine(folder: Path, commit: Commit, engine: Engine, ranks: Ranks) -
 
 
 def restore_randomness(folder: Path, commit: Commit, ranks: Ranks, device: torch.device, seed: int) -> None:
-    """Each rank's own random state; at another world size, where none is its own, one from seed, step and rank."""
+    """Restore this rank's random state; at another world size, seed it from seed, step and rank."""
     if commit.world_size == ranks.size:
         saved = read_whole(folder / list(commit.files)[ranks.rank], RANDOM_PREFIX)
         restore_random_state(saved, device)
@@ -68,24 +68,24 @@ def restore_randomness(folder: Path, commit: Commit, ranks: Ranks, device: torch
 
 
 def _require_same_keys(folder: Path, files: Sequence[str], fragments: Sequence[Fragment], ranks: Ranks) -> None:
-    """Extra keys are refused like missing ones: to drop a part of what was learnt in silence is no resuming."""
+    """Refuse missing and extra keys alike: a part of what was learnt must not be dropped silently."""
 
     def saved_keys() -> set[str]:
         found = {key for name in files[ranks.rank :: ranks.size] for key in keys_in(folder / name)}
         return {key for key in found if not key.startswith(RANDOM_PREFIX)}
 
-    def wanted_keys() -> set[str]:
+    def own_keys() -> set[str]:
         return {fragment.key for fragment in fragments if math.prod(fragment.shape) > 0}
 
-    saved, wanted = (_of_all_ranks(keys, ranks) for keys in (saved_keys, wanted_keys))
-    if saved != wanted:
-        lacks = _listed("lacks {}", wanted - saved)
-        has = _listed("has {}, which this model does not have", saved - wanted)
+    saved, own = (_of_all_ranks(keys, ranks) for keys in (saved_keys, own_keys))
+    if saved != own:
+        lacks = _listed("lacks {}", own - saved)
+        has = _listed("has {}, which this model does not have", saved - own)
         raise StepError(f"{folder} does not fit this model: it {' and '.join(filter(None, (lacks, has)))}")
 
 
 def _of_all_ranks(keys: Callable[[], set[str]], ranks: Ranks) -> set[str]:
-    """What any rank has. Mostly all have the same, as a digest tells; else each sends its own."""
+    """Return the keys of all ranks. Usually all have the same, as a digest shows; else each sends its own."""
     own: set[str] = set()
 
     def digest() -> str:
@@ -98,13 +98,13 @@ def _of_all_ranks(keys: Callable[[], set[str]], ranks: Ranks) -> set[str]:
 
 
 def _listed(text: str, keys: set[str]) -> str:
-    """The first few keys in a text, and how many more there are."""
+    """Return a text with the first few keys and how many more there are."""
     more = f" and {len(keys) - _NAMED_KEYS} more" if len(keys) > _NAMED_KEYS else ""
     return text.format(", ".join(sorted(keys)[:_NAMED_KEYS]) + more) if keys else ""
 
 
 def _nearest_first(files: Sequence[str], ranks: Ranks) -> list[str]:
-    """The file of the rank that had this rank's place, then rank 0's, which has what is small, then the neighbours'."""
+    """Return the files that this rank most likely needs first: its own, rank 0's with small tensors, neighbours'."""
     own = ranks.rank * len(files) // ranks.size
     by_distance = sorted(range(len(files)), key=lambda index: abs(index - own))
     return [files[index] for index in dict.fromkeys([own, 0, *by_distance])]
@@ -112,22 +112,22 @@ def _nearest_first(files: Sequence[str], ranks: Ranks) -> list[str]:
 
 @dataclass
 class _SavedTensor:
-    """The pieces of one tensor that were found so far."""
+    """The pieces of one tensor found so far."""
 
     shape: str
     pieces: list[tuple[int, int, Any]] = field(default_factory=list)
-    """Start, stop, and what reads from the file."""
+    """Start, stop, and the slice of the file."""
 
     def from_position(self, position: int) -> tuple[int, int, Any] | None:
-        """A piece that holds this element."""
+        """Return a piece that holds this element, or None."""
         return next((piece for piece in self.pieces if piece[0] <= position < piece[1]), None)
 
 
 class StateReader:
-    """Reads a checkpoint's state files, and only as many of them as hold what is asked for.
+    """Reads any range of any tensor of a checkpoint, opening no more state files than needed.
 
-    They are opened in the order given: with the nearest first, a rank that goes on with what it had opens little
-    else than its own file, which counts where opening a file fetches it whole from a blob store.
+    Files are opened in the order given: with the nearest first, a rank that continues with what it had opens little
+    more than its own file. That matters where opening a file downloads it from a blob store.
     """
 
     def __init__(self, folder: Path, file_names: Sequence[str]) -> None:
@@ -136,20 +136,21 @@ class StateReader:
         self._tensors: dict[str, _SavedTensor] = {}
 
     def read_into(self, fragment: Fragment) -> None:
-        """Fill a fragment. StepError when the tensor's shape or type is another; BrokenCheckpoint for what lacks."""
+        """Fill a fragment. StepError if its shape or type differs; BrokenCheckpoint if elements are missing."""
         position = fragment.start
         while position < fragment.stop:
             saved, start, stop, file_slice = self._find(fragment.key, position)
             if saved.shape != shape_text(fragment.shape):
                 raise StepError(
-                    f"{self._folder}: {fragment.key} has the shape ({saved.shape}), "
-                    f"in this model ({shape_text(fragment.shape)})"
+                    f"{self._folder}: {fragment.key} has the shape ({saved.shape}), but "
+                    f"({shape_text(fragment.shape)}) in this model"
                 )
             end = min(stop, fragment.stop)
             values = file_slice[position - start : end - start]
             if values.dtype != fragment.values.dtype:
                 raise StepError(
-                    f"{self._folder}: {fragment.key} is of {values.dtype}, in this training of {fragment.values.dtype}"
+                    f"{self._folder}: {fragment.key} has the type {values.dtype}, but "
+                    f"{fragment.values.dtype} in this training"
                 )
             fragment.values[position - fragment.start : end - fragment.start].copy_(values)
             position = end
@@ -166,14 +167,14 @@ class StateReader:
     def _open(self, file_name: str) -> None:
         file = open_state_file(self._folder / file_name)
         shapes = file.metadata() or {}
-        for name in file.keys():  # noqa: SIM118 (it is no mapping)
+        for name in file.keys():  # noqa: SIM118 (not a mapping)
             piece = PieceName.parse(name)
             saved = self._tensors.setdefault(piece.key, _SavedTensor(shapes[piece.key]))
             saved.pieces.append((piece.start, piece.stop, file.get_slice(name)))
 
 
 def open_state_file(file: Path) -> Any:
-    """Map a file of safetensors. BrokenCheckpoint when it is none."""
+    """Map a safetensors file into memory. BrokenCheckpoint if it is not one."""
     try:
         return safe_open(file, framework="pt")
     except (SafetensorError, OSError) as failure:
@@ -181,12 +182,12 @@ def open_state_file(file: Path) -> Any:
 
 
 def keys_in(file: Path) -> set[str]:
-    """The keys that a state file holds a piece of."""
-    return {PieceName.parse(name).key for name in open_state_file(file).keys()}  # noqa: SIM118 (it is no mapping)
+    """Return the keys of which a state file holds a piece."""
+    return {PieceName.parse(name).key for name in open_state_file(file).keys()}  # noqa: SIM118 (not a mapping)
 
 
 def read_whole(file: Path, prefix: str) -> dict[str, torch.Tensor]:
-    """The tensors of one file whose key starts so, by the rest of their keys, each as flat as it was saved."""
+    """Return the tensors of one file under a prefix, by the rest of their keys, flat as they were saved."""
     opened = open_state_file(file)
-    names = [name for name in opened.keys() if name.startswith(prefix)]  # noqa: SIM118 (it is no mapping)
+    names = [name for name in opened.keys() if name.startswith(prefix)]  # noqa: SIM118 (not a mapping)
     return {PieceName.parse(name).key.removeprefix(prefix): opened.get_tensor(name) for name in names}

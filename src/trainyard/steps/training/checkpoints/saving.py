@@ -23,22 +23,22 @@ from trainyard.steps.training.checkpoints.state_files import state_file_header, 
 from trainyard.steps.training.fragments import Fragment
 
 _WRITER_NICENESS = 10
-"""Above the training's 0: with all processors busy, the training goes first."""
+"""Above the training's 0: when all processors are busy, the training goes first."""
 
 
 @dataclass(frozen=True)
 class SaveRequest:
-    """What is to be saved, and what stays beside it."""
+    """What to save, and which checkpoints to keep beside it."""
 
     folder: Path
     commit: Commit
-    """Without its files, which come of the saving."""
+    """Without its files, which are known once they are written."""
     keep: int
     keep_best: bool
 
 
 class Saving:
-    """Writes this rank's file, and commits once every rank has written its own. Begins when made, on every rank."""
+    """Writes this rank's file, and commits once every rank has written its own. Starts when constructed."""
 
     def __init__(
         self, request: SaveRequest, pieces: Sequence[Fragment], copy: HostCopy, ranks: Ranks, *, beside_training: bool
@@ -55,11 +55,11 @@ class Saving:
         return self._request.commit.progress.step
 
     def is_done(self) -> bool:
-        """Whether waiting would take no time."""
+        """Return whether `wait` would return at once."""
         return not self._thread.is_alive()
 
     def wait(self) -> None:
-        """Return once it is committed. StepError, on every rank, when one rank could not write its part."""
+        """Return once it is committed. StepError, on every rank, if any rank could not write its file."""
         self._thread.join()
         if self._failure is not None:
             raise self._failure
@@ -70,7 +70,7 @@ class Saving:
                 with suppress(PermissionError):
                     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _WRITER_NICENESS)
             self._write_and_commit()
-        except BaseException as failure:  # whoever waits hears of it
+        except BaseException as failure:  # `wait` raises it
             self._failure = failure
 
     def _write_and_commit(self) -> None:
@@ -81,7 +81,7 @@ class Saving:
             ranks.main(lambda: write_commit(request.folder, replace(request.commit, files=files)))
         except StepError:
             if ranks.is_main:
-                # What a full disk holds of it would stand in the way of the next one.
+                # On a full disk, what was written would leave no space for the next one.
                 with suppress(OSError):
                     remove_checkpoint(request.folder)
             raise
@@ -102,7 +102,7 @@ class Saving:
 
 
 class HostCopy:
-    """One buffer in main memory, used again for each checkpoint; pinned where a GPU copies into it."""
+    """The state as it was at one moment, in a buffer that each checkpoint reuses; pinned where a GPU copies into it."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -112,14 +112,14 @@ class HostCopy:
         self._sources: list[Fragment] = []
 
     def begin(self, pieces: Sequence[Fragment], state: Sequence[Fragment]) -> None:
-        """Copy the pieces of the rank's state end to end.
+        """Copy the pieces of this rank's state end to end.
 
         On a GPU this only queues the copies: see `before_update` and `wait`.
         """
         size_bytes = sum(piece.values.nbytes for piece in pieces)
         if self._buffer.numel() < size_bytes:
-            self._buffer = torch.empty(0, dtype=torch.uint8)  # the old one goes before the new one comes
-            self._buffer = torch.frombuffer(mmap.mmap(-1, size_bytes), dtype=torch.uint8)  # begins at a page
+            self._buffer = torch.empty(0, dtype=torch.uint8)  # free the old one before allocating the new one
+            self._buffer = torch.frombuffer(mmap.mmap(-1, size_bytes), dtype=torch.uint8)  # page-aligned
             if self._stream is not None:
                 _pin(self._buffer)
         self._size_bytes = size_bytes
@@ -144,14 +144,14 @@ class HostCopy:
             self._copied = None
 
     def wait(self) -> memoryview:
-        """The bytes, once they are all there. May be called in another thread."""
+        """Return the bytes once all are copied. May be called from another thread."""
         if self._stream is not None:
             self._stream.synchronize()
         self._sources = []
         return self._buffer[: self._size_bytes].numpy().data
 
     def _copy_beside(self, stream: torch.cuda.Stream, copies: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """On a stream of its own, so that forward and backward passes go on meanwhile."""
+        """Copy on a separate stream, so that forward and backward passes continue meanwhile."""
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
             for target, values in copies:
@@ -160,9 +160,9 @@ class HostCopy:
 
 
 def _pin(buffer: torch.Tensor) -> None:
-    """Lock a tensor's memory for a GPU to copy into, for as long as the tensor lives.
+    """Pin a tensor's memory for as long as the tensor lives.
 
-    Not with `pin_memory`, whose allocator takes the next power of two: up to twice the state of a whole node's ranks.
+    `pin_memory` would not do: its allocator rounds up to a power of two, up to twice the state of a whole node's ranks.
     """
     runtime = torch.cuda.cudart()
     torch.cuda.check_error(int(runtime.cudaHostRegister(buffer.data_ptr(), buffer.nbytes, 0)))
@@ -170,6 +170,6 @@ def _pin(buffer: torch.Tensor) -> None:
 
 
 def _is_written_by_steps_only(piece: Fragment, stepped: set[str]) -> bool:
-    """Parameters with optimizer state, and that state. Buffers may change in any forward pass."""
+    """Return whether only optimizer steps change a piece: not buffers, which may change in any forward pass."""
     kind, _, rest = piece.key.partition("/")
     return kind == "optimizer" or (kind == "model" and rest in stepped)

@@ -1,4 +1,4 @@
-"""How a rank's state lies in its file: pieces of flattened tensors, as safetensors.
+"""What each rank's state file holds, and how: pieces of flattened tensors, as safetensors.
 
 The format (https://github.com/huggingface/safetensors#format): eight bytes with the header's length, little-endian;
 the header, a JSON object of `{name: {dtype, shape, data_offsets}}` and the strings of `__metadata__`; the tensors'
@@ -32,12 +32,14 @@ _TYPE_NAMES = {
 }
 _LENGTH_BYTES = 8
 RANDOM_PREFIX = "random/"
-"""Before the keys of what each rank has for itself: the state of its random number generators."""
+"""The prefix of keys that only one rank has: the state of its random number generators."""
+_SMALL_BYTES = 1 << 20
+"""Tensors up to this size are not cut, and no share is smaller: small tensors stay together in few files."""
 
 
 @dataclass(frozen=True)
 class PieceName:
-    """A piece's place in its tensor, as its name in the file tells it."""
+    """A piece's place in its tensor, as encoded in its name in the file."""
 
     key: str
     start: int
@@ -48,29 +50,29 @@ class PieceName:
 
     @classmethod
     def parse(cls, name: str) -> PieceName:
-        """The inverse of `str`; ValueError for what is no such name."""
+        """Return the inverse of `str`. ValueError for any other text."""
         key, _, place = name.removesuffix("]").rpartition("[")
         start, _, stop = place.partition(":")
         return cls(key, int(start), int(stop))
 
 
 def state_file_name(rank: int) -> str:
-    """The file of a rank."""
+    """Return the name of a rank's file."""
     return f"state-rank-{rank:05d}.safetensors"
 
 
 def in_file_order(pieces: Sequence[Fragment]) -> list[Fragment]:
-    """Wide types first, so that every piece is aligned to its type."""
+    """Return the pieces with wide types first, so that each is aligned to its type."""
     return sorted(pieces, key=lambda piece: -piece.values.itemsize)
 
 
 def state_file_header(pieces: Sequence[Fragment]) -> bytes:
-    """What stands in the file before the bytes of the pieces, which follow in this order."""
+    """Return what precedes the bytes of the pieces, which follow in this order."""
     entries: dict[str, object] = {"__metadata__": {piece.key: shape_text(piece.shape) for piece in pieces}}
     end = 0
     for piece in pieces:
         name = str(PieceName(piece.key, piece.start, piece.stop))
-        assert name not in entries, f"{name} twice on one rank"
+        assert name not in entries, f"{name} occurs twice on one rank"
         start, end = end, end + piece.values.nbytes
         entries[name] = {
             "dtype": _type_name(piece),
@@ -78,13 +80,13 @@ def state_file_header(pieces: Sequence[Fragment]) -> bytes:
             "data_offsets": [start, end],
         }
     header = json.dumps(entries, separators=(",", ":")).encode()
-    # The format allows spaces; with these, the tensors begin at a block's beginning.
+    # The format allows spaces; with these, the tensors begin at a block boundary.
     header += b" " * (-(_LENGTH_BYTES + len(header)) % BLOCK_BYTES)
     return struct.pack("<Q", len(header)) + header
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """A tensor's shape as `__metadata__` has it: `64,3,7,7`; nothing for a single number."""
+    """Return a tensor's shape as in `__metadata__`: `64,3,7,7`; empty for a scalar."""
     return ",".join(map(str, shape))
 
 
@@ -92,17 +94,14 @@ def _type_name(piece: Fragment) -> str:
     try:
         return _TYPE_NAMES[piece.values.dtype]
     except KeyError:
-        raise StepError(f"{piece.key} is of {piece.values.dtype}, which checkpoints cannot hold") from None
-
-
-_SMALL_BYTES = 1 << 20
-"""Tensors up to this size are not cut, and no rank is given less: small things stay together in few files."""
+        raise StepError(f"{piece.key} has the type {piece.values.dtype}, which checkpoints do not support") from None
 
 
 def share_to_write(fragments: Sequence[Fragment], rank: int, world_size: int) -> list[Fragment]:
-    """The pieces for one rank to write. Over all ranks, they hold every element once.
+    """Return the pieces that this rank writes: what only it holds, and its share of what all ranks hold.
 
-    Every rank comes to the same division without asking, because all list the same replicated fragments.
+    Over all ranks, the pieces hold every element once. Every rank computes the same shares without communication,
+    because all list the same replicated fragments.
     """
     own = [fragment for fragment in fragments if not fragment.is_replicated]
     replicated = [fragment for fragment in fragments if fragment.is_replicated]
@@ -114,7 +113,7 @@ def share_to_write(fragments: Sequence[Fragment], rank: int, world_size: int) ->
 
 
 def _cuts(sizes_bytes: Sequence[int], shares: int) -> list[int]:
-    """The bounds of even shares of tensors laid end to end, moved to the nearest end of a small tensor they fall in."""
+    """Return the bounds of even shares of tensors laid end to end, moved to the nearest end of a small tensor."""
     total = sum(sizes_bytes)
     cuts, start, share = [0], 0, 1
     for size in sizes_bytes:
@@ -129,7 +128,7 @@ def _cuts(sizes_bytes: Sequence[int], shares: int) -> list[int]:
 
 
 def _between(fragments: Sequence[Fragment], low: int, high: int) -> list[Fragment]:
-    """What lies between two bounds in bytes, rounded down to whole elements."""
+    """Return what lies between two bounds in bytes, rounded down to whole elements."""
     pieces, offset = [], 0
     for fragment in fragments:
         width, count = fragment.values.itemsize, fragment.values.numel()

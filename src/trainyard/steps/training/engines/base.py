@@ -1,4 +1,4 @@
-"""What the training loop asks of an engine. The loop does not know which one it has."""
+"""The interface of an engine, which is all that the training loop knows of it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from trainyard.steps.training.optimizer import AdamWSettings
 
 @dataclass(frozen=True)
 class EngineParts:
-    """What an engine is made of."""
+    """What an engine is built from."""
 
     new_model: Callable[[], torch.nn.Module]
-    """Builds the model; its weights follow from torch's seed, which is set already."""
+    """Builds the model; its weights depend on torch's seed, which is already set."""
     settings: Training
     optimizer: AdamWSettings
     batch: BatchArithmetic
@@ -30,21 +30,21 @@ class EngineParts:
 
 
 class Engine(ABC):
-    """Holds the model and its optimizer, wrapped as one way of sharing them among ranks needs it."""
+    """Holds the model and its optimizer, wrapped for one way of sharing them among ranks."""
 
     name: str
     model: torch.nn.Module
     """The wrapped model: what a task's loss calls."""
 
     forwards_in_lockstep = False
-    """Whether every rank must make as many forward passes as the others, also when evaluating. Known once built."""
+    """Whether all ranks must make equally many forward passes, also when evaluating. Known once built."""
 
     uses_autocast = True
-    """Whether torch.autocast chooses what the forward pass computes in. Else the engine itself sees to it."""
+    """Whether torch.autocast chooses the precision of the forward pass. Else the engine itself casts."""
 
     @classmethod  # noqa: B027 (most have nothing to check)
     def check(cls, settings: Training, batch: BatchArithmetic) -> None:
-        """What can be known to be wrong before ranks meet and anything is allocated. StepError names it."""
+        """StepError names what is known to be wrong before ranks meet and anything is allocated."""
 
     @abstractmethod
     def __init__(self, parts: EngineParts) -> None:
@@ -52,58 +52,58 @@ class Engine(ABC):
 
     @abstractmethod
     def micro_batch(self, *, is_last: bool) -> AbstractContextManager[object]:
-        """A context for one forward and backward pass; gradients are exchanged in the last one of a step."""
+        """Return a context for one forward and backward pass; gradients are exchanged in the last one of a step."""
 
     @abstractmethod
     def warm_up(self, loss: Callable[[], torch.Tensor]) -> None:
-        """Do what the engine otherwise does in its first step only, so that every attempt computes the same bits."""
+        """Do what the engine would otherwise do in its first step, so that every attempt computes the same bits."""
 
     @abstractmethod
     def backward(self, loss_sum: torch.Tensor, step_terms: float) -> None:
-        """Add this rank's part of the gradient of the step's mean loss: its sum of losses / the step's count of terms.
+        """Add this rank's part of the gradient of the step's mean loss: its sum of losses / the step's number of terms.
 
-        A sum that is not finite makes the whole gradient so, and thereby the step's norm on every rank.
+        If the sum is not finite, neither is the gradient, nor the step's norm on any rank.
         """
 
     @abstractmethod
     def step(self, learning_rate: float) -> torch.Tensor:
         """Clip the gradient, take the optimizer's step, and clear the gradient.
 
-        Gives the gradient's global norm before clipping, the same on every rank, as a tensor on the device. No rank
+        Return the gradient's global norm before clipping, the same on every rank, as a tensor on the device. No rank
         waits for its device here, except where DeepSpeed (ZeRO 1 to 3) or an optimizer in main memory reads the norm
-        on the host. When the norm is not finite, parameters and optimizer are left as they were.
+        on the host. If the norm is not finite, parameters and optimizer state stay unchanged.
         """
 
     def align_ranks(self) -> None:
-        """Give every rank the buffers of rank 0 (such as BatchNorm's), before evaluating or saving."""
+        """Copy the buffers of rank 0 (such as BatchNorm's) to every rank, before evaluating or saving."""
         for buffer in self.model.buffers():
             dist.broadcast(buffer, src=0)
 
     @abstractmethod
     def evaluation_model(self) -> torch.nn.Module:
-        """The model to evaluate with; see `forwards_in_lockstep` for how often ranks may call it."""
+        """Return the model to evaluate with; see `forwards_in_lockstep` for how often ranks may call it."""
 
     @abstractmethod
     def fragments(self) -> list[Fragment]:
-        """All state that a checkpoint needs, as this rank holds it: parameters, buffers, optimizer state."""
+        """Return all state that a checkpoint needs, as this rank holds it: parameters, buffers, optimizer state."""
 
-    def fragments_restored(self) -> None:  # noqa: B027 (most keep nothing that follows from them)
-        """Called once after the fragments' values were written from a checkpoint."""
+    def fragments_restored(self) -> None:  # noqa: B027 (most keep nothing derived from them)
+        """Update what is derived from the fragments, after their values were read from a checkpoint."""
 
     def scalars(self) -> dict[str, float]:
-        """State that is single numbers, such as the scale of fp16's losses; the same on every rank."""
+        """Return state that is single numbers, such as fp16's loss scale; the same on every rank."""
         return {}
 
     def restore_scalars(self, scalars: Mapping[str, float]) -> None:  # noqa: B027 (most engines have none)
-        """Restore what `scalars` gave; names that are missing keep their value."""
+        """Restore what `scalars` returned; missing names keep their value."""
 
     @abstractmethod
     def parameter_count(self) -> int:
-        """The model's parameters, over all ranks."""
+        """Return the number of the model's parameters, over all ranks."""
 
     @abstractmethod
     def whole_model(self) -> torch.nn.Module:
-        """The unwrapped model with all its weights, to be saved by rank 0 (elsewhere it may be empty).
+        """Return the unwrapped model with all its weights, for rank 0 to save (elsewhere it may be empty).
 
         Every rank calls it.
         """

@@ -1,7 +1,7 @@
-"""The blocks of a model: its repeated layers, which are sharded, compiled and computed again one by one.
+"""The blocks of a model: its repeated layers, which are sharded, compiled and recomputed one by one.
 
-They are found as the elements of the model's large ModuleLists: that is where every family of models keeps its layers,
-each is called as a whole, and together they hold nearly all parameters.
+They are the elements of the model's large ModuleLists: that is where every family of models keeps its layers, each is
+called as a whole, and together they hold nearly all parameters.
 """
 
 from __future__ import annotations
@@ -17,45 +17,45 @@ from torch.utils.checkpoint import checkpoint
 from trainyard.foundation.configs.training import Training
 
 _LEAST_SHARE = 0.1
-"""Of the model's parameters: a smaller list, such as one of heads, is not worth an exchange of its own per element."""
+"""Of the model's parameters: a smaller list, such as one of heads, is not worth a separate exchange per element."""
 _MOST_COMPILED_SHAPES = 64
-"""Beyond them torch leaves a block uncompiled. Its own limit, 8, is less than a model with several stages has."""
+"""Beyond this, torch leaves a block uncompiled. Its default of 8 is too low for a model with several stages."""
 
 
 def find_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """The model's repeated layers in the order of their registration; none where it has no large ModuleList."""
+    """Return the model's repeated layers in the order of registration; none without a large ModuleList."""
     least = _LEAST_SHARE * _size(model)
     blocks = (block for blocks in _outermost_lists(model) if _size(blocks) > least for block in blocks if _size(block))
     return list(dict.fromkeys(blocks))
 
 
 def find_separate_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """The blocks that share no parameter with the rest of the model, as those of models that tie layers do."""
+    """Return the blocks that share no parameter with the rest of the model, unlike those of models with tied layers."""
     places = _places(model)
     return [block for block in find_blocks(model) if all(places[key] == own for key, own in _places(block).items())]
 
 
 def prepare_blocks(model: torch.nn.Module, settings: Training) -> None:
-    """What the settings ask to be done to each block, before an engine wraps the model. Names stay as they are."""
+    """Apply the settings to each block, before an engine wraps the model. Names stay as they are."""
     blocks = find_blocks(model) or [model]
     if settings.activation_checkpointing:
         for block in blocks:
-            _compute_again(block)
+            _recompute(block)
     if settings.compile:
         _prepare_compiler()
-        # Block by block: equal blocks are compiled once, and an engine's exchanges between them still overlap.
+        # Block by block: equal blocks compile once, and an engine's exchanges between them still overlap.
         for block in blocks:
-            # Each shape for itself: kernels for any shape are slower, and a training that met a small last batch would
-            # compute other bits from there on than one that resumes after it.
+            # Each shape separately: kernels for dynamic shapes are slower, and a training that has met a small last
+            # batch would compute other bits from there on than one that resumes after it.
             block.compile(dynamic=False)
 
 
 def _prepare_compiler() -> None:
     import torch._dynamo
 
-    # Blocks of one class share their count of shapes: those of each of its stages, of small last batches, evaluation.
+    # Blocks of one class share their limit of shapes: those of each stage, of small last batches, of evaluation.
     torch._dynamo.config.recompile_limit = _MOST_COMPILED_SHAPES
-    # Blocks are what DDP's exchanges overlap with; within them, torch would cut the graph at each of DDP's buckets.
+    # DDP's exchanges overlap with blocks; within them, torch would break the graph at each of DDP's buckets.
     torch._dynamo.config.optimize_ddp = False
 
 
@@ -68,12 +68,12 @@ def _outermost_lists(module: torch.nn.Module) -> Iterator[torch.nn.ModuleList]:
 
 
 def _is_container(module: torch.nn.Module) -> bool:
-    """Whether a module has no forward of its own, so that only what it contains can be a block."""
+    """Return whether a module has no forward of its own, so that only its elements can be blocks."""
     return isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict)
 
 
 def _places(module: torch.nn.Module) -> Counter[int]:
-    """In how many places each parameter is, by its identity."""
+    """Return in how many places each parameter is, by its identity."""
     parameters = (parameter for part in module.modules() for parameter in part._parameters.values())
     return Counter(id(parameter) for parameter in parameters if parameter is not None)
 
@@ -82,8 +82,8 @@ def _size(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _compute_again(block: torch.nn.Module) -> None:
-    """Keep only the block's inputs for the backward pass. Not a wrapper, which would change the parameters' names."""
+def _recompute(block: torch.nn.Module) -> None:
+    """Keep only the block's inputs for the backward pass. A wrapper module would change the parameters' names."""
     forward = block.forward
 
     @functools.wraps(forward)

@@ -1,4 +1,4 @@
-"""DistributedDataParallel: the whole model on every rank, gradients summed while the backward pass still runs."""
+"""DistributedDataParallel: the whole model on every rank, gradients summed during the backward pass."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from trainyard.steps.training.fragments import Fragment, refuse_other_layouts, r
 from trainyard.steps.training.optimizer import gradient_seed, new_optimizer, optimizer_step
 from trainyard.steps.training.precision import LossScale
 
-# Said of every depthwise convolution: the strides of dimensions of size one differ in name only.
+# Torch warns of every depthwise convolution, where only the strides of dimensions of size one differ.
 warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
 
 _UNFINISHED = "Expected to have finished reduction in the prior iteration"
-"""What DDP says, one step later, of a parameter that it waited for."""
+"""DDP's error, one step later, about a parameter that it waited for."""
 
 
 class DDPEngine(Engine):
@@ -49,19 +49,19 @@ class DDPEngine(Engine):
                 if _UNFINISHED not in str(failure):
                     raise
                 raise StepError(
-                    "some parameters had no part in the loss of the last step, though all have in that of the first "
-                    "sample: let each loss depend on every parameter, or train with train_fsdp"
+                    "some parameters did not contribute to the loss of the last step, though all contribute to that of "
+                    "the first sample; let every loss depend on every parameter, or use train_fsdp"
                 ) from None
 
     def warm_up(self, loss: Callable[[], torch.Tensor]) -> None:
-        """Find out whether there are parameters without a gradient, and let DDP settle how it groups gradients.
+        """Find out whether there are parameters without a gradient, and let DDP choose its gradient buckets.
 
-        DDP looks for parameters without a gradient in each step only where there are some: that takes time. It groups
-        after its first backward pass, and the grouping decides in which order three or more ranks' numbers are added.
-        Settled before the first step of every attempt, it makes a resumed training add in the same order as an
-        undisturbed one. In evaluation mode, so that no running statistic moves.
+        DDP searches each step for parameters without a gradient, which takes time, only if there are some. It chooses
+        its buckets after the first backward pass, and they decide in which order the numbers of three or more ranks are
+        added. Chosen before the first step of every attempt, they make a resumed training add in the same order as an
+        uninterrupted one. In evaluation mode, so that no running statistics change.
         """
-        # A compiled model shall be compiled for its micro-batches, not for a single sample.
+        # A compiled model must be compiled for its micro-batches, not for a single sample.
         with torch.compiler.set_stance("force_eager") if self._is_compiled else nullcontext():
             self._ddp.eval()
             with self._ddp.no_sync():
@@ -75,38 +75,38 @@ class DDPEngine(Engine):
             self._ddp.train()
 
     def backward(self, loss_sum: torch.Tensor, step_terms: float) -> None:
-        """DDP averages over ranks; multiplied by their number, that is the sum which an exact mean needs."""
+        """Scale by the number of ranks, over which DDP averages: an exact mean needs the sum."""
         loss_sum.backward(gradient_seed(loss_sum, self._world.size / step_terms, self._loss_scale))
 
     def step(self, learning_rate: float) -> torch.Tensor:
-        """Clip, then AdamW. DDP has made the gradient the same everywhere."""
+        """Clip and step with AdamW. The gradient is the same on every rank."""
         norm = torch.nn.utils.get_total_norm([p.grad for p in self._trained if p.grad is not None])
         return optimizer_step(
             self._optimizer, self._loss_scale, norm, clip_norm=self._clip_norm, learning_rate=learning_rate
         )
 
     def evaluation_model(self) -> torch.nn.Module:
-        """The replica: without DDP around it, a forward pass waits for no one."""
+        """Return the replica: without DDP around it, a forward pass waits for no one."""
         return self._replica
 
     def fragments(self) -> list[Fragment]:
-        """Everything whole: every rank has it all."""
+        """Return whole tensors: every rank has all of them."""
         return replicated_state(self._replica, self._optimizer)
 
     def scalars(self) -> dict[str, float]:
-        """The scale of fp16's losses, and how long ago it changed."""
+        """Return fp16's loss scale, and how long ago it changed."""
         return self._loss_scale.scalars()
 
     def restore_scalars(self, scalars: Mapping[str, float]) -> None:
-        """With fp16, the scale that was saved."""
+        """Restore fp16's loss scale."""
         self._loss_scale.restore(scalars)
 
     def parameter_count(self) -> int:
-        """Each rank has all of them."""
+        """Count the replica's parameters."""
         return sum(parameter.numel() for parameter in self._replica.parameters())
 
     def whole_model(self) -> torch.nn.Module:
-        """The replica."""
+        """Return the replica."""
         return self._replica
 
     def _wrapped(self, *, find_unused_parameters: bool = False) -> DistributedDataParallel:

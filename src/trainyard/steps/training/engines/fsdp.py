@@ -1,4 +1,4 @@
-"""FSDP2: parameters, gradients and optimizer state spread over the ranks by rows, gathered block by block."""
+"""FSDP2: parameters, gradients and optimizer state sharded over the ranks by rows, gathered block by block."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class FSDPEngine(Engine):
     """Each rank holds its rows of every parameter in fp32, with their gradient and optimizer state.
 
-    Optimizer and clipping work on those rows as plain tensors: AdamW is element-wise, and of the norm one sum over
-    ranks is missing. Plain tensors cost nothing to dispatch, and their kernels decide on the device.
+    Optimizer and clipping work on those rows as plain tensors: AdamW is element-wise, and the norm needs one sum over
+    ranks. Plain tensors cost nothing to dispatch, and their kernels decide on the device.
     """
 
     name = "fsdp"
@@ -49,7 +49,7 @@ class FSDPEngine(Engine):
         prepare_blocks(self.model, settings)
         self._units = _shard(built, settings)
 
-        # Taken while every parameter is in its sharded form: later, a gathered one may stand in its place.
+        # Taken while every parameter is in its sharded form: later, a gathered one may replace it.
         parameters, self._buffers = named_once(self.model)
         self._sharded = {name: cast(DTensor, parameter) for name, parameter in parameters.items()}
         self._rows = {
@@ -68,17 +68,17 @@ class FSDPEngine(Engine):
         return nullcontext()
 
     def warm_up(self, loss: Callable[[], torch.Tensor]) -> None:
-        """Nothing: what is exchanged together follows from the model alone."""
+        """Do nothing: what is exchanged together depends on the model alone."""
 
     def backward(self, loss_sum: torch.Tensor, step_terms: float) -> None:
-        """FSDP averages over ranks; multiplied by their number, that is the sum which an exact mean needs.
+        """Scale by the number of ranks, over which FSDP averages: an exact mean needs the sum.
 
-        Not `set_gradient_divide_factor(1)`, which would have NCCL multiply by one for nothing.
+        `set_gradient_divide_factor(1)` would have NCCL multiply by one for nothing.
         """
         loss_sum.backward(gradient_seed(loss_sum, self._world.size / step_terms, self._loss_scale))
 
     def step(self, learning_rate: float) -> torch.Tensor:
-        """Clip, then AdamW, each rank on its rows; of their norms one sum over ranks is exchanged."""
+        """Clip and step with AdamW, each rank on its rows; the norm takes one sum over ranks."""
         for name, sharded in self._sharded.items():
             gradient = cast("DTensor | None", sharded.grad)
             self._rows[name].grad = None if gradient is None else gradient.to_local()
@@ -91,11 +91,11 @@ class FSDPEngine(Engine):
         return norm.to(self._world.device)
 
     def evaluation_model(self) -> torch.nn.Module:
-        """The sharded model: its ranks gather each block together."""
+        """Return the sharded model: its ranks gather each block together."""
         return self.model
 
     def fragments(self) -> list[Fragment]:
-        """Each rank's rows; buffers whole."""
+        """Return this rank's rows, and whole buffers."""
         rows = [
             Fragment(key, tuple(sharded.shape), self._first_element(sharded), values.detach().view(-1))
             for name, sharded in self._sharded.items()
@@ -109,28 +109,28 @@ class FSDPEngine(Engine):
         return [*rows, *steps, *(whole_tensor(f"{MODEL_KEY}{name}", buffer) for name, buffer in self._buffers.items())]
 
     def fragments_restored(self) -> None:
-        """Let go of whatever was gathered from the former values."""
+        """Free whatever was gathered from the former values."""
         for unit in self._units:
             unit.reshard()
 
     def scalars(self) -> dict[str, float]:
-        """The scale of fp16's losses, and how long ago it changed."""
+        """Return fp16's loss scale, and how long ago it changed."""
         return self._loss_scale.scalars()
 
     def restore_scalars(self, scalars: Mapping[str, float]) -> None:
-        """With fp16, the scale that was saved."""
+        """Restore fp16's loss scale."""
         self._loss_scale.restore(scalars)
 
     def parameter_count(self) -> int:
-        """As counted before they were spread."""
+        """Return the number counted before sharding."""
         return self._parameter_count
 
     def whole_model(self) -> torch.nn.Module:
-        """On rank 0 a new model in main memory with the trained weights, gathered one by one; empty elsewhere."""
+        """Return, on rank 0, a new model in main memory with the trained weights; an empty one elsewhere."""
         return whole_model(self._new_model, self.fragments(), self._world)
 
     def _tensors_of(self, name: str) -> list[tuple[str, torch.Tensor]]:
-        """The rows of a parameter and of what AdamW keeps with it, by key."""
+        """Return the rows of a parameter and of its AdamW state, by key."""
         row = self._rows[name]
         state = self._optimizer.state.get(row, {})
         return [
@@ -139,7 +139,7 @@ class FSDPEngine(Engine):
         ]
 
     def _first_element(self, sharded: DTensor) -> int:
-        """FSDP2 gives each rank as many rows as the first one has, until there are none left."""
+        """Return this rank's first element: FSDP2 gives each rank as many rows as rank 0 has, until none are left."""
         rows_each = math.ceil(sharded.shape[0] / self._world.size)
         return min(rows_each * self._world.rank, sharded.shape[0]) * math.prod(sharded.shape[1:])
 
@@ -149,16 +149,16 @@ def refuse_single_numbers(model: torch.nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if parameter.dim() == 0:
             raise StepError(
-                f"the parameter {name} is a single number, which has no rows to spread over ranks: give it the shape "
-                "(1,) in the model, or train with train_ddp"
+                f"the parameter {name} is a scalar, which has no rows to shard; give it the shape (1,) in the model, "
+                "or use train_ddp"
             )
 
 
 def _shard(built: ModelFromRankZero, settings: TrainFSDP) -> list[FSDPModule]:
-    """Shard block after block, each as its weights arrive, then what is around them; gives what was sharded.
+    """Shard block after block, each as its weights arrive, then the rest. Return what was sharded.
 
-    Each is gathered, and its gradient summed, in one exchange. What is around the blocks stays gathered between
-    forward and backward pass, which begins with it.
+    Each is gathered, and its gradient summed, in one exchange. What is around the blocks stays gathered between the
+    forward and the backward pass, which begins with it.
     """
     on_gpu = torch.cuda.is_available()
     mesh = init_device_mesh("cuda" if on_gpu else "cpu", (dist.get_world_size(),))
@@ -173,11 +173,11 @@ def _shard(built: ModelFromRankZero, settings: TrainFSDP) -> list[FSDPModule]:
         sharded = fully_shard(
             unit, mesh=mesh, reshard_after_forward=reshard, mp_policy=precision, offload_policy=offload
         )
-        # Gathered once, as torch 2.8 then makes new storage for rows that it pads: only after that they stay in place.
+        # Gathered once, since torch 2.8 then makes new storage for rows that it pads; after that they stay in place.
         sharded.unshard()
         sharded.reshard()
         if not on_gpu:
-            # Gloo of torch 2.8 gives the sum for a mean (https://github.com/pytorch/pytorch/issues/162338).
+            # Gloo of torch 2.8 returns the sum for a mean (https://github.com/pytorch/pytorch/issues/162338).
             sharded.set_force_sum_reduction_for_comms(True)
         units.append(sharded)
     return units

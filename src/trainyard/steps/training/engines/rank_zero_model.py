@@ -1,4 +1,8 @@
-"""The whole model in rank 0's memory only: sent out to all ranks as it is built, gathered again to be saved."""
+"""The whole model in rank 0's memory only: sent to all ranks as an engine is built, and gathered again to be saved.
+
+No node holds the model more than once in main memory, except while every rank builds one of the few models that cannot
+be built without memory.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +19,24 @@ from trainyard.steps.training.fragments import MODEL_KEY, Fragment, named_once
 
 
 class ModelFromRankZero:
-    """Built on the CPU by rank 0, and without any memory by the others; `bring` gives them the weights.
+    """Built on the CPU by rank 0, and without any memory by the others; `materialize` sends them the weights.
 
-    Part by part, so that an engine can shard one before the next arrives. A tensor with several names stays one.
+    Part by part, so that an engine can shard one before the next arrives. A tensor with several names stays one tensor.
     """
 
     def __init__(self, new_model: Callable[[], torch.nn.Module], world: World) -> None:
         self._world = world
         self.module = new_model() if world.is_main else without_memory(new_model)
-        self._brought: set[torch.nn.Module] = set()
-        # A tensor is kept here only until the last place that knows it has its new one.
+        self._materialized: set[torch.nn.Module] = set()
+        # A tensor is kept here only until the last place that refers to it has the new one.
         self._places = Counter(tensor for owner in self.module.modules() for _, _, tensor in _own_tensors(owner))
         self._arrived: dict[torch.Tensor, torch.Tensor] = {}
 
     def materialize(self, part: torch.nn.Module) -> None:
-        """Bring what is not there yet of a part onto every rank's device: parameters, and all buffers, saved or not."""
+        """Put a part on every rank's device, unless it already is: parameters, and all buffers, saved or not."""
         for owner in part.modules():
-            if owner not in self._brought:
-                self._brought.add(owner)
+            if owner not in self._materialized:
+                self._materialized.add(owner)
                 for tensors, name, tensor in list(_own_tensors(owner)):
                     tensors[name] = self._arrive(tensor)
 
@@ -54,7 +58,7 @@ class ModelFromRankZero:
 
 
 def without_memory(new_model: Callable[[], torch.nn.Module]) -> torch.nn.Module:
-    """The model on the meta device: names and shapes."""
+    """Return the model on the meta device: names and shapes only."""
     # Models import it, which in torch 2.8 fails while a device is set.
     import torch._dynamo
 
@@ -62,13 +66,13 @@ def without_memory(new_model: Callable[[], torch.nn.Module]) -> torch.nn.Module:
         with torch.device("meta"):
             model = new_model()
     except Exception:
-        # Some need numbers while they are built, and a user's task may read weights: built as rank 0's, then emptied.
+        # Some models compute while they are built, and a user's task may read weights: build as on rank 0, then empty.
         return _emptied(new_model())
     return _emptied(new_model()) if _keeps_tensors_aside(model) else model
 
 
 def _keeps_tensors_aside(model: torch.nn.Module) -> bool:
-    """Whether there are tensors that are no parameters or buffers: nobody would bring their values."""
+    """Return whether there are tensors other than parameters and buffers, whose values would not be sent."""
     return any(isinstance(value, torch.Tensor) for owner in model.modules() for value in vars(owner).values())
 
 
@@ -85,7 +89,7 @@ def _emptied(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _own_tensors(owner: torch.nn.Module) -> Iterator[tuple[dict[str, torch.Tensor], str, torch.Tensor]]:
-    """A module's own parameters and buffers: where each is kept, its name there, and itself."""
+    """Yield a module's own parameters and buffers: the dictionary that holds each, its name there, and the tensor."""
     for tensors in (owner._parameters, owner._buffers):
         for name, tensor in tensors.items():
             if tensor is not None:
@@ -93,7 +97,7 @@ def _own_tensors(owner: torch.nn.Module) -> Iterator[tuple[dict[str, torch.Tenso
 
 
 class _Range(NamedTuple):
-    """What rank 0 needs to know of a fragment."""
+    """What rank 0 needs to know about a fragment."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -105,7 +109,10 @@ class _Range(NamedTuple):
 def whole_model(
     new_model: Callable[[], torch.nn.Module], fragments: Sequence[Fragment], world: World
 ) -> torch.nn.Module:
-    """On rank 0 a new model with the values of all ranks' fragments; an empty one elsewhere. Every rank calls it."""
+    """Return, on rank 0, a new model with the values of all ranks' fragments; an empty one elsewhere.
+
+    They are gathered one by one. Every rank calls it.
+    """
     own = {fragment.key: fragment for fragment in fragments if fragment.key.startswith(MODEL_KEY)}
     ranges = {key: _range(fragment) for key, fragment in own.items()}
     if not world.is_main:
@@ -125,7 +132,7 @@ def whole_model(
 
 
 def _send(own: Mapping[str, Fragment]) -> None:
-    """Give rank 0 what it does not have, in the order in which it asks.
+    """Send rank 0 what it does not have, in the order in which it asks.
 
     From main memory, over gloo: NCCL would make a communicator, with buffers on rank 0's GPU, for every other rank.
     """

@@ -1,1 +1,1 @@
-"""Everything that watches a training and takes no part in it."""
+"""Everything that watches a training without taking part in it."""

@@ -1,11 +1,11 @@
-"""Model FLOPs utilisation (MFU): the arithmetic that a model's training needs, over what the device could do.
+"""Model FLOPs utilisation (MFU): the arithmetic that training a model needs, relative to what the device could do.
 
     MFU = tokens/s x FLOPs per token / (ranks x peak FLOP/s of one device)
     FLOPs per token = 6 N + 12 L H Q T
 
 N parameters that multiply activations, L layers, H heads of Q dimensions, T tokens per sample: appendix B of "PaLM:
-Scaling Language Modeling with Pathways", arxiv.org/abs/2204.02311. Forward and backward are counted once; what
-activation checkpointing computes again is not, and neither is causal masking discounted.
+Scaling Language Modeling with Pathways", arxiv.org/abs/2204.02311. Forward and backward passes count once:
+what activation checkpointing recomputes does not count, and causal masking is not discounted.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _PEAK_TERAFLOPS: tuple[tuple[str, dict[str, float]], ...] = (
     ("V100", {"fp32": 15.7, "fp16": 125.0}),
     ("T4", {"fp32": 8.1, "fp16": 65.0}),
 )
-"""Dense, without sparsity, by words of the device's name; the first that fits counts. fp32 is without TF32, which
-torch uses only when asked to. From the vendors' data sheets: NVIDIA's for H200, H100, A100, A10, V100 and T4 Tensor
+"""Dense, without sparsity, by words of the device's name; the first match counts. fp32 is without TF32, which torch
+uses only when asked to. From the vendors' data sheets: NVIDIA's for H200, H100, A100, A10, V100 and T4 Tensor
 Core GPUs, AMD's for the Instinct MI300X."""
 _PART_OF_DEVICE = re.compile(r"\bMIG\b|-\d+[ABCQ]\b")
 """Names of slices (A100-SXM4-80GB MIG 1g.10gb) and of virtual GPUs (A10-4Q): NVIDIA's MIG and vGPU user guides."""
 _EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
-"""What configurations of transformers call the number of experts."""
+"""Names of the number of experts in configurations of transformers."""
 
 
 def peak_flops_per_second(device_name: str, precision: str) -> float | None:
-    """What one device can do at most in a precision (fp32, bf16, fp16).
+    """Return the peak of one device in a precision (fp32, bf16, fp16).
 
-    None for a device that is not in the table, and for a part of one, whose share of it its name does not say.
+    None for a device that is not in the table, and for a part of one, whose name does not tell its share.
     """
     if _PART_OF_DEVICE.search(device_name):
         return None
@@ -51,9 +51,9 @@ def peak_flops_per_second(device_name: str, precision: str) -> float | None:
 
 
 def flops_per_token(model: torch.nn.Module, tokens_per_sample: int) -> float | None:
-    """Training FLOPs per token of a transformer that has a transformers config; None for any other model.
+    """Return the training FLOPs per token of a model with a transformers config, else None.
 
-    Also None for a mixture of experts, of whose parameters only some are multiplied for each token.
+    Also None for a mixture of experts, where only some parameters are multiplied for each token.
     """
     config = _config_of(model)
     if any(getattr(config, name, None) for name in _EXPERT_COUNTS):
@@ -68,7 +68,7 @@ def flops_per_token(model: torch.nn.Module, tokens_per_sample: int) -> float | N
 
 
 def multiplying_parameters(model: torch.nn.Module) -> int:
-    """Parameters without embedding tables, which are looked up; one that is also the output layer's weight counts."""
+    """Return the number of parameters without embedding tables, unless one is also the output layer's weight."""
     looked_up = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     multiplied = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Linear)}
     only_looked_up = looked_up - multiplied
@@ -76,11 +76,11 @@ def multiplying_parameters(model: torch.nn.Module) -> int:
 
 
 def _whole_size(parameter: torch.nn.Parameter) -> int:
-    """Of the whole parameter, where an engine keeps a part of it: ZeRO-3 leaves its size in `ds_numel`."""
+    """Return the size of the whole parameter where an engine keeps a part of it: ZeRO-3 stores it in `ds_numel`."""
     return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
 def _config_of(model: torch.nn.Module) -> object:
-    """The configuration beneath whatever wraps the model."""
+    """Return the configuration beneath whatever wraps the model."""
     configs = (getattr(module, "config", None) for module in model.modules())
     return next((config for config in configs if hasattr(config, "num_hidden_layers")), None)

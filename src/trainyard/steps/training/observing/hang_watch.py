@@ -1,8 +1,7 @@
-"""When ranks wait for each other too long: every rank writes down where it is, and which rank is late is named.
+"""Names the late ranks when the ranks have waited for each other too long.
 
-A thread in each rank looks at how far it has come, and tells the others through a store of its own. When nothing has
-moved for half of the process group's timeout, each rank dumps the stacks of its threads to its log, and rank 0 and the
-late ranks say which ones are late.
+A thread in each rank publishes how far that rank has come in a store. When nothing has moved for half of the process
+group's timeout, each rank dumps the stacks of its threads to its log, and rank 0 and the late ranks log who is late.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ _PART_OF_TIMEOUT = 0.5
 _PART_IN_LONG_WORK = 0.9
 _LOOKS_PER_LIMIT = 8
 _LONGEST_PAUSE_SECONDS = 5.0
-_SILENT_STORE = "rank 0, which keeps the store that the ranks meet at, does not answer"
+_SILENT_STORE = "rank 0, which hosts the store of the process group, does not answer"
 
 
 @dataclass(frozen=True)
 class Place:
-    """How far a rank has come. Ranks take the same way, so the least (step, stage) is the latest rank."""
+    """How far a rank has come. All ranks take the same path, so the lowest (step, stage) is the latest rank."""
 
     step: int
     stage: int
-    """Counts what was reached within the step."""
+    """How many places were reached within the step."""
     doing: str
 
     def __str__(self) -> str:
@@ -44,43 +43,43 @@ class Place:
 
 
 class HangWatch:
-    """Watches one rank. `reached` costs next to nothing; the rest happens in a thread."""
+    """Watches one rank. `reached` costs next to nothing; the rest runs in a thread."""
 
     def __init__(self, variables: RankVariables, timeout_seconds: int, log: TextIO | None = None) -> None:
         self._rank, self._size = variables.rank, variables.world_size
         self._variables = variables
         self._timeout_seconds, self._part_of_timeout = timeout_seconds, _PART_OF_TIMEOUT
         self._pause_seconds = min(self._limit_seconds / _LOOKS_PER_LIMIT, _LONGEST_PAUSE_SECONDS)
-        # What stands in for sys.stderr in some places has no descriptor, which stacks are dumped to.
+        # A replaced sys.stderr may have no file descriptor, to which stacks are dumped.
         self._log = log or sys.__stderr__ or sys.stderr
         self._place = Place(0, 0, "starting")
         self._beats = 0
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hang-watch", daemon=True)
         self.finding: str | None = None
-        """Which rank is late, while nothing moves; None again when this rank has come further."""
+        """Which rank is late, while nothing moves; None again once this rank makes progress."""
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start watching."""
         self._thread.start()
 
     def reached(self, step: int, doing: str) -> None:
-        """Say that this rank now does something else; every rank says the same things in the same order."""
+        """Note what this rank now does; every rank calls it with the same arguments in the same order."""
         stage = self._place.stage + 1 if step == self._place.step else 0
         self._place = Place(step, stage, doing)
         self._beats += 1
 
     def still_at_work(self) -> None:
-        """Say that this rank has come further with what it does."""
+        """Note that this rank makes progress with what it does."""
         self._beats += 1
 
     @contextmanager
     def long_work(self, doing: str, step: int = 0) -> Iterator[None]:
-        """A context for work in which a rank is silent for long, such as writing a checkpoint: a hang shows later."""
+        """A context for work in which a rank is silent for long, such as writing a checkpoint: the limit is longer."""
         self.reached(step, doing)
         self._part_of_timeout = _PART_IN_LONG_WORK
         yield
-        # Not after an error, which shall still find what was found.
+        # Not after an error, whose handler reads the finding.
         self._beats += 1
         self._part_of_timeout = _PART_OF_TIMEOUT
 
@@ -89,7 +88,7 @@ class HangWatch:
         return self._timeout_seconds * self._part_of_timeout
 
     def close(self) -> None:
-        """End the watch."""
+        """Stop watching."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join(self._pause_seconds)
@@ -103,7 +102,7 @@ class HangWatch:
                 beats, since, has_dumped, self.finding = self._beats, time.monotonic(), False, None
             waited_seconds = time.monotonic() - since
             if not has_dumped:
-                # Should this thread get no turn (code that holds Python's lock, a store that hangs), C dumps instead.
+                # If this thread gets no turn (the GIL is held, the store hangs), faulthandler's own thread dumps.
                 latest_seconds = max(self._limit_seconds - waited_seconds, 0) + 4 * self._pause_seconds
                 faulthandler.dump_traceback_later(latest_seconds, file=self._log)
             _publish(store, self._rank, self._place)
@@ -115,14 +114,14 @@ class HangWatch:
 
     def _dump(self, waited_seconds: float) -> None:
         print(
-            f"rank {self._rank}: nothing has moved for {waited_seconds:.1f} seconds at {self._place}; its stacks:",
+            f"rank {self._rank}: no progress for {waited_seconds:.1f} seconds at {self._place}; stacks of its threads:",
             file=self._log,
             flush=True,
         )
         faulthandler.dump_traceback(self._log)
 
     def _find_late_ranks(self, store: Store | None) -> None:
-        # By then the others have told where they stand.
+        # By then the others have published where they are.
         self._closed.wait(2 * self._pause_seconds)
         places = self._places(store) if store else {0: self._place}
         self.finding = _SILENT_STORE if places is None else late_ranks(places)
@@ -130,7 +129,7 @@ class HangWatch:
             print(f"rank {self._rank}: {self.finding}", file=self._log, flush=True)
 
     def _places(self, store: Store) -> Mapping[int, Place | None] | None:
-        """Where every rank is; None when the store does not answer, for whose answer torch would wait without end."""
+        """Return where every rank is, or None if the store does not answer: torch itself would wait forever."""
         answers: queue.SimpleQueue[Mapping[int, Place | None]] = queue.SimpleQueue()
         threading.Thread(
             target=lambda: answers.put(_published(store, self._size)), name="hang-watch-question", daemon=True
@@ -141,7 +140,7 @@ class HangWatch:
             return None
 
     def _connect(self) -> Store | None:
-        """A connection of its own: the main thread may be waiting on the process group's."""
+        """Open a separate connection: the main thread may be waiting on the process group's."""
         if self._size == 1 or self._variables.master_address is None:
             return None
         try:
@@ -149,13 +148,13 @@ class HangWatch:
                 self._variables.master_address, self._variables.master_port, is_master=False, wait_for_workers=False
             )
         except RuntimeError:
-            return None  # rank 0, which keeps the store, has gone already
+            return None  # rank 0, which hosts the store, is already gone
         return PrefixStore("hang_watch", store)
 
 
 @contextmanager
 def late_ranks_named(watch: HangWatch) -> Iterator[None]:
-    """Say in an error that ends the step which rank was late, when a hang was noticed before."""
+    """Add to an error that ends the step which rank was late, if a hang was noticed before."""
     try:
         yield
     except StepError as failure:
@@ -167,10 +166,10 @@ def late_ranks_named(watch: HangWatch) -> Iterator[None]:
 
 
 def late_ranks(places: Mapping[int, Place | None]) -> str:
-    """Which ranks are behind the others, in words."""
+    """Return in words which ranks are behind the others."""
     behind = ranks_behind(places)
     if places[behind[0]] is None:
-        return f"{_ranks(behind)} never said where it is"
+        return f"no word from {_ranks(behind)}"
     if len(behind) == len(places):
         return f"all ranks are at {places[0]}"
     ahead = max(places.values(), key=_position)
@@ -178,7 +177,7 @@ def late_ranks(places: Mapping[int, Place | None]) -> str:
 
 
 def ranks_behind(places: Mapping[int, Place | None]) -> list[int]:
-    """The ranks that have come least far; one that never said where it is has come nowhere."""
+    """Return the ranks that have come least far, or those that never published where they are."""
     least = min(_position(place) for place in places.values())
     return [rank for rank, place in places.items() if _position(place) == least]
 
@@ -196,16 +195,16 @@ def _publish(store: Store | None, rank: int, place: Place) -> None:
         try:
             store.set(str(rank), json.dumps([place.step, place.stage, place.doing]))
         except RuntimeError:
-            return  # the same: the process group notices soon
+            return  # rank 0 is gone: the process group notices soon
 
 
 def _published(store: Any, size: int) -> dict[int, Place | None]:
-    """Where every rank is, in one question as long as each has said so once."""
+    """Return where every rank is, in one request if each has published its place."""
     ranks = range(size)
     try:
         keys = [str(rank) for rank in ranks]
         known = keys if store.check(keys) else [key for key in keys if store.check([key])]
-        said = dict(zip(known, store.multi_get(known), strict=True))
+        published = dict(zip(known, store.multi_get(known), strict=True))
     except RuntimeError:
-        said = {}
-    return {rank: Place(*json.loads(said[str(rank)])) if str(rank) in said else None for rank in ranks}
+        published = {}
+    return {rank: Place(*json.loads(published[str(rank)])) if str(rank) in published else None for rank in ranks}

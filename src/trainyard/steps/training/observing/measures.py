@@ -1,6 +1,6 @@
-"""How fast a training goes and what it waits for, over the steps between two lines of metrics.jsonl.
+"""How fast a training is, what it waits for and how much memory it needs, between two lines of metrics.jsonl.
 
-docs/metrics.md says what each figure means.
+docs/metrics.md explains each figure.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreement import AgreedStep
 
 _PERCENTILES = (50, 90, 99)
+_GIB = 2**30
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a sample is made of, and what it costs: for rates. None where there is no such thing."""
+    """What a sample consists of and costs, for rates. None where it does not apply."""
 
     tokens_per_sample: int | None = None
     flops_per_token: float | None = None
@@ -30,7 +31,7 @@ class Work:
 
 
 class StepMeasures:
-    """Collects steps; `window` gives the figures since it was last called, `whole` those of all steps."""
+    """Collects steps; `window` returns the figures since it was last called, `whole` those of all steps."""
 
     def __init__(
         self, work: Work, data_wait_seconds: Callable[[], float], checkpoint_stall_seconds: Callable[[], float]
@@ -53,7 +54,7 @@ class StepMeasures:
             self._rank_seconds[rank] += seconds
 
     def window(self) -> dict[str, float | int]:
-        """The figures of the steps since the last call, at least one; the next call's begin anew."""
+        """Return the figures of the steps since the last call, of which there is at least one."""
         window = self._step_seconds[self._window_start :]
         seconds, steps = sum(window), len(window)
         figures: dict[str, float | int] = {
@@ -68,11 +69,11 @@ class StepMeasures:
         return figures
 
     def whole(self) -> dict[str, float | int]:
-        """Percentiles over all steps so far."""
+        """Return percentiles over all steps so far."""
         return percentiles("run_step_seconds", self._step_seconds)
 
     def summary(self, whole_seconds: float) -> str:
-        """The steps so far in words: how long they took, and what of all the time went into waiting."""
+        """Return in words how long the steps took so far, and which part of all time was spent waiting."""
         seconds = [f"{seconds:.4f}" for seconds in self.whole().values()]
         return (
             f"step seconds p50 {seconds[0]}, p90 {seconds[1]}, p99 {seconds[2]}; waited "
@@ -91,7 +92,7 @@ class StepMeasures:
 
 
 class _Difference:
-    """How much a running total has grown since the last call."""
+    """The increase of a running total since the last call."""
 
     def __init__(self, total: Callable[[], float]) -> None:
         self.total, self._last = total, total()
@@ -102,13 +103,13 @@ class _Difference:
 
 
 def percentiles(name: str, values: Sequence[float]) -> dict[str, float | int]:
-    """`name_p50` and so on: the smallest value that so many percent of the values do not exceed (nearest rank)."""
+    """Return `name_p50` etc.: the smallest value that so many percent of the values do not exceed (nearest rank)."""
     ordered = sorted(values)
     return {f"{name}_p{percent}": ordered[-(-percent * len(ordered) // 100) - 1] for percent in _PERCENTILES}
 
 
 def _slowest_and_fastest(rank_seconds: list[float]) -> dict[str, float | int]:
-    """Nothing before the ranks know their times, which they tell with the agreement after the next."""
+    """Return nothing before the ranks know their times, which takes two agreements."""
     slowest, fastest = max(rank_seconds), min(rank_seconds)
     if fastest == 0:
         return {}
@@ -119,11 +120,8 @@ def _slowest_and_fastest(rank_seconds: list[float]) -> dict[str, float | int]:
     }
 
 
-_GIB = 2**30
-
-
 def peak_memory_bytes(device: torch.device) -> int:
-    """The most that this process had at once since its start: tensors on its GPU, or, on a CPU, resident memory."""
+    """Return the peak since this process started: tensors on its GPU or, on a CPU, resident memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -131,13 +129,13 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def memory_summary(world: World) -> str:
-    """The peak of the rank with the highest one, in words; every rank calls it."""
+    """Return the highest peak of all ranks in words. Every rank calls it."""
     device = world.device
     reserved_bytes = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
     peaks = world.gather((peak_memory_bytes(device), reserved_bytes))
     peak_bytes, reserved_bytes = max(peaks)
     rank = peaks.index((peak_bytes, reserved_bytes))
-    text = f"peak memory {peak_bytes / _GIB:.2f} GiB on rank {rank}, which has the most"
+    text = f"peak memory {peak_bytes / _GIB:.2f} GiB on rank {rank}, the highest of all"
     if device.type != "cuda":
         return text
     total_bytes = torch.cuda.get_device_properties(device).total_memory

@@ -9,42 +9,46 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trainyard.foundation.os_errors import os_error_reason
+
 METRICS_FILE = "metrics.jsonl"
 
 
 class MetricsFile:
-    """Appends to metrics.jsonl; each line is on disk (or on its way) when `write` returns. Rank 0 has one."""
+    """Appends to metrics.jsonl, on rank 0; each line is with the operating system when `write` returns."""
 
     def __init__(self, folder: Path, steps_done: int) -> None:
         file = folder / METRICS_FILE
         kept = _lines_up_to(file, steps_done)
         self.last_line: dict[str, Any] = json.loads(kept[-1]) if kept else {}
-        """The newest line that is kept from before, as it was written."""
+        """The newest line kept from an earlier attempt, as it was written."""
         self._last_line_starts = sum(len(line.encode()) for line in kept[:-1])
-        self._has_complained = False
+        self._has_reported = False
         if kept:
-            # Whatever ends this process now, the lines of before are in one of the two files.
+            # Whatever ends this process now, the earlier lines are in one of the two files.
             beside = file.with_name(f"{METRICS_FILE}.new")
             beside.write_text("".join(kept), encoding="utf-8")
             os.replace(beside, file)
         self._stream = file.open("a" if kept else "w", encoding="utf-8")
 
     def write(self, metrics: Mapping[str, float | int | None]) -> None:
-        """Write one line. What is not finite becomes null, which JSON has a word for."""
-        sound = {name: value if value is not None and math.isfinite(value) else None for name, value in metrics.items()}
+        """Write one line. A number that is not finite becomes null, since JSON cannot express it."""
+        finite = {
+            name: value if value is not None and math.isfinite(value) else None for name, value in metrics.items()
+        }
         try:
-            self._stream.write(json.dumps(sound) + "\n")
+            self._stream.write(json.dumps(finite) + "\n")
             self._stream.flush()
         except OSError as failure:
-            self._complain(failure)
+            self._report(failure)
 
     def take_back_last_line(self) -> dict[str, Any]:
-        """Remove the newest line that was kept from before, and give it. Before anything is written."""
+        """Remove and return the newest line kept from an earlier attempt. Only before anything is written."""
         try:
             self._stream.seek(self._last_line_starts)
             self._stream.truncate()
         except OSError as failure:
-            self._complain(failure)
+            self._report(failure)
         return self.last_line
 
     def close(self) -> None:
@@ -52,17 +56,21 @@ class MetricsFile:
         try:
             self._stream.close()
         except OSError as failure:
-            self._complain(failure)
+            self._report(failure)
 
-    def _complain(self, failure: OSError) -> None:
-        """Once: a training is worth more than its log."""
-        if not self._has_complained:
-            print(f"{self._stream.name} cannot be written, and the training goes on: {failure}", flush=True)
-        self._has_complained = True
+    def _report(self, failure: OSError) -> None:
+        """Report a failure once, and continue: a training is worth more than its log."""
+        if not self._has_reported:
+            print(
+                f"warning: cannot write {self._stream.name}, and the training continues without: "
+                f"{os_error_reason(failure)}",
+                flush=True,
+            )
+        self._has_reported = True
 
 
 def _lines_up_to(file: Path, steps_done: int) -> list[str]:
-    """The lines of steps that the resumed training will not take again; a half-written last line is dropped."""
+    """Return the lines of steps that the resumed training will not repeat. A half-written last line is dropped."""
     if steps_done == 0 or not file.is_file():
         return []
     kept = []

@@ -1,6 +1,6 @@
 """MLflow, from rank 0 and in a thread: a slow or broken tracking server neither delays nor ends a training.
 
-Logs only where MLFLOW_TRACKING_URI says where to: Azure ML sets it in every job, and so does `trainyard run`.
+Logs only if MLFLOW_TRACKING_URI is set: Azure ML sets it in every job, and so does `trainyard run`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 _CLOSE_SECONDS = 30.0
 _BATCH_ENTRIES = 200
-"""Azure ML takes 250 rows in a batch at most."""
+"""Azure ML accepts at most 250 rows in a batch."""
 _PARAMETER_CHARACTERS = 500
-"""The longest value that every MLflow store takes."""
+"""The longest value that every MLflow store accepts."""
 
 
 class MlflowLog:
@@ -36,7 +36,7 @@ class MlflowLog:
         self._put("parameters", dict(values))
 
     def metrics(self, values: Mapping[str, float | int], step: int) -> None:
-        """Log the finite ones of some figures at a step."""
+        """Log the figures of a step, without those that are not finite."""
         finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
         self._put("metrics", (finite, step, int(time.time() * 1000)))
 
@@ -45,7 +45,7 @@ class MlflowLog:
         self._put("artifact", file)
 
     def close(self, *, failed: bool = False) -> None:
-        """Wait until everything is logged, but not for long."""
+        """Wait until everything is logged, but at most half a minute."""
         if self._thread is None:
             return
         self._put("finish", "FAILED" if failed else "FINISHED")
@@ -55,7 +55,7 @@ class MlflowLog:
             print(f"MLflow: gave up on the tracking server after {_CLOSE_SECONDS:.0f} seconds", flush=True)
 
     def _put(self, kind: str, value: object) -> None:
-        # Where nobody takes it out any more, it would only pile up.
+        # Once the thread has ended, entries would only pile up.
         if self._thread is not None and self._thread.is_alive():
             self._queue.put((kind, value))
 
@@ -65,18 +65,18 @@ class MlflowLog:
             while (entry := self._queue.get()) is not None:
                 kind, value = entry
                 getattr(run, kind)(value)
-        except Exception as failure:  # whatever goes wrong at a tracking server, the training goes on
+        except Exception as failure:  # whatever goes wrong with a tracking server, the training continues
             first_line = next(iter(str(failure).splitlines()), "")
             print(f"MLflow: no more logging: {type(failure).__name__}: {first_line}", flush=True)
 
 
 class _MlflowRun:
-    """The run that the environment names, or a new one."""
+    """The run named by the environment, or a new one."""
 
     def __init__(self) -> None:
         uri = os.environ["MLFLOW_TRACKING_URI"]
         if uri.startswith("file:") or "://" not in uri:
-            # MLflow 3 asks for consent to its store of plain files, the one store that mlflow-skinny has all of.
+            # MLflow 3 asks for consent to its file store, the only one that mlflow-skinny fully supports.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
         import mlflow.entities
@@ -103,7 +103,7 @@ class _MlflowRun:
         self._client.log_artifact(self._id, str(file))
 
     def finish(self, status: str) -> None:
-        """Only a run of one's own is ended: the one of an Azure ML job ends with the job."""
+        """End the run if it was created here: that of an Azure ML job ends with the job."""
         if self._is_own:
             self._client.set_terminated(self._id, status)
 

@@ -21,7 +21,7 @@ from trainyard.steps.training.samples.plan import Step
 
 @dataclass
 class TrainingObserver:
-    """Is told what the loop does next, and what came of each step. Changes nothing, but may end a training that is
+    """Is told what the loop does next and the outcome of each step. It changes nothing, but may end a training that is
     not worth continuing.
 
     Every rank calls every method in the same order.

@@ -1,4 +1,4 @@
-"""Traces of chosen steps by torch's profiler, one file per rank, for chrome://tracing or ui.perfetto.dev."""
+"""Traces of chosen steps with torch's profiler, one file per rank, for chrome://tracing or ui.perfetto.dev."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROFILE_FOLDER = "profile"
 
 @dataclass(frozen=True)
 class ProfiledSteps:
-    """The steps first…last, both included; they count from 1."""
+    """The steps from first to last, both included, counted from 1."""
 
     first: int
     last: int
@@ -26,30 +26,30 @@ class ProfiledSteps:
 
 
 def parse_profile_steps(text: str | None) -> ProfiledSteps | None:
-    """Read A:B. StepError says what is wrong with it."""
+    """Return the steps that A:B names, or None for None. StepError if invalid."""
     if text is None:
         return None
     match = re.fullmatch(r"(\d+):(\d+)", text.strip())
     if match is None:
-        raise StepError(f"--profile-steps {text!r} is not of the form A:B, such as 10:12 for the steps 10 to 12")
+        raise StepError(f"--profile-steps {text!r}: expected A:B, such as 10:12 for steps 10 to 12")
     first, last = int(match[1]), int(match[2])
     if first < 1 or last < first:
-        raise StepError(f"--profile-steps {text}: steps count from 1, and the last comes after the first")
+        raise StepError(f"--profile-steps {text}: steps count from 1, and the last must not be before the first")
     return ProfiledSteps(first, last)
 
 
 class StepProfiler:
-    """Profiles one rank's steps. A training that resumes after them writes no trace."""
+    """Profiles some steps of one rank. A training that resumes after them writes no trace."""
 
-    def __init__(self, steps: ProfiledSteps | None, folder: Path, rank: int, device: torch.device) -> None:
+    def __init__(self, steps: ProfiledSteps, folder: Path, rank: int, device: torch.device) -> None:
         self._steps, self._device = steps, device
         self._file = folder / PROFILE_FOLDER / f"rank-{rank:05d}.json"
         self._profile: profile | None = None
         self._step: record_function | None = None
 
     def step_begins(self, number: int) -> None:
-        """Called before each step."""
-        if self._steps is None or not self._steps.first <= number <= self._steps.last:
+        """Start profiling if the step is one of those to profile."""
+        if not self._steps.first <= number <= self._steps.last:
             return
         if self._profile is None:
             activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (self._device.type == "cuda")
@@ -59,8 +59,8 @@ class StepProfiler:
         self._step.__enter__()
 
     def step_ends(self, number: int) -> None:
-        """Called after each step; after the last one, or the last that there is, the trace is written."""
-        if self._step is None or self._steps is None:
+        """Write the trace after the last of the steps."""
+        if self._step is None:
             return
         self._step.__exit__(None, None, None)
         self._step = None
@@ -68,8 +68,8 @@ class StepProfiler:
             self.close()
 
     def close(self) -> None:
-        """Write the trace, if one is under way."""
-        if self._profile is None or self._steps is None:
+        """Write the trace, if the steps have begun."""
+        if self._profile is None:
             return
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)

@@ -1,4 +1,4 @@
-"""What a training says of itself while it runs: metrics.jsonl, MLflow, and lines in the log. Rank 0 only."""
+"""What a training reports while it runs: metrics.jsonl, MLflow, and lines in the log. Rank 0 only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Recorder:
         """The figures of the last validation, on every rank."""
 
     def begin(self, steps_done: int, settings: Mapping[str, object], parameters: Mapping[str, object]) -> None:
-        """Open the records, going on after `steps_done` steps. `settings` is kept as a file, `parameters` in MLflow."""
+        """Open the records, continuing after `steps_done` steps. `settings` go to a file, `parameters` to MLflow."""
         if self._world.is_main:
             self._mlflow = MlflowLog()
             self._mlflow.parameters(parameters)
@@ -40,7 +40,7 @@ class Recorder:
             write_json(self._folder / SETTINGS_FILE, settings)
 
     def lacks_validation_of(self, step_number: int) -> bool:
-        """Whether the last line kept from before is that step's, without a validation; the same on every rank."""
+        """Return whether the last line kept from an earlier attempt is that step's, without a validation."""
         last_line = self._file.last_line if self._file is not None else {}
         is_validated = any(name.startswith("validation_") for name in last_line)
         return self._world.broadcast(last_line.get("step") == step_number and not is_validated)
@@ -54,7 +54,7 @@ class Recorder:
         *,
         always: bool = False,
     ) -> None:
-        """Record the step if it is one to be recorded. Times are over the steps since the last record."""
+        """Record the step if it is one to record. Times are over the steps since the last record."""
         step = agreed.step
         if not (always or validation or step.is_last or step.number % self._log_every_steps == 0):
             return
@@ -77,17 +77,17 @@ class Recorder:
         )
 
     def add_validation(self, validation: Mapping[str, float]) -> None:
-        """Put the validation that the last line lacks into it."""
+        """Add the validation that the last line lacks."""
         self.last_validation = validation
         if self._file is not None:
             self._write({**self._file.take_back_last_line(), **_named(validation)}, print_always=True)
 
     def complete(self) -> None:
-        """Say that the training has come to its end: closed before, its run in MLflow counts as failed."""
+        """Note that the training is complete: if closed before, its run in MLflow counts as failed."""
         self._is_complete = True
 
     def close(self) -> None:
-        """Close what was opened of the records, and wait for MLflow a while."""
+        """Close the records, and wait for MLflow a while."""
         if self._file is not None:
             self._file.close()
         if self._mlflow is not None:
@@ -96,7 +96,7 @@ class Recorder:
     def _write(self, metrics: dict[str, Any], *, print_always: bool) -> None:
         if self._file is not None and self._mlflow is not None:
             self._file.write(metrics)
-            # What was not finite in a line that is written again is None there.
+            # In a line that is written again, numbers that were not finite are None.
             self._mlflow.metrics({name: value for name, value in metrics.items() if value is not None}, metrics["step"])
             self._print(metrics, always=print_always)
 

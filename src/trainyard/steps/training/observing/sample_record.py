@@ -1,7 +1,7 @@
-"""Which samples each rank took at each step, for whoever must debug data: one file per rank.
+"""Which samples each rank took at each step, for debugging data: one file per rank.
 
 A line of rank-00000.jsonl is `{"step": 7, "epoch": 1, "sample_ids": [31, 4, …]}`, in the order in which the rank took
-them. Stand-ins, which keep a rank without samples in step and count nothing, are left out. Over all files each step
+them. Stand-ins, which keep a rank without samples in step and do not count, are left out. Over all files each step
 appears once per rank, and each epoch has every sample once, also after a resume at another world size.
 """
 
@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainyard.foundation.os_errors import os_error_reason
 from trainyard.steps.training.samples.batches import MicroBatch
 from trainyard.steps.training.samples.plan import Step
 
@@ -20,15 +21,15 @@ _FILE_NAME = re.compile(r"rank-(\d{5,})\.jsonl")
 
 
 class SampleRecord:
-    """One rank's file. A resumed training goes on after the step that it goes on from."""
+    """One rank's file. A resumed training continues it after the step that it resumes from."""
 
     def __init__(self, folder: Path, rank: int, world_size: int, steps_done: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for file in folder.iterdir():
             name = _FILE_NAME.fullmatch(file.name)
-            # Files of ranks that only a larger world had are cut back by those that are there.
+            # Files of ranks that only a larger world had are truncated by those that exist now.
             if name and int(name[1]) % world_size == rank:
-                _cut_back(file, steps_done)
+                _truncate(file, steps_done)
         self._file = folder / f"rank-{rank:05d}.jsonl"
         self._stream = self._file.open("ab", buffering=0)
         self._has_failed = False
@@ -36,7 +37,7 @@ class SampleRecord:
     def write(self, step: Step, micro_batches: Sequence[MicroBatch]) -> None:
         """Record a step's samples; its line is with the operating system when this returns.
 
-        After a write that failed, the record ends with a word in the log: a training is worth more than that.
+        After a failed write the record ends with a warning in the log: a training is worth more than its record.
         """
         if self._has_failed:
             return
@@ -48,14 +49,17 @@ class SampleRecord:
                 line = line[self._stream.write(line) :]
         except OSError as failure:
             self._has_failed = True
-            print(f"{self._file} ends here, and the training goes on: {failure}", flush=True)
+            print(
+                f"warning: cannot write {self._file}, and the training continues without: {os_error_reason(failure)}",
+                flush=True,
+            )
 
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
 
 
-def _cut_back(file: Path, steps_done: int) -> None:
+def _truncate(file: Path, steps_done: int) -> None:
     """Drop the steps after `steps_done`, and a half-written last line."""
     kept_bytes = 0
     with file.open("rb+") as lines:

@@ -1,4 +1,4 @@
-"""When a step begins and ends on the device that takes it, without waiting for that device."""
+"""When a step begins and ends on its device, without waiting for that device."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StepMarks:
     ended: Mark
 
     def times(self) -> StepTimes:
-        """The times between the marks. On a GPU only after the device has passed them."""
+        """Return the times between the marks. On a GPU, only after the device has passed them."""
         return StepTimes(_seconds_between(self.begun, self.ended), _seconds_between(self.begun, self.forward_ended))
 
 
@@ -43,7 +43,7 @@ class StepClock:
         self._begun = self._forward_ended = self.now()
 
     def now(self) -> Mark:
-        """This moment on the device."""
+        """Return a mark of this moment on the device."""
         if not self._is_cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -51,7 +51,7 @@ class StepClock:
         return event
 
     def resume(self) -> None:
-        """Let the next step begin now: what went before (start-up, evaluation, a checkpoint) is not a step's."""
+        """Let the next step begin now: start-up, evaluation or a checkpoint before it do not count."""
         self._begun = self.now()
 
     def forward_ends(self) -> None:
@@ -59,7 +59,7 @@ class StepClock:
         self._forward_ended = self.now()
 
     def step_ends(self) -> StepMarks:
-        """Mark the end of a step, which is the beginning of the next."""
+        """Mark the end of a step, which is the beginning of the next. Return its marks."""
         marks = StepMarks(self._begun, self._forward_ended, self.now())
         self._begun = marks.ended
         return marks

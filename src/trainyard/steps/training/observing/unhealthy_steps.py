@@ -1,4 +1,4 @@
-"""When steps stop making sense. The same on every rank, since it follows from what was agreed on."""
+"""Steps that make no sense: not finite, or loss spikes. The same on every rank, since it follows from the agreement."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from trainyard.steps.training.agreement import AgreedStep
 
 _MEAN_OVER_STEPS = 50
 _STEPS_BEFORE_WARNING = 10
-"""The first losses of a training fall too fast for their mean to say anything."""
+"""The first losses of a training fall too fast for their mean to be meaningful."""
 
 
 class NonfiniteGuard:
-    """Counts skipped steps; a row of them means that going on cannot help."""
+    """Counts skipped steps; too many in a row end the training."""
 
     def __init__(self, limit: int, skipped_steps: int) -> None:
         self.skipped_steps = skipped_steps
@@ -27,12 +27,12 @@ class NonfiniteGuard:
         if self._in_a_row == self._limit:
             raise StepError(
                 f"the last {self._limit} steps, up to step {agreed.step.number}, had a loss or gradient that is not "
-                "finite; the checkpoints from before are kept. A lower --learning-rate or another --precision may help."
+                "finite; earlier checkpoints are kept. Try a lower --learning-rate or another --precision"
             )
 
 
 class LossSpikes:
-    """Notices losses far above the mean of those before; `count` is since the start of this attempt."""
+    """Notices losses far above the mean of those before; `count` starts with this attempt."""
 
     def __init__(self, factor: float) -> None:
         self.count = 0
@@ -40,12 +40,12 @@ class LossSpikes:
         self._losses: deque[float] = deque(maxlen=_MEAN_OVER_STEPS)
 
     def observe(self, agreed: AgreedStep) -> str | None:
-        """Look at a step; gives a warning if its loss is a spike."""
+        """Return a warning if the step's loss is a spike."""
         if not agreed.is_finite:
             return None
         steps = len(self._losses)
         mean = sum(self._losses) / max(1, steps)
-        # What stays high raises the mean, so that a plateau is not warned of for ever.
+        # Spikes count in the mean, so that a plateau is not warned about forever.
         self._losses.append(agreed.loss)
         if steps < _STEPS_BEFORE_WARNING or not 0 < mean * self._factor < agreed.loss:
             return None

@@ -1,1 +1,1 @@
-"""Which samples each rank takes at each step, and how they come to the model."""
+"""Which samples each rank takes at each step, and how they reach the model."""

@@ -1,4 +1,4 @@
-"""Samples on their way to the model: gathered from the memory maps in a thread, ahead of the training that waits."""
+"""Samples on their way to the model: gathered from memory maps in a thread, ahead of the training."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ SAMPLE_DRAWS = "sample_draws"
 """The name of the tensor, in a batch, with 64 random bits per sample: int64 [samples]."""
 
 _DRAWS_OF_SAMPLES = 1
-"""Tells their key from those of the sample order."""
+"""Distinguishes their key from those of the sample order."""
 
 _ITEMS_AHEAD = 4
 _STRETCH_BYTES = 1 << 20
-"""Small steps are gathered together until they are this much, and so share what a gathering costs."""
+"""Small steps are gathered together up to this size, to share the overhead."""
 _IDS_AT_ONCE = 1 << 14
 
 
 class MicroBatch(NamedTuple):
-    """What one rank takes through the model at once. A stand-in's loss counts nothing: see `MicroBatchRange`."""
+    """What one rank passes through the model at once. A stand-in's loss does not count: see `MicroBatchRange`."""
 
     tensors: Tensors
     sample_ids: Ids
@@ -43,12 +43,12 @@ class MicroBatch(NamedTuple):
 
     @property
     def samples(self) -> int:
-        """How many samples it has."""
+        """The number of samples."""
         return len(self.sample_ids)
 
 
 class Prefetched:
-    """Runs an iterator in a thread, a few items ahead. Its exceptions come up where the items are taken."""
+    """Runs an iterator in a thread, a few items ahead. Its exceptions are raised where the items are taken."""
 
     _END = object()
 
@@ -74,7 +74,7 @@ class Prefetched:
         self.close()
 
     def close(self) -> None:
-        """End the thread, also in the middle."""
+        """End the thread, even if items are left."""
         self._closed.set()
         self._thread.join()
 
@@ -115,10 +115,10 @@ class _Stretch(NamedTuple):
 
 
 class TrainingBatches:
-    """The steps still to do, each with this rank's micro-batches.
+    """The steps that are left, each with this rank's micro-batches.
 
-    `sample_draws` adds 64 random bits per sample to each batch, a pure function of seed, epoch and sample: whatever
-    is drawn from them is the same at any world size, and after any resume.
+    `sample_draws` adds 64 random bits per sample to each batch, a pure function of seed, epoch and sample: what is
+    drawn from them is the same at any world size, and after any resume.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class TrainingBatches:
         sample_draws: bool = False,
     ) -> None:
         self.wait_seconds = 0.0
-        """How long the training has waited for samples, in all."""
+        """How long the training has waited for samples in total."""
         self._split, self._plan, self._seed, self._rank = split, plan, seed, rank
         self._device, self._sample_draws = device, sample_draws
         self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -152,16 +152,16 @@ class TrainingBatches:
             yield from stretch.steps
 
     def first_sample(self) -> Tensors:
-        """The dataset's first training sample, the same on every rank."""
+        """Return the dataset's first training sample, the same on every rank."""
         first = np.zeros(1, dtype=np.int64)
         return to_device(self._gather(first, self._draws(first, epoch=0)), self._device)
 
     def close(self) -> None:
-        """End the thread that gathers."""
+        """End the thread that gathers samples."""
         self._prefetched.close()
 
     def _gather_all(self, steps_done: int) -> Iterator[_Stretch]:
-        """At first a single step, since a training should not wait for more."""
+        """Yield stretches of steps: at first a single step, since the training waits for it, then more."""
         sample_bytes = sum(array.sample_bytes for array in self._split.arrays.values())
         most_steps = max(1, _STRETCH_BYTES // (self._samples_per_step() * sample_bytes))
         planned, at_once = self._plan_all(steps_done), 1
@@ -170,7 +170,7 @@ class TrainingBatches:
             at_once = min(2 * at_once, most_steps)
 
     def _plan_all(self, steps_done: int) -> Iterator[_PlannedStep]:
-        """Which samples each step takes. Many steps' are computed together, which costs little more than one's."""
+        """Yield which samples each step takes. Computing many steps at once costs little more than one."""
         most_steps = max(1, _IDS_AT_ONCE // self._samples_per_step())
         first, at_once = steps_done + 1, 1
         while first <= self._plan.total_steps:
@@ -189,11 +189,11 @@ class TrainingBatches:
             first, at_once = end, most_steps
 
     def _samples_per_step(self) -> int:
-        """This rank's share of a whole step."""
+        """Return the size of this rank's share of a whole step."""
         return self._plan.batch.global_batch_size // self._plan.batch.world_size
 
     def _draws(self, sample_ids: Ids, epoch: int) -> Ids:
-        """64 random bits for each sample, or nothing where they are not asked for."""
+        """Return 64 random bits for each sample, or nothing if not asked for."""
         if not self._sample_draws:
             return np.empty(0, dtype=np.int64)
         return mix_with_key(sample_ids, next(key_stream(self._seed, epoch, _DRAWS_OF_SAMPLES)))
@@ -201,7 +201,7 @@ class TrainingBatches:
     def _gather_steps(self, planned: Sequence[_PlannedStep]) -> _Stretch:
         sample_ids = np.concatenate([step.sample_ids for step in planned])
         draws = np.concatenate([step.draws for step in planned])
-        # The stream's context also makes its GPU this thread's own, which is the first one otherwise.
+        # The stream's context also selects its GPU in this thread, which is the first one by default.
         with nullcontext() if self._copies is None else torch.cuda.stream(self._copies):
             tensors = to_device(self._gather(sample_ids, draws), self._device)
             copied = None if self._copies is None else self._copies.record_event()
@@ -222,7 +222,7 @@ class TrainingBatches:
 
 
 def _cut(tensors: Tensors, sample_ids: Ids, ranges: Sequence[MicroBatchRange]) -> Iterator[MicroBatch]:
-    """The micro-batches of what was gathered together; they share its memory."""
+    """Yield the micro-batches of what was gathered together; they share its memory."""
     sizes = [each.stop - each.start for each in ranges]
     pieces = zip(*(tensor.split(sizes) for tensor in tensors.values()), strict=True)
     start = 0
@@ -237,7 +237,7 @@ def _cut(tensors: Tensors, sample_ids: Ids, ranges: Sequence[MicroBatchRange]) -
 
 
 def _hand_over(tensors: Tensors, copied: torch.cuda.Event) -> None:
-    """Let the training's stream wait for the copy, and the copy's memory live until that stream is done with it."""
+    """Let the training's stream wait for the copy, and keep the copy's memory until that stream is done with it."""
     stream = torch.cuda.current_stream()
     stream.wait_event(copied)
     for tensor in tensors.values():
@@ -249,11 +249,11 @@ def _torch_dtype(name: str) -> torch.dtype:
 
 
 def as_tensors(arrays: dict[str, npt.NDArray[Any]], *, pin: bool) -> Tensors:
-    """Tensors over the same memory; in page-locked memory when they are to go to a GPU."""
+    """Return tensors over the same memory, or in pinned memory if they are to go to a GPU."""
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     return {name: tensor.pin_memory() for name, tensor in tensors.items()} if pin else tensors
 
 
 def to_device(tensors: Tensors, device: torch.device) -> Tensors:
-    """The tensors on the device; the copy to a GPU goes on while the caller does."""
+    """Return the tensors on the device; the copy to a GPU is asynchronous."""
     return {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}

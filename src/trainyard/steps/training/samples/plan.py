@@ -1,4 +1,4 @@
-"""Which positions of the sample order each step and each rank takes, and how far a training has come: only numbers."""
+"""Which positions of the sample order each step and each rank takes, and how far a training has come."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Step(NamedTuple):
 
     @property
     def samples(self) -> int:
-        """Samples of this step over all ranks; fewer than a global batch only at an epoch's end."""
+        """The number of samples over all ranks; fewer than a global batch only at an epoch's end."""
         return self.stop - self.start
 
 
@@ -38,7 +38,7 @@ class Progress:
 
 
 class MicroBatchRange(NamedTuple):
-    """Positions that one rank takes at once. A stand-in keeps a rank without samples in step, and counts nothing."""
+    """Positions that one rank takes at once. A stand-in keeps a rank without samples in step, and does not count."""
 
     start: int
     stop: int
@@ -48,7 +48,7 @@ class MicroBatchRange(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Every epoch visits each sample exactly once; its last batch is as small as what is left."""
+    """Every epoch visits each sample exactly once; its last batch has what is left."""
 
     samples: int
     batch: BatchArithmetic
@@ -57,17 +57,17 @@ class TrainingPlan:
 
     @cached_property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps in an epoch."""
+        """The number of optimizer steps in an epoch."""
         return math.ceil(self.samples / self.batch.global_batch_size)
 
     @cached_property
     def total_steps(self) -> int:
-        """Optimizer steps in the whole training."""
+        """The number of optimizer steps in the whole training."""
         steps = self.epochs * self.steps_per_epoch
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
     def step(self, number: int) -> Step:
-        """Step `number`, counted from 1."""
+        """Return step `number`, counted from 1."""
         epoch, step_of_epoch = divmod(number - 1, self.steps_per_epoch)
         start = step_of_epoch * self.batch.global_batch_size
         stop = min(start + self.batch.global_batch_size, self.samples)
@@ -82,10 +82,10 @@ class TrainingPlan:
         )
 
     def micro_batches(self, step: Step, rank: int) -> list[MicroBatchRange]:
-        """One rank's part of a step, in as many pieces as every other rank's.
+        """Return one rank's part of a step, in as many pieces as every other rank's.
 
-        Equal numbers of pieces matter to engines that communicate in each forward pass. In a small last batch some
-        ranks may have nothing: they take the step's first sample as a stand-in, with weight zero.
+        Engines that communicate in each forward pass need equal numbers of pieces. In a small last batch some ranks may
+        have no samples: they take the step's first sample as a stand-in, with weight zero.
         """
         largest_share = math.ceil(step.samples / self.batch.world_size)
         pieces = math.ceil(largest_share / self.batch.micro_batch_size)
@@ -106,5 +106,5 @@ class TrainingPlan:
 
 
 def even_part(total: int, part: int, parts: int) -> tuple[int, int]:
-    """The bounds of part `part` when `total` things are cut into `parts` parts whose sizes differ by one at most."""
+    """Return the bounds of part `part` of `total` items cut into `parts` parts whose sizes differ by at most one."""
     return part * total // parts, (part + 1) * total // parts

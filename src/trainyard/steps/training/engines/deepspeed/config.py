@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration file: "auto" filled in from the step's settings, contradictions refused."""
+"""DeepSpeed's configuration file: "auto" is replaced from the step's settings, contradictions are errors."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _PASSED_ON = frozenset(
         *("comms_logger", "flops_profiler", "disable_allgather", "log_level"),
     }
 )
-"""What DeepSpeed itself reads, beside what follows from the step's settings."""
+"""What is passed on to DeepSpeed, beside what follows from the step's settings."""
 
 _REFUSED: Mapping[str, str] = {
-    "optimizer": "the step brings its own AdamW, also for offload: --learning-rate and --weight-decay are its settings",
-    "scheduler": "the learning rate of each step is the step's own: --learning-rate and --warmup-fraction",
-    "activation_checkpointing": "--activation-checkpointing true does it, for every model",
-    "compile": "--compile true does it",
+    "optimizer": "the step has its own AdamW, also for offload; set --learning-rate and --weight-decay",
+    "scheduler": "the step has its own schedule; set --learning-rate and --warmup-fraction",
+    "activation_checkpointing": "use --activation-checkpointing true, which works for every model",
+    "compile": "use --compile true",
     "checkpoint": "the step writes its own checkpoints, which every engine and world size can read",
-    "torch_autocast": '--precision decides, with bf16.enabled or fp16.enabled as "auto"',
-    "managed_gradient_accumulation": "the step says itself when gradients are complete",
-    "gradient_allreduce_op": "the step computes exact means, which need DeepSpeed's own",
+    "torch_autocast": 'set --precision, and bf16.enabled or fp16.enabled to "auto"',
+    "managed_gradient_accumulation": "the step itself decides when gradients are complete",
+    "gradient_allreduce_op": "the step computes exact means, which need DeepSpeed's default",
     "zero_allow_untested_optimizer": "the step sets it",
     "zero_force_ds_cpu_optimizer": "the step sets it",
 }
-"""What contradicts how the step works, and what takes its place."""
+"""What contradicts how the step works, and what to use instead."""
 
 _ONLY: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "zero_optimization.offload_optimizer.device": (("none", "cpu"), "the step keeps no state on a local disk"),
@@ -45,31 +45,31 @@ _ONLY: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "zero_optimization.offload_optimizer.ratio": ((1, 1.0), "the step keeps the whole state in one place"),
     "zero_optimization.offload_optimizer.super_offload": ((False,), "it needs an optimizer of its own"),
     "zero_optimization.zenflow": ((None,), "it needs an optimizer of its own"),
-    "zero_optimization.zero_hpz_partition_size": ((1,), "a checkpoint knows one copy of each parameter"),
-    "zero_optimization.compute_grad_norm": ((True,), "steps whose gradient is not finite are known by its norm"),
+    "zero_optimization.zero_hpz_partition_size": ((1,), "a checkpoint has one copy of each parameter"),
+    "zero_optimization.compute_grad_norm": ((True,), "steps whose gradient is not finite are recognized by its norm"),
     "bf16.check_grad_overflow": ((True,), "steps whose gradient is not finite must be skipped"),
     "bf16.immediate_grad_update": ((False,), "it is for an optimizer that the step does not use"),
     "bf16.bf16_master_weights_and_grads": ((False,), "masters are fp32, in every engine"),
     "bf16.bf16_optimizer_states": ((False,), "the optimizer's state is fp32, in every engine"),
     "fp16.fp16_master_weights_and_grads": ((False,), "masters are fp32, in every engine"),
 }
-"""Settings of which the step can serve only some values, and why."""
+"""Settings of which the step supports only some values, and why."""
 
 
 def read_deepspeed_config(settings: TrainDeepSpeed, batch: BatchArithmetic) -> dict[str, Any]:
-    """The configuration that DeepSpeed gets. StepError names the file, the key, its value and what would be right."""
+    """Return the configuration for DeepSpeed. StepError names the file, the key, its value and what is expected."""
     file = settings.deepspeed_config
     config = _read(file)
     _refuse_unknown(file, config)
-    wanted = _from_settings(settings, batch)
+    required = _from_settings(settings, batch)
     for path, value in _leaves(config):
-        if path in wanted:
-            _refuse_contradiction(file, path, value, *wanted[path])
+        if path in required:
+            _refuse_contradiction(file, path, value, *required[path])
         if path in _ONLY and value != _AUTO and value not in _ONLY[path][0]:
             values, reason = _ONLY[path]
-            raise StepError(f"{file}: {path} is {_json(value)}; it can be {_one_of(values)} only: {reason}")
+            raise StepError(f"{file}: {path} is {_json(value)}; only {_one_of(values)} is supported: {reason}")
     resolved = _without_auto(config)
-    for path, (value, _) in wanted.items():
+    for path, (value, _) in required.items():
         _set(resolved, path, value)
     resolved.setdefault("zero_optimization", {}).setdefault("stage", 0)
     _sum_micro_batches_in_fp32(file, resolved)
@@ -77,7 +77,7 @@ def read_deepspeed_config(settings: TrainDeepSpeed, batch: BatchArithmetic) -> d
 
 
 def _from_settings(settings: TrainDeepSpeed, batch: BatchArithmetic) -> dict[str, tuple[Any, str]]:
-    """What must stand in the configuration, and where the step has it from."""
+    """Return what the configuration must have, and from which setting it follows."""
     precision = f"--precision {settings.precision}"
     return {
         "train_batch_size": (batch.global_batch_size, f"--global-batch-size {batch.global_batch_size}"),
@@ -97,7 +97,7 @@ def _read(file: Path) -> dict[str, Any]:
     except json.JSONDecodeError as failure:
         raise StepError(f"{file} is not valid JSON: {failure}") from None
     if not isinstance(config, dict):
-        raise StepError(f"{file} holds no JSON object, which a DeepSpeed configuration is")
+        raise StepError(f"{file}: expected a JSON object, the form of a DeepSpeed configuration")
     config.pop(_RENDERED_HEADER, None)
     return config
 
@@ -107,21 +107,21 @@ def _refuse_unknown(file: Path, config: Mapping[str, Any]) -> None:
     known.add("gradient_clipping")
     for key in config:
         if key in _REFUSED:
-            raise StepError(f"{file}: {key} has no place here: {_REFUSED[key]}. Remove it.")
+            raise StepError(f"{file}: {key} is not supported: {_REFUSED[key]}; remove it")
         if key not in known:
-            raise StepError(f"{file}: this step knows no {key}{_did_you_mean(key, known)}")
+            raise StepError(f"{file}: unknown key {key}{_did_you_mean(key, known)}")
 
 
-def _refuse_contradiction(file: Path, path: str, value: Any, wanted: Any, source: str) -> None:
-    if value != _AUTO and (value != wanted or isinstance(value, bool) != isinstance(wanted, bool)):
+def _refuse_contradiction(file: Path, path: str, value: Any, required: Any, source: str) -> None:
+    if value != _AUTO and (value != required or isinstance(value, bool) != isinstance(required, bool)):
         raise StepError(
-            f'{file}: {path} is {_json(value)}, but the step has {_json(wanted)} ({source}). Write "auto" there, or '
+            f'{file}: {path} is {_json(value)}, but the step has {_json(required)} ({source}); write "auto" there, or '
             "change the step's setting"
         )
 
 
 def _sum_micro_batches_in_fp32(file: Path, config: dict[str, Any]) -> None:
-    """Where DeepSpeed can, as the other engines do, unless the file says otherwise."""
+    """Sum in fp32 where DeepSpeed can, as the other engines do, unless the file sets another type."""
     if not config["bf16"]["enabled"]:
         return
     stage = config["zero_optimization"]["stage"]
@@ -130,13 +130,13 @@ def _sum_micro_batches_in_fp32(file: Path, config: dict[str, Any]) -> None:
         types.setdefault("grad_accum_dtype", "fp32")
     elif stage == 1 and types.get("grad_accum_dtype") == "fp32":
         raise StepError(
-            f"{file}: data_types.grad_accum_dtype cannot be fp32 in ZeRO stage 1, which would take an optimizer that "
-            "the step does not use; take stage 2, or remove it"
+            f"{file}: data_types.grad_accum_dtype cannot be fp32 in ZeRO stage 1, which would need an optimizer that "
+            "the step does not use; use stage 2, or remove it"
         )
 
 
 def check_sections(file: Path, config: Mapping[str, Any]) -> None:
-    """Hold the sections to DeepSpeed's own description of them, once it can be imported. StepError in one line."""
+    """Check the sections against DeepSpeed's own schema, once it is imported. StepError names the key."""
     from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
@@ -154,7 +154,7 @@ def _check_section(file: Path, name: str, section: Mapping[str, Any], model: Any
     known = {field.alias or key for key, field in model.model_fields.items()} | set(model.model_fields)
     for key in section:
         if key not in known:
-            raise StepError(f"{file}: DeepSpeed knows no {name}.{key}{_did_you_mean(key, known)}")
+            raise StepError(f"{file}: unknown key {name}.{key}{_did_you_mean(key, known)}")
     try:
         model(**section)
     except ValidationError as failure:
@@ -172,7 +172,7 @@ def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _without_auto(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Where the step has no opinion, "auto" is DeepSpeed's own default."""
+    """Return the configuration without "auto": where the step sets nothing, it means DeepSpeed's default."""
     return {
         key: _without_auto(value) if isinstance(value, Mapping) else value
         for key, value in config.items()
@@ -193,7 +193,7 @@ def _one_of(values: tuple[Any, ...]) -> str:
 
 def _did_you_mean(key: str, known: set[str]) -> str:
     close = difflib.get_close_matches(key, sorted(known), n=1)
-    return f"; did you mean {close[0]}?" if close else f"; there is {', '.join(sorted(known))}"
+    return f"; did you mean {close[0]}?" if close else f"; expected one of {', '.join(sorted(known))}"
 
 
 def _json(value: Any) -> str:

@@ -1,8 +1,8 @@
-"""DeepSpeed: ZeRO 0 to 3, with offload to main memory, as a configuration file says.
+"""DeepSpeed: ZeRO 0 to 3, with offload to main memory, as set in a configuration file.
 
-DeepSpeed exchanges gradients, spreads the state and offloads it. What is trained stays the step's: AdamW, its learning
-rate, exact sums for gradients, and checkpoints. Offload takes torch's fused AdamW too, which runs vectorised on a CPU
-and, other than DeepSpeed's own, needs no compiler on the machine.
+DeepSpeed exchanges gradients, shards the state and offloads it. AdamW, its learning rate, exact sums of gradients and
+checkpoints remain the step's own. Offload uses torch's fused AdamW too, which is vectorized on a CPU and, unlike
+DeepSpeed's own, needs no compiler on the machine.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis"
 
 
 class DeepSpeedEngine(Engine):
-    """With stage 0 each rank has everything in fp32; from stage 1 on it has its part of the fp32 masters.
+    """In stage 0 each rank has everything in fp32; from stage 1 on it has its part of the fp32 masters.
 
-    With fp16, stage 3 of DeepSpeed 0.19.8 moves its scale before it takes the scale out of the gradient
-    (runtime/zero/stage3.py, `step`): in the one step after which the scale doubles, gradient and norm are half of what
-    they should be. bf16 has no scale.
+    With fp16, stage 3 of DeepSpeed 0.19.8 updates its scale before it unscales the gradient (runtime/zero/stage3.py,
+    `step`): in the one step after which the scale doubles, gradient and norm are half of what they should be. bf16 has
+    no scale.
     """
 
     name = "deepspeed"
@@ -42,15 +42,15 @@ class DeepSpeedEngine(Engine):
 
     @classmethod
     def check(cls, settings: Training, batch: BatchArithmetic) -> None:
-        """Hold the configuration file to the step's settings and to what DeepSpeed knows."""
+        """Check the configuration file against the step's settings and DeepSpeed's own schema."""
         assert isinstance(settings, TrainDeepSpeed)
         config = read_deepspeed_config(settings, batch)
         import_deepspeed()
         check_sections(settings.deepspeed_config, config)
         if settings.compile and config["zero_optimization"]["stage"] == 3:
             raise StepError(
-                f"{settings.deepspeed_config}: zero_optimization.stage is 3, with which --compile true does not go: "
-                "what DeepSpeed hooks to each layer cannot be compiled. Take stage 2, or train_fsdp"
+                f"{settings.deepspeed_config}: --compile true does not work with zero_optimization.stage 3, whose "
+                "hooks cannot be compiled; use stage 2, or train_fsdp"
             )
 
     def __init__(self, parts: EngineParts) -> None:
@@ -74,15 +74,15 @@ class DeepSpeedEngine(Engine):
         return nullcontext()
 
     def warm_up(self, loss: Callable[[], torch.Tensor]) -> None:
-        """Nothing: what is exchanged together follows from the model and the configuration alone."""
+        """Do nothing: what is exchanged together depends on the model and the configuration alone."""
 
     def backward(self, loss_sum: torch.Tensor, step_terms: float) -> None:
-        """DeepSpeed averages over ranks; multiplied by their number, that is the sum which an exact mean needs."""
+        """Scale by the number of ranks, over which DeepSpeed averages: an exact mean needs the sum."""
         seed = gradient_seed(loss_sum, self._world.size / step_terms, self._loss_scale)
         self._deepspeed.backward(loss_sum * seed, scale_wrt_gas=False)
 
     def step(self, learning_rate: float) -> torch.Tensor:
-        """Clip, then AdamW. From stage 1 on DeepSpeed does both on its parts, and skips what is not finite."""
+        """Clip and step with AdamW. From stage 1 on DeepSpeed does both on its parts, and skips what is not finite."""
         if self._stage == 0:
             norm = torch.nn.utils.get_total_norm([p.grad for p in self._parameters.values() if p.grad is not None])
             return optimizer_step(
@@ -94,11 +94,11 @@ class DeepSpeedEngine(Engine):
         return torch.as_tensor(self._zero._global_grad_norm, dtype=torch.float32, device=self._world.device)
 
     def evaluation_model(self) -> torch.nn.Module:
-        """DeepSpeed's own wrapper, whose ranks gather parameters together in stage 3 and wait for no one before."""
+        """Return DeepSpeed's wrapper. In stage 3 its ranks gather parameters together; below, no rank waits."""
         return self.model
 
     def fragments(self) -> list[Fragment]:
-        """Everything whole in stage 0; from stage 1 on this rank's ranges of the masters and of their state."""
+        """Return whole tensors in stage 0, and this rank's ranges of the masters and of their state from stage 1 on."""
         if self._stage == 0:
             return replicated_state(self._module, self._adamw)
         found = [whole_tensor(f"{MODEL_KEY}{name}", buffer) for name, buffer in self._buffers.items()]
@@ -114,19 +114,19 @@ class DeepSpeedEngine(Engine):
         return found
 
     def fragments_restored(self) -> None:
-        """Make what the forward pass reads follow the masters."""
+        """Update what the forward pass reads from the masters."""
         if self._stage > 0:
             rebuild_low_precision(self._zero, self._stage)
 
     def scalars(self) -> dict[str, float]:
-        """The scale of fp16's losses, and how long ago it changed."""
+        """Return fp16's loss scale, and how long ago it changed."""
         if not self._has_own_scaler:
             return self._loss_scale.scalars()
         scaler = self._zero.loss_scaler
         return {f"{_SCALER_KEY}{name}": float(getattr(scaler, name)) for name in _SCALER_STATE if hasattr(scaler, name)}
 
     def restore_scalars(self, scalars: Mapping[str, float]) -> None:
-        """With fp16, the scale that was saved. DeepSpeed's and ours begin anew after each other."""
+        """Restore fp16's loss scale. DeepSpeed's and ours do not carry over to each other."""
         self._loss_scale.restore(scalars)
         for name in _SCALER_STATE:
             if self._has_own_scaler and f"{_SCALER_KEY}{name}" in scalars:
@@ -134,9 +134,9 @@ class DeepSpeedEngine(Engine):
                 setattr(scaler, name, type(getattr(scaler, name))(scalars[f"{_SCALER_KEY}{name}"]))
 
     def parameter_count(self) -> int:
-        """As counted before they were spread."""
+        """Return the number counted before sharding."""
         return sum(math.prod(shape) for shape in self._shapes.values())
 
     def whole_model(self) -> torch.nn.Module:
-        """On rank 0 a new model in main memory with the fp32 masters, gathered one by one; empty elsewhere."""
+        """Return, on rank 0, a new model in main memory with the fp32 masters; an empty one elsewhere."""
         return whole_model(self._new_model, self.fragments(), self._world)

@@ -1,4 +1,4 @@
-"""Where ZeRO keeps its fp32 masters: flat tensors, of which each rank has a part, and each parameter a range in it."""
+"""Where ZeRO keeps its fp32 master weights: in flat tensors, in which each parameter has a range."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ import torch
 
 @dataclass(frozen=True)
 class MasterRange:
-    """One parameter's masters on this rank."""
+    """One parameter's master weights on this rank."""
 
     flat: torch.Tensor
-    """The flat tensor that the optimizer updates, and keeps its state by."""
+    """The flat tensor that the optimizer updates, and the key of its state."""
     offset: int
     """Where the range begins in it."""
     start: int
-    """Which of the parameter's elements is its first."""
+    """The index of its first element in the flattened parameter."""
     elements: int
-    """How many there are; none where other ranks have them all."""
+    """How many elements there are; 0 if other ranks have them all."""
 
     def within(self, flat: torch.Tensor) -> torch.Tensor:
-        """The range in the flat tensor, or in one of its state that is laid out like it."""
+        """Return the range in the flat tensor, or in state of the same layout."""
         return flat.detach().narrow(0, self.offset, self.elements)
 
 
 def master_ranges(
     zero_optimizer: Any, stage: int, parameters: Mapping[str, torch.nn.Parameter]
 ) -> dict[str, MasterRange]:
-    """Every parameter's masters on this rank, by its name."""
+    """Return every parameter's master weights on this rank, by name."""
     find = _in_partitioned_parameter if stage == 3 else _in_flat_partition
     return {name: find(zero_optimizer, parameter) for name, parameter in parameters.items()}
 
 
 def rebuild_low_precision(zero_optimizer: Any, stage: int) -> None:
-    """Make what the forward pass reads follow the masters again, as at the end of a step."""
+    """Update what the forward pass reads from the master weights, as at the end of a step."""
     if stage < 3:
         zero_optimizer.update_lp_params()
         return
@@ -49,7 +49,7 @@ def rebuild_low_precision(zero_optimizer: Any, stage: int) -> None:
 
 
 def _in_flat_partition(zero_optimizer: Any, parameter: Any) -> MasterRange:
-    """Stages 1 and 2: a group's parameters one after the other, cut into as many equal parts as there are ranks."""
+    """Stages 1 and 2: a group's parameters end to end, cut into as many equal parts as there are ranks."""
     group = next(
         index for index, group in enumerate(zero_optimizer.bit16_groups) if any(parameter is member for member in group)
     )
@@ -62,7 +62,7 @@ def _in_flat_partition(zero_optimizer: Any, parameter: Any) -> MasterRange:
 
 
 def _in_partitioned_parameter(zero_optimizer: Any, parameter: Any) -> MasterRange:
-    """Stage 3: each parameter is cut into as many equal parts as there are ranks, the last of which is padded."""
+    """Stage 3: each parameter is cut into as many equal parts as there are ranks, the last one padded."""
     group, offset, elements_each = zero_optimizer.grad_position[zero_optimizer.get_param_id(parameter)]
     start = min(parameter.ds_zero_partition_rank * elements_each, parameter.ds_numel)
     elements = min(elements_each, parameter.ds_numel - start)

@@ -1,4 +1,4 @@
-"""How a model becomes DeepSpeed's: its weights brought, its precision settled, its masters made."""
+"""How a model is handed to DeepSpeed: weights are sent to all ranks and cast, master weights created."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from trainyard.steps.training.optimizer import begin_state, stateless_optimizer
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _LARGEST_BUCKET_ELEMENTS = 500_000_000
-"""DeepSpeed's own size of what is summed at once: 2 GiB of buffer, also where a model has less to sum."""
+"""DeepSpeed's default for what is summed at once: a buffer of 2 GiB, even for a smaller model."""
 
 
 @dataclass(frozen=True)
 class StartedDeepSpeed:
-    """What came of it."""
+    """A model in DeepSpeed's hands."""
 
     stage: int
     engine: Any
@@ -40,13 +40,13 @@ class StartedDeepSpeed:
     """DeepSpeed's optimizer, around `adamw`; in stage 0 `adamw` itself."""
     adamw: torch.optim.AdamW
     shapes: Mapping[str, tuple[int, ...]]
-    """Of whole parameters: in stage 3 they themselves are empty between steps."""
+    """Of whole parameters: in stage 3 the parameters themselves are empty between steps."""
     masters: Mapping[str, MasterRange] = field(default_factory=dict)
-    """Of this rank, by parameter; none in stage 0, where parameters are fp32 themselves."""
+    """This rank's, by parameter; none in stage 0, where the parameters are fp32."""
 
 
 def start_deepspeed(parts: EngineParts, config: dict[str, Any]) -> StartedDeepSpeed:
-    """Build the model from rank 0's weights and hand it to DeepSpeed. Its optimizer's state exists afterwards."""
+    """Build the model from rank 0's weights and hand it to DeepSpeed, with the optimizer's state created."""
     deepspeed = _join(parts.world)
     stage: int = config["zero_optimization"]["stage"]
     dtype = _DTYPES[parts.settings.precision]
@@ -82,19 +82,19 @@ def start_deepspeed(parts: EngineParts, config: dict[str, Any]) -> StartedDeepSp
 
 
 def refuse_frozen(model: torch.nn.Module) -> None:
-    """StepError names a parameter that is not to be trained: ZeRO keeps no fp32 master of it."""
+    """StepError names a parameter that is not trained: ZeRO keeps no fp32 master of it."""
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             raise StepError(
-                f"the parameter {name} is frozen (requires_grad is False), and this engine trains all; take train_ddp "
-                "or train_fsdp"
+                f"the parameter {name} is frozen (requires_grad is False), which DeepSpeed does not support; use "
+                "train_ddp or train_fsdp"
             )
 
 
 def _join(world: World) -> Any:
-    """Tell DeepSpeed of the process group that there is."""
+    """Let DeepSpeed use the existing process group."""
     deepspeed = import_deepspeed()
-    # It looks for it, also where a process is alone.
+    # DeepSpeed reads it, even in a single process.
     os.environ.setdefault("LOCAL_RANK", str(world.local_rank))
     backend = deepspeed.get_accelerator().communication_backend_name()
     deepspeed.init_distributed(dist_backend=backend, dist_init_required=False)
@@ -102,19 +102,19 @@ def _join(world: World) -> Any:
 
 
 def _sized(config: dict[str, Any], elements: int) -> dict[str, Any]:
-    """The configuration for a model of this size, and for our own AdamW."""
-    # Its stopwatch would wait for the GPU at each micro-batch.
+    """Return the configuration adapted to the model's size and to our own AdamW."""
+    # DeepSpeed's timer would wait for the GPU at each micro-batch.
     config = {**config, "timers": {"throughput": {"enabled": False}}}
     zero = config["zero_optimization"]
     if zero["stage"] == 0:
-        # Nothing is spread, so nothing is gained by copies in low precision: parameters stay fp32, as with DDP.
+        # Nothing is sharded, so copies in low precision gain nothing: parameters stay fp32, as with DDP.
         return {**config, "bf16": {"enabled": False}, "fp16": {"enabled": False}}
     zero = {"reduce_bucket_size": min(_LARGEST_BUCKET_ELEMENTS, elements), **zero}
     return {**config, "zero_optimization": zero, "zero_force_ds_cpu_optimizer": False}
 
 
 def _compute_in(module: torch.nn.Module, stage: int, dtype: torch.dtype, device: torch.device) -> None:
-    """Inside of the model, because DeepSpeed switches autocast off around it."""
+    """Set the precision inside the model, because DeepSpeed disables autocast around it."""
     if dtype is torch.float32:
         return
     if stage == 0:
@@ -126,7 +126,7 @@ def _compute_in(module: torch.nn.Module, stage: int, dtype: torch.dtype, device:
 
 def _cast_parameters(part: torch.nn.Module, dtype: torch.dtype) -> None:
     for parameter in part.parameters():
-        if not hasattr(parameter, "ds_id"):  # else it is DeepSpeed's already
+        if not hasattr(parameter, "ds_id"):  # else DeepSpeed already has it
             parameter.data = parameter.data.to(dtype)
 
 
@@ -145,7 +145,7 @@ def _undo_rounding(
     shapes: Mapping[str, tuple[int, ...]],
     world: World,
 ) -> None:
-    """Give the masters, which DeepSpeed made of rounded weights, rank 0's own."""
+    """Replace the masters, which DeepSpeed made from rounded weights, by rank 0's exact weights."""
     for name, own in masters.items():
         values = (
             weights[name].detach().to(world.device) if world.is_main else torch.empty(shapes[name], device=world.device)
@@ -155,7 +155,7 @@ def _undo_rounding(
 
 
 def forward_in_autocast(module: torch.nn.Module, device_type: str, dtype: torch.dtype) -> None:
-    """Of fp32 parameters: each operation chooses."""
+    """Let autocast choose each operation's precision, with fp32 parameters."""
     forward = module.forward
 
     @wraps(forward)
@@ -167,9 +167,9 @@ def forward_in_autocast(module: torch.nn.Module, device_type: str, dtype: torch.
 
 
 def forward_of_cast_inputs(module: torch.nn.Module, dtype: torch.dtype) -> None:
-    """Of parameters that have the type already: what comes from outside is given it too, as FSDP2's policy does.
+    """Cast inputs to the type that the parameters already have, as FSDP2's policy does.
 
-    Buffers keep theirs: the frequencies of rotary positions, for one, are no use in bf16.
+    Buffers keep their type: the frequencies of rotary positions, for example, are useless in bf16.
     """
     forward = module.forward
 
@@ -192,17 +192,17 @@ def _cast_value(value: Any, dtype: torch.dtype) -> Any:
 
 
 def import_deepspeed() -> Any:
-    """The library. StepError where it is not installed."""
+    """Import DeepSpeed so that it is quiet, needs no compiler, and runs without a GPU. StepError if not installed."""
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     try:
         import deepspeed
     except ImportError as failure:
-        raise StepError(f'DeepSpeed cannot be imported: {failure}; pip install "trainyard[train]"') from None
-    # Its banners, on every rank, tell what the step's own lines do; what goes wrong is still said.
+        raise StepError(f'cannot import DeepSpeed: {failure}; pip install "trainyard[train]"') from None
+    # Its banners, on every rank, repeat what the step logs; errors still appear.
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-    # It still calls what torch 2.13 gives another name, and is told so at each step.
+    # It uses names that torch 2.13 deprecates, with a warning at each step.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
-    # An exchange over shared memory that it would compile at run time, for a minute; gloo does the same.
+    # It would compile an exchange over shared memory at run time, for a minute; gloo does the same.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
