@@ -74,23 +74,6 @@ def program() -> str:
     return str(short(called))
 
 
-def count(number: int, noun: str) -> str:
-    """Return a number with its noun: `1 file`, `2 files`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def seconds(duration: float | None) -> str:
-    """Return a duration for people: `22.2 s`, `3.4 min`, `-` if unknown."""
-    if duration is None:
-        return "-"
-    return f"{duration:.1f} s" if duration < 120 else f"{duration / 60:.1f} min"
-
-
-def when(timestamp: str) -> str:
-    """Return a record's timestamp to the second: `2026-11-20 22:57:42 UTC`."""
-    return timestamp[:19].replace("T", " ") + " UTC"
-
-
 def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Return a table with left-aligned columns."""
     lines = [header, *rows]

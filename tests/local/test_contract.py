@@ -122,7 +122,7 @@ def test_every_rank_of_a_pytorch_job_gets_exactly_the_contract(
         (0, None, None, [None, None, None, None], None),
     ],
 )
-def test_each_node_has_gpus_of_its_own(
+def test_each_node_has_its_own_gpus(
     workspace: Any,
     output_of: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -225,7 +225,7 @@ def test_inputs_outputs_and_parameters_have_their_variables(workspace: Any, outp
     assert "AZURE_ML_INPUT_extra" not in seen
 
 
-def test_a_jobs_own_variables_are_filled_in_and_win(workspace: Any, output_of: Any) -> None:
+def test_a_jobs_own_variables_take_precedence(workspace: Any, output_of: Any) -> None:
     component = workspace.component("worker", WRITE, outputs={"seen": "uri_folder"})
     variables = {"NCCL_DEBUG": "${{parent.inputs.level}}", "THREADS": 4}
     level = {"type": "string", "default": "INFO"}
@@ -251,7 +251,7 @@ def test_every_variable_has_a_source() -> None:
     assert all(variable.source for variable in VARIABLES)
 
 
-def test_what_a_user_sets_for_themselves_reaches_the_job() -> None:
+def test_other_variables_of_the_shell_reach_the_job() -> None:
     assert not any(is_foreign(name) for name in ("HOME", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED"))
 
 

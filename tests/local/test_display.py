@@ -1,4 +1,4 @@
-"""What a person sees: lines, a live table, or only failures."""
+"""What users see: lines, a live table, or only failures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_plain_lines_where_there_is_no_terminal(workspace: Any) -> None:
 
     lines = run_shown(workspace, file).splitlines()
 
-    shapes = [re.sub(r"\d\d:\d\d:\d\d", "TIME", re.sub(r"\d+\.\d s", "N s", line)) for line in lines]
+    shapes = [re.sub(r"\d\d:\d\d:\d\d", "TIME", re.sub(r"\d+\.\d s|\d+ ms", "N s", line)) for line in lines]
     assert shapes[1] == "TIME work running (2 processes: it has not run before)"
     assert shapes[2] == "TIME work completed in N s"
     assert "\x1b" not in "".join(lines)

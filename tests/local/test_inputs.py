@@ -36,7 +36,7 @@ def with_inputs(workspace: Any, a: Any, b: Any = None, **bound: Any) -> Path:
         ({"type": "string", "default": "two words"}, "two words"),
     ],
 )
-def test_literals_stand_in_the_command_as_python_writes_them(workspace: Any, port: Any, text: str) -> None:
+def test_literals_are_written_as_python_writes_them(workspace: Any, port: Any, text: str) -> None:
     record = workspace.run(with_inputs(workspace, port))
 
     assert shown_by(record) == f"a={text}"
@@ -205,7 +205,7 @@ def test_set_reaches_the_input_of_one_job(workspace: Any) -> None:
         ("epochs", "names no input. Known here: 'inputs.a', 'jobs.work.inputs.a'."),
     ],
 )
-def test_set_of_something_that_is_not_there_names_what_is(workspace: Any, key: str, message: str) -> None:
+def test_set_of_an_unknown_input_suggests_a_known_one(workspace: Any, key: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         workspace.run(with_inputs(workspace, {"type": "integer", "default": 1}), overrides={key: "1"})
 
@@ -240,7 +240,7 @@ def test_a_path_is_relative_to_the_yaml_and_on_the_command_line_to_the_shell(
 @pytest.mark.parametrize(
     "path", ["azureml:mnist:1", "azureml://datastores/x/paths/y", "https://example.org/x.zip", "wasbs://c@a/x"]
 )
-def test_remote_data_is_refused_with_the_mend(workspace: Any, path: str) -> None:
+def test_remote_data_is_refused_with_a_fix(workspace: Any, path: str) -> None:
     with pytest.raises(SpecError) as caught:
         workspace.run(with_data(workspace, path))
 
@@ -261,7 +261,7 @@ def test_data_of_the_wrong_kind_is_named(workspace: Any, path: str, kind: str, w
     assert path in diagnostic.span.file.read_text().splitlines()[diagnostic.span.line - 1]
 
 
-def test_data_from_the_command_line_that_is_not_there_is_wrong_use(workspace: Any) -> None:
+def test_missing_data_on_the_command_line_is_a_usage_error(workspace: Any) -> None:
     with pytest.raises(UsageError, match=r"there is no folder .*/nowhere; correct the path"):
         workspace.run(with_data(workspace, "../src"), overrides={"inputs.data": "nowhere"})
 
@@ -274,7 +274,7 @@ def test_an_input_without_a_value_says_how_to_give_one(workspace: Any) -> None:
     assert shown_by(workspace.run(with_inputs(workspace, {"type": "integer"}), overrides={"inputs.a": "3"})) == "a=3"
 
 
-def test_max_processes_below_one_is_wrong_use(workspace: Any) -> None:
+def test_max_processes_below_one_is_a_usage_error(workspace: Any) -> None:
     with pytest.raises(UsageError, match="--max-processes 0: at least one process is needed"):
         workspace.run(with_inputs(workspace, {"type": "integer", "default": 1}), max_processes=0)
 
@@ -296,7 +296,7 @@ def test_an_optional_input_outside_optional_parts_must_be_given(workspace: Any) 
         ('echo \\" $[[ "${{inputs.a}}" ]]', "`id`", "`"),
     ],
 )
-def test_a_value_that_would_end_its_quotes_is_refused(workspace: Any, command: str, text: str, found: str) -> None:
+def test_a_value_that_would_break_its_quotes_is_refused(workspace: Any, command: str, text: str, found: str) -> None:
     file = workspace.one_job(command, inputs={"a": {"type": "string", "default": text}})
 
     with pytest.raises(SpecError) as caught:
@@ -316,7 +316,7 @@ def test_a_value_may_hold_what_its_quotes_allow(workspace: Any, command: str, te
     assert shown_by(record) == text
 
 
-def test_a_folder_that_would_end_its_quotes_is_refused(workspace: Any) -> None:
+def test_a_folder_that_would_break_its_quotes_is_refused(workspace: Any) -> None:
     folder = workspace.root / "ada's"
     folder.mkdir()
     component = workspace.component("worker", "ls '${{inputs.data}}'", inputs={"data": {"type": "uri_folder"}})

@@ -45,7 +45,7 @@ def evaluated(record: Any) -> str:
     return str((record.folder / record.jobs["evaluate"].logs[0]).read_text().strip())
 
 
-def test_a_result_of_other_inputs_is_taken_and_said_to_be_that(workspace: Any, train_and_evaluate: Path) -> None:
+def test_a_result_of_other_inputs_is_reused_and_described(workspace: Any, train_and_evaluate: Path) -> None:
     workspace.run(train_and_evaluate, name="short", overrides={"inputs.epochs": "2"})
 
     record = workspace.run(train_and_evaluate, only="evaluate")
@@ -60,7 +60,7 @@ def test_a_result_of_other_inputs_is_taken_and_said_to_be_that(workspace: Any, t
 
 
 @pytest.mark.parametrize("deterministic", [True, False], ids=["by key", "by inputs"])
-def test_the_run_with_this_runs_inputs_goes_before_a_newer_one(workspace: Any, deterministic: bool) -> None:
+def test_a_run_with_the_same_inputs_is_preferred_to_a_newer_one(workspace: Any, deterministic: bool) -> None:
     file = pipeline(workspace, deterministic=deterministic)
     workspace.run(file, name="long")
     workspace.run(file, name="short", overrides={"inputs.epochs": "2"})
@@ -71,7 +71,7 @@ def test_the_run_with_this_runs_inputs_goes_before_a_newer_one(workspace: Any, d
     assert record.jobs["train"].reuse == "taken from run long"
 
 
-def test_what_differs_upstream_counts_and_is_named(workspace: Any, train_and_evaluate: Path) -> None:
+def test_differences_upstream_count_and_are_described(workspace: Any, train_and_evaluate: Path) -> None:
     workspace.run(train_and_evaluate, name="small")
     workspace.run(train_and_evaluate, name="large", overrides={"jobs.prepare.inputs.size": "9"})
 
@@ -83,7 +83,7 @@ def test_what_differs_upstream_counts_and_is_named(workspace: Any, train_and_eva
     assert record.jobs["train"].reuse == "taken from run as-small; changed since: command, input data"
 
 
-def test_a_lent_result_can_be_lent_on(workspace: Any, train_and_evaluate: Path) -> None:
+def test_a_reused_result_can_be_reused_again(workspace: Any, train_and_evaluate: Path) -> None:
     workspace.run(train_and_evaluate, name="short", overrides={"inputs.epochs": "2"})
     workspace.run(train_and_evaluate, name="taking", only="evaluate")
 

@@ -26,7 +26,7 @@ def three_runs(workspace: Any) -> list[Any]:
     return [workspace.run(file, name=name) for name in ("one", "two", "three")]
 
 
-def test_runs_are_listed_newest_first_and_read_back_whole(workspace: Any, three_runs: list[Any]) -> None:
+def test_runs_are_listed_newest_first(workspace: Any, three_runs: list[Any]) -> None:
     (workspace.runs_folder / "stray").mkdir()
     (workspace.runs_folder / "broken").mkdir()
     (workspace.runs_folder / "broken" / "run.json").write_text("{")
@@ -103,7 +103,7 @@ def test_clean_by_age_and_never_a_run_under_way(workspace: Any, three_runs: list
         ("[]", "unknown format None"),
     ],
 )
-def test_a_record_that_cannot_be_read_is_told_apart(tmp_path: Path, content: str | None, message: str) -> None:
+def test_an_invalid_record_is_refused(tmp_path: Path, content: str | None, message: str) -> None:
     if content is not None:
         (tmp_path / "run.json").write_text(content)
 
@@ -233,7 +233,7 @@ def test_a_job_resumed_as_it_was_is_reused_by_others(workspace: Any) -> None:
 
 
 @pytest.mark.parametrize("option", ["only", "from_job"])
-def test_a_run_killed_before_the_lent_jobs_came_is_resumed(workspace: Any, output_of: Any, option: str) -> None:
+def test_a_run_killed_before_reused_results_were_linked_is_resumed(workspace: Any, output_of: Any, option: str) -> None:
     write = workspace.component("write", "echo 1 > '${{outputs.out}}/n'", outputs={"out": "uri_folder"})
     read = workspace.component("read", "cat '${{inputs.data}}/n'", inputs={"data": {"type": "uri_folder"}})
     file = workspace.pipeline(
@@ -259,7 +259,7 @@ def test_a_run_killed_before_the_lent_jobs_came_is_resumed(workspace: Any, outpu
     assert [path.name for path in output_of(resumed, "first", "out").iterdir()] == ["n"]
 
 
-def test_a_lent_result_that_is_gone_by_the_time_of_a_resume_is_named(workspace: Any) -> None:
+def test_a_reused_result_that_is_gone_on_resume_is_named(workspace: Any) -> None:
     write = workspace.component("write", "echo 1 > '${{outputs.out}}/n'", outputs={"out": "uri_folder"})
     read = workspace.component("read", "cat '${{inputs.data}}/n'", inputs={"data": {"type": "uri_folder"}})
     second = {"component": read, "inputs": {"data": "${{parent.jobs.first.outputs.out}}"}}

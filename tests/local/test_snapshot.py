@@ -75,13 +75,13 @@ def test_everything_but_caches_and_runs(workspace: Any, code: Path) -> None:
         ("# a comment\n\nnotes.txt  ", ["notes.txt"]),
     ],
 )
-def test_patterns_are_gits(workspace: Any, code: Path, patterns: str, dropped: list[str]) -> None:
+def test_patterns_work_as_in_git(workspace: Any, code: Path, patterns: str, dropped: list[str]) -> None:
     (code / ".amlignore").write_text(patterns)
 
     assert places(workspace) == sorted([".amlignore", *set(EVERYTHING) - set(dropped)])
 
 
-def test_amlignore_beats_gitignore_and_only_the_roots_counts(workspace: Any, code: Path) -> None:
+def test_amlignore_replaces_gitignore_and_only_at_the_root(workspace: Any, code: Path) -> None:
     (code / ".gitignore").write_text("*.py\n.gitignore")
     assert places(workspace) == [place for place in EVERYTHING if not place.endswith(".py")]
 
@@ -102,7 +102,7 @@ def test_without_code_the_folder_is_empty(workspace: Any) -> None:
     assert places(workspace, code=None) == []
 
 
-def test_an_include_that_is_not_there_is_named(workspace: Any, code: Path) -> None:
+def test_a_missing_include_is_named(workspace: Any, code: Path) -> None:
     with pytest.raises(SpecError, match="nowhere"):
         places(workspace, additional_includes=["../nowhere"])
 
@@ -113,7 +113,7 @@ def test_the_digest_follows_content_names_and_the_executable_bit(workspace: Any,
     digests = ContentDigests(tmp_path / "index.json")
     seen = {snapshot_of(component).digest(digests)}
 
-    (code / "lib" / "__pycache__" / "a.pyc").write_text("compiled anew")
+    (code / "lib" / "__pycache__" / "a.pyc").write_text("compiled again")
     assert {snapshot_of(component).digest(digests)} == seen
     for change in (
         lambda: (code / "train.py").write_text("changed"),
@@ -125,7 +125,7 @@ def test_the_digest_follows_content_names_and_the_executable_bit(workspace: Any,
     assert len(seen) == 4
 
 
-def test_each_node_works_in_a_copy_of_its_own(workspace: Any) -> None:
+def test_each_node_works_in_its_own_copy(workspace: Any) -> None:
     file = workspace.one_job(
         "echo mine > scratch.txt; pwd; ls __pycache__ 2>/dev/null; true", resources={"instance_count": 2}
     )

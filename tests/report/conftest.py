@@ -71,7 +71,7 @@ def training_steps(steps: Iterable[int], *, evaluate_every: int = 40) -> list[Js
 
 
 def digits_evaluation() -> tuple[Json, Json]:
-    """evaluation.json and its confusion_matrix.json: 360 digits, five of them taken for others."""
+    """evaluation.json and its confusion_matrix.json: 360 digits, five of them predicted as others."""
     matrix = [[36 if row == column else 0 for column in range(10)] for row in range(10)]
     for true, predicted in ((8, 1), (8, 1), (9, 3), (4, 7), (5, 9)):
         matrix[true][true] -= 1
@@ -188,7 +188,7 @@ class RunFolder:
         return file
 
     def finish(self) -> Path:
-        """Write run.json; gives the folder."""
+        """Write run.json; return the folder."""
         self.write("run.json", self.run)
         return self.path
 

@@ -115,7 +115,7 @@ def test_axes_are_labelled_as_people_write(name: str, series: tuple[float, ...],
     assert [tick.label for tick in chart.values] == labels
 
 
-def test_of_a_language_model_perplexity_and_tokens_are_drawn_and_where_time_went() -> None:
+def test_a_language_model_has_charts_of_perplexity_tokens_and_time() -> None:
     names = ("loss", "validation_perplexity", "samples_per_second", "tokens_per_second", "step_seconds_p50")
     rows = draw_charts(Metrics(dict.fromkeys(names, ((1, 0.5), (2, 0.4)))))
 
@@ -123,7 +123,7 @@ def test_of_a_language_model_perplexity_and_tokens_are_drawn_and_where_time_went
     assert titles == [["Loss", "Perplexity"], ["Tokens per second"], ["Seconds per step"]]
 
 
-def test_charts_stand_in_two_rows() -> None:
+def test_charts_are_in_two_rows() -> None:
     names = ("loss", "validation_loss", "validation_accuracy", "learning_rate", "grad_norm", "samples_per_second")
     rows = draw_charts(Metrics(dict.fromkeys(names, ((1, 0.5), (2, 0.4)))))
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.foundation import quantities
 from trainyard.foundation.run_record import read_run_record
-from trainyard.report import quantities
 from trainyard.report.confusion import draw_heat_map, most_frequent_mistakes
 from trainyard.report.job_results import ConfusionMatrix
 from trainyard.report.timeline import draw_timeline
@@ -48,7 +48,7 @@ def test_the_most_frequent_mistakes_come_first() -> None:
     assert found == [("dog", "cat", 5, 0.5), ("cat", "dog", 2, 0.2)]
 
 
-def test_the_timeline_shows_attempts_one_behind_the_other(make_failed_run, tmp_path: Path) -> None:
+def test_the_timeline_shows_attempts_one_after_the_other(make_failed_run, tmp_path: Path) -> None:
     folder = make_failed_run()
     folder.add_job("export", duration_s=1.1, attempts=[_attempt("2026-11-20T22:17:23.200000Z", 1.1)])
 
@@ -79,8 +79,10 @@ def test_moments_are_read_with_and_without_a_zone(empty_run) -> None:
     ("seconds", "text"),
     [
         (None, "–"),
-        (0, "0.00 s"),
-        (0.424, "0.42 s"),
+        (0, "0 s"),
+        (0.0004, "0.4 ms"),
+        (0.06061, "61 ms"),
+        (0.9996, "1.0 s"),
         (41.26, "41.3 s"),
         (59.96, "1 min 00 s"),
         (125, "2 min 05 s"),

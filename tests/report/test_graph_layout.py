@@ -47,7 +47,7 @@ def test_crossings_are_untangled() -> None:
     assert ["xyz"["cba".index(name)] for name in sources] == targets
 
 
-def test_a_circle_is_named() -> None:
+def test_a_cycle_is_reported() -> None:
     with pytest.raises(ValueError, match="these jobs depend on each other: b, c"):
         lay_out({"a": [], "b": ["a", "c"], "c": ["b"]}, SPACING)
 

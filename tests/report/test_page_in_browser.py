@@ -80,7 +80,7 @@ def test_the_graph_shows_each_job_with_its_state_in_words(open_page, make_digits
     assert boxes["prepare"]["x"] + boxes["prepare"]["width"] < boxes["train"]["x"]
 
 
-def test_every_state_has_a_colour_and_a_sign_of_its_own(open_page, make_wide_run) -> None:
+def test_every_state_has_its_own_colour_and_icon(open_page, make_wide_run) -> None:
     page = open_page(write_report(make_wide_run().finish()))
 
     shown = states_shown(page)
@@ -143,7 +143,7 @@ def test_hovering_reads_out_the_values_of_that_step(open_page, make_digits_run, 
     assert readout.is_hidden()
 
 
-def test_a_step_without_validation_names_the_step_it_tells_of(open_page, make_digits_run) -> None:
+def test_a_step_without_validation_names_the_step_of_its_value(open_page, make_digits_run) -> None:
     page = open_page(write_report(make_digits_run().finish()))
     chart = page.locator("figure.chart").first
 
@@ -158,7 +158,7 @@ def test_a_step_without_validation_names_the_step_it_tells_of(open_page, make_di
     assert chart.locator(".readout").is_hidden()
 
 
-def test_thinned_curves_still_hover_and_what_is_not_finite_is_said(open_page, make_digits_run, training_lines) -> None:
+def test_thinned_curves_have_a_readout_and_mark_what_is_not_finite(open_page, make_digits_run, training_lines) -> None:
     folder = make_digits_run()
     lines = training_lines(range(1, 10_001))
     lines[-1]["loss"] = float("nan")
@@ -187,7 +187,7 @@ def test_the_confusion_matrix_and_its_classes_are_drawn(open_page, make_digits_r
     assert rows.nth(8).inner_text().split("\t") == ["8", "100.0 %", "94.4 %", "97.1 %", "36"]
 
 
-def test_a_click_on_a_job_opens_what_is_written_of_it(open_page, make_digits_run) -> None:
+def test_a_click_on_a_job_opens_its_details(open_page, make_digits_run) -> None:
     page = open_page(write_report(make_digits_run().finish()))
     details = page.locator("#job-train")
     assert not details.evaluate("element => element.open")
@@ -198,7 +198,7 @@ def test_a_click_on_a_job_opens_what_is_written_of_it(open_page, make_digits_run
     assert details.locator("pre").inner_text().startswith("python -m trainyard.steps.train_ddp")
 
 
-def test_a_failed_job_is_open_and_its_last_lines_stand_at_the_top(open_page, make_failed_run) -> None:
+def test_a_failed_job_is_open_and_its_last_lines_are_at_the_top(open_page, make_failed_run) -> None:
     page = open_page(write_report(make_failed_run().finish()))
 
     assert page.locator("#job-train").evaluate("element => element.open")
@@ -208,7 +208,7 @@ def test_a_failed_job_is_open_and_its_last_lines_stand_at_the_top(open_page, mak
 
 
 @pytest.mark.parametrize("make", ["make_digits_run", "make_language_run", "make_failed_run", "make_wide_run"])
-def test_on_a_phone_nothing_hangs_over_the_edge(open_page, make: str, request: pytest.FixtureRequest) -> None:
+def test_on_a_phone_nothing_overflows(open_page, make: str, request: pytest.FixtureRequest) -> None:
     page = open_page(write_report(request.getfixturevalue(make)().finish()), PHONE)
     page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true })")
 
@@ -277,7 +277,7 @@ def test_print_unfolds_every_job(open_page, make_digits_run) -> None:
     assert page.locator("details[open]").count() == 0
 
 
-def test_paper_is_white_at_night_too(open_page, make_digits_run) -> None:
+def test_paper_is_white_in_dark_mode_too(open_page, make_digits_run) -> None:
     page = open_page(write_report(make_digits_run().finish()), color_scheme="dark")
     page.emulate_media(media="print", color_scheme="dark")
 

@@ -58,7 +58,7 @@ def text_of(file: Path) -> str:
     return " ".join(" ".join(read_page(file).text).split())
 
 
-def test_a_completed_run_shows_what_it_came_to(make_digits_run: MakeRun) -> None:
+def test_a_completed_run_shows_its_results(make_digits_run: MakeRun) -> None:
     text = text_of(write_report(make_digits_run().finish()))
 
     assert "brave-otter-7 · started 20 Nov 2026, 22:17:05 UTC" in text
@@ -67,35 +67,35 @@ def test_a_completed_run_shows_what_it_came_to(make_digits_run: MakeRun) -> None
     assert "Jobs 3 of 3 completed, 1 reused" in text
     assert "reused, not run again" in text
     assert "32 (micro-batch) × 1 (accumulation) × 2 processes = 64 samples" in text
-    assert "Most often confused: 8 taken for 1 (2, 5.6 % of its class)" in text
+    assert "Most often confused: 8 predicted as 1 (2, 5.6 % of its class)" in text
     assert "train 1,294, validation 143, test 360 samples in 10 classes" in text
     assert "83,466 parameters" in text
     assert "torch 2.13.0" in text
     assert "max_steps null" in text
 
 
-def test_a_language_model_is_told_of_by_perplexity_and_by_what_it_writes(make_language_run: MakeRun) -> None:
+def test_a_language_model_is_described_by_perplexity_and_generated_text(make_language_run: MakeRun) -> None:
     page = write_report(make_language_run().finish())
     text = text_of(page)
 
     assert "Test perplexity 109.9 7,808 tokens" in text
     assert "Perplexity 109.9 , loss 4.7 , bits per byte 2.105 on the 61 samples, 7,808 tokens," in text
-    assert "What it writes The <function> returns a new iterator. It raises TypeError" in text
+    assert "Generated text The <function> returns a new iterator. It raises TypeError" in text
     assert '<span class="prompt">The &lt;function&gt; returns</span> a new iterator.' in page.read_text("utf-8")
     assert "train 1,100, validation 58, test 61 samples of 128 tokens, with a vocabulary of 8,192" in text
     assert "Accuracy" not in text
     assert "Confusion matrix" not in text
 
 
-def test_the_speed_of_a_training_is_told_in_figures(make_language_run: MakeRun) -> None:
+def test_the_speed_of_a_training_in_figures(make_language_run: MakeRun) -> None:
     text = text_of(write_report(make_language_run().finish()))
 
     for told in (
         "MFU 41.0 %",
-        "median step 0.0791 s",
-        "99th percentile 0.1234 s",
+        "median step 79 ms",
+        "99th percentile 123 ms",
         "waited for data 0.5 %",
-        "waited for checkpoints 0.10 s",
+        "waited for checkpoints 100 ms",
         "slowest rank 1, 4.0 % slower",
         "peak memory of a rank 3.0 GiB",
         "steps skipped 2",
@@ -107,7 +107,7 @@ def test_the_speed_of_a_training_is_told_in_figures(make_language_run: MakeRun) 
     assert "loss spikes" not in text, "there were none"
 
 
-def test_a_language_model_that_writes_nothing_has_figures_still(make_language_run: MakeRun) -> None:
+def test_a_language_model_without_generated_text_has_figures(make_language_run: MakeRun) -> None:
     folder = make_language_run()
     evaluation = {"format": "trainyard.evaluation/1", "split": "test", "samples": 3, "perplexity": 20.0}
     folder.write("jobs/evaluate/outputs/evaluation/evaluation.json", evaluation)
@@ -115,10 +115,10 @@ def test_a_language_model_that_writes_nothing_has_figures_still(make_language_ru
     text = text_of(write_report(folder.finish()))
 
     assert "Perplexity 20 on the 3 samples of the split test" in text
-    assert "What it writes" not in text
+    assert "Generated text" not in text
 
 
-def test_it_says_which_job_wrote_an_input(make_digits_run: MakeRun) -> None:
+def test_an_input_names_the_job_that_wrote_it(make_digits_run: MakeRun) -> None:
     page = write_report(make_digits_run().finish()).read_text(encoding="utf-8")
 
     assert '<span class="origin">train.model</span> jobs/train/outputs/model' in page
@@ -165,26 +165,26 @@ def test_nothing_is_loaded_from_elsewhere(make_failed_run: MakeRun) -> None:
     assert set(re.findall(r"url\(([^)]*)\)", text)) == {"#arrow-wide", "#arrow-tall"}
 
 
-def test_a_failed_run_says_why_and_what_the_rank_said_last(make_failed_run: MakeRun) -> None:
+def test_a_failed_run_shows_the_reason_and_the_last_lines(make_failed_run: MakeRun) -> None:
     text = text_of(write_report(make_failed_run().finish()))
 
     assert "train failed rank 1 ended with exit code 1 after 8.2 s; the other rank was ended" in text
-    assert "The last lines of rank 1: step 90 loss 0.4127 1,231 samples/s DataError: shard" in text
+    assert "Last lines of rank 1: step 90 loss 0.4127 1,231 samples/s DataError: shard" in text
     assert "preempted: a checkpoint was committed" in text
     assert "0: -15, 1: 1" in text
     assert "Validation accuracy 98.3 % at step 80" in text
-    assert "No job of this run has written evaluation.json" in text
+    assert "No job of this run wrote evaluation.json" in text
 
 
-def test_a_running_run_is_written_as_far_as_it_is(make_wide_run: MakeRun) -> None:
+def test_a_running_run_has_a_page(make_wide_run: MakeRun) -> None:
     text = text_of(write_report(make_wide_run().finish()))
 
-    assert "This run had not ended when the page was written" in text
+    assert "This run had not ended when this page was written" in text
     assert "Duration –" in text
     for state in ("completed", "reused", "failed", "canceled", "running", "waiting", "skipped"):
         assert f" {state} " in text
     assert "2 nodes × 8 = 16 processes" in text
-    assert "No job of this run has written a line of metrics.jsonl" in text
+    assert "No job of this run wrote metrics.jsonl" in text
 
 
 def test_a_canceled_run_without_jobs_has_a_page_too(empty_run: Any) -> None:
@@ -194,7 +194,7 @@ def test_a_canceled_run_without_jobs_has_a_page_too(empty_run: Any) -> None:
 
     text = text_of(write_report(empty_run.finish()))
 
-    assert "This run was canceled before it ended" in text
+    assert "This run was canceled." in text
     assert "the runner was ended" in text
     assert "no cache: --no-cache" in text
     assert "This run has no jobs" in text
@@ -209,7 +209,7 @@ def test_without_an_evaluation_the_last_loss_is_the_headline(empty_run: Any) -> 
     assert "Training loss 0.25 at step 1,200" in text_of(write_report(empty_run.finish()))
 
 
-def test_what_people_wrote_is_escaped(empty_run: Any) -> None:
+def test_users_text_is_escaped(empty_run: Any) -> None:
     nasty = "</script></pre><script>alert('x')</script>\"'&{{ 7 * 7 }}"
     empty_run.run.update(name=nasty, pipeline=nasty, inputs={nasty: nasty}, notes=[nasty])
     empty_run.add_job(
@@ -266,7 +266,7 @@ def test_a_training_of_nothing_but_nan_still_has_axes(empty_run: Any) -> None:
     assert "Training loss not finite at step 2" in text
 
 
-def test_a_half_written_last_line_is_passed_over_in_silence(make_digits_run: MakeRun) -> None:
+def test_a_half_written_last_line_is_ignored(make_digits_run: MakeRun) -> None:
     folder = make_digits_run()
     file = folder.path / "jobs/train/outputs/metrics/metrics.jsonl"
     file.write_bytes(file.read_bytes() + b'{"step": 250, "loss": 0.0\xc3')
@@ -289,24 +289,24 @@ def test_broken_lines_in_the_middle_are_counted(make_digits_run: MakeRun) -> Non
 @pytest.mark.parametrize(
     ("name", "content", "note"),
     [
-        ("settings.json", '{"format": "trainyard.set', "settings.json could not be read: it is not whole."),
+        ("settings.json", '{"format": "trainyard.set', "settings.json could not be read: it is not valid JSON."),
         ("settings.json", '{"format": "trainyard.settings/2"}', "its format is trainyard.settings/2"),
-        ("settings.json", '{"format": "trainyard.settings/1"}', "does not have the form of trainyard.settings/1"),
-        ("evaluation.json", '{"format": "trainyard.evaluation/1", "split": 1}', "evaluation.json is left out"),
+        ("settings.json", '{"format": "trainyard.settings/1"}', "is not a valid trainyard.settings/1"),
+        ("evaluation.json", '{"format": "trainyard.evaluation/1", "split": 1}', "evaluation.json is ignored"),
         (
             "evaluation.json",
             '{"format": "trainyard.evaluation/1", "split": "test", "samples": 1, "sample": "text"}',
-            "evaluation.json is left out",
+            "evaluation.json is ignored",
         ),
         (
             "manifest.json",
             '{"format": "trainyard.dataset/1", "splits": {}, "text": {"vocabulary_size": 9}}',
-            "manifest.json is left out",
+            "manifest.json is ignored",
         ),
         (
             "confusion_matrix.json",
             '{"format": "trainyard.confusion_matrix/1", "classes": ["a", "b"], "matrix": [[1]]}',
-            "confusion_matrix.json is left out",
+            "confusion_matrix.json is ignored",
         ),
     ],
 )
@@ -318,18 +318,18 @@ def test_a_damaged_result_becomes_a_note(empty_run: Any, name: str, content: str
 
 
 @pytest.mark.parametrize("content", ['{"settings": {}}', "[1, 2]", '{"format": 7}', '{"format": "tensorboard/1"}'])
-def test_files_of_other_tools_are_none_of_the_reports_business(empty_run: Any, content: str) -> None:
+def test_files_of_other_tools_are_ignored(empty_run: Any, content: str) -> None:
     empty_run.add_job("train", outputs={"metrics": "metrics"})
     empty_run.write("metrics/settings.json", content)
     empty_run.write("metrics/metrics.jsonl", "")
 
     text = text_of(write_report(empty_run.finish()))
 
-    assert "left out" not in text
+    assert "ignored" not in text
     assert "could not be read" not in text
 
 
-def test_a_matrix_of_many_classes_is_told_in_words(empty_run: Any) -> None:
+def test_a_matrix_of_many_classes_is_described_in_words(empty_run: Any) -> None:
     classes = [f"class {number}" for number in range(130)]
     matrix = [[9 if row == column else 0 for column in range(130)] for row in range(130)]
     matrix[4][7] = 3
@@ -341,8 +341,8 @@ def test_a_matrix_of_many_classes_is_told_in_words(empty_run: Any) -> None:
 
     text = text_of(write_report(empty_run.finish()))
 
-    assert "The confusion matrix of 130 classes is too large to be drawn" in text
-    assert "class 4 taken for class 7 (3, 25.0 % of its class)" in text
+    assert "The confusion matrix of 130 classes is too large to draw" in text
+    assert "class 4 predicted as class 7 (3, 25.0 % of its class)" in text
 
 
 def test_the_same_files_give_the_same_page(make_failed_run: MakeRun) -> None:
@@ -367,7 +367,7 @@ def test_the_same_files_give_the_same_page(make_failed_run: MakeRun) -> None:
         ),
     ],
 )
-def test_a_folder_that_holds_no_run_is_refused_in_one_line(tmp_path: Path, content: str | None, message: str) -> None:
+def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path: Path, content: str | None, message: str) -> None:
     if content is not None:
         (tmp_path / "run.json").write_text(content, encoding="utf-8")
 
@@ -379,7 +379,7 @@ def test_a_folder_that_holds_no_run_is_refused_in_one_line(tmp_path: Path, conte
     assert not (tmp_path / "report.html").exists()
 
 
-def test_jobs_in_a_circle_are_refused(empty_run: Any) -> None:
+def test_jobs_in_a_cycle_are_refused(empty_run: Any) -> None:
     empty_run.add_job("one", depends_on=["two"])
     empty_run.add_job("two", depends_on=["one"])
 
@@ -397,7 +397,7 @@ def test_a_page_that_cannot_be_written_leaves_nothing_behind(make_digits_run: Ma
     assert sorted(file.name for file in folder.iterdir()) == ["jobs", "report.html", "run.json"]
 
 
-def test_ten_thousand_steps_take_a_moment(make_digits_run: MakeRun, training_lines: Callable) -> None:
+def test_ten_thousand_steps_take_little_more_than_parsing(make_digits_run: MakeRun, training_lines: Callable) -> None:
     """A few times as long as parsing their JSON alone, however slow the machine."""
     folder = make_digits_run()
     folder.write("jobs/train/outputs/metrics/metrics.jsonl", training_lines(range(1, 10_001)))

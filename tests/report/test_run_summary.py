@@ -12,7 +12,7 @@ from trainyard.report.run_report import write_report
 from trainyard.report.run_summary import summarise
 
 
-def test_it_names_the_accuracy_and_where_everything_lies(
+def test_the_summary_has_accuracy_and_files(
     make_digits_run: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = make_digits_run()
@@ -30,7 +30,7 @@ def test_it_names_the_accuracy_and_where_everything_lies(
     ]
 
 
-def test_of_a_language_model_it_names_perplexity_and_what_it_writes(make_language_run: Callable[[], Any]) -> None:
+def test_the_summary_of_a_language_model_has_perplexity_and_text(make_language_run: Callable[[], Any]) -> None:
     folder = make_language_run()
 
     told = dict(summarise(read_run_record(folder.finish())))
@@ -40,7 +40,7 @@ def test_of_a_language_model_it_names_perplexity_and_what_it_writes(make_languag
     assert (len(told["it writes"]), told["it writes"][-1]) == (98, "…")
 
 
-def test_text_that_would_steer_a_terminal_is_made_harmless(make_language_run: Callable[[], Any]) -> None:
+def test_control_characters_are_removed(make_language_run: Callable[[], Any]) -> None:
     folder = make_language_run()
     evaluation = {
         "format": "trainyard.evaluation/1",
@@ -53,7 +53,7 @@ def test_text_that_would_steer_a_terminal_is_made_harmless(make_language_run: Ca
     assert dict(summarise(read_run_record(folder.finish())))["it writes"] == "…a [31m b c"
 
 
-def test_what_is_not_there_is_not_named(empty_run: Any) -> None:
+def test_the_summary_omits_what_does_not_exist(empty_run: Any) -> None:
     folder = empty_run.finish()
 
     assert summarise(read_run_record(folder)) == [("logs", f"{folder}/jobs/*/user_logs/")]

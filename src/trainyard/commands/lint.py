@@ -12,6 +12,7 @@ import click
 
 from trainyard.author.project import NoProject, Project, find_project
 from trainyard.errors import UsageError
+from trainyard.foundation.quantities import counted
 from trainyard.lint import linter
 from trainyard.lint.linter import STANDARD_FOLDERS, LintResult
 from trainyard.lint.reporting.summary import summarise
@@ -19,7 +20,7 @@ from trainyard.lint.rules import RULES
 from trainyard.lint.rules.references import NO_COMPUTE
 from trainyard.lint.settings import LintSettings, settings_for
 from trainyard.spec.diagnostic import Diagnostic, SpecError
-from trainyard.terminal import colour_choice, count, print_diagnostics, short
+from trainyard.terminal import colour_choice, print_diagnostics, short
 
 _PROFILES = "profiles"
 
@@ -130,7 +131,7 @@ def _write_baseline(file: Path, found: Sequence[Diagnostic], checked: Sequence[P
     from trainyard.lint.baseline import read_baseline, write_baseline
 
     written = write_baseline(file, found, checked, read_baseline(file) if file.exists() else None)
-    click.echo(f"{short(file)} knows {count(written, 'finding')} now", err=True)
+    click.echo(f"{short(file)} knows {counted(written, 'finding')} now", err=True)
 
 
 def _without_known(

@@ -12,7 +12,8 @@ from trainyard.author.rendering import render
 from trainyard.author.settings import read_settings
 from trainyard.author.writing import write
 from trainyard.commands import working_folder
-from trainyard.terminal import count, print_error, short
+from trainyard.foundation.quantities import counted
+from trainyard.terminal import print_error, short
 
 
 def check(profile: str | None, settings: Sequence[str], out: Path | None) -> bool:
@@ -23,7 +24,7 @@ def check(profile: str | None, settings: Sequence[str], out: Path | None) -> boo
         click.echo(drift.diff, nl=False)
     if found:
         print_error(
-            f"{count(len(found), 'rendered file')} drifted: edit templates/ or profiles/, then run `trainyard render`"
+            f"{counted(len(found), 'rendered file')} drifted: edit templates/ or profiles/, then run `trainyard render`"
         )
     else:
         click.echo("rendered files match their templates and profile", err=True)

@@ -14,6 +14,7 @@ from trainyard.author.writing import write
 from trainyard.commands import working_folder
 from trainyard.commands.lint import errors_that_stop_a_run
 from trainyard.errors import UsageError
+from trainyard.foundation.quantities import duration
 from trainyard.local.display import Display
 from trainyard.local.records import read_record
 from trainyard.local.run_store import find_run
@@ -22,7 +23,7 @@ from trainyard.report.run_report import write_report
 from trainyard.report.run_summary import summarise
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.loading import load_pipeline
-from trainyard.terminal import print_facts, program, seconds, short
+from trainyard.terminal import print_facts, program, short
 
 
 def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: bool) -> bool:
@@ -81,7 +82,7 @@ def _conclude(run_folder: Path, pipeline_file: Path) -> bool:
     write_report(run_folder)
     record = read_record(run_folder)
     click.echo("")
-    click.echo(click.style(f"{record.name}: {record.status} in {seconds(record.duration_s)}", bold=True))
+    click.echo(click.style(f"{record.name}: {record.status} in {duration(record.duration_s)}", bold=True))
     print_facts(summarise(record))
     if record.status == "completed":
         _print_next(

@@ -7,11 +7,12 @@ import json
 import click
 
 from trainyard.commands import working_folder
+from trainyard.foundation.quantities import counted, duration, moment
 from trainyard.foundation.run_record import as_document
 from trainyard.local.run_store import clean as remove_runs
 from trainyard.local.run_store import find_run, list_runs, log_files, runs_to_clean
 from trainyard.report.run_summary import summarise
-from trainyard.terminal import count, print_facts, program, seconds, short, table, when
+from trainyard.terminal import print_facts, program, short, table
 
 
 def print_runs(*, as_json: bool) -> None:
@@ -23,7 +24,9 @@ def print_runs(*, as_json: bool) -> None:
     elif not found:
         click.echo(f"no runs in {short(folder)} yet; start one with `{program()} run FILE`", err=True)
     else:
-        rows = [(record.name, record.status, when(record.started), seconds(record.duration_s)) for record in found]
+        rows = [
+            (record.name, record.status, moment(record.started_at), duration(record.duration_s)) for record in found
+        ]
         click.echo(table(("run", "status", "started", "took"), rows))
 
 
@@ -34,10 +37,12 @@ def print_run(name: str | None, *, as_json: bool) -> None:
         click.echo(json.dumps(as_document(record), indent=2))
         return
     rows = [
-        (job, state.status, seconds(state.duration_s), f"reused from {state.reused_from}" if state.reused_from else "")
+        (job, state.status, duration(state.duration_s), f"reused from {state.reused_from}" if state.reused_from else "")
         for job, state in record.jobs.items()
     ]
-    click.echo(f"{record.name}: {record.status}, started {when(record.started)}, took {seconds(record.duration_s)}")
+    click.echo(
+        f"{record.name}: {record.status}, started {moment(record.started_at)}, took {duration(record.duration_s)}"
+    )
     click.echo(table(("job", "status", "took", ""), rows))
     print_facts(summarise(record))
 
@@ -57,4 +62,4 @@ def clean(keep: int, older_than_days: float | None) -> None:
     folder = working_folder.runs_folder()
     removable = runs_to_clean(folder, keep=keep, older_than_days=older_than_days)
     freed_bytes = remove_runs(folder, removable)
-    click.echo(f"removed {count(len(removable), 'run')}, {freed_bytes / 2**20:.0f} MiB", err=True)
+    click.echo(f"removed {counted(len(removable), 'run')}, {freed_bytes / 2**20:.0f} MiB", err=True)

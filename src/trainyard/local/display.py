@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from trainyard.foundation.quantities import duration
 from trainyard.foundation.run_record import NOTHING_CHANGED, JobRecord, RunRecord
 from trainyard.local.logs import last_lines
 
@@ -73,10 +74,10 @@ class Display:
         """Show how the run ended; on a terminal the table stays."""
         self.close()
         if record.status == "completed":
-            self._line(f"run {record.name} completed in {_duration(record.duration_s)}")
+            self._line(f"run {record.name} completed in {duration(record.duration_s)}")
         else:
             why = f": {record.reason}" if record.reason else ""
-            self._print(f"{_clock()} run {record.name} {record.status} after {_duration(record.duration_s)}{why}")
+            self._print(f"{_clock()} run {record.name} {record.status} after {duration(record.duration_s)}{why}")
 
     def close(self) -> None:
         """Stop redrawing; safe to call twice."""
@@ -126,7 +127,7 @@ def _table(record: RunRecord) -> Table:
             name,
             Text(state, style=_COLOURS[state]),
             str(job.processes),
-            _duration(_elapsed(job)),
+            duration(elapsed) if (elapsed := _elapsed(job)) is not None else "",
             Text(_last_line(record.folder, job)),
         )
     return table
@@ -163,18 +164,8 @@ def _state_in_words(job: JobRecord) -> str:
     if _is_from_another_run(job):
         return f"reused from run {job.reused_from}" if job.reuse == NOTHING_CHANGED else str(job.reuse)
     if job.status == "completed":
-        return f"completed in {_duration(job.duration_s)}"
+        return f"completed in {duration(job.duration_s)}"
     return f"{job.status}: {job.reason}" if job.status in ("skipped", "canceled") and job.reason else job.status
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d} min"
 
 
 def _clock() -> str:

@@ -19,10 +19,10 @@ class Selection:
 
 
 def select(upstream: Mapping[str, frozenset[str]], *, only: str | None, from_job: str | None) -> Selection:
-    """Choose from a graph, given as what each job directly depends on.
+    """Return the selected jobs of a graph, given as what each job directly depends on.
 
-    `only` is one job by itself; `from_job` is a job and all that depend on it. Raises `UsageError` on a name that is
-    no job, or when both are given.
+    `only` is one job alone; `from_job` is a job and all that depend on it. Raise `UsageError` for an unknown job, or if
+    both are given.
     """
     if only is not None and from_job is not None:
         raise UsageError("--only and --from cannot be used together")

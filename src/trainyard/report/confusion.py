@@ -1,4 +1,4 @@
-"""The confusion matrix as a heat map, and the classes that are most often taken for each other."""
+"""The confusion matrix as a heat map, and the classes that are most often confused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trainyard.report.job_results import ConfusionMatrix
 
-# Beyond these, cells are too small for their count, and then too small to be told apart.
+# Beyond the first, cells are too small for their count; beyond the second, too small to distinguish.
 MOST_CLASSES_WITH_COUNTS = 24
 MOST_CLASSES_DRAWN = 120
 _MOST_MISTAKES = 5
@@ -15,7 +15,7 @@ _MOST_MISTAKES = 5
 
 @dataclass(frozen=True)
 class Cell:
-    """One count; `heat` 0…1 says how strongly to colour it."""
+    """One count; `heat` is the strength of its colour, 0…1."""
 
     x: float
     y: float
@@ -27,7 +27,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Mistake:
-    """How often one class was taken for another, and which share of that class it is."""
+    """How often one class was predicted as another, and the share of that class."""
 
     true: str
     predicted: str
@@ -50,7 +50,7 @@ class HeatMap:
 
 
 def draw_heat_map(confusion: ConfusionMatrix) -> HeatMap | None:
-    """The matrix, row by row; None where it has too many classes to be drawn."""
+    """Return the matrix, row by row; None if it has too many classes to draw."""
     number = len(confusion.classes)
     if number > MOST_CLASSES_DRAWN:
         return None
@@ -66,7 +66,7 @@ def draw_heat_map(confusion: ConfusionMatrix) -> HeatMap | None:
         if has_counts or confusion.matrix[row][column]
     )
     size = number * cell_size
-    # Slanted names of the last columns reach beyond the matrix.
+    # The slanted names of the last columns extend beyond the matrix.
     overhang = top * 0.6 if longest > 3 and has_counts else 4
     return HeatMap(
         confusion.classes, cells, cell_size, margin, top, margin + size + overhang, top + size + 4, has_counts
@@ -74,7 +74,7 @@ def draw_heat_map(confusion: ConfusionMatrix) -> HeatMap | None:
 
 
 def most_frequent_mistakes(confusion: ConfusionMatrix) -> list[Mistake]:
-    """The pairs of classes most often confused, the most frequent first."""
+    """Return the pairs of classes that are most often confused, the most frequent first."""
     mistakes = [
         Mistake(confusion.classes[row], confusion.classes[column], cell, cell / sum(cells))
         for row, cells in enumerate(confusion.matrix)
@@ -92,7 +92,7 @@ def _cell(confusion: ConfusionMatrix, row: int, column: int, x: float, y: float)
     return Cell(
         x=round(x, 1),
         y=round(y, 1),
-        # The root lets a few mistakes among many samples be seen.
+        # The root makes a few mistakes among many samples visible.
         heat=round(math.sqrt(share), 3),
         count=count,
         is_correct=row == column,

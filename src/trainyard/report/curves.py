@@ -1,4 +1,4 @@
-"""Training curves as charts: thinned series, axes with round ticks, and the points to read out when hovering."""
+"""Training curves as charts: thinned series, axes with round ticks, and the points for the page's readout."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from trainyard.foundation.quantities import count, counted
 from trainyard.report.job_results import Metrics, Point
-from trainyard.report.quantities import count, counted
 
 MOST_POINTS = 600
 _BUCKETS = 195  # at most three points of each are kept
@@ -17,13 +17,13 @@ _MARKED_POINTS = 40
 _LEAST_RELATIVE_RANGE = 1e-4
 
 _HEIGHT = 240
-_WIDTHS = (430, 326, 326)  # of the charts of each row: two stand beside each other, or three, at one size of letters
+_WIDTHS = (430, 326, 326)  # of the charts in each row: two or three side by side, with letters of the same size
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 14, 12, 40
 
 
 @dataclass(frozen=True)
 class Tick:
-    """A labelled place on an axis, in the drawing's units."""
+    """A labelled position on an axis, in the drawing's units."""
 
     at: float
     label: str
@@ -31,7 +31,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Curve:
-    """One series: its path, the dots on it, and where its value was not a finite number."""
+    """One series: its path, its dots, and where its value was not finite."""
 
     label: str
     style: str
@@ -42,7 +42,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart; `readout` is what the page's script needs to tell the values under the pointer."""
+    """One chart; `readout` holds the values that the page's script shows under the pointer."""
 
     title: str
     note: str
@@ -67,10 +67,10 @@ class _ChartKind:
     is_share: bool = False
     from_zero: bool = False
     unless: str = ""
-    """A series that says the same in a better unit: where it is there, this chart is not."""
+    """A series with the same meaning in a better unit, which replaces this chart."""
 
 
-# Three rows: what was learnt, how the training went, and where its time went.
+# Three rows: what was learned, how the training went, and where its time went.
 _CHARTS = (
     (
         _ChartKind("Loss", (("loss", "training", "first"), ("validation_loss", "validation", "second"))),
@@ -111,7 +111,7 @@ _CHARTS = (
 
 
 def draw_charts(metrics: Metrics) -> list[list[Chart]]:
-    """The charts that these metrics have points for, in rows."""
+    """Return the charts for which these metrics have points, in rows."""
     rows = [
         [_chart(kind, metrics, width) for kind in row if _present(kind, metrics)]
         for row, width in zip(_CHARTS, _WIDTHS, strict=True)
@@ -124,9 +124,9 @@ def _present(kind: _ChartKind, metrics: Metrics) -> bool:
 
 
 def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
-    """At most that many points, in order: the smallest and largest value of each stretch, and one that is not finite.
+    """Return at most `most` points in order: the extremes of each part of the curve, and one value that is not finite.
 
-    Extremes are what a reader looks for, so no spike is lost; the first and the last point stay.
+    So no spike is lost. The first and the last point are kept.
     """
     if len(points) <= most:
         return list(points)
@@ -144,7 +144,7 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
 
 
 def round_ticks(low: float, high: float, about: int) -> list[float]:
-    """Multiples of 1, 2 or 5 × a power of ten that lie within low…high: about that many."""
+    """Return about so many multiples of 1, 2 or 5 × a power of ten within low…high."""
     assert low < high
     rough = (high - low) / about
     power = 10.0 ** math.floor(math.log10(rough))
@@ -223,7 +223,7 @@ def _curve(
 
 
 def _strokes(points: Sequence[Point], x: Callable[[float], float], y: Callable[[float], float]) -> Iterator[str]:
-    """One stroke per stretch of finite values. A lone point becomes a stroke of no length, drawn as a dot."""
+    """Yield one stroke per run of finite values. A single point becomes a stroke of length 0, drawn as a dot."""
     for is_finite, stretch in groupby(points, key=lambda point: math.isfinite(point[1])):
         if is_finite:
             places = [f"{x(step)},{y(value)}" for step, value in stretch]
@@ -231,7 +231,7 @@ def _strokes(points: Sequence[Point], x: Callable[[float], float], y: Callable[[
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:
-    """A range whose ticks can be told apart in few digits; what hardly changes is drawn as a level line."""
+    """Return a range whose ticks differ in few digits; a nearly constant series becomes a level line."""
     if high - low > _LEAST_RELATIVE_RANGE * max(abs(low), abs(high)):
         return low, high
     margin = abs(low) * 0.1 or 1.0
@@ -239,18 +239,18 @@ def _widened(low: float, high: float) -> tuple[float, float]:
 
 
 def _value_range(values: Sequence[float], kind: _ChartKind) -> tuple[float, float]:
-    """The values with a little air; shares stay within 0…1 and what starts from zero does so."""
+    """Return the range of the values with a margin; shares include 0…1, other charts may start from zero."""
     if not values:
         return 0.0, 1.0
     low, high = _widened(min(0.0, *values) if kind.from_zero else min(values), max(values))
-    air = (high - low) * 0.06
+    margin = (high - low) * 0.06
     if kind.is_share:
-        return max(low - air, min(low, 0.0)), min(high + air, max(high, 1.0))
-    return (low if kind.from_zero else low - air), high + air
+        return max(low - margin, min(low, 0.0)), min(high + margin, max(high, 1.0))
+    return (low if kind.from_zero else low - margin), high + margin
 
 
 def _labels(ticks: Sequence[float], is_share: bool) -> list[str]:
-    """The ticks' labels, all with the decimals that tell them apart."""
+    """Return the ticks' labels, with as many decimals as they need to differ."""
     step = ticks[1] - ticks[0] if len(ticks) > 1 else abs(ticks[0]) or 1.0
     if is_share:
         decimals = max(0, -math.floor(math.log10(step * 100) + 1e-9))
@@ -266,7 +266,7 @@ def _labels(ticks: Sequence[float], is_share: bool) -> list[str]:
 
 
 def _compact(value: float, step: float) -> str:
-    """`950`, `1,200`, `12.5k`, `3M`: what fits beside an axis whose ticks are `step` apart."""
+    """Return `950`, `1,200`, `12.5k` or `3M`, short enough for an axis whose ticks are `step` apart."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= max(size, 10_000):
             if abs(value) >= 1e15:
@@ -277,8 +277,10 @@ def _compact(value: float, step: float) -> str:
 
 
 def _summary(label: str, points: Sequence[Point]) -> str:
-    """The curve in words, for those who do not see it."""
+    """Return the curve in words, for screen readers."""
     finite = [value for _, value in points if math.isfinite(value)]
     if not finite:
         return f"{label}: no finite value"
-    return f"{label}: first {finite[0]:.4g}, last {finite[-1]:.4g}, least {min(finite):.4g}, greatest {max(finite):.4g}"
+    return (
+        f"{label}: first {finite[0]:.4g}, last {finite[-1]:.4g}, minimum {min(finite):.4g}, maximum {max(finite):.4g}"
+    )

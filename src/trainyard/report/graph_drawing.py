@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainyard.errors import UsageError
+from trainyard.foundation.quantities import counted, duration
 from trainyard.foundation.run_record import JobRecord, RunRecord
 from trainyard.report.graph_layout import Edge, Layout, Place, Spacing, lay_out
-from trainyard.report.quantities import counted, duration
 
 BOX_WIDTH = 214
 BOX_HEIGHT = 78

@@ -1,7 +1,7 @@
-"""Reads what a job's steps left in its outputs: metrics, settings, evaluation, confusion matrix, dataset.
+"""Reads the results in a job's outputs: metrics, settings, evaluation, confusion matrix, dataset.
 
-Any component may write any file, so a file of another format is passed over, and one that is broken becomes a note
-in the report: a report never fails for what a job wrote.
+Any component may write any file, so a file of another format is ignored, and an invalid one becomes a note in the
+report: nothing that a job wrote makes the report fail.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainyard.report.quantities import counted
+from trainyard.foundation.quantities import counted
 
 Parsed = TypeVar("Parsed")
 
-# Beyond it, the range of an axis would not be a finite number.
+# Beyond this, the range of an axis would overflow.
 _TOO_LARGE_TO_DRAW = 1e300
 
 Point = tuple[float, float]
-"""A step and a value; the value may be NaN or infinite."""
+"""A step and a value, which may be NaN or infinite."""
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """The logged steps of a training, by series; each series has the points where its value was logged."""
+    """The logged values of a training, by name of the series."""
 
     series: dict[str, tuple[Point, ...]]
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """What a training step ran with."""
+    """The settings that a training ran with."""
 
     step: str
     settings: dict[str, Any]
@@ -47,7 +47,7 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class ClassFigures:
-    """How well one class was recognised; shares are None where the step had nothing to divide by."""
+    """How well one class was recognized; a share is None if its denominator was 0."""
 
     name: str
     precision: float | None
@@ -58,20 +58,20 @@ class ClassFigures:
 
 @dataclass(frozen=True)
 class GeneratedText:
-    """A sample of what a language model writes; `text` begins with the prompt that it went on from."""
+    """A sample of a language model's text; `text` begins with the prompt."""
 
     prompt: str
     text: str
 
     @property
     def continuation(self) -> str:
-        """What the model added."""
+        """The text after the prompt."""
         return self.text.removeprefix(self.prompt)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result of evaluating a model on one split; a classifier and a language model have different figures."""
+    """The result of evaluating a model on one split; classifiers and language models have different figures."""
 
     split: str
     samples: int
@@ -94,7 +94,7 @@ class ConfusionMatrix:
 
 @dataclass(frozen=True)
 class Dataset:
-    """What a prepare step wrote: samples by split; the classes of images; the length and vocabulary of text."""
+    """A prepared dataset: samples by split; the classes of images; the length of samples and the vocabulary of text."""
 
     samples: dict[str, int]
     classes: tuple[str, ...]
@@ -104,7 +104,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class JobResults:
-    """All that was found in one job's outputs, and notes on what could not be read."""
+    """The results in one job's outputs, and notes on files that could not be read."""
 
     metrics: Metrics | None = None
     settings: TrainingSettings | None = None
@@ -115,7 +115,7 @@ class JobResults:
 
 
 def read_job_results(output_folders: Mapping[str, Path]) -> JobResults:
-    """What the job with these outputs (port: folder) left in them."""
+    """Return the results in a job's outputs, given as folders by port."""
     folders = [folder for folder in output_folders.values() if folder.is_dir()]
     notes: list[str] = []
     return JobResults(
@@ -133,25 +133,25 @@ def read_job_results(output_folders: Mapping[str, Path]) -> JobResults:
 def _document(
     folders: list[Path], name: str, known_format: str, parse: Callable[[dict[str, Any]], Parsed], notes: list[str]
 ) -> Parsed | None:
-    """The first file of this name and format, parsed; None where there is none, with a note where it is damaged."""
+    """Return the first file of this name and format, parsed; None if there is none, with a note if it is invalid."""
     for file in (folder / name for folder in folders):
         if not file.is_file():
             continue
         try:
             document = json.loads(file.read_bytes())
         except (OSError, ValueError):
-            notes.append(f"{name} could not be read: it is not whole.")
+            notes.append(f"{name} could not be read: it is not valid JSON.")
             continue
         found = document.get("format") if isinstance(document, dict) else None
         family = known_format.rpartition("/")[0]
         if found != known_format:
             if isinstance(found, str) and found.startswith(family + "/"):
-                notes.append(f"{name} is left out: its format is {found}, and this version reads {known_format}.")
+                notes.append(f"{name} is ignored: its format is {found}; this version reads {known_format}.")
             continue
         try:
             return parse(document)
         except (KeyError, TypeError, ValueError, AttributeError):
-            notes.append(f"{name} is left out: it does not have the form of {known_format}.")
+            notes.append(f"{name} is ignored: it is not a valid {known_format}.")
     return None
 
 
@@ -208,7 +208,7 @@ def _dataset(document: dict[str, Any]) -> Dataset:
     return Dataset(
         samples={name: int(split["samples"]) for name, split in document["splits"].items()},
         classes=tuple(str(name) for name in document.get("classes") or ()),
-        # A sample holds one token more than the model predicts: the first is only read.
+        # A sample has one token more than the model predicts, because the first one is only read.
         tokens_per_sample=int(document["arrays"]["tokens"]["shape"][0]) - 1 if text else None,
         vocabulary_size=int(text["vocabulary_size"]) if text else None,
     )
@@ -219,12 +219,12 @@ def _number(value: Any) -> float | None:
         return None
     try:
         return float(value)
-    except OverflowError:  # JSON's integers know no bounds
+    except OverflowError:  # JSON's integers are unbounded
         return math.inf
 
 
 def _metrics(folders: list[Path], notes: list[str]) -> Metrics | None:
-    """Every finished line of metrics.jsonl that has a step; the later of two with one step, as after a restart."""
+    """Return the complete lines of metrics.jsonl; of two with the same step, as after a restart, the later."""
     rows: dict[float, dict[str, Any]] = {}
     broken = 0
     for file in (folder / "metrics.jsonl" for folder in folders):
@@ -238,7 +238,7 @@ def _metrics(folders: list[Path], notes: list[str]) -> Metrics | None:
             elif line.strip() and line_number < len(lines):
                 broken += 1
     if broken:
-        notes.append(f"{counted(broken, 'line')} of metrics.jsonl could not be read and left no point in the curves.")
+        notes.append(f"{counted(broken, 'line')} of metrics.jsonl could not be read; the curves lack these steps.")
     if not rows:
         return None
     series: dict[str, list[Point]] = {}

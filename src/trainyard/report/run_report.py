@@ -10,15 +10,14 @@ from urllib.parse import quote
 
 import trainyard
 from trainyard.errors import UsageError
+from trainyard.foundation import quantities
 from trainyard.foundation.atomic_files import replace_text
 from trainyard.foundation.run_record import InvalidRunRecord, JobRecord, RunRecord, read_run_record
-from trainyard.report import quantities
 from trainyard.report.confusion import HeatMap, Mistake, draw_heat_map, most_frequent_mistakes
 from trainyard.report.curves import Chart, draw_charts
 from trainyard.report.graph_drawing import BOX_HEIGHT, BOX_WIDTH, draw_graph, process_counts
 from trainyard.report.job_results import Evaluation, JobResults, read_job_results
-from trainyard.report.quantities import Figure
-from trainyard.report.speed import speed_figures
+from trainyard.report.speed import Figure, speed_figures
 from trainyard.report.timeline import draw_timeline
 
 _FILTERS = ("as_text", "count", "counted", "duration", "moment", "number", "percentage")

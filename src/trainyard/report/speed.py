@@ -5,10 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from statistics import median
 
+from trainyard.foundation.quantities import count, duration, memory, percentage
 from trainyard.report.job_results import Metrics
-from trainyard.report.quantities import Figure, count, duration, memory, number, percentage
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A quantity as text, with its label."""
+
+    label: str
+    value: str
 
 
 def speed_figures(metrics: Metrics) -> list[Figure]:
@@ -35,7 +44,7 @@ def _figures(series: _FiniteSeries) -> Iterator[tuple[str, str]]:
         yield "MFU", percentage(median(series["mfu"]))
     for name, label in (("run_step_seconds_p50", "median step"), ("run_step_seconds_p99", "99th percentile")):
         if series[name]:
-            yield label, f"{number(series[name][-1])} s"
+            yield label, duration(series[name][-1])
     waited, worked = sum(series["data_wait_seconds"]), sum(series["step_seconds"])
     if series["data_wait_seconds"] and worked > 0:
         yield "waited for data", percentage(waited / worked) if waited > worked / 1000 else "under 0.1 %"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainyard.foundation.quantities import duration
 from trainyard.foundation.run_record import JobRecord, RunRecord
-from trainyard.report.quantities import duration
 
 
 @dataclass(frozen=True)

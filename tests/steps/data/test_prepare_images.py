@@ -1,4 +1,4 @@
-"""From images as they come to a dataset; and what is said when they do not come as they should."""
+"""Making a dataset of images in every format, and the messages for invalid images."""
 
 from __future__ import annotations
 

@@ -1,31 +1,24 @@
-"""Quantities as people read them: durations, counts, shares, moments."""
+"""Quantities as text for people: durations, counts, shares, moments, sizes."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A quantity as it is shown, with what it is called."""
-
-    label: str
-    value: str
-
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def duration(seconds: float | None) -> str:
-    """`0.42 s`, `41.3 s`, `2 min 05 s`, `3 h 20 min`; a dash where nothing is known."""
+    """Return `6.2 ms`, `420 ms`, `41.3 s`, `2 min 05 s`, `3 h 20 min`; a dash for None."""
     if seconds is None:
         return "–"
-    if seconds < 1:
-        return f"{seconds:.2f} s"
+    milliseconds = seconds * 1000
+    if 0 < milliseconds < 9.95:
+        return f"{milliseconds:.2g} ms"
+    if round(milliseconds) < 1000:
+        return f"{milliseconds:.0f} ms" if milliseconds else "0 s"
     if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -36,25 +29,25 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(when: datetime | None) -> str:
-    """`20 Nov 2026, 22:17:05 UTC`, whatever the locale."""
+    """Return `20 Nov 2026, 22:17:05 UTC` in any locale; a dash for None."""
     if when is None:
         return "–"
     return f"{when.day} {_MONTHS[when.month - 1]} {when.year}, {when:%H:%M:%S} UTC"
 
 
 def count(number: float) -> str:
-    """A whole number with its thousands apart: `12,345`."""
+    """Return a whole number with its thousands separated: `12,345`."""
     return f"{number:,.0f}"
 
 
 def counted(number: int, thing: str) -> str:
-    """`1 process`, `2 processes`, `3 jobs`."""
+    """Return `1 process`, `2 processes`, `3 jobs`."""
     plural = thing + ("es" if thing.endswith("s") else "s")
     return f"{count(number)} {thing if number == 1 else plural}"
 
 
 def percentage(share: float | None) -> str:
-    """`98.6 %`; never rounded up to 100 nor down to 0 where it is not."""
+    """Return `98.6 %`; never rounded up to 100 or down to 0. A dash for None."""
     if share is None or not math.isfinite(share):
         return "–"
     for decimals in range(1, 10):
@@ -67,7 +60,7 @@ def percentage(share: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Four significant digits; a dash where there is none."""
+    """Return four significant digits; a dash for None."""
     if value is None:
         return "–"
     if not math.isfinite(value):
@@ -76,10 +69,10 @@ def number(value: float | None) -> str:
 
 
 def memory(size_bytes: float) -> str:
-    """`512 MiB`, `31.2 GiB`."""
+    """Return `512 MiB`, `31.2 GiB`."""
     return f"{size_bytes / 2**30:.1f} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.0f} MiB"
 
 
 def as_text(value: Any) -> str:
-    """A setting's value as it would be written in YAML or JSON."""
+    """Return a setting's value as in YAML or JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
