@@ -19,15 +19,13 @@ class ResumableEngine:
 
     def flags(self, folder: Path) -> list[object]:
         """What this engine's step needs beside the flags of all; files of it go into the folder."""
-        # The defaults differ from step to step, and would make it another training.
-        flags: list[object] = ["--model-type", "convnext"]
-        if self.zero_stage is not None:
-            config = folder / f"{self}.json"
-            # DeepSpeed's default buckets have 2 GB and are allocated at each step.
-            buckets = {"reduce_bucket_size": 100_000, "allgather_bucket_size": 100_000}
-            config.write_text(json.dumps({"zero_optimization": {"stage": self.zero_stage, **buckets}}))
-            flags += ["--deepspeed-config", config]
-        return flags
+        if self.zero_stage is None:
+            return []
+        config = folder / f"{self}.json"
+        # DeepSpeed's default buckets have 2 GB and are allocated at each step.
+        buckets = {"reduce_bucket_size": 100_000, "allgather_bucket_size": 100_000}
+        config.write_text(json.dumps({"zero_optimization": {"stage": self.zero_stage, **buckets}}))
+        return ["--deepspeed-config", config]
 
 
 DDP = ResumableEngine("train_ddp")
