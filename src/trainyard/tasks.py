@@ -5,7 +5,7 @@ from trainyard.tasks import Task, TaskSettings, Tensors, parameter
 
 from trainyard.foundation.configs.tasks import ImageClassificationSettings, LanguageModelingSettings, TaskSettings
 from trainyard.foundation.step_fields import parameter
-from trainyard.steps.data.dataset.manifest import ArrayType, Manifest
+from trainyard.steps.data.dataset.manifest import ArrayType, Manifest, read_manifest
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.samples.batches import SAMPLE_DRAWS, Tensors
@@ -29,4 +29,5 @@ __all__ = [
     "TaskSettings",
     "Tensors",
     "parameter",
+    "read_manifest",
 ]

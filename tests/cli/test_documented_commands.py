@@ -24,6 +24,8 @@ SKIPPED = {
     "az ": "needs an Azure subscription",
     "git clone": "the test starts in the state of a clone",
     "make test": "would run this test",
+    "python -m venv": "the test has an environment",
+    "pip install": "needs a package index; tests/cli/test_new_project.py installs a wheel",
     "make check": "continuous integration runs it beside the tests (.ci/run)",
     "make soak": "takes hours",
     "make bench": "takes most of an hour and measures nothing while tests run",
@@ -34,6 +36,7 @@ SLOW = {
     "make run": "tests/cli/test_running.py makes the same run",
     "trainyard run pipelines/ddp.yaml --profile local --set inputs.format=folder": "trains for 16 epochs",
     "trainyard run pipelines/fsdp.yaml": "trains a language model",
+    "trainyard run pipelines/train.yaml": "tests/cli/test_new_project.py makes the same run",
     "python -m trainyard.steps": "tests/steps/training/test_own_task.py trains the same task, on two ranks",
 }
 # What a reader puts in place of a placeholder.

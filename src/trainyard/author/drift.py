@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard.author.copies import stale_copies
 from trainyard.author.header import was_edited
 from trainyard.author.project import Project
 from trainyard.author.rendered_files import FileOnDisk, files_on_disk
@@ -33,7 +34,11 @@ def find_drift(
 
     Without a profile's name, the files' own headers say what they were rendered for.
     """
-    return drift_from(project, render(project, profile_name, settings, out))
+    rendering = render(project, profile_name, settings, out)
+    copies = stale_copies(project) if rendering.root == project.root else []
+    return drift_from(project, rendering) + [
+        Drift(copy.path, copy.reason, _diff(project, copy.path, copy.old or "", copy.new or "")) for copy in copies
+    ]
 
 
 def drift_from(project: Project, rendering: Rendering) -> list[Drift]:

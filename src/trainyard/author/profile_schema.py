@@ -72,10 +72,17 @@ def _accepted_settings(project: Project) -> dict[str, list[str]]:
     """Return the settings that each pipeline of the templates accepts, by the pipeline's name."""
     folder = project.templates / "pipelines"
     return {
-        file.name.removesuffix(".yaml.j2"): list(_settings_of_template(project, f"pipelines/{file.name}"))
+        file.name.removesuffix(".yaml.j2"): _with_one_task(_settings_of_template(project, f"pipelines/{file.name}"))
         for file in sorted(folder.glob("*.yaml.j2"))
         if not file.name.startswith("_")
     }
+
+
+def _with_one_task(settings: Iterator[str]) -> list[str]:
+    """Return settings without those of a base template's built-in task where the template names its own task."""
+    names = list(settings)
+    has_own_task = any(":" in name for name in names)
+    return [name for name in names if not (has_own_task and name in BUILT_IN_TASKS)]
 
 
 def _settings_of_template(project: Project, template: str, depth: int = 0) -> Iterator[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard.author import rules
+from trainyard.author.copies import LOCK_FILE, stale_copies
 from trainyard.author.header import was_edited
 from trainyard.author.project import Project
 from trainyard.author.rendered_files import FileOnDisk, files_on_disk
@@ -18,7 +19,11 @@ from trainyard.spec.diagnostic import Span, SpecError
 
 @dataclass
 class WriteReport:
-    """What writing a rendering did. `saved` says, of hand-edited files that were replaced, where their text is now."""
+    """What writing a rendering did.
+
+    `saved` says where the text of replaced hand-edited files is now; `copies` counts the updated copies of Trainyard's
+    own files.
+    """
 
     project: Project
     profile: str
@@ -26,9 +31,10 @@ class WriteReport:
     unchanged: list[Path] = field(default_factory=list)
     removed: list[Path] = field(default_factory=list)
     saved: dict[Path, Path] = field(default_factory=dict)
+    copies: int = 0
 
     def lines(self) -> list[str]:
-        """The report for people: what was saved first, then every change, then a count."""
+        """The report as lines of text: what was saved first, then every change, then a count."""
         shown = self.project.shown
         changes = [f"wrote {shown(path)}" for path in self.written]
         changes += [f"removed {shown(path)}: profile {self.profile} makes no such file" for path in self.removed]
@@ -38,7 +44,8 @@ class WriteReport:
         ]
         total = len(self.written) + len(self.unchanged)
         count = f"{self.profile}: {total} files, {len(self.written)} changed, {len(self.removed)} removed"
-        return [*kept, *changes, count]
+        updated = [f"updated {self.copies} copies of Trainyard's files (see {LOCK_FILE})"] if self.copies else []
+        return [*kept, *changes, *updated, count]
 
 
 def write(project: Project, rendering: Rendering) -> WriteReport:
@@ -46,7 +53,8 @@ def write(project: Project, rendering: Rendering) -> WriteReport:
 
     Files that Trainyard did not render are never touched: when one is in the way nothing at all is written, and
     SpecError names them. A rendered file that was edited by hand is replaced, after its text was saved below
-    `.trainyard/replaced/`. Each file appears at once and whole. Raises SpecError when something cannot be written.
+    `.trainyard/replaced/`. Copies of Trainyard's own files are brought up to date. Each file is written atomically.
+    Raise SpecError when something cannot be written.
     """
     report = WriteReport(project, rendering.profile.name)
     on_disk = {found.path: found for found in files_on_disk(project, rendering.root)}
@@ -54,15 +62,23 @@ def write(project: Project, rendering: Rendering) -> WriteReport:
     changed = [file for file in rendering.files.values() if _differs(file, on_disk.get(file.path))]
     report.unchanged = [path for path in rendering.files if path not in {file.path for file in changed}]
     orphans = [found for path, found in on_disk.items() if path not in rendering.files]
-    replaced = [on_disk[file.path] for file in changed if file.path in on_disk]
-    report.saved = _save_edited([*replaced, *orphans], project, rendering.root)
+    replaced = [*(on_disk[file.path] for file in changed if file.path in on_disk), *orphans]
+    stale = stale_copies(project) if rendering.root == project.root else []
+    edited = {file.path: file.text for file in replaced if was_edited(file.text, file.header)}
+    edited |= {copy.path: copy.old for copy in stale if copy.is_edited and copy.old is not None}
+    report.saved = _save(edited, project, rendering.root)
     for file in changed:
         write_atomically(file.path, file.text)
         report.written.append(file.path)
     for orphan in orphans:
-        with _explaining(orphan.path, "removed"):
-            orphan.path.unlink()
+        _remove(orphan.path)
         report.removed.append(orphan.path)
+    for copy in stale:
+        if copy.new is None:
+            _remove(copy.path)
+        else:
+            write_atomically(copy.path, copy.new)
+    report.copies = len(stale)
     return report
 
 
@@ -89,19 +105,23 @@ def _refuse_foreign_files(rendering: Rendering, on_disk: dict[Path, FileOnDisk])
         )
 
 
-def _save_edited(files: Sequence[FileOnDisk], project: Project, root: Path) -> dict[Path, Path]:
-    """Keep the text of hand-edited files in a new numbered folder; where each went."""
-    edited = [file for file in files if was_edited(file.text, file.header)]
-    if not edited:
+def _save(texts: Mapping[Path, str], project: Project, root: Path) -> dict[Path, Path]:
+    """Keep texts that are about to be replaced in a new numbered folder; return where each went."""
+    if not texts:
         return {}
     with _explaining(project.replaced, "written"):
         project.replaced.mkdir(parents=True, exist_ok=True)
         numbers = [int(folder.name) for folder in project.replaced.iterdir() if folder.name.isdecimal()]
     folder = project.replaced / str(max(numbers, default=0) + 1)
-    saved = {file.path: folder / file.path.relative_to(root) for file in edited}
-    for file in edited:
-        write_atomically(saved[file.path], file.text)
+    saved = {path: folder / path.relative_to(root) for path in texts}
+    for path, text in texts.items():
+        write_atomically(saved[path], text)
     return saved
+
+
+def _remove(path: Path) -> None:
+    with _explaining(path, "removed"):
+        path.unlink()
 
 
 @contextlib.contextmanager

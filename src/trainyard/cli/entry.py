@@ -14,6 +14,7 @@ from trainyard.cli.machines import doctor, skus
 from trainyard.cli.parameters import VerbGroup
 from trainyard.cli.planning import graph, plan
 from trainyard.cli.running import run, runs
+from trainyard.cli.scaffolding import init, new
 from trainyard.foundation.os_errors import describe_os_error
 from trainyard.terminal import colour_choice, fail, print_diagnostics, write_out_unencodable
 
@@ -36,7 +37,7 @@ def trainyard_command() -> None:
 
 
 # In the order of a day's work, which is the order of `trainyard --help`.
-for _verb in (render, lint, explain, plan, graph, run, runs, skus, schemas, doctor):
+for _verb in (init, new, render, lint, explain, plan, graph, run, runs, skus, schemas, doctor):
     trainyard_command.add_command(_verb)
 
 

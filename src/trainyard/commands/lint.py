@@ -81,10 +81,11 @@ def rules_that_find_something(file: Path) -> list[str]:
 
 
 def _folders_of_project() -> list[Path]:
-    """The project's folders with Azure ML files, from whichever folder of it; none outside a project."""
+    """Return the project's folders with Azure ML files, from anywhere in it; outside one, the working directory."""
     project = _project_of(Path.cwd())
-    root = project.root if project is not None else Path.cwd()
-    return [folder for folder in (root / name for name in STANDARD_FOLDERS) if folder.is_dir()]
+    if project is None:
+        return [Path.cwd()]
+    return [folder for folder in (project.root / name for name in STANDARD_FOLDERS) if folder.is_dir()]
 
 
 def _check(paths: Sequence[Path]) -> tuple[LintSettings, LintResult]:

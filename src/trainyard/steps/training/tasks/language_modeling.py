@@ -132,15 +132,23 @@ class LanguageModeling(Task):
         beginning: list[int] = first_row[first_row != self._text.padding].tolist()
         return beginning
 
+    def logits(self, model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the logits of each token after a row's first, for tokens of the shape [rows, length + 1]."""
+        inputs = tokens[:, :-1].long()
+        with rows_are_not_packed():
+            found = model(
+                input_ids=inputs.masked_fill(inputs == self._text.padding, self._text.end_of_text), use_cache=False
+            )
+        logits: torch.Tensor = found.logits.float()
+        return logits
+
     def _cross_entropy(self, model: torch.nn.Module, tokens: torch.Tensor, reduction: str) -> torch.Tensor:
         """Of each token after a row's first; padding is predicted by no one and counts nothing."""
-        tokens = tokens.long()
-        targets = tokens[:, 1:]
-        inputs = tokens[:, :-1].masked_fill(tokens[:, :-1] == self._text.padding, self._text.end_of_text)
-        with rows_are_not_packed():
-            logits = model(input_ids=inputs, use_cache=False).logits
         return functional.cross_entropy(
-            logits.flatten(0, 1).float(), targets.flatten(), ignore_index=self._text.padding, reduction=reduction
+            self.logits(model, tokens).flatten(0, 1),
+            tokens[:, 1:].long().flatten(),
+            ignore_index=self._text.padding,
+            reduction=reduction,
         )
 
     @cached_property

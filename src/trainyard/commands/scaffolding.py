@@ -1,0 +1,100 @@
+"""`trainyard init` and `trainyard new`: write a new project, component or pipeline, and say what to do next."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from trainyard.author import scaffolding
+from trainyard.author.project import Project
+from trainyard.author.rendering import render
+from trainyard.author.writing import write, write_atomically
+from trainyard.commands import working_folder
+from trainyard.commands.lint import LintOptions, lint
+from trainyard.errors import UserError
+from trainyard.terminal import count, print_facts, program, short
+
+_FIRST_PROFILE = "local"
+
+
+def create(folder: Path, recipe: str, *, force: bool) -> None:
+    """Write a new project into a folder and render it. Raise UserError, writing nothing, where files are in the way."""
+    root = folder.resolve()
+    texts = scaffolding.new_project(root.name, recipe)
+    _write(root, texts, force=force)
+    project = Project(root)
+    report = write(project, render(project, _FIRST_PROFILE))
+    click.echo(f"wrote {short(root)}: {count(len(texts) + len(report.written), 'file')}", err=True)
+    steps = [] if root == Path.cwd() else [(f"cd {short(root)}", "")]
+    if recipe != "blank":
+        steps.append((f"{program()} run pipelines/train.yaml", "prepare, train and evaluate on this machine"))
+    else:
+        steps.append((f"{program()} new component NAME", "your first step, then `new pipeline NAME`"))
+    _print_next([*steps, ("README.md", "what is where, and how to submit it")])
+
+
+def adopt(folder: Path) -> None:
+    """Add what lint needs to a repository that has Azure ML YAML: settings, baseline, CI, pre-commit, editor.
+
+    Files that exist are kept as they are, and named.
+    """
+    root = folder.resolve()
+    texts = scaffolding.existing_repository(root.name)
+    kept = [path for path in texts if (root / path).exists()]
+    _write(root, {path: text for path, text in texts.items() if path not in kept}, force=False)
+    for path in texts:
+        click.echo(f"{'kept' if path in kept else 'wrote'} {short(root / path)}", err=True)
+    baseline = root / "lint-baseline.json"
+    if baseline.exists():
+        click.echo(f"kept {short(baseline)}", err=True)
+    else:
+        os.chdir(root)
+        lint([], LintOptions(baseline=baseline, write_baseline=True))
+    _print_next([(f"{program()} lint", "what is new since the baseline"), (f"{program()} explain", "all rules")])
+
+
+def add_component(name: str) -> None:
+    """Write a new step and its template, render, and say where they are."""
+    project = working_folder.project()
+    _add(project, scaffolding.new_component(project, name))
+    package = scaffolding.own_package(project)
+    _print_next(
+        [
+            (f"src/{package}/{name}.py", "its settings and its work; then `trainyard render`"),
+            (f"{program()} new pipeline {name}", "a pipeline that runs it"),
+        ]
+    )
+
+
+def add_pipeline(name: str, component: str | None) -> None:
+    """Write the template of a new pipeline, render, and say where it is."""
+    project = working_folder.project()
+    _add(project, scaffolding.new_pipeline(project, name, component))
+    _print_next([(f"{program()} run pipelines/{name}.yaml", "run it on this machine")])
+
+
+def _add(project: Project, texts: Mapping[str, str]) -> None:
+    _write(project.root, texts, force=False)
+    for path in texts:
+        click.echo(f"wrote {short(project.root / path)}", err=True)
+    for line in write(project, render(project)).lines():
+        click.echo(line, err=True)
+
+
+def _write(root: Path, texts: Mapping[str, str], *, force: bool) -> None:
+    """Write files below a folder. Raise UserError, and write nothing, where one exists already."""
+    in_the_way = [path for path in texts if (root / path).exists()]
+    if in_the_way and not force:
+        listed = "\n".join(f"  {short(root / path)}" for path in in_the_way)
+        raise UserError(f"{count(len(in_the_way), 'file')} would be overwritten, so nothing was written:\n{listed}")
+    for path, text in texts.items():
+        write_atomically(root / path, text)
+
+
+def _print_next(steps: Sequence[tuple[str, str]]) -> None:
+    """Print what to do next, each with its purpose."""
+    lines = [f"{what}  # {purpose}" if purpose else what for what, purpose in steps]
+    print_facts(zip(("next", *[""] * len(lines)), lines, strict=False))
