@@ -14,7 +14,8 @@ from trainyard.foundation.batch_arithmetic import BatchArithmetic
 from trainyard.foundation.configs.training import Training
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.fragments import Fragment
-from trainyard.steps.training.optimizer import AdamWSettings
+from trainyard.steps.training.optimizer import AdamWSettings, gradient_seed
+from trainyard.steps.training.precision import LossScale
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Engine(ABC):
     """Holds the model and its optimizer, wrapped for one way of sharing them among ranks."""
 
     name: str
+    world: World
+    loss_scale: LossScale
     model: torch.nn.Module
     """The wrapped model: what a task's loss calls."""
 
@@ -54,16 +57,16 @@ class Engine(ABC):
     def micro_batch(self, *, is_last: bool) -> AbstractContextManager[object]:
         """Return a context for one forward and backward pass; gradients are exchanged in the last one of a step."""
 
-    @abstractmethod
-    def warm_up(self, loss: Callable[[], torch.Tensor]) -> None:
+    def warm_up(self, loss: Callable[[], torch.Tensor]) -> None:  # noqa: B027 (most need nothing)
         """Do what the engine would otherwise do in its first step, so that every attempt computes the same bits."""
 
-    @abstractmethod
     def backward(self, loss_sum: torch.Tensor, step_terms: float) -> None:
         """Add this rank's part of the gradient of the step's mean loss: its sum of losses / the step's number of terms.
 
-        If the sum is not finite, neither is the gradient, nor the step's norm on any rank.
+        If the sum is not finite, neither is the gradient, nor the step's norm on any rank. By default for a model that
+        averages gradients over ranks: an exact mean needs their sum.
         """
+        loss_sum.backward(gradient_seed(loss_sum, self.world.size / step_terms, self.loss_scale))
 
     @abstractmethod
     def step(self, learning_rate: float) -> torch.Tensor:
@@ -79,9 +82,9 @@ class Engine(ABC):
         for buffer in self.model.buffers():
             dist.broadcast(buffer, src=0)
 
-    @abstractmethod
     def evaluation_model(self) -> torch.nn.Module:
         """Return the model to evaluate with; see `forwards_in_lockstep` for how often ranks may call it."""
+        return self.model
 
     @abstractmethod
     def fragments(self) -> list[Fragment]:
@@ -92,10 +95,11 @@ class Engine(ABC):
 
     def scalars(self) -> dict[str, float]:
         """Return state that is single numbers, such as fp16's loss scale; the same on every rank."""
-        return {}
+        return self.loss_scale.scalars()
 
-    def restore_scalars(self, scalars: Mapping[str, float]) -> None:  # noqa: B027 (most engines have none)
-        """Restore what `scalars` returned; missing names keep their value."""
+    def restore_scalars(self, scalars: Mapping[str, float]) -> None:
+        """Restore what `scalars` returned; initial values where it is missing."""
+        self.loss_scale.restore(scalars)
 
     @abstractmethod
     def parameter_count(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 import torch
@@ -13,7 +13,7 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.engines.base import Engine, EngineParts
 from trainyard.steps.training.engines.blocks import prepare_blocks
 from trainyard.steps.training.fragments import Fragment, refuse_other_layouts, replicated_state
-from trainyard.steps.training.optimizer import gradient_seed, new_optimizer, optimizer_step
+from trainyard.steps.training.optimizer import new_optimizer, optimizer_step
 from trainyard.steps.training.precision import LossScale
 
 # Torch warns of every depthwise convolution, where only the strides of dimensions of size one differ.
@@ -29,10 +29,10 @@ class DDPEngine(Engine):
     name = "ddp"
 
     def __init__(self, parts: EngineParts) -> None:
-        self._world, settings = parts.world, parts.settings
+        self.world, settings = parts.world, parts.settings
         self._clip_norm, self._is_compiled = settings.gradient_clip_norm, settings.compile
-        self._loss_scale = LossScale(self._world.device, enabled=settings.precision == "fp16")
-        self._replica = parts.new_model().to(self._world.device)
+        self.loss_scale = LossScale(self.world.device, enabled=settings.precision == "fp16")
+        self._replica = parts.new_model().to(self.world.device)
         refuse_other_layouts(self._replica)
         prepare_blocks(self._replica, settings)
         self._optimizer = new_optimizer(self._replica.parameters(), parts.optimizer)
@@ -69,20 +69,16 @@ class DDPEngine(Engine):
             if any(parameter.grad is None for parameter in self._trained):
                 self._optimizer.zero_grad()
                 self.model = self._ddp = self._wrapped(find_unused_parameters=True)
-            if self._world.size > 2:
+            if self.world.size > 2:
                 loss().backward()
             self._optimizer.zero_grad()
             self._ddp.train()
-
-    def backward(self, loss_sum: torch.Tensor, step_terms: float) -> None:
-        """Scale by the number of ranks, over which DDP averages: an exact mean needs the sum."""
-        loss_sum.backward(gradient_seed(loss_sum, self._world.size / step_terms, self._loss_scale))
 
     def step(self, learning_rate: float) -> torch.Tensor:
         """Clip and step with AdamW. The gradient is the same on every rank."""
         norm = torch.nn.utils.get_total_norm([p.grad for p in self._trained if p.grad is not None])
         return optimizer_step(
-            self._optimizer, self._loss_scale, norm, clip_norm=self._clip_norm, learning_rate=learning_rate
+            self._optimizer, self.loss_scale, norm, clip_norm=self._clip_norm, learning_rate=learning_rate
         )
 
     def evaluation_model(self) -> torch.nn.Module:
@@ -92,14 +88,6 @@ class DDPEngine(Engine):
     def fragments(self) -> list[Fragment]:
         """Return whole tensors: every rank has all of them."""
         return replicated_state(self._replica, self._optimizer)
-
-    def scalars(self) -> dict[str, float]:
-        """Return fp16's loss scale, and how long ago it changed."""
-        return self._loss_scale.scalars()
-
-    def restore_scalars(self, scalars: Mapping[str, float]) -> None:
-        """Restore fp16's loss scale."""
-        self._loss_scale.restore(scalars)
 
     def parameter_count(self) -> int:
         """Count the replica's parameters."""
@@ -112,7 +100,7 @@ class DDPEngine(Engine):
     def _wrapped(self, *, find_unused_parameters: bool = False) -> DistributedDataParallel:
         return DistributedDataParallel(
             self._replica,
-            device_ids=[self._world.device.index] if self._world.device.type == "cuda" else None,
+            device_ids=[self.world.device.index] if self.world.device.type == "cuda" else None,
             gradient_as_bucket_view=True,
             find_unused_parameters=find_unused_parameters,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import cast
 
@@ -19,7 +18,7 @@ from trainyard.steps.training.engines.base import Engine, EngineParts
 from trainyard.steps.training.engines.blocks import find_separate_blocks, prepare_blocks
 from trainyard.steps.training.engines.rank_zero_model import ModelFromRankZero, whole_model
 from trainyard.steps.training.fragments import MODEL_KEY, Fragment, named_once, refuse_other_layouts, whole_tensor
-from trainyard.steps.training.optimizer import gradient_seed, new_optimizer, optimizer_step
+from trainyard.steps.training.optimizer import new_optimizer, optimizer_step
 from trainyard.steps.training.precision import LossScale
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -39,9 +38,9 @@ class FSDPEngine(Engine):
     def __init__(self, parts: EngineParts) -> None:
         settings = parts.settings
         assert isinstance(settings, TrainFSDP)
-        self._world, self._new_model, self._clip_norm = parts.world, parts.new_model, settings.gradient_clip_norm
-        self._loss_scale = LossScale(self._world.device, enabled=settings.precision == "fp16")
-        built = ModelFromRankZero(parts.new_model, self._world)
+        self.world, self._new_model, self._clip_norm = parts.world, parts.new_model, settings.gradient_clip_norm
+        self.loss_scale = LossScale(self.world.device, enabled=settings.precision == "fp16")
+        built = ModelFromRankZero(parts.new_model, self.world)
         self.model = built.module
         refuse_other_layouts(self.model)
         refuse_single_numbers(self.model)
@@ -67,16 +66,6 @@ class FSDPEngine(Engine):
                 unit.set_requires_gradient_sync(is_last, recurse=False)
         return nullcontext()
 
-    def warm_up(self, loss: Callable[[], torch.Tensor]) -> None:
-        """Do nothing: what is exchanged together depends on the model alone."""
-
-    def backward(self, loss_sum: torch.Tensor, step_terms: float) -> None:
-        """Scale by the number of ranks, over which FSDP averages: an exact mean needs the sum.
-
-        `set_gradient_divide_factor(1)` would have NCCL multiply by one for nothing.
-        """
-        loss_sum.backward(gradient_seed(loss_sum, self._world.size / step_terms, self._loss_scale))
-
     def step(self, learning_rate: float) -> torch.Tensor:
         """Clip and step with AdamW, each rank on its rows; the norm takes one sum over ranks."""
         for name, sharded in self._sharded.items():
@@ -84,15 +73,11 @@ class FSDPEngine(Engine):
             self._rows[name].grad = None if gradient is None else gradient.to_local()
             sharded.grad = None
         own_norm = torch.nn.utils.get_total_norm([row.grad for row in self._rows.values() if row.grad is not None])
-        norm = self._world.sum(own_norm.square()).sqrt()
+        norm = self.world.sum(own_norm.square()).sqrt()
         norm = optimizer_step(
-            self._optimizer, self._loss_scale, norm, clip_norm=self._clip_norm, learning_rate=learning_rate
+            self._optimizer, self.loss_scale, norm, clip_norm=self._clip_norm, learning_rate=learning_rate
         )
-        return norm.to(self._world.device)
-
-    def evaluation_model(self) -> torch.nn.Module:
-        """Return the sharded model: its ranks gather each block together."""
-        return self.model
+        return norm.to(self.world.device)
 
     def fragments(self) -> list[Fragment]:
         """Return this rank's rows, and whole buffers."""
@@ -113,21 +98,13 @@ class FSDPEngine(Engine):
         for unit in self._units:
             unit.reshard()
 
-    def scalars(self) -> dict[str, float]:
-        """Return fp16's loss scale, and how long ago it changed."""
-        return self._loss_scale.scalars()
-
-    def restore_scalars(self, scalars: Mapping[str, float]) -> None:
-        """Restore fp16's loss scale."""
-        self._loss_scale.restore(scalars)
-
     def parameter_count(self) -> int:
         """Return the number counted before sharding."""
         return self._parameter_count
 
     def whole_model(self) -> torch.nn.Module:
         """Return, on rank 0, a new model in main memory with the trained weights; an empty one elsewhere."""
-        return whole_model(self._new_model, self.fragments(), self._world)
+        return whole_model(self._new_model, self.fragments(), self.world)
 
     def _tensors_of(self, name: str) -> list[tuple[str, torch.Tensor]]:
         """Return the rows of a parameter and of its AdamW state, by key."""
@@ -140,8 +117,8 @@ class FSDPEngine(Engine):
 
     def _first_element(self, sharded: DTensor) -> int:
         """Return this rank's first element: FSDP2 gives each rank as many rows as rank 0 has, until none are left."""
-        rows_each = math.ceil(sharded.shape[0] / self._world.size)
-        return min(rows_each * self._world.rank, sharded.shape[0]) * math.prod(sharded.shape[1:])
+        rows_each = math.ceil(sharded.shape[0] / self.world.size)
+        return min(rows_each * self.world.rank, sharded.shape[0]) * math.prod(sharded.shape[1:])
 
 
 def refuse_single_numbers(model: torch.nn.Module) -> None:

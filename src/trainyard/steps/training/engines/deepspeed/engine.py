@@ -8,7 +8,7 @@ DeepSpeed's own, needs no compiler on the machine.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -54,7 +54,7 @@ class DeepSpeedEngine(Engine):
             )
 
     def __init__(self, parts: EngineParts) -> None:
-        settings, self._world, self._new_model = parts.settings, parts.world, parts.new_model
+        settings, self.world, self._new_model = parts.settings, parts.world, parts.new_model
         assert isinstance(settings, TrainDeepSpeed)
         self._clip_norm = settings.gradient_clip_norm
         started = start_deepspeed(parts, read_deepspeed_config(settings, parts.batch))
@@ -66,19 +66,16 @@ class DeepSpeedEngine(Engine):
         # From stage 1 on DeepSpeed keeps fp16's scale.
         self._has_own_scaler = settings.precision == "fp16" and self._stage > 0
         is_ours = settings.precision == "fp16" and self._stage == 0
-        self._loss_scale = LossScale(self._world.device, enabled=is_ours)
+        self.loss_scale = LossScale(self.world.device, enabled=is_ours)
 
     def micro_batch(self, *, is_last: bool) -> AbstractContextManager[object]:
         """Stages 0 and 1 exchange gradients in the last micro-batch, 2 and 3 in each, because they keep only parts."""
         self._deepspeed.set_gradient_accumulation_boundary(is_last)
         return nullcontext()
 
-    def warm_up(self, loss: Callable[[], torch.Tensor]) -> None:
-        """Do nothing: what is exchanged together depends on the model and the configuration alone."""
-
     def backward(self, loss_sum: torch.Tensor, step_terms: float) -> None:
         """Scale by the number of ranks, over which DeepSpeed averages: an exact mean needs the sum."""
-        seed = gradient_seed(loss_sum, self._world.size / step_terms, self._loss_scale)
+        seed = gradient_seed(loss_sum, self.world.size / step_terms, self.loss_scale)
         self._deepspeed.backward(loss_sum * seed, scale_wrt_gas=False)
 
     def step(self, learning_rate: float) -> torch.Tensor:
@@ -86,16 +83,12 @@ class DeepSpeedEngine(Engine):
         if self._stage == 0:
             norm = torch.nn.utils.get_total_norm([p.grad for p in self._parameters.values() if p.grad is not None])
             return optimizer_step(
-                self._adamw, self._loss_scale, norm, clip_norm=self._clip_norm, learning_rate=learning_rate
+                self._adamw, self.loss_scale, norm, clip_norm=self._clip_norm, learning_rate=learning_rate
             )
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
         self._deepspeed.step()
-        return torch.as_tensor(self._zero._global_grad_norm, dtype=torch.float32, device=self._world.device)
-
-    def evaluation_model(self) -> torch.nn.Module:
-        """Return DeepSpeed's wrapper. In stage 3 its ranks gather parameters together; below, no rank waits."""
-        return self.model
+        return torch.as_tensor(self._zero._global_grad_norm, dtype=torch.float32, device=self.world.device)
 
     def fragments(self) -> list[Fragment]:
         """Return whole tensors in stage 0, and this rank's ranges of the masters and of their state from stage 1 on."""
@@ -121,13 +114,13 @@ class DeepSpeedEngine(Engine):
     def scalars(self) -> dict[str, float]:
         """Return fp16's loss scale, and how long ago it changed."""
         if not self._has_own_scaler:
-            return self._loss_scale.scalars()
+            return super().scalars()
         scaler = self._zero.loss_scaler
         return {f"{_SCALER_KEY}{name}": float(getattr(scaler, name)) for name in _SCALER_STATE if hasattr(scaler, name)}
 
     def restore_scalars(self, scalars: Mapping[str, float]) -> None:
         """Restore fp16's loss scale. DeepSpeed's and ours do not carry over to each other."""
-        self._loss_scale.restore(scalars)
+        super().restore_scalars(scalars)
         for name in _SCALER_STATE:
             if self._has_own_scaler and f"{_SCALER_KEY}{name}" in scalars:
                 scaler = self._zero.loss_scaler
@@ -139,4 +132,4 @@ class DeepSpeedEngine(Engine):
 
     def whole_model(self) -> torch.nn.Module:
         """Return, on rank 0, a new model in main memory with the fp32 masters; an empty one elsewhere."""
-        return whole_model(self._new_model, self.fragments(), self._world)
+        return whole_model(self._new_model, self.fragments(), self.world)
