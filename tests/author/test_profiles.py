@@ -169,7 +169,7 @@ def test_a_mistake_in_what_is_extended_is_shown_where_it_is(project: Project) ->
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("extends: nd69\n", "there is no profile 'nd69' to extend", "Did you mean 'nd96'?"),
+        ("extends: nd69\n", "unknown profile 'nd69'", "Did you mean 'nd96'?"),
         ("extends: [t4]\n", "'extends' is the name of one profile, not a list", ""),
         ("extends: mine\n", "profiles extend each other in a circle: mine extends mine", "Remove one of these"),
         ("nodes: 1\nnodes: 2\n", "nodes", ""),

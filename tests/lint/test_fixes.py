@@ -12,11 +12,12 @@ from trainyard.foundation.suggestions import only_close
 from trainyard.lint.fixes import Fixed, apply, fix
 from trainyard.lint.linter import LintResult, lint
 from trainyard.spec.diagnostic import Diagnostic, Span
+from trainyard.spec.findings import DocumentStore
 
 
 def fix_in(*paths: Path, is_writable: bool = True) -> Fixed:
     def relint(texts: Mapping[Path, str]) -> LintResult:
-        return lint(paths, texts=texts)
+        return lint(paths, store=DocumentStore(texts))
 
     return fix(relint({}), relint, lambda _: is_writable)
 
@@ -177,7 +178,7 @@ def test_what_somebody_writes_meanwhile_is_not_lost(tmp_path: Path) -> None:
     def relint(texts: Mapping[Path, str]) -> LintResult:
         with (tmp_path / "b.yaml").open("a") as edited:
             edited.write("# a line more\n")
-        return lint([tmp_path], texts=texts)
+        return lint([tmp_path], store=DocumentStore(texts))
 
     with pytest.raises(UserError, match=r"b\.yaml: it was changed while lint looked at it. Nothing was fixed"):
         fix(lint([tmp_path]), relint)

@@ -15,12 +15,21 @@ from trainyard.author.writing import write
 from trainyard.catalogue.skus import all_skus, find_sku
 from trainyard.errors import UsageError
 from trainyard.plan.concurrency import most_at_once
-from trainyard.plan.planner import plan
+from trainyard.plan.planner import Plan
+from trainyard.plan.planner import plan as plan_with
+from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import load_pipeline
+from trainyard.spec.model import Pipeline
 
 ROOT = Path(__file__).parents[2]
 ND96 = {"gpus": "Standard_ND96asr_v4"}
+
+
+def plan(pipeline: Pipeline, sizes: dict[str, str]) -> Plan:
+    """The plan of a pipeline on clusters of these sizes."""
+    return plan_with(pipeline, Computes(DocumentStore(), sizes))
 
 
 def jobs_of(planned):

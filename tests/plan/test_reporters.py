@@ -6,9 +6,18 @@ import json
 from itertools import pairwise
 
 from trainyard.plan import drawing, reporters
-from trainyard.plan.planner import plan
+from trainyard.plan.planner import Plan
+from trainyard.plan.planner import plan as plan_with
+from trainyard.spec.computes import Computes
+from trainyard.spec.findings import DocumentStore
+from trainyard.spec.model import Pipeline
 
 ND96 = {"gpus": "Standard_ND96asr_v4"}
+
+
+def plan(pipeline: Pipeline, sizes: dict[str, str]) -> Plan:
+    """The plan of a pipeline on clusters of these sizes."""
+    return plan_with(pipeline, Computes(DocumentStore(), sizes))
 
 
 def test_text_says_what_each_job_takes(pipeline_of) -> None:

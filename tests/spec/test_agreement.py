@@ -15,6 +15,7 @@ from trainyard.lint.placements import Placement, placements_of_pipeline
 from trainyard.local.overrides import resolve_with
 from trainyard.local.resolution import LocalPath, Source, resolve
 from trainyard.plan.planner import plan
+from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import read_document
 from trainyard.spec.findings import DocumentStore, Findings
@@ -120,7 +121,7 @@ def check(file: Path, expected: dict[str, JobAnswers], *, loads: bool) -> None:
     counts = [count for job in expected.values() for count in (job.nodes, job.processes_per_node)]
     if UNKNOWN in counts:
         with pytest.raises(SpecError):
-            plan(pipeline, {})
+            plan(pipeline, Computes(DocumentStore()))
     else:
         assert plan_reads(pipeline) == {
             name: (job.nodes, job.processes_per_node, (job.compute or "").removeprefix("azureml:"))
@@ -145,7 +146,7 @@ def lint_reads(file: Path, store: DocumentStore) -> dict[str, Placement]:
     parsed = Parsed()
     document = store.read(file)
     read_pipeline(document.root, Reading(document, store, Findings(), parsed), ComponentCache())
-    context = LintContext(store, parsed)
+    context = LintContext(parsed, Computes(store))
     placements = [each for pipeline in parsed.pipelines for each in placements_of_pipeline(pipeline, context)]
     return {placement.use.name: placement for placement in placements}
 
@@ -184,7 +185,7 @@ def values_of(job: JobAnswers) -> list[Any]:
 def plan_reads(pipeline: Pipeline) -> dict[str, tuple[int, int, str]]:
     return {
         job.name: (job.processes.nodes, job.processes.processes_per_node, job.compute)
-        for job in plan(pipeline, {}).jobs
+        for job in plan(pipeline, Computes(DocumentStore())).jobs
     }
 
 

@@ -14,6 +14,7 @@ from trainyard.author.values import written
 from trainyard.foundation.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Document, Node, describe, read_document, require_mapping
+from trainyard.spec.profile_chain import profile_chain
 from trainyard.spec.rule import Rule
 from trainyard.spec.set_arguments import COMMAND_LINE
 
@@ -124,38 +125,32 @@ def read_layers(project: Project, name: str, settings: Mapping[str, object]) -> 
 
 def _chain(project: Project, name: str) -> list[Document]:
     """The documents of a profile and of what it extends, nearest first."""
-    documents: list[Document] = []
-    names = [name]
-    while True:
-        document = read_document(project.profiles / f"{names[-1]}.yaml")
-        require_mapping(document)
-        if document.problems:
-            raise SpecError(document.problems)
-        documents.append(document)
-        extended = document.root.get("extends")
-        if extended is None:
-            return documents
-        _check_extended(project, extended, names, documents)
-        names.append(extended.data)
+    documents = list(profile_chain(project.profiles, name, _read_mapping))
+    extended = documents[-1].root.get("extends")
+    if extended is not None:
+        raise SpecError(_broken_chain(project, extended, documents))
+    return documents
 
 
-def _check_extended(project: Project, extended: Node, names: list[str], documents: list[Document]) -> None:
+def _read_mapping(file: Path) -> Document:
+    document = read_document(file)
+    require_mapping(document)
+    if document.problems:
+        raise SpecError(document.problems)
+    return document
+
+
+def _broken_chain(project: Project, extended: Node, documents: list[Document]) -> Diagnostic:
+    """What is wrong with the `extends` that a chain of profiles ends at."""
     known = sorted(file.stem for file in project.profiles.glob("*.yaml"))
     if not extended.is_text:
         message = f"'extends' is the name of one profile, not {describe(extended.data)}"
-        raise SpecError(rules.PROFILE_VALUE.at(extended.span, message))
+        return rules.PROFILE_VALUE.at(extended.span, message)
     if extended.data not in known:
-        message = f"there is no profile '{extended.text}' to extend"
-        raise SpecError(rules.UNKNOWN_PROFILE.at(extended.span, message, hint=did_you_mean(extended.text, known)))
-    if extended.data in names:
-        circle = " extends ".join([*names[names.index(extended.data) :], extended.data])
-        related = [Related(document.value_span(("extends",)), "extends this") for document in documents[:-1]]
-        message = f"profiles extend each other in a circle: {circle}"
-        raise SpecError(
-            rules.PROFILE_CYCLE.at(
-                extended.span,
-                message,
-                hint="Remove one of these `extends`.",
-                related=tuple(related),
-            )
-        )
+        hint = did_you_mean(extended.text, known)
+        return rules.UNKNOWN_PROFILE.at(extended.span, f"unknown profile '{extended.text}'", hint)
+    names = [document.file.stem for document in documents]
+    circle = " extends ".join([*names[names.index(extended.data) :], extended.data])
+    related = [Related(document.value_span(("extends",)), "extends this") for document in documents[:-1]]
+    message = f"profiles extend each other in a circle: {circle}"
+    return rules.PROFILE_CYCLE.at(extended.span, message, "Remove one of these `extends`.", related)

@@ -21,13 +21,16 @@ def plan(file: str | None, file_option: str | None, output_format: str) -> None:
       trainyard plan pipelines/ddp.yaml
       trainyard plan -f pipelines/ddp.yaml --format markdown >> "$GITHUB_STEP_SUMMARY"
     """
+    from trainyard.lint.settings import computes_for
     from trainyard.plan import reporters
-    from trainyard.plan.compute_files import sku_by_compute
     from trainyard.plan.planner import plan as plan_pipeline
+    from trainyard.spec.computes import Computes
+    from trainyard.spec.findings import DocumentStore
     from trainyard.spec.loading import load_pipeline
 
-    pipeline = load_pipeline(chosen_file(file, file_option))
-    planned = plan_pipeline(pipeline, sku_by_compute(pipeline.file.parent.parent / "compute"))
+    chosen = chosen_file(file, file_option)
+    store = DocumentStore()
+    planned = plan_pipeline(load_pipeline(chosen, store), Computes(store, computes_for([chosen])))
     formatters = {"text": reporters.as_text, "json": reporters.as_json, "markdown": reporters.as_markdown}
     click.echo(formatters[output_format](planned))
 

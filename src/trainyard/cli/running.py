@@ -45,14 +45,15 @@ def run(
       trainyard run pipelines/ddp.yaml --from evaluate --set jobs.evaluate.inputs.minimum_accuracy=0.98
     """
     from trainyard.commands import working_folder
-    from trainyard.commands.run import read_overrides, run_file
+    from trainyard.commands.run import run_file
     from trainyard.local.runner import RunOptions
+    from trainyard.spec.set_arguments import split_settings
 
     options = RunOptions(
         runs_folder=working_folder.runs_folder(),
         name=name,
         run_folder=run_dir,
-        overrides=read_overrides(settings),
+        overrides=split_settings(settings, "inputs.epochs=3"),
         max_processes=max_processes,
         only=only,
         from_job=from_job,

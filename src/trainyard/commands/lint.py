@@ -20,6 +20,7 @@ from trainyard.lint.rules import RULES
 from trainyard.lint.rules.references import NO_COMPUTE
 from trainyard.lint.settings import LintSettings, settings_for
 from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.spec.findings import DocumentStore
 from trainyard.terminal import colour_choice, print_diagnostics, short
 
 _PROFILES = "profiles"
@@ -64,9 +65,12 @@ def lint(paths: Sequence[Path], options: LintOptions) -> bool:
     return not any(diagnostic.severity == "error" for diagnostic in related)
 
 
-def errors_that_stop_a_run(file: Path) -> Sequence[Diagnostic]:
-    """Errors in a pipeline: a run with a mistyped `distributon:` would say nothing of what happens on the cluster."""
-    settings, result = _check([file])
+def errors_that_stop_a_run(file: Path, store: DocumentStore) -> Sequence[Diagnostic]:
+    """Return the errors in a pipeline: a run with a mistyped `distributon:` would not show what the cluster does.
+
+    The files that are read stay in `store`.
+    """
+    settings, result = _check([file], store)
     found = _without_known(result.diagnostics, settings.baseline, result.files)
     # This machine is the compute of a local run.
     errors = [each for each in found if each.severity == "error" and each.rule != NO_COMPUTE.id]
@@ -88,13 +92,13 @@ def _folders_of_project() -> list[Path]:
     return [folder for folder in (project.root / name for name in STANDARD_FOLDERS) if folder.is_dir()]
 
 
-def _check(paths: Sequence[Path]) -> tuple[LintSettings, LintResult]:
+def _check(paths: Sequence[Path], store: DocumentStore | None = None) -> tuple[LintSettings, LintResult]:
     """What lint finds with the settings of the project that the paths lie in, and these."""
     # Documents are kept to the end: looking for cycles among them again and again takes half of the time.
     gc.disable()
     try:
         settings = settings_for(paths, RULES)
-        return settings, linter.lint(paths, settings)
+        return settings, linter.lint(paths, settings, store)
     finally:
         gc.freeze()
         gc.enable()
@@ -104,7 +108,9 @@ def _fix(paths: Sequence[Path], settings: LintSettings, result: LintResult) -> L
     """Mend what can be mended, say what was, and give what remains."""
     from trainyard.lint.fixes import fix
 
-    fixed = fix(result, lambda texts: linter.lint(paths, settings, texts), lambda file: not _is_rendered(file))
+    fixed = fix(
+        result, lambda texts: linter.lint(paths, settings, DocumentStore(texts)), lambda file: not _is_rendered(file)
+    )
     for each in fixed.mended:
         click.echo(f"fixed {short(each.span.file)}:{each.span.line}: {each.message} -> {each.replacement}", err=True)
     remaining = {diagnostic.span.file for diagnostic in fixed.result.diagnostics if diagnostic.replacement is not None}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -22,6 +21,7 @@ from trainyard.local.runner import RunOptions, resume_run, run_pipeline
 from trainyard.report.run_report import write_report
 from trainyard.report.run_summary import summarise
 from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import load_pipeline
 from trainyard.terminal import print_facts, program, short
 
@@ -32,9 +32,10 @@ def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: boo
     Raise SpecError when lint finds an error in it; nothing has started then.
     """
     path = _render_aside(file, profile) if profile else file
-    if errors := errors_that_stop_a_run(path):
+    store = DocumentStore()
+    if errors := errors_that_stop_a_run(path, store):
         raise SpecError(errors)
-    record = run_pipeline(load_pipeline(path), options, Display(quiet=quiet))
+    record = run_pipeline(load_pipeline(path, store), options, Display(quiet=quiet))
     return _conclude(record.folder, file)
 
 
@@ -45,17 +46,6 @@ def resume(name: str | None, *, quiet: bool) -> bool:
     file = Path(record.pipeline_file)
     resumed = resume_run(record, load_pipeline(file), RunOptions(runs_folder=runs_folder), Display(quiet=quiet))
     return _conclude(resumed.folder, file)
-
-
-def read_overrides(texts: Sequence[str]) -> dict[str, str]:
-    """Return the values of `--set KEY=VALUE` by key; raise UsageError for a text of another form."""
-    overrides: dict[str, str] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise UsageError(f"--set {text}: expected KEY=VALUE.")
-        overrides[key] = value
-    return overrides
 
 
 def _render_aside(file: Path, profile: str) -> Path:

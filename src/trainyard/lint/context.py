@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -11,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from trainyard.lint.script_flags import ScriptFlags, read_flags
 from trainyard.lint.scripts import CalledScript, called_scripts
-from trainyard.spec.diagnostic import Span, SpecError
+from trainyard.spec.computes import Computes
+from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.expressions import only_binding
-from trainyard.spec.findings import DocumentStore
 from trainyard.spec.ignore_files import ignore_rule
-from trainyard.spec.kinds import kind_of
 from trainyard.spec.model import Component, Job, Pipeline, PipelineComponent, Port
 from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline
 from trainyard.spec.reading import Reading
@@ -24,40 +22,16 @@ from trainyard.spec.reading import Reading
 if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku
 
-# How far above a file its project's `compute/` and `profiles/` are looked for.
-_LEVELS_UP = 3
-
-
-@dataclass(frozen=True)
-class KnownCompute:
-    """A cluster as a file of the project has it: its VM size, how many machines at most, and where that is said."""
-
-    name: str
-    size: str
-    tier: str = ""
-    max_instances: int | None = None
-    span: Span | None = None
-
-    @property
-    def sku(self) -> Sku | None:
-        """What the catalogue knows of the size."""
-        return sku_named(self.size)
-
 
 @dataclass
 class LintContext:
-    """One call of the linter: what was read, and caches.
+    """One call of the linter: everything that was read, the clusters that are known, and caches."""
 
-    `parsed` is everything that was read; `computes` those that the configuration names, by name, with their VM size.
-    """
-
-    store: DocumentStore
-    parsed: Parsed = field(default_factory=Parsed)
-    computes: Mapping[str, str] = field(default_factory=dict)
+    parsed: Parsed
+    computes: Computes
     _calls: dict[int, list[CalledScript]] = field(default_factory=dict)
     _flags: dict[tuple[Path, Path], ScriptFlags | None] = field(default_factory=dict)
     _ignore_rules: dict[Path, Callable[[str], bool]] = field(default_factory=dict)
-    _known: dict[tuple[str, Path], dict[str, KnownCompute]] = field(default_factory=dict)
 
     def calls_of(self, seen: ParsedCommand) -> list[CalledScript]:
         """The Python scripts that a command calls."""
@@ -149,61 +123,6 @@ class LintContext:
                 self._ignore_rules[root] = lambda _: False
         return self._ignore_rules[root](file.relative_to(root).as_posix())
 
-    def compute_named(self, reference: str, used_in: Path) -> KnownCompute | None:
-        """The cluster that `azureml:NAME` means, when a file beside the one that uses it, or the settings, tell."""
-        name = reference.removeprefix("azureml:")
-        if name in self.computes:
-            return KnownCompute(name, self.computes[name])
-        for source, folder in self._compute_places(used_in):
-            found = self._known_in(source, folder).get(name)
-            if found is not None:
-                return found
-        return None
-
-    def compute_names(self, used_in: Path) -> frozenset[str]:
-        """The names of all clusters that are known where a file uses one."""
-        names = {name for place in self._compute_places(used_in) for name in self._known_in(*place)}
-        return frozenset(names | self.computes.keys())
-
-    def _compute_places(self, used_in: Path) -> Iterator[tuple[str, Path]]:
-        for source in ("compute", "profiles"):
-            for folder in used_in.parents[: _LEVELS_UP + 1]:
-                yield source, folder
-
-    def _known_in(self, source: str, folder: Path) -> dict[str, KnownCompute]:
-        key = (source, folder)
-        if key not in self._known:
-            read = self._computes_of_files if source == "compute" else self._computes_of_profiles
-            self._known[key] = {compute.name: compute for compute in read(folder)}
-        return self._known[key]
-
-    def _computes_of_profiles(self, folder: Path) -> Iterator[KnownCompute]:
-        """The clusters of a project's profiles; one that two profiles describe differently is left out."""
-        files = {file.stem: file for file in _yaml_files(folder / "profiles")}
-        sizes: dict[str, set[str]] = {}
-        for name in files:
-            cluster, size = _inherited(name, "cluster", files, self.store), _inherited(name, "sku", files, self.store)
-            if cluster and size:
-                sizes.setdefault(cluster, set()).add(size)
-        for cluster, known in sizes.items():
-            if len(known) == 1:
-                yield KnownCompute(cluster, known.pop())
-
-    def _computes_of_files(self, folder: Path) -> Iterator[KnownCompute]:
-        for place in (folder / "compute", folder / "computes", folder):
-            # A folder itself may hold anything: of its files only those are looked at that were read anyway.
-            for file in _yaml_files(place) if place != folder else self._read_by_folder.get(folder, ()):
-                document = _document(file, self.store)
-                if document is not None and kind_of(document) == "compute":
-                    yield from _compute_of(document)
-
-    @cached_property
-    def _read_by_folder(self) -> dict[Path, list[Path]]:
-        found: dict[Path, list[Path]] = {}
-        for file in self.store.files:
-            found.setdefault(file.parent, []).append(file)
-        return found
-
 
 def _is_job(parsed: ParsedPipeline) -> bool:
     return isinstance(parsed.model, Pipeline)
@@ -218,46 +137,3 @@ def sku_named(size: str) -> Sku | None:
         return find_sku(size)
     except UnknownSku:
         return None
-
-
-def _compute_of(document: Document) -> Iterator[KnownCompute]:
-    name, size = _text(document.root, "name"), _text(document.root, "size")
-    most = document.root.get("max_instances")
-    if name and size:
-        most_instances = most.data if most is not None and type(most.data) is int else None
-        span = document.root.key_span("size")
-        yield KnownCompute(name, size, _text(document.root, "tier").lower(), most_instances, span)
-
-
-def _inherited(name: str, key: str, files: Mapping[str, Path], store: DocumentStore) -> str:
-    for _ in files:
-        document = _document(files[name], store) if name in files else None
-        if document is None:
-            return ""
-        if _text(document.root, key):
-            return _text(document.root, key)
-        name = _text(document.root, "extends")
-    return ""
-
-
-def _yaml_files(folder: Path) -> list[Path]:
-    try:
-        return (
-            sorted(file for file in folder.iterdir() if file.suffix in (".yaml", ".yml"))
-            if os.path.isdir(folder)
-            else []
-        )
-    except OSError:
-        return []
-
-
-def _document(file: Path, store: DocumentStore) -> Document | None:
-    try:
-        return store.peek(file)
-    except SpecError:
-        return None
-
-
-def _text(node: Node, key: str) -> str:
-    found = node.get(key)
-    return found.text if found is not None and not isinstance(found.data, (dict, list)) else ""

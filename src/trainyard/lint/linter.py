@@ -18,6 +18,7 @@ from trainyard.lint.rules.types import MODE_UNSUITED
 from trainyard.lint.rules.yaml_text import CHECK_FAILED
 from trainyard.lint.schema_checks import check_schema
 from trainyard.lint.settings import LintSettings
+from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.documents import Document, require_mapping, shorten
 from trainyard.spec.environments import environment_of
@@ -58,15 +59,14 @@ class LintResult:
         return len(self.files)
 
 
-def lint(
-    paths: Sequence[Path], settings: LintSettings | None = None, texts: Mapping[Path, str] | None = None
-) -> LintResult:
+def lint(paths: Sequence[Path], settings: LintSettings | None = None, store: DocumentStore | None = None) -> LintResult:
     """Check files, and all Azure ML files in folders; without paths, the project's standard folders here.
 
-    A pipeline takes the components and environments it names along; each file is checked once. `texts` are read in
-    place of what lies on disk. Raises UnreadablePath for a path that is not there, is no YAML file or holds none.
+    A pipeline takes the components and environments it names along; each file is checked once. `store` holds files
+    that were read already, or texts that are read in place of what lies on disk. Raises UnreadablePath for a path that
+    is not there, is not a YAML file or holds none.
     """
-    session = _Session(settings or LintSettings(), texts or {})
+    session = _Session(settings or LintSettings(), store or DocumentStore())
     for file, is_explicit in _files(paths or _standard_folders()):
         session.check_file(file, is_explicit=is_explicit)
     session.check_closely()
@@ -127,9 +127,9 @@ def _yaml_files(folder: Path) -> Iterator[Path]:
 class _Session:
     """One call of lint: what is read is kept, what is found is gathered, nothing is told twice."""
 
-    def __init__(self, settings: LintSettings, texts: Mapping[Path, str]) -> None:
+    def __init__(self, settings: LintSettings, store: DocumentStore) -> None:
         self._settings = settings
-        self._store = DocumentStore(texts)
+        self._store = store
         self._components = ComponentCache()
         self._seen = Parsed()
         self._documents: list[tuple[Document, Kind]] = []
@@ -190,7 +190,7 @@ class _Session:
 
     def check_closely(self) -> None:
         """The checks that look beyond one file, now that all are read."""
-        context = LintContext(self._store, self._seen, self._settings.computes)
+        context = LintContext(self._seen, Computes(self._store, self._settings.computes))
         for document, kind in self._documents:
             with self._one_file(document.file):
                 for check_document in DOCUMENT_CHECKS:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainyard.lint.context import KnownCompute, LintContext, sku_named
+from trainyard.lint.context import LintContext, sku_named
+from trainyard.spec.computes import Compute
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Node
 from trainyard.spec.literals import whole_number
@@ -54,12 +55,12 @@ class Placement:
         return self.use.job.outputs
 
     @property
-    def known_compute(self) -> KnownCompute | None:
+    def known_compute(self) -> Compute | None:
         """The cluster, when something in the project says what it is."""
         found = self.use.compute
         if not isinstance(found, Known) or not isinstance(found.value, str):
             return None
-        return self.context.compute_named(found.value, self.reading.file)
+        return self.context.computes.find(found.value, found.written.span.file)
 
     @property
     def sku(self) -> Sku | None:
@@ -68,7 +69,7 @@ class Placement:
         if named is not None:
             return sku_named(str(named.value)) if isinstance(named, Known) else None
         compute = self.known_compute
-        return compute.sku if compute is not None else None
+        return sku_named(compute.size) if compute is not None else None
 
     @property
     def nodes(self) -> int | None:

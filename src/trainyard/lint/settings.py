@@ -80,17 +80,27 @@ def settings_for(paths: Sequence[Path], rules: Mapping[str, Rule]) -> LintSettin
 
     Raises WrongSettings when they cannot be used.
     """
+    found = _nearest(paths)
+    return _Reader(found[0], rules).read(found[1]) if found is not None else LintSettings()
+
+
+def computes_for(paths: Sequence[Path]) -> Mapping[str, str]:
+    """The VM sizes of clusters, by name, in the settings that `settings_for` finds."""
+    found = _nearest(paths)
+    return _Reader(found[0], {}).computes(found[1]) if found is not None else {}
+
+
+def _nearest(paths: Sequence[Path]) -> tuple[Path, dict[str, Any]] | None:
+    """The file with the settings, and the linter's table in it."""
     absolute = [os.path.abspath(path) for path in paths] or [os.getcwd()]
     start = Path(os.path.commonpath(absolute))
     for folder in (start, *start.parents):
         for name in FILE_NAMES:
             file = folder / name
-            if not file.is_file():
-                continue
-            table = _table_in(file)
+            table = _table_in(file) if file.is_file() else None
             if table is not None:
-                return _Reader(file, rules).read(table)
-    return LintSettings()
+                return file, table
+    return None
 
 
 def _table_in(file: Path) -> dict[str, Any] | None:
@@ -163,9 +173,13 @@ class _Reader:
             self._file,
             self._severities(table.get("severity", {})),
             self._patterns(table.get("exclude", [])),
-            self._pairs("computes", table.get("computes", {})),
+            self.computes(table),
             self._file.parent / baseline if baseline is not None else None,
         )
+
+    def computes(self, table: Mapping[str, Any]) -> dict[str, str]:
+        """The VM sizes of clusters, by name."""
+        return self._pairs("computes", table.get("computes", {}))
 
     def _severities(self, table: Any) -> Mapping[str, Severity | Literal["off"]]:
         for rule, severity in self._pairs("severity", table).items():

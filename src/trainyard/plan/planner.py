@@ -11,6 +11,7 @@ from trainyard.catalogue.skus import Sku, UnknownSku, closest_current, find_sku
 from trainyard.errors import UsageError
 from trainyard.plan.batches import JobBatch, batch_of
 from trainyard.plan.concurrency import most_at_once
+from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.model import Environment, Pipeline
 from trainyard.spec.resolution import JobUse, Known, ProcessCounts, Resolution, Wrong, settled
@@ -87,8 +88,8 @@ class Plan:
     totals: Totals
 
 
-def plan(pipeline: Pipeline, sku_of_compute: Mapping[str, str]) -> Plan:
-    """Return what a pipeline takes. `sku_of_compute` says which VM size the nodes of each cluster are.
+def plan(pipeline: Pipeline, computes: Computes) -> Plan:
+    """Return what a pipeline takes. `computes` say which VM size the nodes of each cluster are.
 
     A job that names its machine (`resources.instance_type`) has that one. Nothing is guessed: where the machine is
     not known, its figures are None and a finding says why. Raises `SpecError` for counts that are unknown or wrong,
@@ -96,7 +97,7 @@ def plan(pipeline: Pipeline, sku_of_compute: Mapping[str, str]) -> Plan:
     """
     resolution = Resolution(pipeline)
     waits_for = resolution.waits_for
-    jobs = tuple(_plan_job(resolution.jobs[name], resolution, sku_of_compute) for name in resolution.order())
+    jobs = tuple(_plan_job(resolution.jobs[name], resolution, computes) for name in resolution.order())
     return Plan(
         pipeline=pipeline.display_name or pipeline.name or pipeline.file.stem,
         file=_shown(pipeline.file),
@@ -128,10 +129,10 @@ def _at_once(prices: Mapping[str, Price | None], waits_for: Mapping[str, frozens
     return round(most_at_once(known, waits_for), 6) if len(known) == len(prices) else None
 
 
-def _plan_job(job: JobUse, resolution: Resolution, sku_of_compute: Mapping[str, str]) -> JobPlan:
+def _plan_job(job: JobUse, resolution: Resolution, computes: Computes) -> JobPlan:
     processes = job.processes()
     compute = _compute(job)
-    sku = _sku(job, compute, sku_of_compute)
+    sku = _sku(job, computes)
     batch = batch_of(job, processes.training_processes, resolution)
     return JobPlan(
         name=job.name,
@@ -158,19 +159,23 @@ def _compute(job: JobUse) -> str:
     return str(found.value or "").removeprefix(_REFERENCE) if isinstance(found, Known) else ""
 
 
-def _sku(job: JobUse, compute: str, sku_of_compute: Mapping[str, str]) -> Sku | None:
-    named = job.instance_type
+def _sku(job: JobUse, computes: Computes) -> Sku | None:
+    named, cluster = job.instance_type, job.compute
     if isinstance(named, Known):
         try:
             return find_sku(str(named.value))
         except UnknownSku as error:
             raise SpecError(NOT_A_CHOICE.at(named.written.span, str(error))) from error
-    if compute not in sku_of_compute:
+    if not isinstance(cluster, Known):
+        return None
+    compute = computes.find(str(cluster.value), cluster.written.span.file)
+    if compute is None:
         return None
     try:
-        return find_sku(sku_of_compute[compute])
+        return find_sku(compute.size)
     except UnknownSku as error:
-        raise UsageError(f"the cluster '{compute}': {error}") from error
+        message = f"the cluster '{compute.name}': {error}"
+        raise (SpecError(NOT_A_CHOICE.at(compute.span, message)) if compute.span else UsageError(message)) from error
 
 
 def _environment(environment: Environment | None) -> str:

@@ -380,7 +380,7 @@ def _compute(node: Node | None, file: Path, context: LintContext) -> Iterator[Di
     if node is None or not node.is_text or "${{" in node.text or not node.text.startswith("azureml:"):
         return
     if _COMPUTE_NAME.fullmatch(node.text):
-        known = context.compute_names(file)
+        known = context.computes.names(file)
         name = node.text.removeprefix("azureml:")
         meant = only_close(name, known) if name not in known else None
         if meant is not None:

@@ -1,0 +1,115 @@
+"""Which machines are behind a cluster's name: compute files, profiles and settings, read one way for lint and plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from trainyard.spec.diagnostic import Span, SpecError
+from trainyard.spec.documents import Document, Node
+from trainyard.spec.findings import DocumentStore
+from trainyard.spec.kinds import kind_of
+from trainyard.spec.profile_chain import profile_chain
+
+# How far above a file its project's `compute/` and `profiles/` are looked for.
+_LEVELS_UP = 3
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A cluster: its VM size, how many machines it can have at most, and where that is written."""
+
+    name: str
+    size: str
+    tier: str = ""
+    max_instances: int | None = None
+    span: Span | None = None
+
+
+@dataclass
+class Computes:
+    """The clusters that are known where a file uses one; each file is read once.
+
+    `named` are those that settings name, by name, with their VM size. Files that cannot be read, and those of another
+    kind, are passed over: lint reports what is wrong with them.
+    """
+
+    store: DocumentStore
+    named: Mapping[str, str] = field(default_factory=dict)
+    _known: dict[tuple[str, Path], dict[str, Compute]] = field(default_factory=dict)
+
+    def find(self, reference: str, used_in: Path) -> Compute | None:
+        """Return the cluster that `azureml:NAME` means in a file: settings first, then the nearest folder's files."""
+        name = reference.removeprefix("azureml:")
+        if name in self.named:
+            return Compute(name, self.named[name])
+        found = (known.get(name) for known in self._known_around(used_in))
+        return next((compute for compute in found if compute is not None), None)
+
+    def names(self, used_in: Path) -> frozenset[str]:
+        """Return the names of all clusters that are known where a file uses one."""
+        return frozenset({*self.named, *(name for known in self._known_around(used_in) for name in known)})
+
+    def _known_around(self, used_in: Path) -> Iterator[dict[str, Compute]]:
+        for source in ("compute", "profiles"):
+            for folder in used_in.parents[: _LEVELS_UP + 1]:
+                key = (source, folder)
+                if key not in self._known:
+                    read = self._of_files if source == "compute" else self._of_profiles
+                    self._known[key] = {compute.name: compute for compute in read(folder)}
+                yield self._known[key]
+
+    def _of_profiles(self, folder: Path) -> Iterator[Compute]:
+        """The clusters of a project's profiles; one that two profiles describe differently is left out."""
+        sizes: dict[str, set[str]] = {}
+        for file in _yaml_files(folder / "profiles"):
+            try:
+                chain = list(profile_chain(file.parent, file.stem, self.store.peek))
+            except SpecError:
+                continue
+            cluster, size = (next(filter(None, (_text(d.root, key) for d in chain)), "") for key in ("cluster", "sku"))
+            if cluster and size:
+                sizes.setdefault(cluster, set()).add(size)
+        for cluster, known in sizes.items():
+            if len(known) == 1:
+                yield Compute(cluster, known.pop())
+
+    def _of_files(self, folder: Path) -> Iterator[Compute]:
+        for place in (folder / "compute", folder / "computes", folder):
+            # A folder itself may hold anything: of its files only those are looked at that were read anyway.
+            for file in _yaml_files(place) if place != folder else self._read_by_folder.get(folder, ()):
+                try:
+                    document = self.store.peek(file)
+                except SpecError:
+                    continue
+                if kind_of(document) == "compute":
+                    yield from _compute_of(document)
+
+    @cached_property
+    def _read_by_folder(self) -> dict[Path, list[Path]]:
+        found: dict[Path, list[Path]] = {}
+        for file in self.store.files:
+            found.setdefault(file.parent, []).append(file)
+        return found
+
+
+def _compute_of(document: Document) -> Iterator[Compute]:
+    name, size = _text(document.root, "name"), _text(document.root, "size")
+    most = document.root.get("max_instances")
+    if name and size:
+        max_instances = most.data if most is not None and type(most.data) is int else None
+        yield Compute(name, size, _text(document.root, "tier").lower(), max_instances, document.root.key_span("size"))
+
+
+def _yaml_files(folder: Path) -> list[Path]:
+    try:
+        return sorted(file for file in folder.iterdir() if file.suffix in (".yaml", ".yml"))
+    except OSError:
+        return []
+
+
+def _text(node: Node, key: str) -> str:
+    found = node.get(key)
+    return found.text if found is not None and not isinstance(found.data, (dict, list)) else ""
