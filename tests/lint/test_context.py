@@ -101,6 +101,38 @@ def test_counts_are_followed_to_the_pipelines_inputs(pipeline: Path) -> None:
     assert (found.rule, found.span.line) == ("AML601", 3)
 
 
+def test_a_count_of_the_components_own_inputs_is_known(pipeline: Path) -> None:
+    component = pipeline.parents[1] / "components" / "train.yaml"
+    count = "distribution: {type: pytorch, process_count_per_instance: '${{inputs.gpus}}'}\n"
+    component.write_text(component.read_text() + "  gpus: {type: integer, default: 16}\n" + count)
+    own = "    distribution: {type: pytorch, process_count_per_instance: 8}\n"
+    pipeline.write_text(pipeline.read_text().replace(own, ""))
+
+    def place() -> tuple[str, int]:
+        diagnostics = lint([pipeline], LintSettings(computes={"gpu": T4})).diagnostics
+        (found,) = (each for each in diagnostics if each.rule == "AML601")
+        return found.span.file.name, found.span.line
+
+    assert place() == ("train.yaml", 9)
+    pipeline.write_text(pipeline.read_text().replace("mode: fast", "mode: fast, gpus: 12"))
+    assert place() == ("p.yaml", 6)
+
+
+def test_a_pipeline_within_has_the_counts_that_the_outer_one_gives_it(pipeline: Path) -> None:
+    text = pipeline.read_text().replace("per_instance: 8", "per_instance: '${{parent.inputs.n}}'")
+    text = text.replace(
+        "settings: {default_compute: azureml:gpu}", "name: part\ninputs: {n: {type: integer, default: 4}}"
+    )
+    outer = (
+        "type: pipeline\nsettings: {default_compute: azureml:gpu}\njobs:\n"
+        "  fit: {type: pipeline, component: ./p.yaml, inputs: {n: %s}}\n"
+    )
+    pipeline.write_text(text)
+    for count, rule in ((4, []), (16, ["AML601"]), (0, ["AML106"])):
+        put(pipeline.parent, {"outer.yaml": outer % count})
+        assert rules(pipeline.parent / "outer.yaml", LintSettings(computes={"gpu": T4})) == rule
+
+
 def test_what_no_machine_satisfies_is_said_of_unknown_ones_too(pipeline: Path) -> None:
     pipeline.write_text(pipeline.read_text().replace("process_count_per_instance: 8", "process_count_per_instance: 16"))
     (found,) = lint([pipeline]).diagnostics

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING
 from trainyard.lint.script_flags import ScriptFlags, read_flags
 from trainyard.lint.scripts import CalledScript, called_scripts
 from trainyard.spec.computes import Computes
-from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Document, Node
-from trainyard.spec.expressions import only_binding
 from trainyard.spec.ignore_files import ignore_rule
-from trainyard.spec.model import Component, Job, Pipeline, PipelineComponent, Port
+from trainyard.spec.model import Component, Job, Pipeline, PipelineComponent
 from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline
 from trainyard.spec.reading import Reading
 
@@ -53,23 +51,6 @@ class LintContext:
         for seen in self.parsed.pipelines:
             if seen.body is seen.reading.document.root:
                 found[seen.reading.file] = seen
-        return found
-
-    @cached_property
-    def bound_within(self) -> Mapping[Span, list[tuple[Port, Span]]]:
-        """By where a pipeline declares an input: the parameters of its jobs that are bound to it, and where."""
-        found: dict[Span, list[tuple[Port, Span]]] = {}
-        for seen in self.parsed.pipelines:
-            for job in seen.scope.jobs.values():
-                given = job.node.get("inputs")
-                for name, entry in given.entries.items() if given is not None and given.is_mapping else ():
-                    target = (job.declared_inputs or {}).get(name)
-                    binding = only_binding(entry.value.text) if entry.value.is_text else None
-                    if target is None or binding is None or binding.path[:2] != ("parent", "inputs"):
-                        continue
-                    source = seen.scope.inputs.get(".".join(binding.path[2:]))
-                    if source is not None and target.is_parameter:
-                        found.setdefault(source.key_span, []).append((target, entry.value.span))
         return found
 
     def is_used(self, component: Component | PipelineComponent) -> bool:

@@ -8,14 +8,15 @@ from dataclasses import replace
 
 from trainyard.lint.context import LintContext
 from trainyard.spec.bindings import Scope, UsedJob
-from trainyard.spec.diagnostic import Diagnostic, Related
+from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Node
 from trainyard.spec.expressions import Binding, only_binding
-from trainyard.spec.findings import Findings
-from trainyard.spec.model import PORT_TYPES, Port, Value
+from trainyard.spec.model import PORT_TYPES, Component, Port, Value
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.ports import UNKNOWN_TYPE
+from trainyard.spec.resolution import Resolution, Wrong
 from trainyard.spec.rule import Example, Rule
+from trainyard.spec.rules.keys import OUT_OF_BOUNDS
 from trainyard.spec.rules.values import (
     LITERAL_NOT_A_CHOICE,
     LITERAL_OUT_OF_RANGE,
@@ -187,8 +188,7 @@ _READABLE_AS = {
 _WIDENS_TO = {("integer", "number"), ("integer", "string"), ("number", "string"), ("boolean", "string")}
 
 
-_LIMIT_RULES = frozenset({LITERAL_OUT_OF_RANGE.id, LITERAL_NOT_A_CHOICE.id})
-_DEEPEST_PIPELINE = 20
+_LIMIT_RULES = frozenset({LITERAL_OUT_OF_RANGE.id, LITERAL_NOT_A_CHOICE.id, OUT_OF_BOUNDS.id})
 _MODES_OF_OTHER_SIDE = {
     "inputs": frozenset({"rw_mount", "mount", "upload"}),
     "outputs": frozenset({"ro_mount", "download", "eval_mount", "eval_download"}),
@@ -214,36 +214,16 @@ def check_pipeline(seen: ParsedPipeline, context: LintContext) -> Iterator[Diagn
 
 
 def check_values_within(seen: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    """Literals that a pipeline gives to jobs, against what the jobs of pipelines within it take."""
-    for port in seen.scope.inputs.values():
-        if port.default is not None:
-            is_typed = port.default.span != port.span
-            yield from _beyond_inner_limits(port.default, port, context, deep=not is_typed)
-    for job in seen.scope.jobs.values():
-        for name, value in job.inputs.items():
-            port_given = (job.declared_inputs or {}).get(name)
-            if port_given is not None and "${{" not in value.text:
-                yield from _beyond_inner_limits(value, port_given, context, deep=False)
-
-
-def _beyond_inner_limits(value: Value, port: Port, context: LintContext, *, deep: bool) -> Iterator[Diagnostic]:
-    """The first parameter, down through the pipelines, whose min, max or enum a literal breaks.
-
-    `deep`: those that the port itself is bound to are checked by the reader already, and only theirs are looked at.
-    """
-    waiting = [(target, span, 0) for target, span in context.bound_within.get(port.key_span, ())]
-    while waiting:
-        target, span, depth = waiting.pop()
-        if depth > 0 or not deep:
-            found = Findings()
-            found.check_literal(value, target, bound_at=[Related(span, f"it comes to '{target.name}' here")])
-            wrong = [d for d in found.diagnostics if d.rule in _LIMIT_RULES]
-            if wrong:
-                yield wrong[0]
-                return
-        if depth < _DEEPEST_PIPELINE:
-            inner = context.bound_within.get(target.key_span, ())
-            waiting += [(further, place, depth + 1) for further, place in inner]
+    """Literals that break a job's min, max or enum, or are no count, be it in a pipeline within: each literal once."""
+    if context.is_used(seen.model):
+        return
+    found: dict[Span, Diagnostic] = {}
+    for use in Resolution(seen.model).uses.values():
+        counts = (use.instance_count, use.processes_per_node) if isinstance(use.job.component, Component) else ()
+        for value in (*use.inputs.values(), *counts):
+            if isinstance(value, Wrong) and value.diagnostic.rule in _LIMIT_RULES:
+                found.setdefault(value.diagnostic.span, value.diagnostic)
+    yield from found.values()
 
 
 def check_command(seen: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
