@@ -18,6 +18,9 @@ from trainyard.author.project import Project
 from trainyard.author.rendering import render
 from trainyard.author.writing import write
 from trainyard.foundation.configs import STEP_CONFIGS
+from trainyard.local.snapshot import snapshot_of
+from trainyard.spec.loading import load_pipeline
+from trainyard.spec.model import Component
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # The client warns of its own dealings with marshmallow, here as it is imported …
@@ -139,14 +142,15 @@ def test_the_committed_files_are_accepted_where_they_lie() -> None:
         assert errors_of(azure_ml.load_job(file)) == {}
 
 
-def test_the_snapshot_leaves_the_authors_side_out() -> None:
+def test_the_local_snapshot_holds_the_files_that_the_client_uploads() -> None:
     from azure.ai.ml._utils._asset_utils import get_ignore_file
 
     source = PROJECT.root / "src"
     ignored = get_ignore_file(source)
-    modules = sorted(path for path in (source / "trainyard").rglob("*.py") if "__pycache__" not in path.parts)
-    uploaded = {path.relative_to(source).as_posix() for path in modules if not ignored.is_file_excluded(path)}
-    assert "trainyard/foundation/step_fields.py" in uploaded
-    assert "trainyard/steps/train_ddp.py" in uploaded
-    on_top = {name for name in uploaded if not name.startswith(("trainyard/steps/", "trainyard/foundation/"))}
-    assert on_top == {"trainyard/__init__.py", "trainyard/tasks.py"}
+    files = sorted(path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    uploaded = [path.relative_to(source).as_posix() for path in files if not ignored.is_file_excluded(path)]
+    component = load_pipeline(PROJECT.root / "pipelines" / "ddp.yaml").jobs["train_ddp"].component
+    assert isinstance(component, Component)
+    assert [place for _, place in snapshot_of(component).files] == uploaded
+    assert {"trainyard/foundation/step_fields.py", "trainyard/steps/train_ddp.py"} <= set(uploaded)
+    assert not any(name.startswith(("trainyard/lint/", "trainyard/cli/")) for name in uploaded)

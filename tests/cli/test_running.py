@@ -66,7 +66,9 @@ def test_a_failed_step_is_reported_resumed_and_repeated_to_the_bit(trainyard: Ru
     failed = trainyard(*FIRST, *short, "--name", "weak")
     assert failed.exit_code == 1
     assert "below --minimum-accuracy 0.99" in failed.stderr
-    assert "runs resume weak" in failed.stdout
+    assert "--minimum-accuracy is inputs.minimum_accuracy, set by --set" in failed.stdout
+    assert "run pipelines/ddp.yaml --profile local --set inputs.minimum_accuracy=VALUE" in failed.stdout
+    assert "runs resume" not in failed.stdout, "it would fail again in the same way"
     record = json.loads((runs_here / "weak" / "run.json").read_text())
     assert [job["status"] for job in record["jobs"].values()] == ["completed", "completed", "failed"]
 

@@ -72,6 +72,7 @@ def test_everything_but_caches_and_runs(workspace: Any, code: Path) -> None:
         ("build/", ["build/out.txt", "lib/build/out.txt"]),
         ("lib/**/*.log", ["lib/a.log", "lib/deep/b.log"]),
         ("data/*\n!data/keep.bin", ["data/big.bin"]),
+        ("/lib/*\n!/lib/a.log", ["lib/a.py", "lib/build/out.txt", "lib/deep/b.log"]),
         ("# a comment\n\nnotes.txt  ", ["notes.txt"]),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -14,15 +16,20 @@ from trainyard.commands import working_folder
 from trainyard.commands.lint import errors_that_stop_a_run
 from trainyard.errors import UsageError
 from trainyard.foundation.quantities import duration
+from trainyard.foundation.run_record import RunRecord
 from trainyard.local.display import Display
+from trainyard.local.overrides import resolve_with
 from trainyard.local.records import read_record
 from trainyard.local.run_store import find_run
 from trainyard.local.runner import RunOptions, resume_run, run_pipeline
 from trainyard.report.run_report import write_report
 from trainyard.report.run_summary import summarise
-from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import load_pipeline
+from trainyard.spec.model import Pipeline
+from trainyard.spec.resolution import Known
+from trainyard.spec.set_arguments import COMMAND_LINE
 from trainyard.terminal import print_facts, program, short
 
 
@@ -35,8 +42,9 @@ def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: boo
     store = DocumentStore()
     if errors := errors_that_stop_a_run(path, store):
         raise SpecError(errors)
-    record = run_pipeline(load_pipeline(path, store), options, Display(quiet=quiet))
-    return _conclude(record.folder, file)
+    pipeline = load_pipeline(path, store)
+    record = run_pipeline(pipeline, options, Display(quiet=quiet))
+    return _conclude(record.folder, pipeline, file, profile)
 
 
 def resume(name: str | None, *, quiet: bool) -> bool:
@@ -44,8 +52,9 @@ def resume(name: str | None, *, quiet: bool) -> bool:
     runs_folder = working_folder.runs_folder()
     record = find_run(runs_folder, name)
     file = Path(record.pipeline_file)
-    resumed = resume_run(record, load_pipeline(file), RunOptions(runs_folder=runs_folder), Display(quiet=quiet))
-    return _conclude(resumed.folder, file)
+    pipeline = load_pipeline(file)
+    resumed = resume_run(record, pipeline, RunOptions(runs_folder=runs_folder), Display(quiet=quiet))
+    return _conclude(resumed.folder, pipeline, short(file))
 
 
 def _render_aside(file: Path, profile: str) -> Path:
@@ -67,7 +76,7 @@ def _render_aside(file: Path, profile: str) -> Path:
     return short(out / relative)
 
 
-def _conclude(run_folder: Path, pipeline_file: Path) -> bool:
+def _conclude(run_folder: Path, pipeline: Pipeline, file: Path, profile: str | None = None) -> bool:
     """Write the report, print how the run ended and what to do next, and return whether it completed."""
     write_report(run_folder)
     record = read_record(run_folder)
@@ -76,18 +85,50 @@ def _conclude(run_folder: Path, pipeline_file: Path) -> bool:
     print_facts(summarise(record))
     if record.status == "completed":
         _print_next(
-            (f"plan {pipeline_file}", "what it takes on the cluster, and what an hour costs"),
+            (f"plan {file}", "what it takes on the cluster, and what an hour costs"),
             ("render nd96 --diff", "the same pipeline for machines with 8 x A100"),
         )
         return True
     # A run in another place (--run-dir) is found by its folder only.
     in_runs_folder = run_folder.parent.resolve() == working_folder.runs_folder().resolve()
     run = record.name if in_runs_folder else str(short(run_folder))
-    _print_next(
-        (f"runs logs {run}", "everything its processes printed"),
-        (f"runs resume {run}", "keeps what completed; trainings continue from their checkpoints"),
-    )
+    settings = _settings_in_errors(record, pipeline)
+    print_facts(("setting", str(setting)) for setting in settings)
+    logs = (f"runs logs {run}", "everything its processes printed")
+    if settings:
+        # The same settings would fail again, so there is nothing to resume.
+        changes = " ".join(f"--set {setting.key}=VALUE" for setting in settings)
+        with_profile = f" --profile {profile}" if profile else ""
+        _print_next(logs, (f"run {file}{with_profile} {changes}", "again, with another value"))
+    else:
+        _print_next(logs, (f"runs resume {run}", "keeps what completed; trainings continue from their checkpoints"))
     return False
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """A flag that a step's error names, and the `--set` key and the place that its value comes from."""
+
+    flag: str
+    key: str
+    span: Span
+
+    def __str__(self) -> str:
+        place = "--set" if self.span.file == COMMAND_LINE else f"{short(self.span.file)}:{self.span.line}"
+        return f"{self.flag} is {self.key}, set by {place}"
+
+
+def _settings_in_errors(record: RunRecord, pipeline: Pipeline) -> list[_Setting]:
+    """Return the settings that the errors of failed jobs name by their flags."""
+    resolution = resolve_with(pipeline, record.overrides)
+    found: dict[str, _Setting] = {}
+    for name, job in record.jobs.items():
+        errors = "\n".join(job.error_lines or ()) if job.status == "failed" else ""
+        for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9_-]*", errors):
+            resolved = resolution.jobs[name].inputs.get(flag.strip("-").replace("-", "_"))
+            if isinstance(resolved, Known) and resolved.key:
+                found[resolved.key] = _Setting(flag, resolved.key, resolved.written.span)
+    return list(found.values())
 
 
 def _print_next(*suggestions: tuple[str, str]) -> None:
