@@ -15,7 +15,8 @@ from trainyard.author.writing import write, write_atomically
 from trainyard.commands import working_folder
 from trainyard.commands.lint import LintOptions, lint
 from trainyard.errors import UserError
-from trainyard.terminal import count, print_facts, program, short
+from trainyard.foundation.quantities import counted
+from trainyard.terminal import print_facts, program, short
 
 _FIRST_PROFILE = "local"
 
@@ -27,7 +28,7 @@ def create(folder: Path, recipe: str, *, force: bool) -> None:
     _write(root, texts, force=force)
     project = Project(root)
     report = write(project, render(project, _FIRST_PROFILE))
-    click.echo(f"wrote {short(root)}: {count(len(texts) + len(report.written), 'file')}", err=True)
+    click.echo(f"wrote {short(root)}: {counted(len(texts) + len(report.written), 'file')}", err=True)
     steps = [] if root == Path.cwd() else [(f"cd {short(root)}", "")]
     if recipe != "blank":
         steps.append((f"{program()} run pipelines/train.yaml", "prepare, train and evaluate on this machine"))
@@ -89,7 +90,7 @@ def _write(root: Path, texts: Mapping[str, str], *, force: bool) -> None:
     in_the_way = [path for path in texts if (root / path).exists()]
     if in_the_way and not force:
         listed = "\n".join(f"  {short(root / path)}" for path in in_the_way)
-        raise UserError(f"{count(len(in_the_way), 'file')} would be overwritten, so nothing was written:\n{listed}")
+        raise UserError(f"{counted(len(in_the_way), 'file')} would be overwritten, so nothing was written:\n{listed}")
     for path, text in texts.items():
         write_atomically(root / path, text)
 
