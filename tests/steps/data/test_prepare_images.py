@@ -360,16 +360,94 @@ def test_images_that_cannot_be_decoded_are_named_and_counted(
     assert sum(split.samples for split in read_manifest(tmp_path / "out").splits.values()) == 19
 
 
-def test_sizes_that_differ_need_a_size(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_images_of_mixed_sizes_are_scaled_to_the_median_of_their_shorter_sides(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     write_images(tmp_path / "pets", per_class=3)
     Image.new("RGB", (9, 7)).save(tmp_path / "pets" / "dog" / "big.png")
-    said = complaint(capsys, tmp_path / "out", "--format", "folder", "--source", tmp_path / "pets")
-    assert said == (
-        f"the images differ in size: {tmp_path}/pets/cat/000.png is 6x6 and {tmp_path}/pets/dog/big.png is 9x7 "
-        "(width x height); --image-size N scales all to NxN"
-    )
-    flags = ("--format", "folder", "--source", tmp_path / "pets", "--image-size", 5)
+    flags = ("--format", "folder", "--source", tmp_path / "pets")
     assert prepare(tmp_path / "out", *flags) == 0
+    assert read_manifest(tmp_path / "out").arrays["images"].shape == (3, 6, 6)
+    assert (
+        "the images differ in size, from 6x6 to 9x7 (width x height): scaling all to 6x6; set --image-size for "
+        "another size"
+    ) in capsys.readouterr().out
+    assert prepare(tmp_path / "small", *flags, "--image-size", 5) == 0
+    assert read_manifest(tmp_path / "small").arrays["images"].shape == (3, 5, 5)
+    write_images(tmp_path / "large", per_class=3, size=(300, 280))
+    write_images(tmp_path / "large", per_class=2, size=(300, 290))
+    assert prepare(tmp_path / "capped", "--format", "folder", "--source", tmp_path / "large") == 0
+    assert read_manifest(tmp_path / "capped").arrays["images"].shape == (3, 224, 224)
+
+
+def write_table(folder: Path, header: str, rows: list[str], *, as_parquet: bool = False) -> None:
+    if not as_parquet:
+        (folder / "images.csv").write_text("\n".join([header, *rows]), encoding="utf-8-sig")
+        return
+    import pyarrow
+    from pyarrow import parquet
+
+    columns = zip(*(row.split(",") for row in rows), strict=True)
+    parquet.write_table(pyarrow.table(dict(zip(header.split(","), map(list, columns), strict=True))),
+                        folder / "images.parquet")  # fmt: skip
+
+
+@pytest.mark.parametrize("as_parquet", [False, True])
+def test_a_table_of_paths_and_labels(tmp_path: Path, as_parquet: bool) -> None:
+    write_images(tmp_path / "pets")
+    names = [f"{animal}/{number:03d}.png" for animal in ("cat", "dog") for number in range(10)]
+    write_table(tmp_path / "pets", "path,label", [f"{name},{name[:3]}" for name in names], as_parquet=as_parquet)
+    assert prepare(tmp_path / "table", "--format", "table", "--source", tmp_path / "pets") == 0
+    (tmp_path / "pets" / ("images.parquet" if as_parquet else "images.csv")).unlink()
+    assert prepare(tmp_path / "folder", "--format", "folder", "--source", tmp_path / "pets") == 0
+    for split in ("train", "validation", "test"):
+        from_table, from_folder = everything(tmp_path / "table", split), everything(tmp_path / "folder", split)
+        assert all(np.array_equal(from_table[name], from_folder[name]) for name in ("images", "labels"))
+
+
+def test_a_table_with_splits_and_columns_of_other_names(tmp_path: Path) -> None:
+    write_images(tmp_path / "pets", per_class=3)
+    rows = [
+        f"{animal},{split},{animal}/{number:03d}.png"
+        for animal in ("cat", "dog")
+        for number, split in enumerate(("train", "val", "Test"))
+    ]
+    write_table(tmp_path / "pets", "animal,split,file", rows)
+    columns = ("--path-column", "file", "--label-column", "animal")
+    assert prepare(tmp_path / "out", "--format", "table", "--source", tmp_path / "pets", *columns) == 0
+    manifest = read_manifest(tmp_path / "out")
+    assert {name: split.samples for name, split in manifest.splits.items()} == {"train": 2, "validation": 2, "test": 2}
+    assert manifest.classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "message"),
+    [
+        ("file,label", ["cat/000.png,cat"], "SOURCE/images.csv has no column 'path'; it has file, label: set "
+         "--path-column and --label-column"),
+        ("path,label", ["cat/000.png,cat", "cat/9.png,cat"], "SOURCE/images.csv:3: there is no file cat/9.png in "
+         "SOURCE; paths are relative to the source"),
+        ("path,label", ["cat/000.png,"], "SOURCE/images.csv:2: the label is empty"),
+        ("path,label", ["cat/000.png,cat", "cat/000.png,dog"], "SOURCE/images.csv:3: cat/000.png is already listed at "
+         "SOURCE/images.csv:2"),
+        ("path,label,split", ["cat/000.png,cat,dev"], "SOURCE/images.csv:2: unknown split 'dev'; expected one of "
+         "train, validation, val, test"),
+        ("path,label,split", ["cat/000.png,cat,test"], "SOURCE/images.csv lists no image for training"),
+        ("path,label,split", ["cat/000.png,cat,train", "dog/000.png,dog,test"], "SOURCE/images.csv: the part test has "
+         "classes that the training part lacks: dog"),
+    ],
+)  # fmt: skip
+def test_tables_that_cannot_be_used(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, header: str, rows: list[str], message: str
+) -> None:
+    source = tmp_path / "pets"
+    write_images(source, per_class=1)
+    flags = ("--format", "table", "--source", source)
+    assert complaint(capsys, tmp_path / "out", *flags) == (
+        f"{source}: expected one .csv or .parquet file with paths and labels, found none"
+    )
+    write_table(source, header, rows)
+    assert complaint(capsys, tmp_path / "out", *flags) == message.replace("SOURCE", str(source))
 
 
 def test_folders_without_images(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

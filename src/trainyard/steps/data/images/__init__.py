@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from trainyard.foundation.configs.prepare_images import PrepareImages
-from trainyard.steps.data.images import cifar10, idx, image_folder
+from trainyard.steps.data.images import cifar10, idx, image_folder, image_table
 from trainyard.steps.data.images.source import ImageSource, part_in_memory
 from trainyard.steps.runtime.errors import StepError
 
@@ -45,5 +45,6 @@ _FORMATS: Mapping[str, Callable[[PrepareImages], ImageSource]] = {
     "idx": idx.open_source,
     "cifar10": cifar10.open_source,
     "folder": image_folder.open_source,
+    "table": image_table.open_source,
 }
 """How each `--format` is opened. Packages that only one format needs are imported when it is opened."""

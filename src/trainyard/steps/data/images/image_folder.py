@@ -1,14 +1,15 @@
-"""A folder of PNG and JPEG files per class, decoded by Pillow in several processes.
+"""PNG and JPEG files, in a folder per class or listed in a table, decoded by Pillow in several processes.
 
 `source/CLASS/…png`, or `source/train/CLASS/…png` with `validation` (or `val`) and `test` beside it. Headers are
-read first, so that mismatched sizes are reported before anything is written. The result does not depend on the number
-of processes: blocks are cut by position and taken in order.
+read first, so that files that cannot be decoded are reported before anything is written. The result does not depend on
+the number of processes: blocks are cut by position and taken in order.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -22,12 +23,15 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.long_work import ProgressLines, in_processes
 
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg"})
-_PART_OF_FOLDER = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
+PART_OF_NAME = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
+"""The part that a folder's name, or a table's word, stands for."""
 _SIXTEEN_BIT_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})
 _GREY_MODES = frozenset({"1", "L", "LA"}) | _SIXTEEN_BIT_MODES
 _EXIF_ORIENTATION = 0x0112
 _UPRIGHT = 1
 _ORIENTATIONS_TURNED_SIDEWAYS = frozenset({5, 6, 7, 8})
+_LARGEST_CHOSEN_SIDE = 224
+"""What most image models are made for; in pixels."""
 _BLOCK_FILES = 64
 _FEWEST_FILES_FOR_PROCESSES = 512
 """Below this, starting processes costs more than they save."""
@@ -49,18 +53,23 @@ class _Header:
 
 
 @dataclass(frozen=True)
-class _LabelledFiles:
+class LabelledFiles:
+    """Image files, and the number of each one's class."""
+
     files: list[Path]
     labels: npt.NDArray[np.int64]
 
 
 def open_source(settings: PrepareImages) -> ImageSource:
-    """Return the images below the source folder, scaled to --image-size if that is given."""
-    folder = settings.source
-    assert folder is not None
-    part_folders = _part_folders(folder)
+    """Return the images below the source folder, all of one size."""
+    assert settings.source is not None
+    part_folders = _part_folders(settings.source)
     classes = _class_names(part_folders["train"])
-    parts = {name: _list_part(part_folder, classes) for name, part_folder in part_folders.items()}
+    return open_files(classes, {name: _list_part(folder, classes) for name, folder in part_folders.items()}, settings)
+
+
+def open_files(classes: Sequence[str], parts: Mapping[str, LabelledFiles], settings: PrepareImages) -> ImageSource:
+    """Return the images in the files of each part, all of one size. Raise StepError for files that are no images."""
     workers = settings.workers or len(os.sched_getaffinity(0))
 
     headers: dict[Path, _Header] = {}
@@ -73,10 +82,11 @@ def open_source(settings: PrepareImages) -> ImageSource:
     sound = {name: _without_undecodable(part, headers) for name, part in parts.items()}
     sound_headers = {file: headers[file] for part in sound.values() for file in part.files}
     if not sound["train"].files:
-        raise StepError(f"{folder} holds no image that can be decoded")
-    height, width = _common_size(sound_headers, settings.image_size)
+        raise StepError(f"{settings.source} holds no image that can be decoded")
+    sizes = [header.size for header in sound_headers.values()]
+    width, height = (settings.image_size,) * 2 if settings.image_size else _common_size(sizes)
     channels = 1 if all(header.is_grey for header in sound_headers.values()) else 3
-    decoder = _Decoder(channels, height, width, scale=settings.image_size is not None)
+    decoder = _Decoder(channels, height, width, scale=any(size != (width, height) for size in sizes))
     return ImageSource(
         classes,
         (channels, height, width),
@@ -89,7 +99,7 @@ def _part_folders(folder: Path) -> dict[str, Path]:
     if not (folder / "train").is_dir() or not any(child.is_dir() for child in (folder / "train").iterdir()):
         return {"train": folder}
     found: dict[str, Path] = {}
-    for name, part in _PART_OF_FOLDER.items():
+    for name, part in PART_OF_NAME.items():
         if (folder / name).is_dir():
             if part in found:
                 raise StepError(
@@ -106,7 +116,7 @@ def _class_names(folder: Path) -> list[str]:
     return names
 
 
-def _list_part(folder: Path, classes: list[str]) -> _LabelledFiles:
+def _list_part(folder: Path, classes: list[str]) -> LabelledFiles:
     found_classes = _class_names(folder)
     unknown = [name for name in found_classes if name not in classes]
     if unknown:
@@ -124,12 +134,12 @@ def _list_part(folder: Path, classes: list[str]) -> _LabelledFiles:
         labels += [classes.index(name)] * len(of_class)
     if ignored:
         print(f"ignored {ignored} files in {folder} that are not .png, .jpg or .jpeg", flush=True)
-    return _LabelledFiles(files, np.array(labels, dtype=np.int64))
+    return LabelledFiles(files, np.array(labels, dtype=np.int64))
 
 
-def _without_undecodable(part: _LabelledFiles, headers: dict[Path, _Header]) -> _LabelledFiles:
+def _without_undecodable(part: LabelledFiles, headers: dict[Path, _Header]) -> LabelledFiles:
     sound = [number for number, file in enumerate(part.files) if headers[file].problem is None]
-    return _LabelledFiles([part.files[number] for number in sound], part.labels[sound])
+    return LabelledFiles([part.files[number] for number in sound], part.labels[sound])
 
 
 def _report_undecodable(problems: dict[Path, str | None], total: int, settings: PrepareImages) -> None:
@@ -144,21 +154,21 @@ def _report_undecodable(problems: dict[Path, str | None], total: int, settings: 
     print(f"skipped: {message}", flush=True)
 
 
-def _common_size(headers: dict[Path, _Header], image_size: int | None) -> tuple[int, int]:
-    """Return the height and width of all images, which must be equal unless the images are scaled."""
-    if image_size is not None:
-        return image_size, image_size
-    first_file, first = next(iter(headers.items()))
-    for file, header in headers.items():
-        if header.size != first.size:
-            raise StepError(
-                f"the images differ in size: {first_file} is {first.size[0]}x{first.size[1]} and {file} is "
-                f"{header.size[0]}x{header.size[1]} (width x height); --image-size N scales all to NxN"
-            )
-    return first.size[1], first.size[0]
+def _common_size(sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Return the width and height to give all images: theirs, if they agree."""
+    if len(set(sizes)) == 1:
+        return sizes[0]
+    side = min(_LARGEST_CHOSEN_SIDE, round(statistics.median(min(size) for size in sizes)))
+    smallest, largest = (f"{width}x{height}" for width, height in (min(sizes), max(sizes)))
+    print(
+        f"the images differ in size, from {smallest} to {largest} (width x height): scaling all to {side}x{side}; set "
+        "--image-size for another size",
+        flush=True,
+    )
+    return side, side
 
 
-def _image_part(files: _LabelledFiles, decoder: _Decoder, workers: int, settings: PrepareImages) -> ImagePart:
+def _image_part(files: LabelledFiles, decoder: _Decoder, workers: int, settings: PrepareImages) -> ImagePart:
     def read(sample_ids: npt.NDArray[np.int64]) -> Blocks:
         chosen = [files.files[number] for number in sample_ids]
         label_of = dict(zip(chosen, files.labels[sample_ids], strict=True))
