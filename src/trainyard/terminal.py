@@ -31,8 +31,7 @@ def print_diagnostics(diagnostics: Sequence[Diagnostic]) -> None:
     """Print findings on stderr, each with its line and a caret."""
     import shutil
 
-    from trainyard.lint.reporting.excerpts import WIDEST
-    from trainyard.lint.reporting.text import as_text
+    from trainyard.lint.reporting.text import WIDEST, as_text
 
     if diagnostics:
         is_terminal = sys.stderr.isatty()

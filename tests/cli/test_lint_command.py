@@ -32,7 +32,7 @@ def test_findings_go_to_stderr_with_a_summary(trainyard: Run, here: Path) -> Non
     assert (outcome.exit_code, outcome.stdout) == (1, "")
     assert outcome.stderr.startswith("c.yaml:4:1: error[AML101] unknown key 'is_determinstic'")
     assert outcome.stderr.endswith(
-        "\n\n1 error, 0 warnings in 1 file; --fix mends 1 of them; `trainyard explain AML101` tells more\n"
+        "\n\n1 error, 0 warnings in 1 file; --fix can fix 1 of them; `trainyard explain AML101` explains the first\n"
     )
 
 
@@ -85,9 +85,9 @@ def test_a_baseline_from_the_first_day_to_the_last(trainyard: Run, here: Path) -
     (here / "c.yaml").write_text(MISTAKEN)
     assert "known.json: no such file" in trainyard("lint", "c.yaml").stderr
     written = trainyard("lint", "c.yaml", "--write-baseline")
-    assert (written.exit_code, written.stderr) == (0, "known.json knows 1 finding now\n")
+    assert (written.exit_code, written.stderr) == (0, "known.json now contains 1 finding\n")
     known = trainyard("lint", "c.yaml")
-    assert (known.exit_code, known.stderr) == (0, "no findings in 1 file; 1 more known to the baseline\n")
+    assert (known.exit_code, known.stderr) == (0, "no findings in 1 file; 1 more in the baseline\n")
     (here / "c.yaml").write_text(COMPONENT)
     stale = trainyard("lint", "c.yaml")
     assert stale.exit_code == 0
@@ -99,14 +99,14 @@ def test_a_baseline_from_the_first_day_to_the_last(trainyard: Run, here: Path) -
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--write-baseline"], "--write-baseline: say where, with --baseline FILE"),
-        (["--write-baseline", "--fix"], "--fix and --write-baseline exclude each other"),
+        (["--write-baseline"], "--write-baseline requires --baseline FILE"),
+        (["--write-baseline", "--fix"], "--fix and --write-baseline cannot be combined"),
         (["--baseline", "none.json"], "none.json: no such file"),
         (["--format", "xml"], "'xml' is not one of"),
         (["-"], "not standard input"),
     ],
 )
-def test_wrong_use_exits_2(trainyard: Run, here: Path, arguments: list[str], words: str) -> None:
+def test_incorrect_use_exits_2(trainyard: Run, here: Path, arguments: list[str], words: str) -> None:
     (here / "c.yaml").write_text(COMPONENT)
     outcome = trainyard("lint", "c.yaml", *arguments)
     assert outcome.exit_code == 2
@@ -121,10 +121,10 @@ def test_wrong_settings_exit_2(trainyard: Run, here: Path) -> None:
     assert ".trainyard.toml: unknown key 'exclud'. Did you mean 'exclude'?" in outcome.stderr
 
 
-def test_a_folder_without_azure_files_says_that_nothing_was_checked(trainyard: Run, here: Path) -> None:
+def test_a_folder_without_azure_files_reports_that_nothing_was_checked(trainyard: Run, here: Path) -> None:
     (here / "workflow.yaml").write_text("on: push\njobs: {}\n")
     outcome = trainyard("lint", ".")
-    assert (outcome.exit_code, outcome.stderr) == (0, "no Azure ML files are among these: nothing was checked\n")
+    assert (outcome.exit_code, outcome.stderr) == (0, "no Azure ML files found: nothing was checked\n")
 
 
 @pytest.fixture

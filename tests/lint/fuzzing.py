@@ -17,11 +17,10 @@ from types import FrameType
 from trainyard.lint.fingerprints import Fingerprints
 from trainyard.lint.fixes import apply
 from trainyard.lint.linter import lint
-from trainyard.lint.reporting.github import as_github
-from trainyard.lint.reporting.json_list import as_json
+from trainyard.lint.reporting.machine import as_github, as_json
 from trainyard.lint.reporting.sarif import as_sarif
 from trainyard.lint.reporting.text import as_text
-from trainyard.lint.rules.yaml_text import CHECK_FAILED
+from trainyard.lint.rules.linting import CHECK_FAILED
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import source_lines
 from trainyard.spec.loading import load_component, load_pipeline

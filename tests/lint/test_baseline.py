@@ -29,7 +29,7 @@ def write(project: Path, *paths: Path) -> int:
 
 def sift(project: Path, *paths: Path) -> list[Diagnostic]:
     result = lint(paths or [project])
-    return read_baseline(project / "lint-baseline.json").sift(result.diagnostics, result.files)
+    return read_baseline(project / "lint-baseline.json").new_findings(result.diagnostics, result.files)
 
 
 def test_known_findings_are_silent(spoilt: Path) -> None:
@@ -56,7 +56,7 @@ def test_moved_lines_change_nothing(spoilt: Path) -> None:
     assert sift(spoilt) == []
 
 
-def test_what_is_new_is_told(spoilt: Path) -> None:
+def test_new_findings_are_reported(spoilt: Path) -> None:
     write(spoilt)
     train = spoilt / "components" / "train.yaml"
     train.write_text(train.read_text().replace("display_name", "displayname"))
@@ -75,19 +75,19 @@ def test_a_second_mistake_of_the_same_kind_is_new(spoilt: Path) -> None:
     assert [each.rule for each in sift(spoilt, pipeline)] == ["AML206"]
 
 
-def test_what_is_mended_is_asked_back_where_it_is_written(spoilt: Path) -> None:
+def test_a_fixed_finding_is_reported_as_stale(spoilt: Path) -> None:
     write(spoilt)
     train = spoilt / "components" / "train.yaml"
     train.write_text(train.read_text().replace("shm-size", "shm_size"))
     (stale,) = sift(spoilt)
     assert (stale.rule, stale.severity) == ("AML803", "warning")
     assert (stale.span.file.name, stale.span.line) == ("lint-baseline.json", 5)
-    assert stale.message == "AML101 is no longer found in components/train.yaml at 'resources.shm-size'"
+    assert stale.message == "AML101 no longer occurs in components/train.yaml at 'resources.shm-size'"
     assert write(spoilt) == 1
     assert sift(spoilt) == []
 
 
-def test_files_that_were_not_checked_are_not_judged(spoilt: Path) -> None:
+def test_entries_of_files_that_were_not_checked_stay(spoilt: Path) -> None:
     write(spoilt)
     prepare = spoilt / "components" / "prepare.yaml"
     assert sift(spoilt, prepare) == []
@@ -97,21 +97,21 @@ def test_files_that_were_not_checked_are_not_judged(spoilt: Path) -> None:
     assert write(spoilt, prepare) == 0
 
 
-def test_what_is_no_yaml_can_be_known(project: Path) -> None:
+def test_invalid_yaml_can_be_in_a_baseline(project: Path) -> None:
     (project / "components" / "broken.yaml").write_text("a: [")
     (project / "components" / "binary.yaml").write_bytes(b"\0")
     assert write(project) == 2
     assert sift(project) == []
 
 
-def test_unused_ignores_are_never_known(project: Path) -> None:
+def test_unused_ignores_are_never_in_a_baseline(project: Path) -> None:
     train = project / "components" / "train.yaml"
     train.write_text(train.read_text() + "# trainyard: ignore[AML101]\n")
     assert write(project) == 0
     assert [each.rule for each in sift(project)] == ["AML801"]
 
 
-def test_a_baseline_laid_out_anew_still_counts(spoilt: Path) -> None:
+def test_a_reformatted_baseline_still_works(spoilt: Path) -> None:
     write(spoilt)
     file = spoilt / "lint-baseline.json"
     file.write_text(json.dumps(json.loads(file.read_text())))
@@ -124,18 +124,18 @@ def test_a_baseline_laid_out_anew_still_counts(spoilt: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "no such file or directory. `trainyard lint --write-baseline` makes it."),
-        ("{", "not JSON"),
-        ("[]", r"its format is \[\]"),
-        ('{"format": "trainyard.lint-baseline/9"}', r"its format is 'trainyard.lint-baseline/9'; this Trainyard reads"),
-        ('{"format": "trainyard.lint-baseline/1"}', "'findings' is to be a list"),
+        (None, "no such file or directory. `trainyard lint --write-baseline` creates it."),
+        ("{", "not valid JSON"),
+        ("[]", r"unknown format \[\]"),
+        ('{"format": "trainyard.lint-baseline/9"}', r"unknown format 'trainyard.lint-baseline/9'; expected"),
+        ('{"format": "trainyard.lint-baseline/1"}', "'findings' must be a list"),
         (
             '{"format": "trainyard.lint-baseline/1", "findings": [{"file": "a"}]}',
-            "finding 1 is to be an object",
+            "finding 1 must be an object",
         ),
     ],
 )
-def test_what_is_no_baseline_is_said_to_be_none(tmp_path: Path, text: str | None, words: str) -> None:
+def test_an_invalid_baseline_is_rejected(tmp_path: Path, text: str | None, words: str) -> None:
     file = tmp_path / "b.json"
     if text is not None:
         file.write_text(text)
@@ -143,12 +143,12 @@ def test_what_is_no_baseline_is_said_to_be_none(tmp_path: Path, text: str | None
         read_baseline(file)
 
 
-def test_a_baseline_named_from_here_does_the_same(spoilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_baseline_works_too(spoilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(spoilt)
     result, file = lint([spoilt]), Path("known.json")
     assert write_baseline(file, result.diagnostics, result.files, None) == 2
     assert write_baseline(file, result.diagnostics, result.files, read_baseline(file)) == 2
-    stale = read_baseline(file).sift([], result.files)
+    stale = read_baseline(file).new_findings([], result.files)
     assert [(each.rule, each.span.line, each.span.column) for each in stale] == [("AML803", 4, 5), ("AML803", 5, 5)]
 
 

@@ -6,7 +6,7 @@ import ast
 import importlib.util
 from pathlib import Path
 
-from trainyard.lint.rules.deepspeed import NESTED_KEYS, TOP_LEVEL_KEYS
+from trainyard.lint.rules.deepspeed_keys import NESTED_KEYS, TOP_LEVEL_KEYS
 
 SPECIFICATION = importlib.util.find_spec("deepspeed")
 assert SPECIFICATION is not None

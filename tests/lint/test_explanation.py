@@ -25,11 +25,11 @@ def test_a_rule_is_found_by_its_id_and_by_its_name() -> None:
         ("AML20", "Did you mean AML201 or AML202 or AML203?"),
         ("206", "Did you mean AML206?"),
         ("unknown-kye", "Did you mean 'unknown-key'?"),
-        ("AML999", "`trainyard explain` lists them all."),
-        ("", "`trainyard explain` lists them all."),
+        ("AML999", "`trainyard explain` lists all rules."),
+        ("", "`trainyard explain` lists all rules."),
     ],
 )
-def test_what_is_no_rule_is_answered_with_what_is(written: str, hint: str) -> None:
+def test_an_unknown_rule_is_answered_with_a_suggestion(written: str, hint: str) -> None:
     with pytest.raises(UsageError, match="unknown rule") as unknown:
         find_rule(written, RULES)
     assert str(unknown.value).endswith(hint)

@@ -41,14 +41,14 @@ TYPOS = (
 )
 
 
-def test_typos_are_mended_and_every_other_byte_stays(project: Path) -> None:
+def test_typos_are_fixed_and_every_other_byte_stays(project: Path) -> None:
     train = project / "components" / "train.yaml"
     before = spoil(train, *(typo for typo in TYPOS if typo[0] in train.read_text()))
     fixed = fix_in(project)
-    assert len(fixed.mended) >= 3
+    assert len(fixed.fixed) >= 3
     assert fixed.result.diagnostics == ()
     assert train.read_bytes() == before.replace(b"shm_size", b"'shm_size'")
-    assert fix_in(project).mended == ()
+    assert fix_in(project).fixed == ()
 
 
 @pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
@@ -64,43 +64,43 @@ def test_comments_layout_line_ends_and_marks_stay(tmp_path: Path, line_end: byte
     )
     wrong, right = text.format(key="comand"), text.format(key="command")
     file.write_bytes(bom + wrong.encode().replace(b"\n", line_end))
-    assert [each.replacement for each in fix_in(file).mended] == ["command"]
+    assert [each.replacement for each in fix_in(file).fixed] == ["command"]
     assert file.read_bytes() == bom + right.encode().replace(b"\n", line_end)
 
 
-def test_a_fix_on_the_first_line_behind_a_mark(tmp_path: Path) -> None:
+def test_a_fix_on_the_first_line_after_a_byte_order_mark(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_bytes(b"\xef\xbb\xbfcomand: run\ntype: command\nname: c\nenvironment: azureml:e:1\n")
-    assert len(fix_in(file).mended) == 1
+    assert len(fix_in(file).fixed) == 1
     assert file.read_bytes().startswith(b"\xef\xbb\xbfcommand: run\n")
 
 
-def test_what_a_fix_brings_to_light_is_fixed_too(project: Path) -> None:
+def test_what_a_fix_reveals_is_fixed_too(project: Path) -> None:
     pipeline = project / "pipelines" / "digits.yaml"
     text = pipeline.read_text()
     line = next(line for line in text.splitlines() if "run_label:" in line)
     indent = line[: len(line) - len(line.lstrip())]
     # Under its mistyped name nobody knows that the input is a string.
     pipeline.write_text(text.replace(line, f"{indent}run_lable: no"))
-    assert [each.replacement for each in fix_in(project).mended] == ["run_label", '"no"']
+    assert [each.replacement for each in fix_in(project).fixed] == ["run_label", '"no"']
     assert pipeline.read_text() == text.replace(line, f'{indent}run_label: "no"')
 
 
-def test_traps_of_yaml_are_quoted(project: Path) -> None:
+def test_misread_values_are_quoted(project: Path) -> None:
     pipeline = project / "pipelines" / "digits.yaml"
     text = pipeline.read_text()
     line = next(line for line in text.splitlines() if "run_label:" in line)
     pipeline.write_text(text.replace(line, line.split(":")[0] + ": no  # not yes"))
     fixed = fix_in(project)
-    assert [each.rule for each in fixed.mended] == ["AML010"]
+    assert [each.rule for each in fixed.fixed] == ["AML010"]
     assert line.split(":")[0] + ': "no"  # not yes' in pipeline.read_text()
     assert fixed.result.diagnostics == ()
 
 
-def test_what_must_be_a_text_is_quoted(project: Path) -> None:
+def test_numbers_that_must_be_strings_are_quoted(project: Path) -> None:
     pipeline = project / "pipelines" / "digits.yaml"
     right = spoil(pipeline, ("experiment_name: digits", "experiment_name: 012"))
-    assert [each.rule for each in fix_in(project).mended] == ["AML103"]
+    assert [each.rule for each in fix_in(project).fixed] == ["AML103"]
     assert pipeline.read_bytes() == right.replace(b"experiment_name: digits", b'experiment_name: "012"')
 
 
@@ -109,39 +109,39 @@ def test_files_that_are_rendered_are_left_alone(project: Path) -> None:
     spoil(train, TYPOS[0])
     spoilt = train.read_bytes()
     fixed = fix_in(project, is_writable=False)
-    assert (fixed.mended, train.read_bytes()) == ((), spoilt)
+    assert (fixed.fixed, train.read_bytes()) == ((), spoilt)
     assert [each.rule for each in fixed.result.diagnostics] == ["AML101"]
 
 
 @pytest.mark.parametrize("typo", ["experiment: digits", "setings_of_mine: {}"])
-def test_what_is_in_doubt_is_not_fixed(project: Path, typo: str) -> None:
+def test_uncertain_fixes_are_not_made(project: Path, typo: str) -> None:
     pipeline = project / "pipelines" / "digits.yaml"
     spoil(pipeline, ("experiment_name: digits", typo))
-    assert fix_in(project).mended == ()
+    assert fix_in(project).fixed == ()
 
 
-def test_a_key_that_is_there_is_not_written_twice(project: Path) -> None:
+def test_a_fix_never_duplicates_a_key(project: Path) -> None:
     train = project / "components" / "train.yaml"
     spoil(train, ("is_deterministic: false", "is_deterministic: false\nis_determinstic: true"))
-    assert fix_in(project).mended == ()
+    assert fix_in(project).fixed == ()
 
 
-def test_two_typos_that_mean_the_same_are_not_both_written(project: Path) -> None:
+def test_two_typos_of_one_key_are_not_both_fixed(project: Path) -> None:
     train = project / "components" / "train.yaml"
     spoil(train, ("is_deterministic: false", "is_determinstic: false\nis_deterministc: true"))
     fixed = fix_in(project)
-    assert len(fixed.mended) == 1
+    assert len(fixed.fixed) == 1
     assert [each.rule for each in fixed.result.diagnostics] == ["AML101"]
 
 
-def test_what_would_bring_a_new_error_is_not_written(tmp_path: Path) -> None:
+def test_a_fix_that_would_cause_an_error_is_not_made(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     # As `command`, the text is looked into, and what it uses is not declared.
     text = "type: command\nname: c\nenvironment: azureml:e:1\n"
     file.write_text(text + "comand: run ${{inputs.nothing}}\n")
     (tmp_path / "good.yaml").write_text(text + "is_determinstic: false\ncommand: run\n")
     fixed = fix_in(tmp_path)
-    assert [each.span.file.name for each in fixed.mended] == ["good.yaml"]
+    assert [each.span.file.name for each in fixed.fixed] == ["good.yaml"]
     assert "comand:" in file.read_text()
 
 
@@ -152,26 +152,24 @@ def test_a_file_keeps_its_permissions_and_its_link(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     link = tmp_path / "sub" / "link.yaml"
     link.symlink_to(real)
-    assert len(fix_in(link).mended) == 1
+    assert len(fix_in(link).fixed) == 1
     assert link.is_symlink()
     assert real.read_text().startswith("command:")
     assert real.stat().st_mode & 0o777 == 0o640
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_what_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("comand: run\ntype: command\nname: c\nenvironment: azureml:e:1\n")
     # The superuser may write everywhere.
     monkeypatch.setattr("os.access", lambda *_: False)
-    with pytest.raises(
-        UserError, match=r"c\.yaml: its fixes cannot be written: permission denied. Nothing was changed"
-    ):
+    with pytest.raises(UserError, match=r"cannot write the fixes of .*c\.yaml: permission denied. Nothing was changed"):
         fix_in(file)
     assert "comand" in file.read_text()
 
 
-def test_what_somebody_writes_meanwhile_is_not_lost(tmp_path: Path) -> None:
+def test_concurrent_changes_are_not_lost(tmp_path: Path) -> None:
     for name in ("a.yaml", "b.yaml"):
         (tmp_path / name).write_text("comand: run\ntype: command\nname: c\nenvironment: azureml:e:1\n")
 
@@ -180,7 +178,7 @@ def test_what_somebody_writes_meanwhile_is_not_lost(tmp_path: Path) -> None:
             edited.write("# a line more\n")
         return lint([tmp_path], store=DocumentStore(texts))
 
-    with pytest.raises(UserError, match=r"b\.yaml: it was changed while lint looked at it. Nothing was fixed"):
+    with pytest.raises(UserError, match=r"b\.yaml was changed while lint was running. Nothing was fixed"):
         fix(lint([tmp_path]), relint)
     assert (tmp_path / "a.yaml").read_text().startswith("comand")
 
@@ -234,12 +232,12 @@ def test_only_what_can_be_meant_alone_is_meant(name: str, known: list[str], mean
     assert only_close(name, known) == meant
 
 
-def test_what_would_not_be_yaml_is_not_written(tmp_path: Path) -> None:
+def test_a_fix_that_would_break_the_yaml_is_not_made(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("comand: run\n")
     wrong = Diagnostic(Span(file, 1, 1, 1, 7), "AML101", "message", replacement="[")
     binary = Diagnostic(Span(tmp_path / "binary.yaml", 1, 1, 1, 2), "AML101", "message", replacement="a")
     (tmp_path / "binary.yaml").write_bytes(b"\xff")
     result = LintResult((wrong, binary), (file,))
-    assert fix(result, lambda _: LintResult((), (file,))).mended == ()
+    assert fix(result, lambda _: LintResult((), (file,))).fixed == ()
     assert file.read_text() == "comand: run\n"

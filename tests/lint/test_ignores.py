@@ -114,13 +114,13 @@ def test_a_comment_behind_a_block_of_text_is_one(tmp_path: Path) -> None:
         ("# trainyard: ignroe[AML101]", 14, "Did you mean 'ignore'?"),
         ("# trainyard: ignore-line[AML101]", 14, "Write `# trainyard: ignore[AML101] reason`."),
         ("# trainyard: noqa", 14, "Write `# trainyard: ignore[AML101] reason`."),
-        ("# trainyard: ignore[*]", 21, "`trainyard explain` lists them all."),
+        ("# trainyard: ignore[*]", 21, "`trainyard explain` lists all rules."),
         ("# trainyard: ignore[AML1O1]", 21, "Did you mean AML101?"),
         ("# trainyard: ignore[unknown-key]", 21, "Its id is AML101."),
         ("# trainyard: ignore[unknown-keys]", 21, "Did you mean 'unknown-key'?"),
     ],
 )
-def test_a_comment_that_says_nothing_is_reported(tmp_path: Path, comment: str, column: int, hint: str) -> None:
+def test_a_malformed_comment_is_reported(tmp_path: Path, comment: str, column: int, hint: str) -> None:
     file = tmp_path / "c.yaml"
     file.write_text(COMPONENT.format(above=comment + "\n", beside=""))
     problem, unknown_key = lint([file]).diagnostics

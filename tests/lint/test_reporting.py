@@ -9,11 +9,10 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from trainyard.commands.lint import summarise
 from trainyard.lint.linter import lint
-from trainyard.lint.reporting.github import as_github, checkout_folder
-from trainyard.lint.reporting.json_list import as_json
+from trainyard.lint.reporting.machine import as_github, as_json, checkout_folder
 from trainyard.lint.reporting.sarif import as_sarif
-from trainyard.lint.reporting.summary import summarise
 from trainyard.lint.reporting.text import as_text
 from trainyard.lint.rules import RULES
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
@@ -72,16 +71,16 @@ def test_a_line_is_cut_to_the_terminal_around_what_is_wrong(tmp_path: Path) -> N
     assert carets == "  | " + " " * 14 + "^^^^^"
 
 
-def test_the_summary_says_what_can_be_done_next() -> None:
+def test_the_summary_suggests_what_to_do_next() -> None:
     def finding(severity: Any) -> Diagnostic:
         return Diagnostic(Span(Path("a")), "AML001", "message", severity)
 
     assert summarise([], 1) == "no findings in 1 file"
-    assert summarise([], 0) == "no Azure ML files are among these: nothing was checked"
-    assert summarise([], 2, known=3) == "no findings in 2 files; 3 more known to the baseline"
+    assert summarise([], 0) == "no Azure ML files found: nothing was checked"
+    assert summarise([], 2, known=3) == "no findings in 2 files; 3 more in the baseline"
     found = [finding("error"), finding("error"), finding("info")]
-    line = "2 errors, 0 warnings, 1 note in 4 files; --fix mends 1 of them; `trainyard explain AML001` tells more"
-    assert summarise(found, 4, fixable=1) == line
+    counts, hints = "2 errors, 0 warnings, 1 note in 4 files", "--fix can fix 1 of them; `trainyard explain AML001`"
+    assert summarise(found, 4, fixable=1) == f"{counts}; {hints} explains the first"
 
 
 # SARIF

@@ -1,9 +1,10 @@
-"""`trainyard lint`: the linter, joined with a project's settings, baseline, profiles and templates."""
+"""`trainyard lint`: the linter with a project's settings, baseline, profiles and templates."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,9 +16,8 @@ from trainyard.errors import UsageError
 from trainyard.foundation.quantities import counted
 from trainyard.lint import linter
 from trainyard.lint.linter import STANDARD_FOLDERS, LintResult
-from trainyard.lint.reporting.summary import summarise
 from trainyard.lint.rules import RULES
-from trainyard.lint.rules.references import NO_COMPUTE
+from trainyard.lint.rules.computes import no_compute
 from trainyard.lint.settings import LintSettings, settings_for
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.findings import DocumentStore
@@ -28,7 +28,7 @@ _PROFILES = "profiles"
 
 @dataclass(frozen=True)
 class LintOptions:
-    """What is asked of lint besides where to look; the flags of `trainyard lint`."""
+    """The flags of `trainyard lint`."""
 
     output_format: str = "text"
     fix: bool = False
@@ -37,17 +37,17 @@ class LintOptions:
 
 
 def lint(paths: Sequence[Path], options: LintOptions) -> bool:
-    """Check files and folders (none: the project's), print what is found, and give whether there is no error.
+    """Check files and folders (none: the project's), print the findings, and return whether there are no errors.
 
-    Raises UsageError, or another UserError, for what cannot be done as asked.
+    Raise UserError if the options contradict each other, or a file cannot be read or written.
     """
     if options.fix and options.write_baseline:
-        raise UsageError("--fix and --write-baseline exclude each other: fix first, then write what remains.")
+        raise UsageError("--fix and --write-baseline cannot be combined: fix first, then write the baseline.")
     chosen = list(paths) or _folders_of_project()
     settings, result = _check(chosen)
     baseline = options.baseline or settings.baseline
     if options.write_baseline and baseline is None:
-        raise UsageError("--write-baseline: say where, with --baseline FILE.")
+        raise UsageError("--write-baseline requires --baseline FILE.")
     if options.fix:
         result = _fix(chosen, settings, result)
     found = _with_profile_findings(result.diagnostics, chosen, result.files, settings)
@@ -60,25 +60,25 @@ def lint(paths: Sequence[Path], options: LintOptions) -> bool:
     _print(related, options.output_format)
     if options.output_format == "text":
         known, fixable = len(found) - len(left), 0 if options.fix else _count_fixable(left)
-        summary = summarise(related, result.files_checked, known=known, fixable=fixable)
+        summary = summarise(related, len(result.files), known=known, fixable=fixable)
         click.echo(click.style(summary, bold=True), err=True, color=colour_choice())
     return not any(diagnostic.severity == "error" for diagnostic in related)
 
 
 def errors_that_stop_a_run(file: Path, store: DocumentStore) -> Sequence[Diagnostic]:
-    """Return the errors in a pipeline: a run with a mistyped `distributon:` would not show what the cluster does.
+    """Return the errors in a pipeline: a run with a misspelt `distributon:` would not show what the cluster does.
 
     The files that are read stay in `store`.
     """
     settings, result = _check([file], store)
     found = _without_known(result.diagnostics, settings.baseline, result.files)
-    # This machine is the compute of a local run.
-    errors = [each for each in found if each.severity == "error" and each.rule != NO_COMPUTE.id]
+    # A local run uses this machine as its compute.
+    errors = [each for each in found if each.severity == "error" and each.rule != no_compute.id]
     return _with_template_lines(errors)
 
 
 def rules_that_find_something(file: Path) -> list[str]:
-    """The ids of the rules that find something in a file, each once, in the order of its lines."""
+    """Return the ids of the rules with findings in a file, each once, in the order of lines."""
     _, result = _check([file])
     resolved = file.resolve()
     return list(dict.fromkeys(each.rule for each in result.diagnostics if each.span.file.resolve() == resolved))
@@ -93,8 +93,8 @@ def _folders_of_project() -> list[Path]:
 
 
 def _check(paths: Sequence[Path], store: DocumentStore | None = None) -> tuple[LintSettings, LintResult]:
-    """What lint finds with the settings of the project that the paths lie in, and these."""
-    # Documents are kept to the end: looking for cycles among them again and again takes half of the time.
+    """Return the settings of the project that contains the paths, and what lint finds with them."""
+    # Documents are kept to the end: searching them for cycles again and again takes half of the time.
     gc.disable()
     try:
         settings = settings_for(paths, RULES)
@@ -105,17 +105,18 @@ def _check(paths: Sequence[Path], store: DocumentStore | None = None) -> tuple[L
 
 
 def _fix(paths: Sequence[Path], settings: LintSettings, result: LintResult) -> LintResult:
-    """Mend what can be mended, say what was, and give what remains."""
+    """Fix what is safe to fix, print what was fixed, and return what remains."""
     from trainyard.lint.fixes import fix
 
-    fixed = fix(
-        result, lambda texts: linter.lint(paths, settings, DocumentStore(texts)), lambda file: not _is_rendered(file)
-    )
-    for each in fixed.mended:
+    def relint(texts: Mapping[Path, str]) -> LintResult:
+        return linter.lint(paths, settings, DocumentStore(texts))
+
+    fixed = fix(result, relint, lambda file: not _is_rendered(file))
+    for each in fixed.fixed:
         click.echo(f"fixed {short(each.span.file)}:{each.span.line}: {each.message} -> {each.replacement}", err=True)
     remaining = {diagnostic.span.file for diagnostic in fixed.result.diagnostics if diagnostic.replacement is not None}
     for file in sorted(filter(_is_rendered, remaining)):
-        click.echo(f"not fixed: {short(file)} is rendered; its template, named below, is the place", err=True)
+        click.echo(f"not fixed: {short(file)} is rendered; change its template, which is named below", err=True)
     return fixed.result
 
 
@@ -125,12 +126,12 @@ def _is_rendered(file: Path) -> bool:
     try:
         return read_rendered(file) is not None
     except SpecError:
-        # Another version of Trainyard rendered it.
+        # It was rendered by another version of Trainyard.
         return True
 
 
 def _count_fixable(diagnostics: Sequence[Diagnostic]) -> int:
-    """How many findings `--fix` would try to mend; a rendered file is mended in its template."""
+    """Return how many findings `--fix` would try to fix; a rendered file has to be fixed in its template."""
     return sum(each.replacement is not None and not _is_rendered(each.span.file) for each in diagnostics)
 
 
@@ -138,24 +139,24 @@ def _write_baseline(file: Path, found: Sequence[Diagnostic], checked: Sequence[P
     from trainyard.lint.baseline import read_baseline, write_baseline
 
     written = write_baseline(file, found, checked, read_baseline(file) if file.exists() else None)
-    click.echo(f"{short(file)} knows {counted(written, 'finding')} now", err=True)
+    click.echo(f"{short(file)} now contains {counted(written, 'finding')}", err=True)
 
 
 def _without_known(
     diagnostics: Sequence[Diagnostic], baseline: Path | None, checked: Sequence[Path]
 ) -> list[Diagnostic]:
-    """Findings that the baseline does not know, and its entries that nothing was found for."""
+    """Return the findings that the baseline does not contain, and one for each of its stale entries."""
     if baseline is None:
         return list(diagnostics)
     from trainyard.lint.baseline import read_baseline
 
-    return read_baseline(baseline).sift(diagnostics, checked)
+    return read_baseline(baseline).new_findings(diagnostics, checked)
 
 
 def _with_profile_findings(
     diagnostics: Sequence[Diagnostic], chosen: Sequence[Path], checked: Sequence[Path], settings: LintSettings
 ) -> list[Diagnostic]:
-    """Findings, with those of profiles said by their own reader, which follows `extends` and knows the machines."""
+    """Return findings, with those in profiles from their own reader, which follows `extends` and knows the machines."""
     profiles = [each for each in _profiles_among(chosen, checked) if not settings.excludes(each[1])]
     if not profiles:
         return list(diagnostics)
@@ -167,13 +168,13 @@ def _with_profile_findings(
             load_profile(project, file.stem)
         except SpecError as error:
             found.update(dict.fromkeys(error.diagnostics))
-    told = {diagnostic.span.file for diagnostic in found}
-    merged = [*(each for each in diagnostics if each.span.file.resolve() not in told), *found]
+    with_findings = {diagnostic.span.file for diagnostic in found}
+    merged = [*(each for each in diagnostics if each.span.file.resolve() not in with_findings), *found]
     return sorted(merged, key=lambda diagnostic: diagnostic.span)
 
 
 def _profiles_among(chosen: Sequence[Path], checked: Sequence[Path]) -> list[tuple[Project, Path]]:
-    """The profiles among the chosen files and folders that belong to a project, with that project."""
+    """Return the profiles in the chosen files and folders that belong to a project, with that project."""
     wanted = [path.resolve() for path in chosen]
     folders = {*wanted, *(file.parent for file in checked if file.parent.name == _PROFILES)}
     projects = {project for folder in folders if (project := _project_of(folder)) is not None}
@@ -194,9 +195,9 @@ def _project_of(path: Path) -> Project | None:
 
 
 def _with_template_lines(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Add the template's and profile's lines to findings in rendered files.
+    """Add the lines of templates and profiles to findings in rendered files.
 
-    A file belongs to the project that it lies in; what was rendered elsewhere, to the one that is worked in.
+    A file belongs to the project that contains it; what was rendered elsewhere, to that of the working directory.
     """
     places_by_project: dict[Project, list[int]] = {}
     for place, diagnostic in enumerate(diagnostics):
@@ -213,13 +214,12 @@ def _with_template_lines(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
 
 
 def _print(diagnostics: Sequence[Diagnostic], output_format: str) -> None:
-    """Findings for people on stderr; for programs on stdout."""
+    """Print findings on stderr for people, on stdout for programs."""
     if output_format == "text":
         print_diagnostics(diagnostics)
         click.echo("\n" if diagnostics else "", nl=False, err=True)
         return
-    from trainyard.lint.reporting.github import as_github, checkout_folder
-    from trainyard.lint.reporting.json_list import as_json
+    from trainyard.lint.reporting.machine import as_github, as_json, checkout_folder
     from trainyard.lint.reporting.sarif import as_sarif
 
     if output_format == "json":
@@ -228,3 +228,21 @@ def _print(diagnostics: Sequence[Diagnostic], output_format: str) -> None:
         click.echo(as_sarif(diagnostics, relative_to=checkout_folder(), is_fixable=lambda file: not _is_rendered(file)))
     elif diagnostics:
         click.echo(as_github(diagnostics, relative_to=checkout_folder()))
+
+
+def summarise(diagnostics: Sequence[Diagnostic], files_checked: int, *, known: int = 0, fixable: int = 0) -> str:
+    """Return one line: how many findings in how many files, how many are known or fixable, and how to learn more."""
+    counts = Counter(diagnostic.severity for diagnostic in diagnostics)
+    words = f"{counted(counts['error'], 'error')}, {counted(counts['warning'], 'warning')}"
+    if counts["info"]:
+        words += f", {counted(counts['info'], 'note')}"
+    line = f"{words if diagnostics else 'no findings'} in {counted(files_checked, 'file')}"
+    if not diagnostics and not files_checked:
+        line = "no Azure ML files found: nothing was checked"
+    if known > 0:
+        line += f"; {known} more in the baseline"
+    if fixable:
+        line += f"; --fix can fix {fixable} of them"
+    if diagnostics:
+        line += f"; `trainyard explain {diagnostics[0].rule}` explains the first"
+    return line

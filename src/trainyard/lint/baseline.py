@@ -1,7 +1,7 @@
-"""A baseline: findings that were there when a project began to lint, silent until they are mended.
+"""A baseline: findings from before a project started linting, which are not reported until they are fixed.
 
-A file of JSON, one finding per line, so that a review shows which were mended. A finding is known by its rule, file,
-keys and text (`lint/fingerprints.py`), never by its line.
+It is a JSON file with one finding per line, so that a review shows which ones were fixed. A finding is identified by
+its rule, file, keys and text (`lint/fingerprints.py`), never by its line.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from pathlib import Path
 
 from trainyard.errors import UsageError
 from trainyard.lint.fingerprints import Fingerprints, Identity
-from trainyard.lint.rules.silencing import RULES, STALE_BASELINE
+from trainyard.lint.rules.linting import ABOUT_IGNORING, STALE_BASELINE
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import shorten
 
 FORMAT = "trainyard.lint-baseline/1"
-_ANEW = "Remove it, and write it anew with `trainyard lint --write-baseline`."
-# What is said of silenced findings is not silenced itself.
-_NEVER_KNOWN = frozenset(rule.id for rule in RULES)
+_REWRITE = "Delete it, and write a new one with `trainyard lint --write-baseline`."
+# Findings about ignored findings are never part of a baseline.
+_NEVER_KNOWN = frozenset(rule.id for rule in ABOUT_IGNORING)
 
 
 class UnusableBaseline(UsageError):
-    """A baseline that cannot be read, or is none."""
+    """A baseline that cannot be read, or is not a baseline."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """Known findings, each with where the file says so; `file` is absolute."""
+    """Known findings, each with its place in the baseline; `file` is absolute."""
 
     file: Path
     known: tuple[tuple[Identity, Span], ...] = ()
 
-    def sift(self, diagnostics: Iterable[Diagnostic], checked: Collection[Path]) -> list[Diagnostic]:
-        """The findings that are not known, and one for each entry that a checked file no longer has."""
+    def new_findings(self, diagnostics: Iterable[Diagnostic], checked: Collection[Path]) -> list[Diagnostic]:
+        """Return the findings that are not known, and one for each entry that no longer applies to a checked file."""
         fingerprints = Fingerprints(self.file.parent)
         left = Counter(identity for identity, _ in self.known)
         new = []
@@ -50,40 +50,40 @@ class Baseline:
         return [*new, *sorted(self._stale(left, checked), key=lambda diagnostic: diagnostic.span)]
 
     def _stale(self, left: Counter[Identity], checked: Collection[Path]) -> Iterable[Diagnostic]:
-        # Of equal entries the last are those that nothing was found for.
+        # Of equal entries, the last ones are the stale ones.
         for identity, span in reversed(self.known):
-            if left[identity] > 0 and self._is_judged(identity, checked):
+            if left[identity] > 0 and self._was_checked(identity, checked):
                 left[identity] -= 1
-                message = f"{identity.rule} is no longer found in {identity.file}"
+                message = f"{identity.rule} no longer occurs in {identity.file}"
                 where = f" at '{identity.keys}'" if identity.keys else ""
-                hint = "Take it out with `trainyard lint --write-baseline`."
+                hint = "Remove it with `trainyard lint --write-baseline`."
                 yield STALE_BASELINE.at(span, message + where, hint)
 
-    def _is_judged(self, identity: Identity, checked: Collection[Path]) -> bool:
-        """Whether the file of an entry was looked at, or is gone."""
+    def _was_checked(self, identity: Identity, checked: Collection[Path]) -> bool:
+        """Return whether the file of an entry was checked, or no longer exists."""
         file = _file_of(identity, self.file.parent)
         return file in checked or not file.exists()
 
 
 def read_baseline(file: Path) -> Baseline:
-    """A baseline as `write_baseline` leaves it. Raises UnusableBaseline."""
+    """Read a baseline written by `write_baseline`. Raise UnusableBaseline if it is not one."""
     try:
         text = file.read_text(encoding="utf-8")
         document = json.loads(text)
     except OSError as error:
         raise UnusableBaseline(
-            f"baseline {file}: {(error.strerror or str(error)).lower()}. `trainyard lint --write-baseline` makes it."
+            f"baseline {file}: {(error.strerror or str(error)).lower()}. `trainyard lint --write-baseline` creates it."
         ) from None
     except (ValueError, RecursionError) as error:
-        raise UnusableBaseline(f"baseline {file}: not JSON: {error}. {_ANEW}") from None
+        raise UnusableBaseline(f"baseline {file}: not valid JSON: {error}. {_REWRITE}") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         found = document.get("format") if isinstance(document, dict) else document
         raise UnusableBaseline(
-            f"baseline {file}: its format is {shorten(repr(found))}; this Trainyard reads '{FORMAT}'. {_ANEW}"
+            f"baseline {file}: unknown format {shorten(repr(found))}; expected '{FORMAT}'. {_REWRITE}"
         )
     entries = document.get("findings")
     if not isinstance(entries, list):
-        raise UnusableBaseline(f"baseline {file}: 'findings' is to be a list. {_ANEW}")
+        raise UnusableBaseline(f"baseline {file}: 'findings' must be a list. {_REWRITE}")
     known = [_identity(file, number, entry) for number, entry in enumerate(entries, start=1)]
     absolute = Path(os.path.abspath(file))
     return Baseline(absolute, tuple(zip(known, _spans(absolute, text, len(known)), strict=True)))
@@ -91,13 +91,15 @@ def read_baseline(file: Path) -> Baseline:
 
 def _identity(file: Path, number: int, entry: object) -> Identity:
     if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in Identity._fields):
-        wanted = ", ".join(Identity._fields)
-        raise UnusableBaseline(f"baseline {file}: finding {number} is to be an object of texts: {wanted}. {_ANEW}")
+        expected = ", ".join(Identity._fields)
+        raise UnusableBaseline(
+            f"baseline {file}: finding {number} must be an object of strings: {expected}. {_REWRITE}"
+        )
     return Identity(*(entry[name] for name in Identity._fields))
 
 
 def _spans(file: Path, text: str, findings: int) -> list[Span]:
-    """Where each finding is written; all at the beginning when another program has laid the file out anew."""
+    """Return the place of each entry; the start of the file for all if another program has reformatted it."""
     spans = [
         Span(file, number, line.index("{") + 1, number, len(line.rstrip(", ")) + 1)
         for number, line in enumerate(text.splitlines(), start=1)
@@ -109,7 +111,7 @@ def _spans(file: Path, text: str, findings: int) -> list[Span]:
 def write_baseline(
     file: Path, diagnostics: Sequence[Diagnostic], checked: Collection[Path], previous: Baseline | None
 ) -> int:
-    """Write the findings as known; those of files that were not checked this time stay. Gives how many it holds."""
+    """Write findings to a baseline, keep the entries of files that were not checked, and return their number."""
     folder = Path(os.path.abspath(file)).parent
     fingerprints = Fingerprints(folder)
     identities = [fingerprints.identity(each) for each in diagnostics if each.rule not in _NEVER_KNOWN]
@@ -127,5 +129,5 @@ def write_baseline(
 
 
 def _file_of(identity: Identity, folder: Path) -> Path:
-    """The file of a finding, as the linter names it: absolute, without `..`."""
+    """Return the file of a finding as the linter names it: absolute, without `..`."""
     return Path(os.path.abspath(folder / identity.file))

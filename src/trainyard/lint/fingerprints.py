@@ -1,4 +1,4 @@
-"""What a finding is known by when lines move: its rule, its file, the keys that lead to it, and its text."""
+"""The identity of a finding when lines move: its rule, its file, the keys that lead to it, and its text."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.lint.reporting.places import relative_name
+from trainyard.lint.reporting.text import relative_name
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.documents import Document, Node, read_document, shorten
 
 
 class Identity(NamedTuple):
-    """A finding without its line: equal before and after lines above it come and go."""
+    """A finding without its line, so that it stays equal when lines above it are added or removed."""
 
     file: str
     rule: str
@@ -25,24 +25,24 @@ class Identity(NamedTuple):
 
 
 class Fingerprints:
-    """The identities of findings in files named from a folder; each file is read once."""
+    """The identities of findings, with files relative to a folder; each file is read once."""
 
     def __init__(self, relative_to: Path) -> None:
         self._relative_to = relative_to
         self._outlines: dict[Path, _Outline | None] = {}
 
     def identity(self, diagnostic: Diagnostic) -> Identity:
-        """What a finding is known by."""
+        """Return the identity of a finding."""
         span = diagnostic.span
         name = relative_name(span.file, self._relative_to)
         outline = self._outline(span.file)
         if outline is None:
-            # What is no YAML has no keys; its text is of no use either when it cannot be read.
+            # What is not YAML has no keys, and an unreadable file has no text.
             return Identity(name, diagnostic.rule, "", "")
         return Identity(name, diagnostic.rule, outline.keys_to(span), _text_of(outline.document, span))
 
     def of_all(self, diagnostics: Iterable[Diagnostic]) -> Iterator[str]:
-        """A digest per finding; the second of the same identity has another than the first."""
+        """Yield a digest per finding; repeated identities get different digests."""
         seen: Counter[Identity] = Counter()
         for diagnostic in diagnostics:
             identity = self.identity(diagnostic)
@@ -59,7 +59,7 @@ class Fingerprints:
 
 
 class _Outline:
-    """Where each key of a document begins and what it covers ends, so that a place is found without a walk."""
+    """The range of each entry of a document, so that a place is found without walking the document."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -70,7 +70,7 @@ class _Outline:
         self._begins = [entry.begin for entry in self._entries]
 
     def keys_to(self, span: Span) -> str:
-        """The keys that lead to a place. A list's items have none, so that one more above changes nothing."""
+        """Return the keys that lead to a place. List items have none, so that an item added above changes nothing."""
         place = (span.line, span.column)
         index = bisect_right(self._begins, place) - 1
         entry = self._entries[index] if index >= 0 else None
@@ -79,7 +79,7 @@ class _Outline:
         return entry.keys if entry is not None else ""
 
     def _collect(self, node: Node, parent: _Entry | None) -> None:
-        # What an alias stands for is where it was written first.
+        # An alias belongs to where its value was first written.
         if id(node) in self._seen:
             return
         self._seen.add(id(node))

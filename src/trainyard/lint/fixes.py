@@ -1,7 +1,7 @@
-"""`lint --fix`: writes what findings say is surely meant, in place, and leaves every other byte as it is.
+"""`lint --fix`: fixes what is safe to fix, in place, and leaves every other byte as it is.
 
-A fix is written only when its file parses afterwards, what it is for is mended, and no error appears anywhere that was
-not there before; where all fixes together fail that, they are tried half by half.
+A fix is only written if its file still parses, the finding is gone, and no new error appears anywhere. If all fixes
+together fail this test, they are tried by halves.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from trainyard.spec.documents import line_starts, parse_document
 
 _BOM = "\ufeff"
 _QUOTES = ("'", '"')
-# Each round fixes what the one before brought to light; more of them than names in a binding are not needed.
+# Each round fixes what the previous one revealed; a binding has fewer names than this.
 _MOST_ROUNDS = 8
 
-# Lints with some texts in place of what lies on disk.
+# Lint with some texts instead of what is on disk.
 Relint = Callable[[Mapping[Path, str]], LintResult]
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """What was written: the findings that are mended, and what lint says now."""
+    """The findings that were fixed, and what lint reports now."""
 
-    mended: tuple[Diagnostic, ...]
+    fixed: tuple[Diagnostic, ...]
     result: LintResult
 
 
 def fix(result: LintResult, relint: Relint, is_writable: Callable[[Path], bool] = lambda _: True) -> Fixed:
-    """Write the fixes that findings carry, and lint again. Files that are not `is_writable` are left alone.
+    """Write the fixes of findings, and lint again. Files that are not `is_writable` are left alone.
 
-    What a fix brings to light is fixed too, so that a second call finds nothing to do.
+    What a fix reveals is fixed too, so that a second call has nothing to do.
     """
     texts: dict[Path, str] = {}
     before: dict[Path, str] = {}
-    mended: list[Diagnostic] = []
+    done: list[Diagnostic] = []
     for _ in range(_MOST_ROUNDS):
         fixable = [d for d in result.diagnostics if d.replacement is not None and is_writable(d.span.file)]
         this_round = _Round(texts, result, relint)
-        done, written = this_round.fix(fixable)
-        if not done:
+        fixed, written = this_round.fix(fixable)
+        if not fixed:
             break
-        mended += done
+        done += fixed
         before = {**{file: this_round.text_of(file) for file in written}, **before}
         texts.update(written)
         result = relint(_without_marks(texts))
@@ -59,11 +59,11 @@ def fix(result: LintResult, relint: Relint, is_writable: Callable[[Path], bool] 
         _refuse_if_unwritable(file, before[file])
     for file, text in texts.items():
         _write(file, text)
-    return Fixed(tuple(mended), result)
+    return Fixed(tuple(done), result)
 
 
 class _Round:
-    """The fixes of one result, all seen against the same texts."""
+    """The fixes of one result, all relative to the same texts."""
 
     def __init__(self, texts: Mapping[Path, str], result: LintResult, relint: Relint) -> None:
         self._texts = texts
@@ -72,12 +72,12 @@ class _Round:
         self._read: dict[Path, str | None] = {}
 
     def fix(self, fixable: Sequence[Diagnostic]) -> tuple[list[Diagnostic], dict[Path, str]]:
-        """The findings that can be mended without harm, and the texts in which they are."""
+        """Return the findings that can be fixed safely, and the texts in which they are."""
         readable = [diagnostic for diagnostic in fixable if self._before(diagnostic.span.file) is not None]
         return self._write_in(self._add(readable, []))
 
     def _add(self, more: Sequence[Diagnostic], chosen: list[Diagnostic]) -> list[Diagnostic]:
-        """The chosen fixes with those of `more` that do no harm: all at once if they can be, else half by half."""
+        """Return the chosen fixes with those of `more` that are safe: all at once if possible, else by halves."""
         if not more:
             return chosen
         if self._is_good([*chosen, *more]):
@@ -88,17 +88,17 @@ class _Round:
         return self._add(more[middle:], self._add(more[:middle], chosen))
 
     def _is_good(self, fixes: Sequence[Diagnostic]) -> bool:
-        """Whether all of these can be written, mend what they are for, and bring no error."""
+        """Return whether all of these can be written, fix their findings, and cause no error."""
         done, texts = self._write_in(fixes)
         if len(done) < len(fixes) or not all(_parses(file, text) for file, text in texts.items()):
             return False
         found = self._relint(_without_marks({**self._texts, **texts})).diagnostics
         before, after = (Counter(map(_matter, each)) for each in (self._result.diagnostics, found))
         errors = {_matter(each) for each in found if each.severity == "error"}
-        is_mended = all(
+        is_fixed = all(
             after[matter] + count <= before[matter] for matter, count in Counter(map(_matter, fixes)).items()
         )
-        return is_mended and all(after[matter] <= before[matter] for matter in errors)
+        return is_fixed and all(after[matter] <= before[matter] for matter in errors)
 
     def _write_in(self, fixes: Sequence[Diagnostic]) -> tuple[list[Diagnostic], dict[Path, str]]:
         by_file: dict[Path, list[Diagnostic]] = {}
@@ -111,7 +111,7 @@ class _Round:
         return done, texts
 
     def text_of(self, file: Path) -> str:
-        """The text that a file's fixes are seen against."""
+        """Return the text that a file's fixes are relative to."""
         text = self._before(file)
         assert text is not None
         return text
@@ -123,7 +123,7 @@ class _Round:
 
 
 def apply(text: str, fixable: Iterable[Diagnostic]) -> tuple[str, list[Diagnostic]]:
-    """A text with findings' replacements written into it, and those that could be. Of two that overlap, the first."""
+    """Return a text with replacements applied, and the findings they are from. Of two that overlap, apply the first."""
     starts = line_starts(text.removeprefix(_BOM))
     shift = len(text) - len(text.removeprefix(_BOM))
     parts, at, done = [], 0, []
@@ -143,7 +143,7 @@ def apply(text: str, fixable: Iterable[Diagnostic]) -> tuple[str, list[Diagnosti
 
 
 def written_as(old: str, new: str | None) -> str | None:
-    """How a finding's replacement is written where `old` stands, with its quotes; None where that is in doubt."""
+    """Return a replacement as it is written in place of `old`, with its quotes; None if that is uncertain."""
     if new is None or not old.strip() or "\n" in old or "\r" in old or old[0] in "&!|>*":
         return None
     if old[0] in _QUOTES and new[0] not in _QUOTES:
@@ -152,12 +152,12 @@ def written_as(old: str, new: str | None) -> str | None:
 
 
 def _matter(diagnostic: Diagnostic) -> tuple[Path, str, str]:
-    """What a finding says, without its line: a fix moves what stands behind it."""
+    """Return what identifies a finding without its line: a fix moves what follows it."""
     return diagnostic.span.file, diagnostic.rule, diagnostic.message
 
 
 def _without_marks(texts: Mapping[Path, str]) -> dict[Path, str]:
-    """Texts as a document is read from them: without byte order marks."""
+    """Return texts without byte order marks, as documents are read."""
     return {file: text.removeprefix(_BOM) for file, text in texts.items()}
 
 
@@ -170,7 +170,7 @@ def _parses(file: Path, text: str) -> bool:
 
 
 def _read(file: Path) -> str | None:
-    """The text with its line ends and byte order mark; None when it is no UTF-8."""
+    """Return the text with its line ends and byte order mark; None if it is not UTF-8."""
     try:
         return file.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError):
@@ -178,16 +178,16 @@ def _read(file: Path) -> str | None:
 
 
 def _refuse_if_unwritable(file: Path, before: str) -> None:
-    """Raise UserError, before any file is written, for one that may not be, or has changed since it was read."""
+    """Raise UserError, before any file is written, for one that is not writable or has changed since it was read."""
     target = Path(os.path.realpath(file))
     if not (os.access(target, os.W_OK) and os.access(target.parent, os.W_OK)):
-        raise UserError(f"{file}: its fixes cannot be written: permission denied. Nothing was changed.")
+        raise UserError(f"cannot write the fixes of {file}: permission denied. Nothing was changed.")
     if _read(file) != before:
-        raise UserError(f"{file}: it was changed while lint looked at it. Nothing was fixed; run it again.")
+        raise UserError(f"{file} was changed while lint was running. Nothing was fixed; run it again.")
 
 
 def _write(file: Path, text: str) -> None:
-    """Replace a file at once and whole, through links, with its permissions and owner."""
+    """Replace a file atomically, through links, and keep its permissions and owner."""
     target = Path(os.path.realpath(file))
     status = target.stat()
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -195,7 +195,7 @@ def _write(file: Path, text: str) -> None:
         with os.fdopen(handle, "wb") as temporary:
             temporary.write(text.encode("utf-8"))
         with contextlib.suppress(PermissionError):
-            # Root, as in a container, would else take the file over.
+            # Otherwise root, as in a container, would become the owner.
             os.chown(name, status.st_uid, status.st_gid)
         os.chmod(name, stat.S_IMODE(status.st_mode))
         os.replace(name, target)

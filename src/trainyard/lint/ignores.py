@@ -1,29 +1,29 @@
-"""`# trainyard: ignore[AML101] reason`: findings that the author of a file has answered for, where they are.
+"""`# trainyard: ignore[AML101] reason`: findings that the author of a file has decided to accept.
 
-A comment at the end of a line speaks of what begins on that line; one that has a line for itself speaks of the next
-line that is no comment. A value of several lines belongs to the line it begins on. `ignore-file[…]` speaks of the file.
+A comment at the end of a line applies to what starts on that line; one on a line of its own applies to the next line
+that is not a comment. A multi-line value belongs to the line on which it starts. `ignore-file[…]` applies to the file.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
 from trainyard.foundation.suggestions import slips
-from trainyard.lint.rule_names import hint_for
-from trainyard.lint.rules.silencing import BAD_IGNORE, UNUSED_IGNORE
+from trainyard.lint.explanation import suggest_rule
+from trainyard.lint.rules.linting import BAD_IGNORE, UNUSED_IGNORE
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Loader, line_starts
 from trainyard.spec.rule import Rule
 
 _COMMENT = re.compile(r"(?<!\S)#[^\r\n\x85\u2028\u2029]*")
 _LINE_BREAK = re.compile(r"[\r\n\x85\u2028\u2029]")
-# With rules in brackets it can be meant for nobody else, also where the colon is left out or letters are capitals.
+# With rules in brackets the comment is clearly for us, even without the colon or in capitals.
 _DIRECTIVE = re.compile(
     r"#\s*(?:trainyard:|(?i:trainyard)\s*:?(?=\s*(?i:ignore(?:-file)?)\s*\[))\s*"
     r"(?P<word>[A-Za-z_-]+)\s*(?P<ids>(?:\[[^\]]*\]?[\s,]*)+)?"
@@ -35,7 +35,7 @@ _ID = re.compile(r"[^\s,\[\]]+")
 
 @dataclass
 class Ignore:
-    """One rule that a comment silences, from a line to a line; `is_used` once it has silenced something."""
+    """One rule that a comment ignores in a range of lines; `is_used` once it has matched a finding."""
 
     rule: str
     span: Span
@@ -46,13 +46,13 @@ class Ignore:
 
 @dataclass(frozen=True)
 class Ignores:
-    """The comments of one file, and what is wrong with them."""
+    """The ignore comments of one file, and findings about them."""
 
     entries: tuple[Ignore, ...]
     problems: tuple[Diagnostic, ...]
 
     def silence(self, diagnostic: Diagnostic) -> bool:
-        """Whether a comment answers for a finding; if so, it is used."""
+        """Return whether a comment ignores a finding, and mark that comment as used."""
         line = diagnostic.span.line
         found = [
             entry
@@ -64,16 +64,16 @@ class Ignores:
         return bool(found)
 
     def unused(self) -> Iterator[Diagnostic]:
-        """A finding for each rule that was silenced in vain."""
+        """Yield a finding for each rule that was ignored without need."""
         for entry in self.entries:
             if not entry.is_used:
-                message = f"{entry.rule} is ignored here, and there is nothing to ignore"
-                hint = "Remove it, so that it hides no later mistake."
+                message = f"there is no {entry.rule} here to ignore"
+                hint = "Remove it, so that it does not hide a later mistake."
                 yield UNUSED_IGNORE.at(entry.span, message, hint)
 
 
 def read_ignores(file: Path, text: str, rules: Mapping[str, Rule]) -> Ignores | None:
-    """The ignore comments in the text of a YAML file; None when there is no comment that speaks to Trainyard."""
+    """Return the ignore comments in the text of a YAML file; None if there is no comment for Trainyard."""
     if _DIRECTIVE.search(text) is None:
         return None
     reader = _Reader(file, text, rules)
@@ -82,18 +82,9 @@ def read_ignores(file: Path, text: str, rules: Mapping[str, Rule]) -> Ignores | 
     return Ignores(tuple(reader.entries), tuple(reader.problems))
 
 
-def silence(diagnostics: Iterable[Diagnostic], ignores: Mapping[Path, Ignores]) -> list[Diagnostic]:
-    """Those findings that no comment answers for."""
-    return [
-        diagnostic
-        for diagnostic in diagnostics
-        if diagnostic.span.file not in ignores or not ignores[diagnostic.span.file].silence(diagnostic)
-    ]
-
-
 @dataclass(frozen=True)
 class _Scalar:
-    """Where a scalar stands in the text. `body` is where text begins that holds no comment."""
+    """A scalar's range in the text. No comment can start between `body` and `end`."""
 
     body: int
     end: int
@@ -114,7 +105,7 @@ class _Reader:
         self.problems: list[Diagnostic] = []
 
     def read(self, start: int, comment: str) -> None:
-        """Take a comment for what it says, if it speaks to us."""
+        """Read a comment, if it is for us."""
         for directive in _DIRECTIVE.finditer(comment):
             self._read_directive(start, directive)
 
@@ -124,10 +115,10 @@ class _Reader:
             span = self._span(start + directive.start("word"), start + directive.end("word"))
             meant = next((known for known in _WORDS if slips(word, known) <= 1), None)
             hint = f"Did you mean '{meant}'?" if meant else _FORM.format(word=_WORDS[0])
-            self._problem(span, f"'trainyard: {directive['word']}' says nothing to the linter", hint)
+            self._problem(span, f"unknown comment 'trainyard: {directive['word']}'", hint)
         elif not ids.endswith("]") or _ID.search(ids) is None:
             span = self._span(start + directive.start("word"), start + directive.start("word") + len(word + ids))
-            self._problem(span, f"'{word}' names no rule", _FORM.format(word=word))
+            self._problem(span, f"'{word}' does not name a rule", _FORM.format(word=word))
         else:
             first, last = (1, len(self._starts)) if word == "ignore-file" else self._lines_meant(start)
             for found in _ID.finditer(ids):
@@ -138,10 +129,10 @@ class _Reader:
         if rule in self._rules:
             self.entries.append(Ignore(rule, span, first, last))
         else:
-            self._problem(span, f"there is no rule '{rule}' to ignore", hint_for(rule, self._rules))
+            self._problem(span, f"unknown rule '{rule}'", suggest_rule(rule, self._rules))
 
     def _lines_meant(self, start: int) -> tuple[int, int]:
-        """The lines that a comment at an offset speaks of: its own, or the next that is no comment."""
+        """Return the lines that a comment at an offset applies to: its own, or the next that is not a comment."""
         line = self._line_of(start)
         if not self._line_text(line)[: start - self._starts[line - 1]].strip():
             while line < len(self._starts) and self._line_text(line).lstrip().startswith("#"):
@@ -165,7 +156,7 @@ class _Reader:
 
 
 def _scalars(text: str) -> Sequence[_Scalar]:
-    """Every scalar of a text, in order, as far as the text is YAML."""
+    """Return every scalar of a text, in order, up to the first syntax error."""
     found = []
     try:
         for token in yaml.scan(text, Loader=Loader):
@@ -174,12 +165,12 @@ def _scalars(text: str) -> Sequence[_Scalar]:
                 body = start.index
                 last_line = end.line + 1
                 if token.style in ("|", ">"):
-                    # A comment may follow the indicator; what is beneath is text, up to where the next line begins.
+                    # A comment may follow the indicator; below it is text, up to where the next line starts.
                     body = _line_end(text, start.index)
                     last_line = end.line if end.column == 0 else end.line + 1
                 found.append(_Scalar(body, end.index, start.line + 1, last_line))
     except yaml.YAMLError:
-        # The reader of documents has a finding for it (AML002); comments before it still count.
+        # Reading the document reports it (AML002); comments before it still apply.
         pass
     return found
 
@@ -190,7 +181,7 @@ def _line_end(text: str, offset: int) -> int:
 
 
 def _comments(text: str, scalars: Sequence[_Scalar]) -> Iterator[tuple[int, str]]:
-    """Each comment with its offset: what begins with '#' outside of scalars."""
+    """Yield each comment with its offset: what starts with '#' outside scalars."""
     bodies = [scalar.body for scalar in scalars]
     for match in _COMMENT.finditer(text):
         index = bisect_right(bodies, match.start()) - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from trainyard.lint.context import LintContext, sku_named
@@ -54,7 +55,7 @@ class Placement:
         """Where the job sends its outputs, as written."""
         return self.use.job.outputs
 
-    @property
+    @cached_property
     def known_compute(self) -> Compute | None:
         """The cluster, when something in the project says what it is."""
         found = self.use.compute
@@ -62,7 +63,7 @@ class Placement:
             return None
         return self.context.computes.find(found.value, found.written.span.file)
 
-    @property
+    @cached_property
     def sku(self) -> Sku | None:
         """The machine, when it is known: `instance_type` says it, or the cluster's file."""
         named = self.use.instance_type

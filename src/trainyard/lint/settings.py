@@ -1,8 +1,8 @@
-"""What a project wants of the linter: `[tool.trainyard.lint]` in pyproject.toml, or `[lint]` in .trainyard.toml.
+"""A project's lint settings: `[tool.trainyard.lint]` in pyproject.toml, or `[lint]` in .trainyard.toml.
 
 [tool.trainyard.lint]
-exclude = ["examples/**"]           # patterns as in .gitignore, seen from this file's folder
-baseline = "lint-baseline.json"     # known findings, silent until they are mended
+exclude = ["examples/**"]           # patterns as in .gitignore, relative to this file's folder
+baseline = "lint-baseline.json"     # known findings, not reported until they are fixed
 
 [tool.trainyard.lint.severity]
 AML407 = "off"                      # error, warning, info, off
@@ -23,26 +23,26 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trainyard.errors import UsageError
 from trainyard.foundation.suggestions import close_match
-from trainyard.lint.rule_names import hint_for
+from trainyard.lint.explanation import suggest_rule
 from trainyard.spec.diagnostic import Diagnostic, Severity
 from trainyard.spec.rule import Rule
 
 if TYPE_CHECKING:
     from pathspec import PathSpec
 
-# Nearest first; in one folder the first of these that speaks of the linter is taken.
+# In one folder, the first of these with lint settings is used.
 FILE_NAMES = (".trainyard.toml", "pyproject.toml")
 SEVERITIES = ("error", "warning", "info", "off")
 _KEYS = ("severity", "exclude", "computes", "baseline")
 
 
 class WrongSettings(UsageError):
-    """Settings that cannot be read or say something nobody knows; names the file, the key and the mend."""
+    """Settings that cannot be read or are invalid; the message names the file, the key and the fix."""
 
 
 @dataclass(frozen=True)
 class LintSettings:
-    """What a project wants of the linter; `file` says it, None when nothing does."""
+    """A project's lint settings; `file` is where they are from, None for the defaults."""
 
     file: Path | None = None
     severity: Mapping[str, Severity | Literal["off"]] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class LintSettings:
     baseline: Path | None = None
 
     def excludes(self, path: Path) -> bool:
-        """Whether a file is not to be checked."""
+        """Return whether a file is excluded."""
         if not self.exclude:
             return False
         assert self.file is not None
@@ -68,7 +68,7 @@ class LintSettings:
         return GitIgnoreSpec.from_lines(self.exclude)
 
     def with_severity(self, diagnostics: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
-        """Findings as severe as the project has them, without those of rules that are off."""
+        """Yield findings with the project's severities, without those of rules that are off."""
         for diagnostic in diagnostics:
             severity = self.severity.get(diagnostic.rule, diagnostic.severity)
             if severity != "off":
@@ -76,9 +76,9 @@ class LintSettings:
 
 
 def settings_for(paths: Sequence[Path], rules: Mapping[str, Rule]) -> LintSettings:
-    """The settings nearest upwards from what all paths (or, without any, the working directory) lie in.
+    """Return the nearest settings above what contains all paths (or, without any, the working directory).
 
-    Raises WrongSettings when they cannot be used.
+    Raise WrongSettings if they are invalid.
     """
     found = _nearest(paths)
     return _Reader(found[0], rules).read(found[1]) if found is not None else LintSettings()
@@ -104,17 +104,17 @@ def _nearest(paths: Sequence[Path]) -> tuple[Path, dict[str, Any]] | None:
 
 
 def _table_in(file: Path) -> dict[str, Any] | None:
-    """The linter's table in a file; None when it has none."""
+    """Return the lint settings in a file; None if it has none."""
     content = _toml(file)
     tables = [_at(file, content, "tool", "trainyard", "lint")]
     if file.name == ".trainyard.toml":
         tables.append(_at(file, content, "lint"))
         unknown = next((key for key in content if key not in ("lint", "tool")), None)
         if unknown is not None:
-            raise WrongSettings(f"{_named(file)}: unknown key '{unknown}'. The linter's settings stand under [lint].")
+            raise WrongSettings(f"{_named(file)}: unknown key '{unknown}'. Lint settings belong under [lint].")
     found = [table for table in tables if table is not None]
     if len(found) > 1:
-        raise WrongSettings(f"{_named(file)}: [lint] and [tool.trainyard.lint] say the same twice. Remove one of them.")
+        raise WrongSettings(f"{_named(file)}: both [lint] and [tool.trainyard.lint] are present. Remove one of them.")
     return found[0] if found else None
 
 
@@ -126,14 +126,14 @@ def _toml(file: Path) -> dict[str, Any]:
 
     try:
         text = file.read_bytes().decode("utf-8")
-        # Most pyproject.toml say nothing of us, and need not even be TOML to be passed over.
+        # Most pyproject.toml do not mention Trainyard, and are skipped even if they are not valid TOML.
         return tomllib.loads(text) if "trainyard" in text or file.name == ".trainyard.toml" else {}
     except OSError as error:
         raise WrongSettings(f"{_named(file)}: cannot be read: {(error.strerror or str(error)).lower()}") from None
     except UnicodeDecodeError:
         raise WrongSettings(f"{_named(file)}: not UTF-8.") from None
     except tomllib.TOMLDecodeError as error:
-        raise WrongSettings(f"{_named(file)}: not TOML: {error}") from None
+        raise WrongSettings(f"{_named(file)}: not valid TOML: {error}") from None
 
 
 def _at(file: Path, content: Mapping[str, Any], *keys: str) -> dict[str, Any] | None:
@@ -143,7 +143,7 @@ def _at(file: Path, content: Mapping[str, Any], *keys: str) -> dict[str, Any] | 
             return None
         found = found[key]
         if not isinstance(found, dict):
-            raise WrongSettings(f"{_named(file)}: '{'.'.join(keys[:depth])}' is a table, not {found!r}.")
+            raise WrongSettings(f"{_named(file)}: '{'.'.join(keys[:depth])}' must be a table, not {found!r}.")
     return dict(found)
 
 
@@ -162,13 +162,13 @@ class _Reader:
         self._rules = rules
 
     def read(self, table: Mapping[str, Any]) -> LintSettings:
-        """The settings that the table says."""
+        """Return the settings in the table."""
         for key in table:
             if key not in _KEYS:
-                self._refuse(f"unknown key '{key}'", close_match(key, _KEYS) or f"There are: {', '.join(_KEYS)}.")
+                self._refuse(f"unknown key '{key}'", close_match(key, _KEYS) or f"Known keys: {', '.join(_KEYS)}.")
         baseline = table.get("baseline")
         if baseline is not None and (not isinstance(baseline, str) or not baseline):
-            self._refuse(f"'baseline' is the name of a file, not {baseline!r}")
+            self._refuse(f"'baseline' must be the name of a file, not {baseline!r}")
         return LintSettings(
             self._file,
             self._severities(table.get("severity", {})),
@@ -184,23 +184,28 @@ class _Reader:
     def _severities(self, table: Any) -> Mapping[str, Severity | Literal["off"]]:
         for rule, severity in self._pairs("severity", table).items():
             if rule not in self._rules:
-                self._refuse(f"severity: there is no rule '{rule}'", hint_for(rule, self._rules))
+                self._refuse(f"severity: unknown rule '{rule}'", suggest_rule(rule, self._rules))
             if severity not in SEVERITIES:
                 hint = close_match(severity, SEVERITIES)
-                self._refuse(f"severity: '{rule}' is {' or '.join(SEVERITIES)}, not '{severity}'", hint)
+                self._refuse(
+                    f"severity: '{rule}' must be {', '.join(SEVERITIES[:-1])} or {SEVERITIES[-1]}, not '{severity}'",
+                    hint,
+                )
         return dict(table)
 
     def _patterns(self, patterns: Any) -> tuple[str, ...]:
         if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
-            self._refuse(f"'exclude' is a list of patterns, not {patterns!r}", 'Write `exclude = ["examples/**"]`.')
+            self._refuse(
+                f"'exclude' must be a list of patterns, not {patterns!r}", 'Write `exclude = ["examples/**"]`.'
+            )
         return tuple(patterns)
 
     def _pairs(self, key: str, table: Any) -> dict[str, str]:
         if not isinstance(table, dict):
-            self._refuse(f"'{key}' is a table of names with values, not {table!r}")
+            self._refuse(f"'{key}' must be a table of names and values, not {table!r}")
         for name, value in table.items():
             if not isinstance(value, str):
-                self._refuse(f"{key}: '{name}' is a text, not {value!r}")
+                self._refuse(f"{key}: '{name}' must be a string, not {value!r}")
         return dict(table)
 
     def _refuse(self, message: str, hint: str = "") -> Any:

@@ -1,19 +1,24 @@
-"""A command as the shell will cut it: words with their places, and which Python scripts they call.
+"""A command as the shell splits it: words with their offsets, and the Python scripts that they call.
 
-Bindings stay whole, whatever stands in them. What only a shell could tell (variables, command substitution) is left as
-it is written; whoever asks about a word sees the `$` in it.
+Bindings are never split. What only a shell could know (variables, command substitution) is left as it is written, so
+that the `$` remains visible.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
+
+from trainyard.spec.diagnostic import Span
+from trainyard.spec.parsed import ParsedCommand
 
 _OPERATORS = re.compile(r"&&|\|\||[;|&\n]|[0-9]?>>?(?:&[0-9])?|<")
 _BLANKS = re.compile(r"[ \t\r]+|\\\r?\n")
-# The bound keeps a command of nothing but openings from being searched to its end for each of them.
+# The bound keeps a command that consists of openings from being searched to its end for each of them.
 _BINDING = re.compile(r"\$\{\{.{0,500}?\}\}", re.DOTALL)
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
@@ -22,19 +27,19 @@ LAUNCHERS = frozenset({"torchrun", "deepspeed", "accelerate", "horovodrun", "mpi
 LAUNCHER_MODULES = frozenset(
     {"torch.distributed.launch", "torch.distributed.run", "accelerate.commands.launch", "deepspeed.launcher.runner"}
 )
-_SPEAKERS = frozenset({"echo", "printf"})
-# What leaves the folder and its files as they are.
+_PRINTING = frozenset({"echo", "printf"})
+# Commands that change neither the working directory nor files in it.
 _HARMLESS = frozenset(
     {"export", "set", "ulimit", "env", "ls", "pwd", "nvidia-smi", "date", "true", ":", "sleep", "which", "df", "free"}
     | {"echo", "printf", "pip", "pip3", "conda", "apt-get", "python", "python3"}
 )
-# Flags of Python itself that take a value of their own.
+# Flags of Python itself that take a separate value.
 _PYTHON_FLAGS_WITH_VALUE = frozenset({"-W", "-X"})
 
 
 @dataclass(frozen=True)
 class Word:
-    """One word: its text without quotes, and its offsets in the command. `is_optional` within `$[[ … ]]`."""
+    """One word: its text without quotes, and its offsets in the command. `is_optional`: inside `$[[ … ]]`."""
 
     text: str
     start: int
@@ -44,7 +49,7 @@ class Word:
 
     @property
     def is_plain(self) -> bool:
-        """Whether this is what the process will get: no variable and no command in it (a binding may be)."""
+        """Whether the process gets this as it is: it contains no variable or command, but maybe a binding."""
         return _SUBSTITUTION.search(_BINDING.sub("", self.text)) is None
 
 
@@ -56,12 +61,12 @@ class Call:
     is_module: bool
     arguments: tuple[Word, ...]
     follows_others: bool
-    """Whether commands stand before it, which may have changed the folder or made files."""
+    """Whether earlier commands may have changed the working directory or created files."""
 
 
 @lru_cache
 def simple_commands(command: str) -> list[list[Word]]:
-    """The words of a command, one list for each that `&&`, `;`, `|` or a line's end divides from the next."""
+    """The words of a command, one list for each part that ends with `&&`, `;`, `|` or a line end."""
     commands: list[list[Word]] = [[]]
     is_optional = False
     position = 0
@@ -119,7 +124,7 @@ def _closing_quote(command: str, opening: int) -> int:
 
 
 def python_calls(command: str) -> Iterator[Call]:
-    """Each Python script or module that a command calls, through launchers too (`torchrun train.py`)."""
+    """Each Python script or module that a command calls, including through launchers (`torchrun train.py`)."""
     follows_others = False
     for words in simple_commands(command):
         rest = _without_assignments(words)
@@ -128,7 +133,7 @@ def python_calls(command: str) -> Iterator[Call]:
 
 
 def _calls_of(words: Sequence[Word], follows_others: bool) -> Iterator[Call]:
-    if not words or words[0].text in _SPEAKERS:
+    if not words or words[0].text in _PRINTING:
         return
     place = next((at for at, word in enumerate(words) if _PYTHON.fullmatch(word.text)), None)
     if place is not None:
@@ -161,7 +166,46 @@ def _python_call(words: Sequence[Word], *, follows_others: bool) -> Iterator[Cal
 
 
 def _script_among(words: Sequence[Word], *, follows_others: bool) -> Iterator[Call]:
-    """The script that a launcher is given among its own flags."""
+    """The script among the arguments of a launcher."""
     place = next((at for at, word in enumerate(words) if word.text.endswith(".py")), None)
     if place is not None:
         yield Call(words[place], False, tuple(words[place + 1 :]), follows_others)
+
+
+@dataclass(frozen=True)
+class CalledScript:
+    """A call, the snapshot's folder, and the file in it; None if there is no such file."""
+
+    call: Call
+    root: Path
+    file: Path | None
+    command: ParsedCommand
+
+    @property
+    def name(self) -> str:
+        """The name of the file, for messages."""
+        assert self.file is not None
+        return self.file.name
+
+    def span(self, word: Word) -> Span:
+        """Where a word of the command is written."""
+        return self.command.span(word.start, word.end)
+
+
+def called_scripts(command: ParsedCommand) -> Iterator[CalledScript]:
+    """Every call of Python in a command whose code is a local folder."""
+    root = command.component.code
+    if root is not None and os.path.isdir(root):
+        roots = (root, *(include.parent for include in command.component.additional_includes))
+        for call in python_calls(command.text):
+            path = call.script.text.replace(".", "/")
+            names = (f"{path}.py", f"{path}/__main__.py") if call.is_module else (call.script.text,)
+            files = (folder / name for folder in roots for name in names)
+            yield CalledScript(call, root, next((file for file in files if _is_file(file)), None), command)
+
+
+def _is_file(file: Path) -> bool:
+    try:
+        return os.path.isfile(file)
+    except (OSError, ValueError):
+        return False

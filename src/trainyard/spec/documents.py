@@ -146,6 +146,18 @@ class Node:
         entry = self.entries.get(key)
         return entry.value if entry is not None else None
 
+    def find(self, *keys: str) -> Node | None:
+        """The value at a path of keys; None if any of them is missing."""
+        found: Node | None = self
+        for key in keys:
+            found = found.get(key) if found is not None else None
+        return found
+
+    def entries_of(self, key: str) -> dict[str, Entry]:
+        """The entries of the mapping beneath a key; none if there is no mapping."""
+        found = self.get(key)
+        return found.entries if found is not None else _NO_ENTRIES
+
     def key_span(self, key: str) -> Span:
         """Where a key of this mapping stands."""
         return self.entries[key].key.span

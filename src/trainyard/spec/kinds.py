@@ -26,6 +26,20 @@ Kind = Literal[
 COMPUTE_TYPES = ("amlcompute", "computeinstance", "kubernetes", "virtualmachine", "synapsespark")
 COMPONENT_TYPES = ("command", "parallel", "spark", "automl", "sweep", "import", "data_transfer", "flow_parallel")
 
+KIND_NAMES: dict[Kind, str] = {
+    "pipeline": "a pipeline",
+    "component": "a component",
+    "pipeline_component": "a pipeline component",
+    "command_job": "a command job",
+    "sweep_job": "a sweep job",
+    "other_job": "a job of another type",
+    "schedule": "a schedule",
+    "asset": "a data or model asset",
+    "environment": "an environment",
+    "compute": "a compute target",
+    "profile": "a profile",
+}
+
 # The addresses that Microsoft's examples give as `$schema`.
 _KIND_BY_SCHEMA: tuple[tuple[str, Kind], ...] = (
     ("pipelineComponent", "pipeline_component"),

@@ -9,26 +9,12 @@ from trainyard.spec.components import read_component
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Document
 from trainyard.spec.findings import DocumentStore, Findings
-from trainyard.spec.kinds import Kind, kind_of
+from trainyard.spec.kinds import KIND_NAMES, Kind, kind_of
 from trainyard.spec.model import Component, Pipeline
 from trainyard.spec.pipelines import ComponentCache, read_pipeline
 from trainyard.spec.reading import Reading
 from trainyard.spec.rules.documents import UNKNOWN_KIND, YAML_TRAP
 from trainyard.spec.rules.references import DATA_NOT_FOUND
-
-_KIND_IN_WORDS = {
-    "pipeline": "a pipeline",
-    "component": "a component",
-    "pipeline_component": "a pipeline component",
-    "command_job": "a command job",
-    "sweep_job": "a sweep",
-    "other_job": "a job of another kind",
-    "schedule": "a schedule",
-    "asset": "a data or model asset",
-    "environment": "an environment",
-    "compute": "a compute target",
-    "profile": "a profile",
-}
 
 # Without a `$schema`, what declares ports and what sets them look alike.
 _READABLE_AS: dict[Kind, tuple[Kind, ...]] = {
@@ -72,7 +58,7 @@ def _open(file: Path, wanted: Kind, store: DocumentStore) -> Reading:
 def _wrong_kind(document: Document, found: Kind, wanted: Kind) -> Diagnostic:
     root = document.root
     type_node = root.get("type")
-    message = f"this is {_KIND_IN_WORDS[found]}, not {_KIND_IN_WORDS[wanted]}"
+    message = f"this is {KIND_NAMES[found]}, not {KIND_NAMES[wanted]}"
     hint = ""
     if wanted == "pipeline" and found in ("component", "command_job"):
         hint = "Name a file of `type: pipeline`, with a job that uses this."

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trainyard.spec.bindings import Scope
+    from trainyard.spec.diagnostic import Span
     from trainyard.spec.documents import Node
     from trainyard.spec.model import Component, PipelineComponent
     from trainyard.spec.reading import Reading
@@ -20,6 +21,27 @@ class ParsedCommand:
     component: Component
     reading: Reading
     is_component: bool
+
+    @property
+    def command(self) -> Node | None:
+        """The node of the command itself; None if it is not a string."""
+        command = self.node.get("command")
+        return command if command is not None and command.is_text else None
+
+    @property
+    def text(self) -> str:
+        """The text of the command, empty if there is none."""
+        return self.command.text if self.command is not None else ""
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this is a whole file: a component or a job of its own."""
+        return self.node is self.reading.document.root
+
+    def span(self, start: int, end: int) -> Span:
+        """Where a part of the command's text is written."""
+        assert self.command is not None
+        return self.reading.document.span_within(self.command, start, end)
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""What was found, as people read it (text), as programs do (JSON, SARIF), and as notes in a pull request (GitHub)."""
+"""Reports of findings: as text for people, and as JSON, SARIF and GitHub annotations for programs."""

@@ -1,6 +1,6 @@
-"""Findings as SARIF 2.1.0, which code scanning of GitHub and Azure DevOps and many editors read.
+"""Findings as SARIF 2.1.0, for the code scanning of GitHub and Azure DevOps, and for many editors.
 
-Source: https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html; sections are named where they decide.
+Source: https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html, with its section numbers where they matter.
 """
 
 from __future__ import annotations
@@ -14,24 +14,23 @@ from urllib.parse import quote
 from trainyard import __version__
 from trainyard.lint.fingerprints import Fingerprints
 from trainyard.lint.fixes import written_as
-from trainyard.lint.reporting.excerpts import Sources
-from trainyard.lint.reporting.places import file_name
+from trainyard.lint.reporting.text import Sources, file_name
 from trainyard.lint.rules import RULES
 from trainyard.spec.diagnostic import Diagnostic, Severity, Span
 from trainyard.spec.rule import Example, Rule
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/cos02/schemas/sarif-schema-2.1.0.json"
 _LEVEL: dict[Severity, str] = {"error": "error", "warning": "warning", "info": "note"}
-# The name that relative addresses are resolved by (3.4.4), as GitHub's own tools write it.
+# The base of relative addresses (3.4.4), named as GitHub's own tools name it.
 _BASE = "%SRCROOT%"
 
 
 def as_sarif(
     diagnostics: Sequence[Diagnostic], *, relative_to: Path, is_fixable: Callable[[Path], bool] = lambda _: True
 ) -> str:
-    """A SARIF log of one run: the rules that were applied, and the findings in files named from a folder.
+    """Return a SARIF log of one run: all rules, and the findings with files relative to a folder.
 
-    Findings that `--fix` would mend carry the fix, unless it is in a file that is not `is_fixable`.
+    Findings contain the fix that `--fix` would make, unless their file is not `is_fixable`.
     """
     described = [_rule(rule) for rule in RULES.values() if not rule.local_run_only]
     known = {rule["id"] for rule in described}
@@ -47,7 +46,7 @@ def as_sarif(
         results.append({**result, "fixes": [fix]} if fix is not None else result)
     run = {
         "tool": {"driver": {"name": "trainyard", "semanticVersion": __version__, "rules": described}},
-        # Columns as editors count them, which do so whatever this says (3.14.17).
+        # As editors count columns, whatever this says (3.14.17).
         "columnKind": "utf16CodeUnits",
         "originalUriBaseIds": {_BASE: {"uri": relative_to.absolute().as_uri().rstrip("/") + "/"}},
         "results": results,
@@ -95,23 +94,23 @@ def _result(diagnostic: Diagnostic, rule_index: int, fingerprint: str, places: _
 
 
 def _sentence(message: str) -> str:
-    """A message with a stop, as a hint follows it; SARIF wants one text (3.11.1)."""
+    """Return a message that ends with a period, since the hint follows it: SARIF has one text (3.11.1)."""
     return message if message.endswith((".", "?", "!")) else f"{message}."
 
 
 class _Places:
-    """Files and stretches of them as SARIF names them, seen from a folder."""
+    """Files and regions as SARIF writes them, relative to a folder."""
 
     def __init__(self, relative_to: Path) -> None:
         self._relative_to = relative_to
         self._sources = Sources()
 
     def location(self, span: Span) -> dict[str, Any]:
-        """A `physicalLocation` (3.29)."""
+        """Return a `physicalLocation` (3.29)."""
         return {"artifactLocation": self._artifact(span.file), "region": self._region(span)}
 
     def fix(self, diagnostic: Diagnostic) -> dict[str, Any] | None:
-        """A `fix` (3.55): what `--fix` would write; None where it would write nothing."""
+        """Return a `fix` (3.55): what `--fix` would write; None if it would write nothing."""
         span = diagnostic.span
         line = self._sources.line(span.file, span.line)
         if line is None or span.end_line != span.line:
@@ -134,7 +133,7 @@ class _Places:
         }
 
     def _column(self, file: Path, line: int, column: int) -> int:
-        """A column in UTF-16 units, of which characters beyond U+FFFF take two."""
+        """Return a column in UTF-16 units: characters beyond U+FFFF take two."""
         before = (self._sources.line(file, line) or "")[: column - 1]
         return column if before.isascii() else column + sum(character > "\uffff" for character in before)
 

@@ -1,23 +1,35 @@
-"""Findings as a person reads them."""
+"""Findings as people read them: the place, the source line with the culprit underlined, the hint."""
 
 from __future__ import annotations
 
+import os
+import re
+import unicodedata
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
-from trainyard.lint.reporting.excerpts import WIDEST, Sources
-from trainyard.lint.reporting.places import file_name, printable
 from trainyard.spec.diagnostic import Diagnostic, Severity, Span
+from trainyard.spec.documents import source_lines
 
 _RESET, _BOLD, _BLUE, _GREEN = "\x1b[0m", "\x1b[1m", "\x1b[34m", "\x1b[32m"
 _COLOUR: dict[Severity, str] = {"error": "\x1b[31m", "warning": "\x1b[33m", "info": "\x1b[36m"}
+# Wider lines would have to be scrolled sideways.
+WIDEST = 160
+_NARROWEST = 20
+_CUT = "…"
+# Larger files are not shown; the linter does not read them either.
+_MOST_BYTES = 4 * 1024 * 1024
+# Control characters, and those that reorder what follows (bidirectional overrides and isolates).
+_UNPRINTABLE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 
 
 def as_text(diagnostics: Sequence[Diagnostic], *, colour: bool, relative_to: Path, widest: int = WIDEST) -> str:
-    """Findings with place, message, the source line with the culprit underlined, the hint, and related places.
+    """Return findings with place, message, the source line with the culprit underlined, the hint, and related places.
 
-    File names are written relative to a folder where that is shorter. `colour` adds ANSI sequences; `widest` is how
-    many cells a source line may take.
+    File names are relative to a folder where that is shorter. `colour` adds ANSI sequences; `widest` is how many cells
+    a source line may take.
     """
     sources = Sources()
     return "\n\n".join(_one(diagnostic, sources, colour, relative_to, widest) for diagnostic in diagnostics)
@@ -46,3 +58,115 @@ def _one(diagnostic: Diagnostic, sources: Sources, colour: bool, relative_to: Pa
 
 def _place(span: Span, relative_to: Path) -> str:
     return f"{printable(file_name(span.file, relative_to))}:{span.line}:{span.column}"
+
+
+class Excerpt(NamedTuple):
+    """A source line as it is printed, in three parts, and the carets below it."""
+
+    before: str
+    culprit: str
+    after: str
+    carets: str
+
+
+class Sources:
+    """The lines of the files with findings; each file is read once."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Path, list[str]] = {}
+
+    def excerpt(self, span: Span, widest: int = WIDEST) -> Excerpt | None:
+        """Return the first line of a span, with the span underlined; None if there is no such line.
+
+        A line of more than `widest` cells is cut to what surrounds the span.
+        """
+        line = self.line(span.file, span.line)
+        if line is None or not line.strip():
+            return None
+        line = line.rstrip()
+        start = min(span.column - 1, len(line))
+        end = span.end_column - 1 if span.end_line == span.line else len(line)
+        end = max(start + 1, min(end, len(line)))
+        before, culprit, after = _within(widest, line[:start], line[start:end], line[end:])
+        carets = _blanks(before) + "^" * max(1, _width(culprit))
+        return Excerpt(printable(before), printable(culprit), printable(after), carets)
+
+    def line(self, file: Path, number: int) -> str | None:
+        """Return a line of a file, counted from 1, without its line end; None if there is none."""
+        if file not in self._lines:
+            self._lines[file] = _lines_of(file)
+        lines = self._lines[file]
+        return lines[number - 1] if number <= len(lines) else None
+
+
+def _within(widest: int, before: str, culprit: str, after: str) -> tuple[str, str, str]:
+    """Cut a line that is too wide (with `…`): first after the culprit, then before it, then the culprit itself."""
+    widest = max(widest, _NARROWEST)
+    # Of a line of megabytes, measure no more than could be shown.
+    most = 2 * widest
+    before, culprit, after = before[-most:], culprit[:most], after[:most]
+    if _width(before + culprit + after) <= widest:
+        return before, culprit, after
+    culprit = _fitting(culprit, widest - bool(before) - bool(after))
+    room = widest - _width(culprit)
+    before = _fitting(before[::-1], max(room // 2, room - _width(after)))[::-1]
+    return before, culprit, _fitting(after, room - _width(before))
+
+
+def _fitting(text: str, cells: int) -> str:
+    """Return as much of a text as fits into a number of cells, with `…` at the end if it is cut."""
+    if _width(text) <= cells:
+        return text
+    if text.isascii() and text.isprintable():
+        return text[: cells - 1] + _CUT
+    taken = accumulate(_cells(character) for character in text)
+    return text[: sum(total <= cells - 1 for total in taken)] + _CUT
+
+
+def _lines_of(file: Path) -> list[str]:
+    try:
+        if not file.is_file() or file.stat().st_size > _MOST_BYTES:
+            return []
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError):
+        return []
+    return [] if "\0" in text else source_lines(text)
+
+
+def _blanks(text: str) -> str:
+    """Return spaces as wide as a text. Tabs remain, so that the carets line up with the source line."""
+    return "".join("\t" if character == "\t" else " " * _width(character) for character in text)
+
+
+def _width(text: str) -> int:
+    """Return the width of a text in terminal cells: two for wide East Asian characters, none for accents."""
+    if text.isascii() and text.isprintable():
+        return len(text)
+    return sum(_cells(character) for character in text)
+
+
+def _cells(character: str) -> int:
+    if character == "\t":
+        return 1
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else len(printable(character))
+
+
+def file_name(file: Path, relative_to: Path) -> str:
+    """Return a file's name relative to a folder; the absolute name if that is more than two levels up."""
+    try:
+        relative = os.path.relpath(file, relative_to)
+    except ValueError:
+        return str(file)
+    return str(file) if relative.startswith(os.path.join("..", "..", "..")) else relative
+
+
+def relative_name(file: Path, relative_to: Path) -> str:
+    """Return a file's name relative to a folder, however far away, with `/`: programs join it with that folder."""
+    return Path(os.path.relpath(file, relative_to)).as_posix()
+
+
+def printable(text: str) -> str:
+    """Return a text with control characters escaped, such as `\\x1b`. Tabs remain."""
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

@@ -1,4 +1,4 @@
-"""DeepSpeed configurations that a command names: the file is there, its keys are known, its numbers add up."""
+"""DeepSpeed configurations that a command names: they exist, their keys are known, their numbers add up."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.foundation.suggestions import closest, did_you_mean, only_close
+from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
-from trainyard.lint.placements import Placement, placement_of_command, placements_of_pipeline
+from trainyard.lint.placements import Placement
+from trainyard.lint.rules.deepspeed_keys import NESTED_KEYS, TOP_LEVEL_KEYS
 from trainyard.lint.shell_words import Word, simple_commands
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Document, Node, describe, parse_document
 from trainyard.spec.expressions import only_binding
-from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.reading import is_address
-from trainyard.spec.rule import Example, Rule
 from trainyard.spec.rules.documents import DUPLICATE_KEY
 
+_CONFIG_FLAG = re.compile(r"--(deepspeed|ds)([-_]?config)?", re.IGNORECASE)
+# A relative path without bindings.
+_CONFIG_FILE = re.compile(r"(?!/)(?!.*\$\{\{).*\.json", re.DOTALL)
 _JOB = """\
 type: command
 code: ./src
@@ -31,14 +34,26 @@ resources: {instance_count: 2, shm_size: 64g}
 === src/train.py
 print("training")
 """
-CONFIG_NOT_FOUND = Rule(
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A configuration as the command or an input names it, and where."""
+
+    reference: str
+    span: Span
+    file: Path
+
+
+@rule(
+    "placement",
     "AML701",
     "deepspeed-config-not-found",
     "error",
-    "The DeepSpeed configuration is not there.",
-    "A file named in the command is looked for in the code, one that an input names from the file that sets it.",
-    Example(
-        """\
+    summary="The DeepSpeed configuration does not exist.",
+    why="A file named in the command is looked up in the code; one named by an input, relative to the file that sets "
+    "the input.",
+    example="""\
 type: command
 code: ./src
 command: python train.py --deepspeed_config ‹ds_zero3.json⇒ds.json›
@@ -47,64 +62,135 @@ environment: azureml:torch:3
 print("training")
 === src/ds.json
 {"train_batch_size": "auto"}
-"""
-    ),
+""",
 )
-NOT_JSON = Rule(
+def deepspeed_config_not_found(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    for named in _named_configurations(placement, context):
+        if not os.path.isfile(named.file):
+            folder = named.file.parent
+            meant = closest(named.file.name, [file.name for file in folder.glob("*.json")] if folder.is_dir() else [])
+            hint = f"Did you mean '{meant}', in the same folder?" if meant else ""
+            message = f"the DeepSpeed configuration '{named.reference}' does not exist"
+            yield deepspeed_config_not_found.at(named.span, message, hint)
+
+
+@rule(
+    "placement",
     "AML702",
     "deepspeed-config-not-json",
     "error",
-    "The DeepSpeed configuration is not JSON.",
-    "DeepSpeed reads it with Python's json: no comments, no comma before a closing brace, no key twice.",
-    Example(_JOB + '=== src/ds.json\n{\n  "train_batch_size": 64‹,⇒›\n‸}\n'),
+    summary="The DeepSpeed configuration is not valid JSON.",
+    why="DeepSpeed reads it with Python's json: no comments, no trailing commas, no duplicate keys.",
+    example=_JOB + '=== src/ds.json\n{\n  "train_batch_size": 64‹,⇒›\n‸}\n',
 )
-UNKNOWN_CONFIG_KEY = Rule(
+def deepspeed_config_not_json(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    for named in _named_configurations(placement, context):
+        found = _read(named.file, context)
+        if isinstance(found, Diagnostic):
+            yield found
+
+
+@check("placement")
+def _duplicate_keys(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    for named in _named_configurations(placement, context):
+        found = _read(named.file, context)
+        if isinstance(found, Document):
+            yield from _duplicates(found)
+
+
+@rule(
+    "placement",
     "AML703",
     "deepspeed-unknown-key",
     "error",
-    "A key that DeepSpeed does not know.",
-    "At the top level DeepSpeed passes over it in silence, and what it was to set keeps its default; within "
-    "`zero_optimization`, `fp16` and `bf16` it refuses the file. From the models of DeepSpeed 0.19.",
-    Example(
-        _JOB
-        + """\
+    summary="DeepSpeed does not know this key.",
+    why="At the top level DeepSpeed silently ignores it, and the setting keeps its default; in `zero_optimization`, "
+    "`fp16` and `bf16` it rejects the file. According to the models of DeepSpeed 0.19.",
+    example=_JOB
+    + """\
 === src/ds.json
 {
   "train_batch_size": 64,
   ‹"gradient_acumulation_steps"⇒"gradient_accumulation_steps"›: 4
 }
-"""
-    ),
+""",
 )
-BATCH_ARITHMETIC = Rule(
+def deepspeed_unknown_key(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    for document in _configurations(placement, context):
+        for name, entry in document.root.entries.items():
+            if name not in TOP_LEVEL_KEYS:
+                meant = closest(name, TOP_LEVEL_KEYS)
+                yield deepspeed_unknown_key.at(
+                    entry.key.span,
+                    f"DeepSpeed does not know '{name}' and ignores it",
+                    f"Did you mean '{meant}'?" if meant else "",
+                    replacement=only_close(name, TOP_LEVEL_KEYS),
+                    severity=None if meant else "warning",
+                )
+        for path, known in NESTED_KEYS.items():
+            section = document.root.find(*path)
+            for name, entry in section.entries.items() if section is not None else ():
+                if name not in known:
+                    message = f"'{path[-1]}' has no '{name}': DeepSpeed rejects it"
+                    hint, meant = did_you_mean(name, sorted(known)), only_close(name, known)
+                    yield deepspeed_unknown_key.at(entry.key.span, message, hint, replacement=meant)
+
+
+@rule(
+    "placement",
     "AML704",
     "deepspeed-batch-arithmetic",
     "error",
-    "The batch sizes do not multiply out.",
-    "train_batch_size = train_micro_batch_size_per_gpu × gradient_accumulation_steps × world size, and world size is "
-    "`instance_count` × `process_count_per_instance`. DeepSpeed asserts it, after the cluster has started.",
-    Example(
-        _JOB
-        + """\
+    summary="The batch sizes do not multiply out.",
+    why="train_batch_size = train_micro_batch_size_per_gpu × gradient_accumulation_steps × world size; world size is "
+    "`instance_count` × `process_count_per_instance`. DeepSpeed asserts this, after the cluster has started.",
+    example=_JOB
+    + """\
 === src/ds.json
 {
   "train_batch_size": ‹32⇒64›,
   "train_micro_batch_size_per_gpu": 4,
   "gradient_accumulation_steps": 2
 }
-"""
-    ),
+""",
 )
-OFFLOAD_AGAINST_STAGE = Rule(
+def deepspeed_batch_arithmetic(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    nodes, processes = placement.nodes, placement.processes_per_node
+    if placement.distribution is None or nodes is None or processes is None:
+        return
+    if placement.is_component and placement.resources is None:
+        return
+    for document in _configurations(placement, context):
+        total = _count(document, "train_batch_size")
+        micro = _count(document, "train_micro_batch_size_per_gpu")
+        steps = _count(document, "gradient_accumulation_steps")
+        factor = (micro or 1) * (steps or 1) * nodes * processes
+        if total is None or (micro is None and steps is None) or factor == total:
+            continue
+        if (micro is None or steps is None) and total % factor == 0:
+            continue
+        parts = " × ".join(str(part) for part in (micro, steps) if part is not None)
+        message = f"train_batch_size is {total}, but {parts} × {nodes} × {processes} processes is {factor}"
+        related = [Related(placement.distribution.span, f"{nodes} × {processes} processes are started here")]
+        span = document.value_span(["train_batch_size"])
+        yield deepspeed_batch_arithmetic.at(span, message, f"Write {factor}, or change the others.", related)
+
+
+def _count(document: Document, key: str) -> int | None:
+    node = document.root.get(key)
+    return node.data if node is not None and type(node.data) is int else None
+
+
+@rule(
+    "placement",
     "AML705",
     "deepspeed-offload-against-stage",
     "error",
-    "What is to be offloaded is not partitioned in this stage.",
-    "`offload_param` works in stage 3 only, `offload_optimizer` in stages 1 to 3. Elsewhere DeepSpeed passes over them "
-    "or stops.",
-    Example(
-        _JOB
-        + """\
+    summary="This ZeRO stage does not partition what is to be offloaded.",
+    why="`offload_param` requires stage 3, `offload_optimizer` stages 1 to 3; DeepSpeed otherwise ignores them, or "
+    "fails.",
+    example=_JOB
+    + """\
 === src/ds.json
 {
   "train_batch_size": 64,
@@ -113,35 +199,59 @@ OFFLOAD_AGAINST_STAGE = Rule(
     ‸"offload_param": {"device": "cpu"}
   }
 }
-"""
-    ),
+""",
 )
-TWO_PRECISIONS = Rule(
+def deepspeed_offload_against_stage(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    for document in _configurations(placement, context):
+        zero, stage_node = document.root.get("zero_optimization"), document.root.find("zero_optimization", "stage")
+        stage = 0 if stage_node is None else stage_node.data
+        if zero is None or type(stage) is not int:
+            continue
+        for key, least in (("offload_optimizer", 1), ("offload_param", 3)):
+            device = zero.find(key, "device")
+            if stage < least and device is not None and device.text != "none":
+                message = (
+                    f"'{key}' requires ZeRO stage {least}{' or higher' if least < 3 else ''}; this is stage {stage}"
+                )
+                related = [Related(stage_node.span, "the stage is set here")] if stage_node is not None else []
+                hint = f'Write `"stage": {least}`.'
+                yield deepspeed_offload_against_stage.at(zero.key_span(key), message, hint, related)
+
+
+@rule(
+    "placement",
     "AML706",
     "deepspeed-two-precisions",
     "error",
-    "fp16 and bf16 are both on.",
-    "DeepSpeed stops: it trains in one of them.",
-    Example(
-        _JOB
-        + """\
+    summary="fp16 and bf16 are both enabled.",
+    why="DeepSpeed fails: it trains in one of them.",
+    example=_JOB
+    + """\
 === src/ds.json
 {
   "train_batch_size": 64,
   "bf16": {"enabled": true},
   "fp16": {"enabled": ‹true⇒false›}
 }
-"""
-    ),
+""",
 )
-PRECISION_WITHOUT_HARDWARE = Rule(
+def deepspeed_two_precisions(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    for document in _configurations(placement, context):
+        fp16, bf16 = _enabled(document, "fp16"), _enabled(document, "bf16", "bfloat16")
+        if fp16 is not None and bf16 is not None:
+            related = [Related(bf16.span, "bf16 is enabled here")]
+            message = "fp16 and bf16 are both enabled"
+            yield deepspeed_two_precisions.at(fp16.span, message, "Disable one of them.", related)
+
+
+@rule(
+    "placement",
     "AML707",
     "deepspeed-bf16-without-hardware",
     "warning",
-    "bf16 is on, and the machine's GPUs have none.",
-    "V100, T4 and older GPUs have no bf16: DeepSpeed refuses it, or it is emulated and slow.",
-    Example(
-        """\
+    summary="bf16 is enabled, but the machine's GPUs do not support it.",
+    why="V100, T4 and older GPUs have no bf16: DeepSpeed rejects it, or it is emulated and slow.",
+    example="""\
 type: command
 code: ./src
 command: python train.py --deepspeed_config ds.json
@@ -155,241 +265,53 @@ print("training")
   "train_batch_size": 64,
   "bf16": {"enabled": ‹true⇒false›}
 }
-"""
-    ),
+""",
 )
-WRONG_CONFIG_VALUE = Rule(
+def deepspeed_bf16_without_hardware(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    for document in _configurations(placement, context):
+        bf16 = _enabled(document, "bf16", "bfloat16")
+        sku = placement.sku if bf16 is not None else None
+        if bf16 is not None and sku is not None and sku.gpu_count and not sku.bf16:
+            message = f"{sku.gpu_model} GPUs of {sku.name} do not support bf16"
+            yield deepspeed_bf16_without_hardware.at(bf16.span, message, "Use fp16 there.")
+
+
+def _enabled(document: Document, *keys: str) -> Node | None:
+    """The `enabled` of a precision that is on, by the first of its names."""
+    found = (document.root.find(key, "enabled") for key in keys)
+    return next((node for node in found if node is not None and node.data is True), None)
+
+
+@rule(
+    "placement",
     "AML708",
     "deepspeed-wrong-value",
     "error",
-    "A value that DeepSpeed does not take.",
-    'Stages are 0 to 3, devices none, cpu and nvme, sizes whole numbers or (for those who fill it in) "auto".',
-    Example(
-        _JOB
-        + """\
+    summary="DeepSpeed does not accept this value.",
+    why="Stages are 0 to 3, devices are none, cpu and nvme, sizes are whole numbers or, where another program fills "
+    'them in, "auto".',
+    example=_JOB
+    + """\
 === src/ds.json
 {
   "train_batch_size": 64,
   "zero_optimization": {"stage": ‹4⇒3›}
 }
-"""
-    ),
+""",
 )
-RULES = (
-    CONFIG_NOT_FOUND,
-    NOT_JSON,
-    UNKNOWN_CONFIG_KEY,
-    BATCH_ARITHMETIC,
-    OFFLOAD_AGAINST_STAGE,
-    TWO_PRECISIONS,
-    PRECISION_WITHOUT_HARDWARE,
-    WRONG_CONFIG_VALUE,
-)
-
-_CONFIG_FLAG = re.compile(r"--(deepspeed|ds)([-_]?config)?", re.IGNORECASE)
-# What DeepSpeed 0.19.8 reads at the top level (deepspeed/runtime/config.py and the modules it asks), with what
-# Trainyard's own files carry. A test holds this to the installed DeepSpeed.
-TOP_LEVEL_KEYS = frozenset(
-    {
-        *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"),
-        *("managed_gradient_accumulation", "optimizer", "scheduler", "fp16", "bf16", "bfloat16", "amp"),
-        *("torch_autocast", "zero_optimization", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"),
-        *("communication_data_type", "seq_parallel_communication_data_type", "prescale_gradients"),
-        *("gradient_predivide_factor", "gradient_allreduce_op", "sparse_gradients", "graph_harvesting", "aio"),
-        *("steps_per_print", "wall_clock_breakdown", "dump_state", "disable_allgather", "disable_python_gc"),
-        *("memory_breakdown", "autotuning", "flops_profiler", "activation_checkpointing", "sparse_attention"),
-        *("data_efficiency", "curriculum_learning", "tensorboard", "wandb", "comet", "csv_monitor", "comms_logger"),
-        *("monitor_config", "elasticity", "eigenvalue", "progressive_layer_drop", "quantize_training", "nebula"),
-        *("compression_training", "checkpoint", "data_types", "dataloader_drop_last", "hybrid_engine", "compile"),
-        *("timers", "use_data_before_expert_parallelism", "tensor_parallel", "weight_quantization"),
-        *("vocabulary_size", "check_overflow", "load_universal", "log_level", "inference", "pipeline"),
-        *("sequence_parallel_size", "data_parallel_size", "mesh_param", "zero_quantized_weights", "data_types"),
-        *("checkpoint_tag_validation", "expert_parallel", "train_iters", "_rendered", "_comment", "comment"),
-    }
-)
-_OFFLOAD = {"device", "nvme_path", "buffer_count", "pin_memory"}
-# The fields of DeepSpeed's pydantic models, which refuse others.
-NESTED_KEYS: dict[tuple[str, ...], frozenset[str]] = {
-    ("zero_optimization",): frozenset(
-        {
-            *("stage", "contiguous_gradients", "reduce_scatter", "reduce_bucket_size", "allgather_partitions"),
-            *("use_multi_rank_bucket_allreduce", "allgather_bucket_size", "overlap_comm", "load_from_fp32_weights"),
-            *("compute_grad_norm", "elastic_checkpoint", "offload_param", "offload_optimizer", "zenflow"),
-            *("sub_group_size", "cpu_offload_param", "cpu_offload_use_pin_memory", "cpu_offload"),
-            *("prefetch_bucket_size", "stage3_prefetch_bucket_size", "param_persistence_threshold"),
-            *("stage3_param_persistence_threshold", "model_persistence_threshold"),
-            *("stage3_model_persistence_threshold", "max_live_parameters", "stage3_max_live_parameters"),
-            *("max_reuse_distance", "stage3_max_reuse_distance", "gather_16bit_weights_on_model_save"),
-            *("stage3_gather_16bit_weights_on_model_save", "module_granularity_threshold"),
-            *("stage3_module_granularity_threshold", "use_all_reduce_for_fetch_params"),
-            *("stage3_use_all_reduce_for_fetch_params", "allgather_sequential", "stage3_allgather_sequential"),
-            *("stage3_gather_fp16_weights_on_model_save", "ignore_unused_parameters", "legacy_stage1"),
-            *("round_robin_gradients", "parameter_alignment", "zero_hpz_partition_size", "zero_quantized_weights"),
-            *("zero_quantized_nontrainable_weights", "zero_quantized_gradients", "mics_shard_size"),
-            *("mics_hierarchical_params_gather", "memory_efficient_linear", "pipeline_loading_checkpoint"),
-            *("override_module_apply", "log_trace_cache_warnings", "enable_sanity_checks"),
-            *("save_muon_momentum_buffer_in_memory", "leaf_module"),
-        }
-    ),
-    ("zero_optimization", "offload_param"): frozenset({*_OFFLOAD, "buffer_size", "max_in_cpu"}),
-    ("zero_optimization", "offload_optimizer"): frozenset(
-        {*_OFFLOAD, "pipeline_read", "pipeline_write", "pipeline", "fast_init", "ratio", "super_offload"}
-        | {"cpuadam_cores_perc"}
-    ),
-    ("bf16",): frozenset(
-        {"enabled", "immediate_grad_update", "check_grad_overflow", "bf16_master_weights_and_grads"}
-        | {"bf16_optimizer_states"}
-    ),
-    ("fp16",): frozenset(
-        {
-            *("enabled", "auto_cast", "loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis"),
-            *("consecutive_hysteresis", "min_loss_scale", "fp16_master_weights_and_grads"),
-        }
-    ),
-}
-
-
-@dataclass(frozen=True)
-class _Named:
-    """A configuration that a command is given: what names it, from where, and the file."""
-
-    reference: str
-    span: Span
-    file: Path
-
-
-def check_command(seen: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    """Configurations that a component or a command job names in its command itself."""
-    if not context.is_used(seen.component):
-        yield from _check(placement_of_command(seen, context), context)
-
-
-def check_pipeline(seen: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    """Configurations that the jobs of a pipeline are given, against the processes that they get."""
-    for placement in placements_of_pipeline(seen, context):
-        yield from _check(placement, context)
-
-
-def _check(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
-    for named in _named_configurations(placement, context):
-        if not os.path.isfile(named.file):
-            message = f"there is no DeepSpeed configuration '{named.reference}'"
-            siblings = (
-                [file.name for file in named.file.parent.glob("*.json")] if os.path.isdir(named.file.parent) else []
-            )
-            meant = closest(named.file.name, siblings)
-            hint = f"Did you mean '{meant}', which lies in the same folder?" if meant else ""
-            yield CONFIG_NOT_FOUND.at(named.span, message, hint)
-            continue
-        document = _read(named.file)
-        if isinstance(document, Diagnostic):
-            yield document
-        elif document is not None:
-            doubled = [problem for problem in document.problems if problem.rule == DUPLICATE_KEY.id]
-            if doubled:
-                yield from doubled
-                continue
-            yield from _unknown_keys(document)
-            yield from _wrong_values(document)
-            yield from _stage(document)
-            yield from _precision(document, placement)
-            yield from _batch_sizes(document, placement)
-
-
-def _named_configurations(placement: Placement, context: LintContext) -> Iterator[_Named]:
-    found = context.command_node(placement.component)
-    if found is None:
-        return
-    command, document = found
-    for word in _given(command.text):
-        binding = only_binding(word.text)
-        if binding is not None and binding.path[0] == "inputs":
-            yield from _from_input(".".join(binding.path[1:]), placement)
-        elif word.text.endswith(".json") and word.is_plain and "${{" not in word.text and placement.component.code:
-            root = placement.component.code
-            span = document.span_within(command, word.start, word.end)
-            if os.path.isdir(root) and not word.text.startswith("/"):
-                yield _Named(word.text, span, root / word.text)
-
-
-def _given(command: str) -> Iterator[Word]:
-    """The words that are given to flags such as --deepspeed_config."""
-    for words in simple_commands(command):
-        for at, word in enumerate(words):
-            name, equals, value = word.text.partition("=")
-            if not _CONFIG_FLAG.fullmatch(name):
-                continue
-            if equals:
-                yield Word(value, word.end - len(value), word.end)
-            elif at + 1 < len(words):
-                yield words[at + 1]
-
-
-def _from_input(name: str, placement: Placement) -> Iterator[_Named]:
-    path = placement.data(name)
-    if path is None or is_address(path.text) or not path.text.endswith(".json"):
-        return
-    # A path that is not there has been told already, where data is looked for.
-    file = path.span.file.parent / path.text
-    if os.path.isfile(file):
-        yield _Named(path.text, path.span, file)
-
-
-def _read(file: Path) -> Document | Diagnostic | None:
-    """A configuration with the places of its keys; what keeps it from being JSON; None when it cannot be read."""
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError):
-        return None
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        span = Span(file, error.lineno, error.colno, error.lineno, error.colno + 1)
-        return NOT_JSON.at(span, f"not JSON: {error.msg.lower()}")
-    except RecursionError:
-        return NOT_JSON.at(Span(file), "not JSON: it is nested too deeply")
-    if not isinstance(data, dict):
-        return NOT_JSON.at(Span(file), "a DeepSpeed configuration is a JSON object")
-    try:
-        # JSON is YAML, but for tabs between its tokens.
-        return parse_document(file, text.replace("\t", " "))
-    except SpecError:
-        return None
-
-
-def _unknown_keys(document: Document) -> Iterator[Diagnostic]:
-    for name, entry in document.root.entries.items():
-        if name not in TOP_LEVEL_KEYS:
-            message = f"DeepSpeed does not know '{name}' and passes over it"
-            meant = closest(name, TOP_LEVEL_KEYS)
-            hint = f"Did you mean '{meant}'?" if meant else ""
-            found = UNKNOWN_CONFIG_KEY.at(entry.key.span, message, hint, replacement=only_close(name, TOP_LEVEL_KEYS))
-            yield found if meant else replace(found, severity="warning")
-    for path, known in NESTED_KEYS.items():
-        node: Node | None = document.root
-        for key in path:
-            node = node.get(key) if node is not None and node.is_mapping else None
-        for name, entry in (node.entries if node is not None else {}).items():
-            if name not in known:
-                message = f"'{path[-1]}' has no '{name}': DeepSpeed refuses it"
-                hint = did_you_mean(name, sorted(known))
-                yield UNKNOWN_CONFIG_KEY.at(entry.key.span, message, hint, replacement=only_close(name, known))
-
-
-def _wrong_values(document: Document) -> Iterator[Diagnostic]:
-    for section in ("fp16", "bf16", "zero_optimization"):
-        given = document.root.get(section)
-        if given is not None and given.data is not None and not given.is_mapping:
-            message = f"'{section}' is keys with values, not {describe(given.data)}"
-            hint = f'Write "{section}": {{"enabled": {given.text}}}.' if isinstance(given.data, bool) else ""
-            yield WRONG_CONFIG_VALUE.at(given.span, message, hint)
-    for path, (is_right, words) in _VALUES.items():
-        node: Node | None = document.root
-        for key in path:
-            node = node.get(key) if node is not None and node.is_mapping else None
-        if node is not None and node.data is not None and node.data != "auto" and not is_right(node.data):
-            message = f"'{path[-1]}' is {words}, not {describe(node.data)}"
-            yield WRONG_CONFIG_VALUE.at(node.span, message)
+def deepspeed_wrong_value(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    for document in _configurations(placement, context):
+        for section in ("fp16", "bf16", "zero_optimization"):
+            given = document.root.get(section)
+            if given is not None and given.data is not None and not given.is_mapping:
+                message = f"'{section}' must be an object, not {describe(given.data)}"
+                hint = f'Write "{section}": {{"enabled": {given.text}}}.' if isinstance(given.data, bool) else ""
+                yield deepspeed_wrong_value.at(given.span, message, hint)
+        for path, (is_right, words) in _VALUES.items():
+            node = document.root.find(*path)
+            if node is not None and node.data is not None and node.data != "auto" and not is_right(node.data):
+                message = f"'{path[-1]}' must be {words}, not {describe(node.data)}"
+                yield deepspeed_wrong_value.at(node.span, message)
 
 
 def _is_count(data: object) -> bool:
@@ -405,9 +327,9 @@ def _is_device(data: object) -> bool:
 
 
 _VALUES: dict[tuple[str, ...], tuple[Callable[[object], bool], str]] = {
-    ("train_batch_size",): (_is_count, "a whole number, 1 or more"),
-    ("train_micro_batch_size_per_gpu",): (_is_count, "a whole number, 1 or more"),
-    ("gradient_accumulation_steps",): (_is_count, "a whole number, 1 or more"),
+    ("train_batch_size",): (_is_count, "a positive whole number"),
+    ("train_micro_batch_size_per_gpu",): (_is_count, "a positive whole number"),
+    ("gradient_accumulation_steps",): (_is_count, "a positive whole number"),
     ("zero_optimization", "stage"): (lambda data: type(data) is int and 0 <= data <= 3, "0, 1, 2 or 3"),
     ("zero_optimization", "offload_optimizer", "device"): (_is_device, "none, cpu or nvme"),
     ("zero_optimization", "offload_param", "device"): (_is_device, "none, cpu or nvme"),
@@ -416,65 +338,73 @@ _VALUES: dict[tuple[str, ...], tuple[Callable[[object], bool], str]] = {
 }
 
 
-def _stage(document: Document) -> Iterator[Diagnostic]:
-    zero = document.root.get("zero_optimization")
-    if zero is None or not zero.is_mapping:
+def _configurations(placement: Placement, context: LintContext) -> Iterator[Document]:
+    """The configurations that could be read."""
+    for named in _named_configurations(placement, context):
+        found = _read(named.file, context)
+        if isinstance(found, Document) and not _duplicates(found):
+            yield found
+
+
+def _duplicates(document: Document) -> list[Diagnostic]:
+    return [problem for problem in document.problems if problem.rule == DUPLICATE_KEY.id]
+
+
+def _read(file: Path, context: LintContext) -> Document | Diagnostic | None:
+    """A configuration, or why it is not valid JSON; None if it cannot be read."""
+    return context.cached(("deepspeed", file), lambda: _read_json(file))
+
+
+def _read_json(file: Path) -> Document | Diagnostic | None:
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError):
+        return None
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        span = Span(file, error.lineno, error.colno, error.lineno, error.colno + 1)
+        return deepspeed_config_not_json.at(span, f"not valid JSON: {error.msg.lower()}")
+    except RecursionError:
+        return deepspeed_config_not_json.at(Span(file), "not valid JSON: nested too deeply")
+    if not isinstance(data, dict):
+        return deepspeed_config_not_json.at(Span(file), "a DeepSpeed configuration must be a JSON object")
+    try:
+        # JSON is YAML, except for tabs between its tokens.
+        return parse_document(file, text.replace("\t", " "))
+    except SpecError:
+        return None
+
+
+def _named_configurations(placement: Placement, context: LintContext) -> Iterator[_Named]:
+    command, root = context.command_of(placement.component), placement.component.code
+    for word in _given(command.text) if command is not None else ():
+        binding = only_binding(word.text)
+        if binding is not None and binding.path[0] == "inputs":
+            yield from _from_input(".".join(binding.path[1:]), placement)
+        elif root is not None and word.is_plain and _CONFIG_FILE.fullmatch(word.text) and os.path.isdir(root):
+            assert command is not None
+            yield _Named(word.text, command.span(word.start, word.end), root / word.text)
+
+
+def _given(command: str) -> Iterator[Word]:
+    """The values of flags such as --deepspeed_config."""
+    for words in simple_commands(command):
+        for at, word in enumerate(words):
+            name, equals, value = word.text.partition("=")
+            if not _CONFIG_FLAG.fullmatch(name):
+                continue
+            if equals:
+                yield Word(value, word.end - len(value), word.end)
+            elif at + 1 < len(words):
+                yield words[at + 1]
+
+
+def _from_input(name: str, placement: Placement) -> Iterator[_Named]:
+    path = placement.data(name)
+    if path is None or is_address(path.text) or not path.text.endswith(".json"):
         return
-    stage_node = zero.get("stage")
-    stage = 0 if stage_node is None else stage_node.data
-    if type(stage) is not int:
-        return
-    for key, least in (("offload_optimizer", 1), ("offload_param", 3)):
-        node = zero.get(key)
-        device = node.get("device") if node is not None and node.is_mapping else None
-        if node is None or stage >= least or device is None or device.text == "none":
-            continue
-        message = f"'{key}' needs ZeRO stage {least}{' or more' if least < 3 else ''}, and this is stage {stage}"
-        related = [Related(stage_node.span, "the stage is said here")] if stage_node is not None else []
-        yield OFFLOAD_AGAINST_STAGE.at(zero.key_span(key), message, f'Write `"stage": {least}`.', related)
-
-
-def _enabled(document: Document, key: str) -> Node | None:
-    """The `enabled` of a precision, when it is on."""
-    section = document.root.get(key)
-    enabled = section.get("enabled") if section is not None and section.is_mapping else None
-    return enabled if enabled is not None and enabled.data is True else None
-
-
-def _precision(document: Document, placement: Placement) -> Iterator[Diagnostic]:
-    fp16 = _enabled(document, "fp16")
-    bf16 = _enabled(document, "bf16") or _enabled(document, "bfloat16")
-    if fp16 is not None and bf16 is not None:
-        related = [Related(bf16.span, "bf16 is on here")]
-        yield TWO_PRECISIONS.at(fp16.span, "fp16 and bf16 are both on", "Switch one of them off.", related)
-    sku = placement.sku if bf16 is not None else None
-    if bf16 is not None and sku is not None and sku.gpu_count and not sku.bf16:
-        message = f"bf16 on {sku.name}: its {sku.gpu_model} has no bf16"
-        yield PRECISION_WITHOUT_HARDWARE.at(bf16.span, message, "Use fp16 there.")
-
-
-def _batch_sizes(document: Document, placement: Placement) -> Iterator[Diagnostic]:
-    nodes, processes = placement.nodes, placement.processes_per_node
-    if placement.distribution is None or nodes is None or processes is None:
-        return
-    if placement.is_component and placement.resources is None:
-        return
-    world = nodes * processes
-    total = _count(document, "train_batch_size")
-    micro = _count(document, "train_micro_batch_size_per_gpu")
-    steps = _count(document, "gradient_accumulation_steps")
-    if total is None or (micro is None and steps is None):
-        return
-    factor = (micro or 1) * (steps or 1) * world
-    if factor == total or ((micro is None or steps is None) and total % factor == 0):
-        return
-    span = document.value_span(["train_batch_size"])
-    parts = " × ".join(str(part) for part in (micro, steps) if part is not None)
-    message = f"train_batch_size is {total}, and {parts} × {nodes} × {processes} processes makes {factor}"
-    related = [Related(placement.distribution.span, f"{nodes} × {processes} processes are started here")]
-    yield BATCH_ARITHMETIC.at(span, message, f"Write {factor}, or change the others.", related)
-
-
-def _count(document: Document, key: str) -> int | None:
-    node = document.root.get(key)
-    return node.data if node is not None and type(node.data) is int else None
+    # A missing path is reported where data is looked up.
+    file = path.span.file.parent / path.text
+    if os.path.isfile(file):
+        yield _Named(path.text, path.span, file)

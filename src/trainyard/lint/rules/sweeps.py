@@ -1,26 +1,40 @@
-"""Sweeps: settings that contradict each other, and what is drawn against what the trial takes."""
+"""Sweeps: settings that contradict each other, and search spaces that the trial does not use."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
+from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
-from trainyard.lint.rules.bindings import UNUSED_INPUT
+from trainyard.lint.rules.command_ports import unused_input
 from trainyard.spec.diagnostic import Diagnostic, Related
-from trainyard.spec.documents import Document, Node
-from trainyard.spec.kinds import Kind
+from trainyard.spec.documents import Node
 from trainyard.spec.parsed import ParsedPipeline
-from trainyard.spec.rule import Example, Rule
 
-SWEEP_CONTRADICTION = Rule(
+# https://learn.microsoft.com/azure/machine-learning/how-to-tune-hyperparameters
+_TYPES_OF_SAMPLING = {
+    "grid": frozenset({"choice"}),
+    "bayesian": frozenset({"choice", "uniform", "quniform"}),
+}
+_CONTINUOUS = frozenset(f"{q}{name}" for name in ("uniform", "loguniform", "normal", "lognormal") for q in ("", "q"))
+_KNOWN_TYPES = _CONTINUOUS | {"choice", "randint"}
+# The first may not exceed the second.
+_LIMITS = (
+    ("max_concurrent_trials", "max_total_trials", "concurrent trials", "trials in total"),
+    ("trial_timeout", "timeout", "seconds per trial", "seconds for the sweep"),
+)
+
+
+@rule(
+    "file",
     "AML313",
     "sweep-contradiction",
     "warning",
-    "A sweep's settings contradict each other.",
-    "The client sends them as they are; the service refuses the sweep, or does less than was meant. `grid` takes "
-    "`choice` alone, `bayesian` `choice`, `uniform` and `quniform`; trials at a time are no more than trials in all, "
-    "and a trial ends before its sweep.",
-    Example("""\
+    summary="A sweep's settings contradict each other.",
+    why="The client sends them as they are; the service rejects the sweep, or does less than was meant. `grid` takes "
+    "only `choice`; `bayesian` takes `choice`, `uniform` and `quniform`; concurrent trials may not exceed the total, "
+    "nor a trial's timeout that of the sweep.",
+    example="""\
 type: sweep
 trial:
   command: python -m train --rate ${{search_space.rate}}
@@ -31,104 +45,79 @@ search_space:
   rate: {type: uniform, min_value: 0.1, max_value: 0.5}
 objective: {goal: minimize, primary_metric: loss}
 limits: {max_total_trials: 20, max_concurrent_trials: 4}
-"""),
+""",
 )
-RULES = (SWEEP_CONTRADICTION,)
-
-# https://learn.microsoft.com/azure/machine-learning/how-to-tune-hyperparameters
-_TYPES_OF_SAMPLING = {
-    "grid": frozenset({"choice"}),
-    "bayesian": frozenset({"choice", "uniform", "quniform"}),
-}
-_CONTINUOUS = frozenset(f"{q}{name}" for name in ("uniform", "loguniform", "normal", "lognormal") for q in ("", "q"))
-_KNOWN_TYPES = _CONTINUOUS | {"choice", "randint"}
-# What is no more than what.
-_LIMITS = (
-    ("max_concurrent_trials", "max_total_trials", "trials at a time", "trials in all"),
-    ("trial_timeout", "timeout", "seconds for a trial", "seconds for the sweep"),
-)
+def sweep_contradiction(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    if file.kind == "sweep_job":
+        yield from _check(file.document.root)
 
 
-def check_document(document: Document, kind: Kind, context: LintContext) -> Iterator[Diagnostic]:
-    """A sweep that is a file of its own."""
-    if kind == "sweep_job":
-        yield from _check(document.root)
-
-
-def check_pipeline(seen: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    """The sweeps among a pipeline's jobs."""
-    for job in seen.scope.jobs.values():
-        if _text(job.node, "type") == "sweep":
+@check("pipeline")
+def _sweeps_in_pipeline(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    for job in pipeline.scope.jobs.values():
+        kind = job.node.get("type")
+        if kind is not None and kind.text.lower() == "sweep":
             yield from _check(job.node)
 
 
 def _check(sweep: Node) -> Iterator[Diagnostic]:
     yield from _sampling(sweep)
-    yield from _limits(sweep.get("limits"))
-    for name, space in _search_space(sweep).items():
-        least, most = _number(space.get("min_value")), _number(space.get("max_value"))
-        if least is not None and most is not None and least >= most:
-            node = space.get("min_value")
-            assert node is not None
-            message = f"'{name}' has a min_value of {node.text}, which is not below its max_value"
-            yield SWEEP_CONTRADICTION.at(node.span, message, "Swap them, or mend the wrong one.")
+    yield from _limits(sweep)
+    for name, entry in sweep.entries_of("search_space").items():
+        least, most = entry.value.get("min_value"), entry.value.get("max_value")
+        if least is not None and _is_above(least, most, or_equal=True):
+            message = f"'{name}' has a min_value of {least.text}, not below its max_value"
+            yield sweep_contradiction.at(least.span, message, "Swap them, or fix the wrong one.")
     yield from _unused(sweep)
 
 
 def _sampling(sweep: Node) -> Iterator[Diagnostic]:
     algorithm = sweep.get("sampling_algorithm")
     named = algorithm.get("type") if algorithm is not None and algorithm.is_mapping else algorithm
-    if named is None or not named.is_text:
+    suited = _TYPES_OF_SAMPLING.get(named.text.lower()) if named is not None and named.is_text else None
+    if named is None or suited is None:
         return
-    suited = _TYPES_OF_SAMPLING.get(named.text.lower())
+    space = sweep.entries_of("search_space")
     unsuited = [
         (name, kind)
-        for name, space in _search_space(sweep).items()
-        if (kind := space.get("type")) is not None and suited is not None and kind.text.lower() in _KNOWN_TYPES - suited
+        for name, entry in space.items()
+        if (kind := entry.value.get("type")) is not None and kind.text.lower() in _KNOWN_TYPES - suited
     ]
-    if suited is not None and unsuited:
+    if unsuited:
         name, kind = unsuited[0]
-        # One that does not fit is itself the mistake where others do.
-        is_alone = len(unsuited) == 1 < len(_search_space(sweep))
+        # A single type that does not fit is the mistake itself, if others do fit.
+        is_alone = len(unsuited) == 1 < sum(entry.value.is_mapping for entry in space.values())
         place, other = (kind, named) if is_alone else (named, kind)
-        message = f"{named.text} sampling draws from {', '.join(sorted(suited))}, and '{name}' is {kind.text}"
+        message = f"{named.text} sampling supports {', '.join(sorted(suited))}, but '{name}' is {kind.text}"
         hint = "Write `sampling_algorithm: random`, or `type: choice` with values."
-        related = [Related(other.span, "it is said here")]
-        yield SWEEP_CONTRADICTION.at(place.span, message, hint, related)
+        yield sweep_contradiction.at(place.span, message, hint, [Related(other.span, f"{other.text} is set here")])
 
 
-def _limits(limits: Node | None) -> Iterator[Diagnostic]:
-    if limits is None or not limits.is_mapping:
-        return
+def _limits(sweep: Node) -> Iterator[Diagnostic]:
     for smaller, larger, what, whole in _LIMITS:
-        part, most = limits.get(smaller), limits.get(larger)
-        part_number, most_number = _number(part), _number(most)
-        if part is None or most is None or part_number is None or most_number is None or part_number <= most_number:
-            continue
-        message = f"{part.text} {what} are more than the {most.text} {whole}"
-        related = [Related(most.span, f"'{larger}' is said here")]
-        yield SWEEP_CONTRADICTION.at(part.span, message, f"Write {most.text} or less.", related)
+        part, most = sweep.find("limits", smaller), sweep.find("limits", larger)
+        if part is not None and most is not None and _is_above(part, most):
+            message = f"{part.text} {what}, but only {most.text} {whole}"
+            related = [Related(most.span, f"'{larger}' is set here")]
+            yield sweep_contradiction.at(part.span, message, f"Write {most.text} or less.", related)
 
 
 def _unused(sweep: Node) -> Iterator[Diagnostic]:
-    """What is drawn, and no trial gets: the command of a trial that is written in place does not name it."""
-    trial = sweep.get("trial")
-    command = trial.get("command") if trial is not None and trial.is_mapping else None
+    """Parameters of the search space that the command of an inline trial does not use."""
+    trial, command = sweep.get("trial"), sweep.find("trial", "command")
     if trial is None or command is None or not command.is_text or trial.get("inputs") is not None:
         return
-    space = sweep.get("search_space")
-    for name, entry in space.entries.items() if space is not None and space.is_mapping else ():
+    for name, entry in sweep.entries_of("search_space").items():
         if f"search_space.{name}" not in command.text:
-            message = f"'{name}' is searched, and the trial's command never uses it"
+            message = f"the trial's command does not use '{name}' of the search space"
             hint = f"Put ${{{{search_space.{name}}}}} into the command, or remove '{name}'."
-            yield UNUSED_INPUT.at(entry.key.span, message, hint)
+            yield unused_input.at(entry.key.span, message, hint)
 
 
-def _search_space(sweep: Node) -> Mapping[str, Node]:
-    space = sweep.get("search_space")
-    if space is None or not space.is_mapping:
-        return {}
-    return {name: entry.value for name, entry in space.entries.items() if entry.value.is_mapping}
+def _is_above(first: Node, second: Node | None, *, or_equal: bool = False) -> bool:
+    """Whether one number exceeds another; False unless both are numbers."""
+    low, high = _number(first), _number(second)
+    return low is not None and high is not None and (low > high or (or_equal and low == high))
 
 
 def _number(node: Node | None) -> float | None:
@@ -138,8 +127,3 @@ def _number(node: Node | None) -> float | None:
         return float(node.text)
     except ValueError:
         return None
-
-
-def _text(node: Node, key: str) -> str:
-    found = node.get(key)
-    return found.text.lower() if found is not None and found.is_text else ""

@@ -1,0 +1,184 @@
+"""References to registered assets and to data: their form, their versions, curated environments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from trainyard.foundation.suggestions import close_match
+from trainyard.lint.checks import LintedFile, check, rule
+from trainyard.lint.context import LintContext
+from trainyard.spec.diagnostic import Diagnostic
+from trainyard.spec.documents import Node, shorten
+from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
+from trainyard.spec.rules.references import BAD_REFERENCE
+
+# The names of these families as of 2026-11, and earlier ones that files still use:
+# https://learn.microsoft.com/azure/machine-learning/resource-curated-environments
+_CURATED = (
+    *("acpt-pytorch-2.8-cuda12.6", "acpt-pytorch-2.2-cuda12.1", "acpt-pytorch-2.1-cuda12.1"),
+    *("acpt-pytorch-2.0-cuda11.7", "acpt-pytorch-1.13-cuda11.7", "acpt-pytorch-1.13-py38-cuda11.7-gpu"),
+    *("acpt-pytorch-1.12-cuda11.6", "acpt-pytorch-1.12-py39-cuda11.6-gpu", "acpt-pytorch-1.11-cuda11.3"),
+    *("acpt-pytorch-1.11-py38-cuda11.3-gpu", "acpt-pytorch-1.11-py38-cuda11.5-gpu"),
+    *("tensorflow-2.16-cuda12", "tensorflow-2.12-cuda11", "tensorflow-2.11-cuda11"),
+    *("sklearn-1.5", "sklearn-1.1", "sklearn-1.0"),
+)
+_FAMILY = re.compile(r"(acpt|tensorflow|sklearn)-")
+_REGISTRY_ENVIRONMENT = re.compile(r"azureml://registries/azureml/environments/([^/]+)(?:/|$)")
+_NAME_ONLY = re.compile(r"azureml:(?!/)[^:@/\s]+")
+_DATA_ADDRESS = re.compile(r"azureml://([^/]*)")
+_DATASTORE_FOLDER = re.compile(r"azureml://datastores/([^/$]+)/([^/$]+)/")
+_DATA_ADDRESSES = ("datastores", "subscriptions", "registries", "locations", "jobs")
+_ASSET = re.compile(
+    r"azureml:[^:@/\s]+(?::[^:@/\s]+|@[^:@/\s]+)|azureml:/+(?:subscriptions|locations)/.*", re.IGNORECASE
+)
+_REGISTRY_ASSET = re.compile(r"azureml://registries/[^/]+/([^/]+)(?:/[^/]+(?:/([^/]+)(?:/[^/]+)?)?)?/?$")
+_ASSET_FOLDERS = ("components", "environments", "models", "data", "codes")
+_LATEST = re.compile(r"/labels/latest$|@latest$", re.IGNORECASE)
+
+
+@rule(
+    "file",
+    "AML409",
+    "no-version",
+    "warning",
+    summary="A reference to a registered asset has no version.",
+    why="`azureml:NAME` alone loads, but is rejected on submission. Write `azureml:NAME:VERSION` or "
+    "`azureml:NAME@LABEL`.",
+    example="""\
+type: command
+name: train
+command: python train.py
+environment: azureml:torch‹⇒:3›
+""".replace("azureml:torch", "‸azureml:torch"),
+)
+def no_version(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    for path in _data_paths(file):
+        if _NAME_ONLY.fullmatch(path.text):
+            hint = f"Write {path.text}:VERSION, or {path.text}@latest."
+            yield no_version.at(path.span, f"'{path.text}' has no version", hint)
+
+
+@check("command")
+def _environment(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    environment = command.node.get("environment")
+    if environment is not None and environment.is_text:
+        yield from _reference(environment, "environment")
+
+
+@check("pipeline")
+def _components(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    for job in pipeline.scope.jobs.values():
+        component = job.node.get("component") or job.node.get("trial")
+        if component is not None and component.is_text:
+            yield from _reference(component, "component")
+
+
+@check("file")
+def _data_references(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """Data paths: the inputs and outputs of jobs and pipelines."""
+    for path in _data_paths(file):
+        if path.text.startswith("azureml:") and not path.text.startswith("azureml:/"):
+            yield from _asset_form(path, "data")
+        address, folder = _DATA_ADDRESS.match(path.text), _DATASTORE_FOLDER.match(path.text)
+        if address is not None and address[1] not in _DATA_ADDRESSES:
+            message = f"'azureml://{address[1]}/' is not an address of data"
+            hint = close_match(address[1], _DATA_ADDRESSES) or "Data is stored in azureml://datastores/NAME/paths/…"
+            yield BAD_REFERENCE.at(path.span, message, hint, severity="warning")
+        if folder is not None and folder[2] != "paths":
+            message = f"expected 'paths' after the name of the datastore, not '{shorten(folder[2])}'"
+            hint = f"Write azureml://datastores/{folder[1]}/paths/…"
+            yield BAD_REFERENCE.at(path.span, message, hint, severity="warning")
+
+
+@rule(
+    "command",
+    "AML410",
+    "moving-version",
+    "warning",
+    summary="The reference follows the latest version of an asset.",
+    why="A training that runs today may fail tomorrow, and every new version makes steps run again. Pin the version.",
+    example="""\
+type: command
+name: train
+command: python train.py
+environment: ‸azureml://registries/azureml/environments/sklearn-1.5/‹labels/latest⇒versions/17›
+""",
+)
+def moving_version(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    environment = command.node.get("environment")
+    if environment is not None and environment.is_text:
+        yield from _moving(environment, "environment")
+
+
+@check("pipeline")
+def _moving_components(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    for job in pipeline.scope.jobs.values():
+        component = job.node.get("component") or job.node.get("trial")
+        if component is not None and component.is_text:
+            yield from _moving(component, "component")
+
+
+def _moving(node: Node, what: str) -> Iterator[Diagnostic]:
+    if _LATEST.search(node.text):
+        message = f"this {what} changes whenever a new version is registered"
+        yield moving_version.at(
+            node.span, message, "Write /versions/N instead of /labels/latest, :N instead of @latest."
+        )
+
+
+@rule(
+    "command",
+    "AML411",
+    "unknown-curated-environment",
+    "warning",
+    summary="Azure ML's registry has no known curated environment of this name.",
+    why="Only reported for names that resemble the ACPT, TensorFlow and scikit-learn families. New ones appear: check "
+    "with `az ml environment list --registry-name azureml`.",
+    example="""\
+type: command
+name: train
+command: python train.py
+environment: ‸azureml://registries/azureml/environments/‹acpt-pytorch-2.8-cuda12.4⇒acpt-pytorch-2.8-cuda12.6›/versions/7
+""",
+)
+def unknown_curated_environment(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    environment = command.node.get("environment")
+    match = _REGISTRY_ENVIRONMENT.match(environment.text) if environment is not None else None
+    if environment is not None and match is not None and match[1] not in _CURATED and _FAMILY.match(match[1]):
+        hint = close_match(match[1], _CURATED) or "`az ml environment list --registry-name azureml` lists them."
+        yield unknown_curated_environment.at(environment.span, f"unknown curated environment '{match[1]}'", hint)
+
+
+def _data_paths(file: LintedFile) -> Iterator[Node]:
+    """The paths of the inputs and outputs of jobs and pipelines."""
+    if file.kind not in ("pipeline", "command_job", "sweep_job", "other_job"):
+        return
+    root = file.document.root
+    for holder in (root, *(entry.value for entry in root.entries_of("jobs").values())):
+        for entry in (*holder.entries_of("inputs").values(), *holder.entries_of("outputs").values()):
+            path = entry.value.get("path")
+            if path is not None and path.is_text:
+                yield path
+
+
+def _reference(node: Node, what: str) -> Iterator[Diagnostic]:
+    yield from _asset_form(node, what)
+    if _NAME_ONLY.fullmatch(node.text):
+        yield no_version.at(node.span, f"'{node.text}' has no version", f"Write {node.text}:VERSION.")
+
+
+def _asset_form(node: Node, what: str) -> Iterator[Diagnostic]:
+    """An `azureml:` reference whose form no asset has."""
+    text = node.text
+    if not text.startswith("azureml:") or "${{" in text or _NAME_ONLY.fullmatch(text) or _ASSET.fullmatch(text):
+        return
+    match = _REGISTRY_ASSET.match(text)
+    if match is not None and match[1] in _ASSET_FOLDERS and match[2] is None:
+        yield no_version.at(node.span, f"this {what} has no version", f"Write {text}/versions/N.")
+    elif match is None or match[1] not in _ASSET_FOLDERS or match[2] not in ("versions", "labels"):
+        message = f"'{shorten(text)}' is not a valid reference to a registered {what}"
+        hint = (
+            f"Write azureml:NAME:VERSION, azureml:NAME@LABEL or azureml://registries/REGISTRY/{what}s/NAME/versions/N."
+        )
+        yield BAD_REFERENCE.at(node.span, message, hint, severity="warning")

@@ -1,0 +1,195 @@
+"""Bindings in commands: forms that Azure ML does not substitute, optional inputs, unused inputs and outputs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from trainyard.lint.checks import check, rule
+from trainyard.lint.context import LintContext
+from trainyard.spec.diagnostic import Diagnostic, Related
+from trainyard.spec.expressions import Binding, ExpressionError, OptionalPart, Segment, parse_expressions
+from trainyard.spec.graph import bindings_of_value
+from trainyard.spec.parsed import ParsedCommand
+from trainyard.spec.rule import Rule
+from trainyard.spec.rules.bindings import MALFORMED_EXPRESSION
+
+_PATH = r"(?:\.[A-Za-z_]\w*)+"
+_LEGACY = re.compile(
+    rf"(?<![${{\w])\{{\{{?\s*((?:inputs|outputs){_PATH})\s*\}}\}}?|\$[({{]?((?:inputs|outputs){_PATH})[)}}]?"
+)
+_BRACKETS_WITHOUT_DOLLAR = re.compile(r"(?<!\$)\[\[(?=\s*--[A-Za-z])|\$\[(?!\[)(?=\s*--[A-Za-z])")
+
+
+@rule(
+    "command",
+    "AML208",
+    "legacy-binding",
+    "error",
+    summary="Azure ML does not substitute this form of binding: `$inputs.x`, `{inputs.x}`, `{{inputs.x}}`.",
+    why="It comes from an earlier version or from another program. The shell gets it as written: `$inputs.x` becomes "
+    "`.x`. Write `${{inputs.x}}`.",
+    example="""\
+type: command
+name: train
+command: python -m train --epochs ${{inputs.epochs}} --rounds ‹$inputs.epochs⇒${{inputs.epochs}}›
+environment: azureml:torch:3
+inputs:
+  epochs: {type: integer, default: 3}
+""",
+)
+def legacy_binding(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    if not _segments(command):
+        return
+    for match in _LEGACY.finditer(command.text):
+        right = f"${{{{{match[1] or match[2]}}}}}"
+        message = f"Azure ML does not substitute '{match[0]}'"
+        yield legacy_binding.at(command.span(*match.span()), message, f"Write {right}.", replacement=right)
+
+
+@check("command")
+def _brackets_without_dollar(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    if not _segments(command):
+        return
+    for match in _BRACKETS_WITHOUT_DOLLAR.finditer(command.text):
+        message = f"'{match[0]}' does not start an optional part: that is '$[['"
+        yield MALFORMED_EXPRESSION.at(command.span(*match.span()), message, "Write $[[ … ]].")
+
+
+@rule(
+    "command",
+    "AML209",
+    "optional-input-outside",
+    "warning",
+    summary="An optional input without a default is used outside `$[[ … ]]`.",
+    why="If it is not set there is nothing to substitute, and Azure ML rejects the job. Inside `$[[ … ]]` the whole "
+    "part is omitted.",
+    example="""\
+type: command
+name: train
+command: python -m train ‹⇒$[[ ›--max-steps ‸${{inputs.max_steps}}‹⇒ ]]›
+environment: azureml:torch:3
+inputs:
+  max_steps: {type: integer, optional: true}
+""",
+)
+def optional_input_outside(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    for binding in _parts_of_component(command):
+        if not isinstance(binding, Binding) or binding.path[0] != "inputs":
+            continue
+        port = command.component.inputs.get(".".join(binding.path[1:]))
+        if port is not None and port.optional and port.default is None:
+            message = f"'{port.name}' is optional and has no default, so it may only be used inside $[[ … ]]"
+            related = [Related(port.key_span, f"'{port.name}' is declared here")]
+            hint = f"Write $[[ --FLAG {binding.text} ]]."
+            yield optional_input_outside.at(command.span(binding.start, binding.end), message, hint, related)
+
+
+@rule(
+    "command",
+    "AML210",
+    "required-input-inside",
+    "warning",
+    summary="A `$[[ … ]]` contains no optional input.",
+    why="It is omitted if an optional input inside it is not set; without one, it is never omitted. Declare the input "
+    "`optional: true`, or remove the brackets.",
+    example="""\
+type: command
+name: train
+command: python -m train ‹$[[ ⇒›--epochs ${{inputs.epochs}}‹ ]]⇒›
+environment: azureml:torch:3
+inputs:
+  epochs: {type: integer}
+""",
+)
+def required_input_inside(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    inputs = command.component.inputs
+    for part in _parts_of_component(command):
+        members = part.segments if isinstance(part, OptionalPart) else ()
+        names = [".".join(each.path[1:]) for each in members if isinstance(each, Binding) and each.path[0] == "inputs"]
+        if not isinstance(part, OptionalPart) or not names:
+            continue
+        if all(name in inputs and not inputs[name].optional for name in names):
+            message = f"this part is never omitted: '{names[0]}' is not optional"
+            related = [Related(inputs[names[0]].key_span, f"'{names[0]}' is declared here")]
+            hint = "Declare it `optional: true`, or remove $[[ and ]]."
+            yield required_input_inside.at(command.span(part.start, part.start + 3), message, hint, related)
+
+
+@rule(
+    "command",
+    "AML211",
+    "unused-input",
+    "warning",
+    summary="The command does not use a declared input.",
+    why="Setting it has no effect, unless the script itself reads `AZURE_ML_INPUT_…` from its environment.",
+    example="""\
+type: command
+name: train
+command: python -m train --epochs ${{inputs.epochs}}‹⇒ --seed ${{inputs.seed}}›
+environment: azureml:torch:3
+inputs:
+  epochs: {type: integer, default: 3}
+  ‸seed: {type: integer, default: 0}
+""",
+    suppressed_by_errors=True,
+)
+def unused_input(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    yield from _unused_ports(command, "inputs", unused_input)
+
+
+@rule(
+    "command",
+    "AML212",
+    "unwritten-output",
+    "warning",
+    summary="The command does not use a declared output.",
+    why="The script does not know its path, so it cannot write to it; whoever reads the output gets an empty folder.",
+    example="""\
+type: command
+name: train
+command: python -m train‹⇒ --model '${{outputs.model}}'›
+environment: azureml:torch:3
+outputs:
+  ‸model: {type: uri_folder}
+""",
+    suppressed_by_errors=True,
+)
+def unwritten_output(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    yield from _unused_ports(command, "outputs", unwritten_output)
+
+
+def _segments(command: ParsedCommand) -> tuple[Segment, ...]:
+    """The parts of a command; none if it is malformed, which the reader reports."""
+    try:
+        return parse_expressions(command.text)
+    except ExpressionError:
+        return ()
+
+
+def _parts_of_component(command: ParsedCommand) -> tuple[Segment, ...]:
+    """The parts of a component's command, where `optional:` has a meaning; none if it contains misspelt brackets."""
+    is_usable = command.is_component and _BRACKETS_WITHOUT_DOLLAR.search(command.text) is None
+    return _segments(command) if is_usable else ()
+
+
+def _unused_ports(command: ParsedCommand, kind: str, unused: Rule) -> Iterator[Diagnostic]:
+    text = command.text.lower()
+    if not _segments(command):
+        return
+    used = {
+        (binding.path[0], ".".join(binding.path[1:]).lower())
+        for key, entry in command.node.entries.items()
+        if key not in ("inputs", "outputs")
+        for binding in bindings_of_value(entry.value.data)
+    }
+    ports = command.component.inputs if kind == "inputs" else command.component.outputs
+    for name, port in ports.items():
+        if name == "artifacts" and kind == "outputs":
+            continue  # Azure ML itself copies ./outputs there
+        variable = f"azure_ml_{kind[:-1]}_{name}".lower()
+        # A text that is not a binding, such as $inputs.x, is reported by itself.
+        if (kind, name.lower()) not in used and variable not in text and f"{kind}.{name}".lower() not in text:
+            message = f"the command does not use the {kind[:-1]} '{name}'"
+            hint = f"Put ${{{{{kind}.{name}}}}} into the command, or remove '{name}'."
+            yield unused.at(port.key_span, message, hint)

@@ -1,0 +1,161 @@
+"""Computes: jobs without one, names that no compute has, names that differ by a typo from the project's."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainyard.foundation.suggestions import only_close
+from trainyard.lint.checks import LintedFile, check, rule
+from trainyard.lint.context import LintContext
+from trainyard.spec.diagnostic import Diagnostic, Related
+from trainyard.spec.documents import Node, shorten
+from trainyard.spec.parsed import ParsedPipeline
+
+_COMPUTE_NAME = re.compile(r"azureml:[^:@/\s]+")
+_RESOURCE_ID = re.compile(r"(azureml:)?/subscriptions/|azureml://(?:subscriptions|locations)/", re.IGNORECASE)
+_DEEPEST_PIPELINE = 20
+# A nested pipeline's jobs have their own computes; Spark jobs may have `resources` instead.
+_NEED_A_COMPUTE = frozenset({"command", "parallel", "sweep", "automl", "import", "data_transfer"})
+
+
+@rule(
+    "file",
+    "AML412",
+    "compute-form",
+    "warning",
+    summary="This is not a valid reference to a compute.",
+    why="Computes have neither versions nor registries: write `azureml:NAME`, `serverless`, `local`, or the full "
+    "resource id.",
+    example="""\
+type: pipeline
+jobs:
+  train:
+    component: azureml:train:1
+    compute: ‸azureml:gpu-cluster‹:1⇒›
+""",
+)
+def compute_form(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    if file.kind in ("command_job", "sweep_job", "other_job"):
+        yield from _form(file.document.root.get("compute"))
+
+
+@check("pipeline")
+def _forms_in_pipeline(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    for node in _computes(pipeline):
+        yield from _form(node)
+
+
+def _form(node: Node | None) -> Iterator[Diagnostic]:
+    if node is None or not _is_reference(node) or _COMPUTE_NAME.fullmatch(node.text) or _RESOURCE_ID.match(node.text):
+        return
+    name = node.text.removeprefix("azureml:").strip("/").split("/")[-1].split(":")[0].split("@")[0]
+    yield compute_form.at(
+        node.span, f"'{node.text}' is not a compute: computes only have names", f"Write azureml:{name}."
+    )
+
+
+@rule(
+    "file",
+    "AML413",
+    "unknown-compute",
+    "warning",
+    summary="The name of a compute differs by a typo from one in the project.",
+    why="The compute files next to the pipeline define a cluster of almost the same name, and none of this name.",
+    example="""\
+type: pipeline
+jobs:
+  train:
+    component: azureml:train:1
+    compute: ‸azureml:gpu-‹clutser⇒cluster›
+=== compute/gpu.yaml
+type: amlcompute
+name: gpu-cluster
+size: Standard_ND96asr_v4
+""",
+)
+def unknown_compute(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    if file.kind in ("command_job", "sweep_job", "other_job"):
+        yield from _typo(file.document.root.get("compute"), file.document.file, context)
+
+
+@check("pipeline")
+def _typos_in_pipeline(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    for node in _computes(pipeline):
+        yield from _typo(node, pipeline.reading.file, context)
+
+
+def _typo(node: Node | None, file: Path, context: LintContext) -> Iterator[Diagnostic]:
+    if node is None or not _is_reference(node) or not _COMPUTE_NAME.fullmatch(node.text):
+        return
+    known, name = context.computes.names(file), node.text.removeprefix("azureml:")
+    meant = only_close(name, known) if name not in known else None
+    if meant is not None:
+        message = f"the project's compute files have no '{name}'"
+        yield unknown_compute.at(node.span, message, f"Did you mean 'azureml:{meant}'?")
+
+
+def _is_reference(node: Node) -> bool:
+    return node.is_text and node.text.startswith("azureml:") and "${{" not in node.text
+
+
+def _computes(pipeline: ParsedPipeline) -> Iterator[Node | None]:
+    yield from (job.node.get("compute") for job in pipeline.scope.jobs.values())
+    yield pipeline.body.find("settings", "default_compute")
+
+
+@rule(
+    "file",
+    "AML414",
+    "no-compute",
+    "error",
+    summary="A job has no compute, and its pipeline has no default.",
+    why="Azure ML's client rejects the pipeline: `Compute not set`. Write `settings: {default_compute: azureml:NAME}`, "
+    "or a `compute:` in the job. Spark jobs may have `resources` instead.",
+    example="""\
+type: pipeline
+‹⇒settings: {default_compute: azureml:cpus}
+›jobs:
+  ‸train:
+    component: azureml:train:1
+""",
+    suppressed_by_errors=True,
+)
+def no_compute(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """The first job of a pipeline that has no compute, nested pipelines included."""
+    root = file.document.root
+    defaults = (root.find("settings", "default_compute"), root.get("compute"))
+    if file.kind != "pipeline" or any(node is not None and node.data is not None for node in defaults):
+        return
+    if any("compute" in key for key in root.entries_of("settings") if key != "default_compute"):
+        return  # reported as an unknown key
+    for name, entry in root.entries_of("jobs").items():
+        missing = _without_compute(entry.value, file.document.file, context, depth=0)
+        if missing is None:
+            continue
+        message = f"the job '{shorten(name)}' has no compute, and the pipeline has no default"
+        related = []
+        if missing is not entry.value:
+            message = f"a job inside '{shorten(name)}' has no compute, and this pipeline has no default"
+            related = [Related(missing.span, "this job has no compute")]
+        hint = "Write `settings: {default_compute: azureml:NAME}`, or a `compute:` in the job."
+        yield no_compute.at(entry.key.span, message, hint, related)
+        return
+
+
+def _without_compute(job: Node, file: Path, context: LintContext, depth: int) -> Node | None:
+    """A job without a compute: this one, or one inside the pipeline component that it runs; None if there is none."""
+    type_node, compute = job.get("type"), job.get("compute")
+    kind = type_node.text.lower() if type_node is not None else "command"
+    if kind in _NEED_A_COMPUTE:
+        return job if compute is None or compute.data is None else None
+    body = job.get("component") if kind == "pipeline" and depth < _DEEPEST_PIPELINE else None
+    if body is not None and body.is_text:
+        file = Path(os.path.abspath(file.parent / body.text.removeprefix("file:")))
+        found = context.pipeline_in(file)
+        body = found.body if found is not None else None
+    entries = body.entries_of("jobs").values() if body is not None else ()
+    nested = (_without_compute(entry.value, file, context, depth + 1) for entry in entries if entry.value.is_mapping)
+    return next((node for node in nested if node is not None), None)

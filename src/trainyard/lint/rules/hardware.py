@@ -1,0 +1,165 @@
+"""What the hardware of a machine supports: images, precisions, and variables that slow it down."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from trainyard.lint.checks import rule
+from trainyard.lint.context import LintContext
+from trainyard.lint.placements import Placement
+from trainyard.lint.rules.vm_sizes import machine_related
+from trainyard.lint.shell_words import simple_commands
+from trainyard.spec.diagnostic import Diagnostic, Span
+
+_PRECISION_NAME = re.compile(r"(mixed_)?precision|(torch_)?dtype|amp_dtype", re.IGNORECASE)
+_BF16_VALUE = re.compile(r"bf16(-mixed|-true)?|bfloat16", re.IGNORECASE)
+_ON = frozenset({"1", "true", "yes", "y", "t", "on"})
+_OFF = frozenset({"0", "false", "no", "n", "f", "off"})
+_ASSIGNED_IN_COMMAND = re.compile(r"\b([A-Z][A-Z0-9_]+)=([^\s;&|]+)")
+
+
+@rule(
+    "placement",
+    "AML606",
+    "image-against-machine",
+    "warning",
+    summary="The image does not run on this machine.",
+    why="CUDA images find no GPU on AMD machines, nor ROCm images on NVIDIA machines; x86 images do not start on ARM "
+    "machines (GB200, GB300).",
+    example="""\
+type: command
+command: python -m train
+environment: ‸azureml://registries/azureml/environments/acpt-pytorch-2.8-cuda12.6/versions/7
+distribution: {type: pytorch, process_count_per_instance: 8}
+resources: {instance_type: ‹Standard_ND96isr_MI300X_v5⇒Standard_ND96isr_H100_v5›, shm_size: 64g}
+""",
+)
+def image_against_machine(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    sku, environment = placement.sku, placement.component.environment
+    if sku is None or not sku.gpu_count or environment is None:
+        return
+    text = (environment.reference or environment.image or "").lower()
+    message = ""
+    if sku.gpu_vendor == "AMD" and re.search(r"cuda|\bacpt\b", text):
+        message = f"a CUDA image on {sku.name}, which has AMD GPUs"
+    elif sku.gpu_vendor == "NVIDIA" and "rocm" in text:
+        message = f"a ROCm image on {sku.name}, which has NVIDIA GPUs"
+    elif sku.cpu_architecture == "arm64" and re.search(r"registries/azureml/|mcr\.microsoft\.com/(azureml|aifx)", text):
+        message = f"an x86 image on {sku.name}, which is an ARM machine"
+    if message:
+        hint = "Build an environment for this machine, or use another machine."
+        yield image_against_machine.at(environment.span, message, hint, machine_related(placement))
+
+
+@rule(
+    "placement",
+    "AML607",
+    "bf16-without-hardware",
+    "warning",
+    summary="bf16 on GPUs that do not support it: V100, T4 and older.",
+    why="Torch emulates it, which is slower than fp32, or fails. Use fp16 or fp32 there.",
+    example="""\
+type: pipeline
+settings: {default_compute: azureml:cpus}
+jobs:
+  train:
+    component: ./train.yaml
+    inputs: {precision: ‹bf16⇒fp16›}
+    resources: {instance_type: Standard_NC4as_T4_v3}
+=== train.yaml
+type: command
+name: train
+command: python -m train --precision ${{inputs.precision}}
+environment: azureml:torch:3
+inputs:
+  precision: {type: string, enum: [fp32, fp16, bf16], default: fp32}
+""",
+)
+def bf16_without_hardware(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    sku = placement.sku
+    if sku is not None and sku.gpu_count and not sku.bf16:
+        message = f"{sku.gpu_model} GPUs of {sku.name} do not support bf16"
+        for span in (*_bf16_in_command(placement, context), *_bf16_inputs(placement)):
+            yield bf16_without_hardware.at(span, message, "Use fp16 or fp32 here.", machine_related(placement))
+
+
+def _bf16_in_command(placement: Placement, context: LintContext) -> Iterator[Span]:
+    """Where the command itself requests bf16."""
+    command = context.command_of(placement.component)
+    for words in simple_commands(command.text) if command is not None else ():
+        for at, word in enumerate(words):
+            name, _, value = word.text.lstrip("-").partition("=")
+            following = value or (words[at + 1].text if at + 1 < len(words) else "")
+            is_flag = word.text.startswith("--") and name.lower() == "bf16" and following.lower() not in _OFF
+            if is_flag or (_PRECISION_NAME.fullmatch(name.replace("-", "_")) and _BF16_VALUE.fullmatch(following)):
+                assert command is not None
+                yield command.span(word.start, word.end)
+
+
+def _bf16_inputs(placement: Placement) -> Iterator[Span]:
+    for name in placement.component.inputs:
+        value = placement.input(name)
+        if value is None:
+            continue
+        is_precision = _PRECISION_NAME.fullmatch(name) and _BF16_VALUE.fullmatch(value.text)
+        if is_precision or (name.lower() == "bf16" and value.text.lower() in _ON):
+            yield placement.inputs[name].span if name in placement.inputs else value.span
+
+
+@rule(
+    "placement",
+    "AML614",
+    "infiniband-off",
+    "warning",
+    summary="`NCCL_IB_DISABLE=1` on machines with InfiniBand.",
+    why="NCCL silently falls back to sockets, and training on several machines slows to a crawl.",
+    example="""\
+type: command
+command: python -m train
+environment: azureml:torch:3
+environment_variables:
+‹  ‸NCCL_IB_DISABLE: "1"⇒  NCCL_DEBUG: INFO›
+distribution: {type: pytorch, process_count_per_instance: 8}
+resources: {instance_count: 2, instance_type: Standard_ND96asr_v4, shm_size: 64g}
+""",
+)
+def infiniband_off(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    sku = placement.sku
+    for span in _switched_on("NCCL_IB_DISABLE", placement, context) if sku is not None and sku.rdma else ():
+        assert sku is not None
+        message = f"this disables the InfiniBand of {sku.name}"
+        yield infiniband_off.at(span, message, "Remove it.", machine_related(placement))
+
+
+@rule(
+    "placement",
+    "AML615",
+    "cuda-launch-blocking",
+    "warning",
+    summary="`CUDA_LAUNCH_BLOCKING=1` makes each kernel wait for the previous one.",
+    why="It is meant for debugging; training with it is many times slower.",
+    example="""\
+type: command
+command: python -m train
+environment: azureml:torch:3
+environment_variables:
+‹  ‸CUDA_LAUNCH_BLOCKING: "1"⇒  NCCL_DEBUG: INFO›
+""",
+)
+def cuda_launch_blocking(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    for span in _switched_on("CUDA_LAUNCH_BLOCKING", placement, context):
+        message = "each kernel waits for the previous one: this is for debugging, and slows training down"
+        yield cuda_launch_blocking.at(span, message, "Remove it.")
+
+
+def _switched_on(variable: str, placement: Placement, context: LintContext) -> Iterator[Span]:
+    """Where a variable is set to true: under `environment_variables`, or in the command itself."""
+    for name, entry in placement.node.entries_of("environment_variables").items():
+        if name == variable and entry.value.text.lower() in _ON:
+            yield entry.key.span
+    command = context.command_of(placement.component)
+    for match in _ASSIGNED_IN_COMMAND.finditer(command.text) if command is not None else ():
+        if match[1] == variable and match[2].lower() in _ON:
+            assert command is not None
+            yield command.span(*match.span())

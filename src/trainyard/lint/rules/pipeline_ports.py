@@ -1,0 +1,201 @@
+"""The inputs and outputs of a pipeline and its jobs: what nothing reads or writes, and strings meant as bindings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from trainyard.lint.checks import rule
+from trainyard.lint.context import LintContext
+from trainyard.spec.diagnostic import Diagnostic, Related
+from trainyard.spec.documents import Node
+from trainyard.spec.expressions import only_binding
+from trainyard.spec.graph import bindings_of_value
+from trainyard.spec.model import Port
+from trainyard.spec.parsed import ParsedPipeline
+from trainyard.spec.rules.bindings import TRAIN_COMPONENT
+
+_PATH = r"(?:\.[A-Za-z_]\w*)+"
+_TEXT_FOR_BINDING = re.compile(
+    rf"\$?\s?[({{]{{0,2}}\s*(parent\.(?:inputs|jobs|outputs){_PATH})\s*[)}}]{{0,2}}|"
+    rf"\$\(?((?:inputs|outputs|jobs){_PATH})\)?"
+)
+
+
+@rule(
+    "pipeline",
+    "AML213",
+    "unbound-pipeline-output",
+    "warning",
+    summary="No job writes this pipeline output.",
+    why="A job's output must be bound to it: `model: ${{parent.outputs.model}}`.",
+    example="""\
+type: pipeline
+settings: {default_compute: azureml:cpus}
+outputs:
+  ‸model: {type: uri_folder}
+jobs:
+  train:
+    component: ./train.yaml
+‹⇒    outputs: {model: "${{parent.outputs.model}}"}
+›"""
+    + TRAIN_COMPONENT,
+    suppressed_by_errors=True,
+)
+def unbound_pipeline_output(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    for name, port in _unused(pipeline, "outputs"):
+        message = f"no job writes the pipeline's output '{name}'"
+        hint = f"Bind ${{{{parent.outputs.{name}}}}} in a job, or remove '{name}'."
+        yield unbound_pipeline_output.at(port.key_span, message, hint)
+
+
+@rule(
+    "pipeline",
+    "AML214",
+    "unread-pipeline-input",
+    "warning",
+    summary="No job reads this pipeline input.",
+    why="Setting it has no effect.",
+    example="""\
+type: pipeline
+settings: {default_compute: azureml:cpus}
+inputs:
+  ‸epochs: 30
+jobs:
+  train:
+    component: ./train.yaml
+    inputs: {epochs: ‹3⇒"${{parent.inputs.epochs}}"›}
+"""
+    + TRAIN_COMPONENT,
+    suppressed_by_errors=True,
+)
+def unread_pipeline_input(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    for name, port in _unused(pipeline, "inputs"):
+        message = f"no job reads the pipeline's input '{name}'"
+        hint = f"Bind ${{{{parent.inputs.{name}}}}} in a job, or remove '{name}'."
+        yield unread_pipeline_input.at(port.key_span, message, hint)
+
+
+@rule(
+    "pipeline",
+    "AML215",
+    "text-for-binding",
+    "error",
+    summary="A string that looks like a binding, but is not one.",
+    why="Without the `$`, or with a single brace, Azure ML uses the text itself as the value.",
+    example="""\
+type: pipeline
+settings: {default_compute: azureml:cpus}
+jobs:
+  train:
+    component: azureml:train:1
+  evaluate:
+    component: azureml:evaluate:1
+    inputs:
+      model: ‹$parent.jobs.train.outputs.model⇒${{parent.jobs.train.outputs.model}}›
+""",
+)
+def text_for_binding(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    for job in pipeline.scope.jobs.values():
+        for name, entry in (*job.node.entries_of("inputs").items(), *job.node.entries_of("outputs").items()):
+            declared = (job.declared_inputs or {}).get(name)
+            if declared is not None and declared.is_parameter and declared.type != "string":
+                continue
+            node = entry.value.get("path") if entry.value.is_mapping else entry.value
+            match = _TEXT_FOR_BINDING.fullmatch(node.text.strip()) if node is not None and node.is_text else None
+            if node is not None and match is not None and "${{" not in node.text:
+                right = f"${{{{{match[1] or 'parent.' + match[2]}}}}}"
+                message = f"'{node.text.strip()}' is a string, not a binding"
+                yield text_for_binding.at(node.span, message, f"Write {right}.", replacement=right)
+
+
+@rule(
+    "pipeline",
+    "AML216",
+    "unread-output",
+    "info",
+    summary="Nothing reads this output of a job, and it has no location of its own.",
+    why="It is stored under the job's own name in the default datastore, where it is hard to find. Bind it to a "
+    "pipeline output or to another job's input, or give it a `path` or a `name`.",
+    example="""\
+type: pipeline
+settings: {default_compute: azureml:cpus}
+‹⇒outputs:
+  model: {type: uri_folder}
+›jobs:
+  train:
+    component: ./train.yaml
+    outputs:
+      ‸model: ‹⇒${{parent.outputs.model}}›
+"""
+    + TRAIN_COMPONENT,
+    suppressed_by_errors=True,
+)
+def unread_output(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    if not _has_readable_jobs(pipeline):
+        return
+    used = _used(pipeline)
+    for job in pipeline.scope.jobs.values():
+        for name, entry in job.node.entries_of("outputs").items():
+            if entry.value.data is None and ("parent", "jobs", job.name, "outputs", *name.split(".")) not in used:
+                message = f"nothing reads the output '{name}' of the job '{job.name}', and it has no location"
+                yield unread_output.at(entry.key.span, message, "Bind it to a pipeline output.")
+
+
+@rule(
+    "pipeline",
+    "AML217",
+    "outputs-collide",
+    "warning",
+    summary="Two outputs are bound to the same pipeline output.",
+    why="Both write to the same location, and one overwrites the other; the client does not complain.",
+    example="""\
+type: pipeline
+settings: {default_compute: azureml:cpus}
+outputs:
+  model: {type: uri_folder}
+‹⇒  second: {type: uri_folder}
+›jobs:
+  first:
+    component: ./train.yaml
+    outputs: {model: "${{parent.outputs.model}}"}
+  second:
+    component: ./train.yaml
+    outputs: {model: ‸"${{parent.outputs.‹model⇒second›}}"}
+"""
+    + TRAIN_COMPONENT,
+)
+def outputs_collide(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    taken: dict[tuple[str, ...], tuple[Node, str]] = {}
+    for job in pipeline.scope.jobs.values():
+        for name, entry in job.node.entries_of("outputs").items():
+            binding = only_binding(entry.value.text) if entry.value.is_text else None
+            if binding is None or binding.path[:2] != ("parent", "outputs"):
+                continue
+            earlier, other = taken.setdefault(binding.path, (entry.value, f"'{name}' of the job '{job.name}'"))
+            if earlier is not entry.value:
+                message = f"{other} is bound to the same pipeline output"
+                related = [Related(earlier.span, f"{other} is bound here")]
+                yield outputs_collide.at(entry.value.span, message, "Give each its own pipeline output.", related)
+
+
+def _unused(pipeline: ParsedPipeline, kind: str) -> Iterator[tuple[str, Port]]:
+    """The inputs or outputs of a pipeline that no job is bound to."""
+    if _has_readable_jobs(pipeline):
+        used = _used(pipeline)
+        ports = pipeline.scope.inputs if kind == "inputs" else pipeline.scope.outputs
+        yield from ((name, port) for name, port in ports.items() if ("parent", kind, *name.split(".")) not in used)
+
+
+def _has_readable_jobs(pipeline: ParsedPipeline) -> bool:
+    """Whether every job could be read: otherwise nobody knows what is unused."""
+    jobs = pipeline.body.get("jobs")
+    return jobs is not None and len(pipeline.scope.jobs) == len(jobs.entries)
+
+
+def _used(pipeline: ParsedPipeline) -> set[tuple[str, ...]]:
+    """What the bindings of a pipeline name."""
+    entries = pipeline.body.entries.items()
+    return {
+        binding.path for key, entry in entries if key != "inputs" for binding in bindings_of_value(entry.value.data)
+    }

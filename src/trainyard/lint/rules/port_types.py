@@ -1,0 +1,297 @@
+"""Types of what is passed between the jobs of a pipeline: data against data, parameters against parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from trainyard.lint.checks import check, rule
+from trainyard.lint.context import LintContext
+from trainyard.spec.bindings import Scope, UsedJob
+from trainyard.spec.diagnostic import Diagnostic, Related, Span
+from trainyard.spec.documents import Node
+from trainyard.spec.expressions import Binding, only_binding
+from trainyard.spec.model import PORT_TYPES, Component, Port, Value
+from trainyard.spec.parsed import ParsedPipeline
+from trainyard.spec.ports import UNKNOWN_TYPE
+from trainyard.spec.resolution import Resolution, Wrong
+from trainyard.spec.rules.keys import OUT_OF_BOUNDS
+from trainyard.spec.rules.values import LITERAL_NOT_A_CHOICE, LITERAL_OUT_OF_RANGE
+
+_SCORE = """\
+=== score.yaml
+type: command
+name: score
+command: python -m score --table '${{inputs.table}}' --limit ${{inputs.limit}}
+environment: azureml:torch:3
+inputs:
+  table: {type: uri_file}
+  limit: {type: integer, default: 10}
+"""
+# A malformed binding, which other rules report.
+_BINDING_SCOPES = re.compile(r"\b(?:parent|inputs|jobs)\.")
+_FOLDERS = frozenset({"uri_folder", "custom_model", "mlflow_model", "triton_model"})
+# Data of the first type can also be read as the second: a model is a folder, and sometimes a file.
+_READABLE_AS = {
+    *((first, second) for first in _FOLDERS for second in ("uri_folder", "custom_model")),
+    ("uri_folder", "mlflow_model"),
+    ("uri_folder", "triton_model"),
+    ("uri_file", "custom_model"),
+    ("custom_model", "uri_file"),
+    ("mltable", "uri_folder"),
+}
+_WIDENS_TO = {("integer", "number"), ("integer", "string"), ("number", "string"), ("boolean", "string")}
+_LIMIT_RULES = frozenset({LITERAL_OUT_OF_RANGE.id, LITERAL_NOT_A_CHOICE.id, OUT_OF_BOUNDS.id})
+
+
+class _Bound(NamedTuple):
+    """An input of a job that is bound to a port of the pipeline or of another job."""
+
+    job: UsedJob
+    target: Port
+    source: Port
+    span: Span
+
+    @property
+    def message(self) -> str:
+        return (
+            f"'{self.target.name}' of the job '{self.job.name}' takes {_article(self.target.type)}, "
+            f"but gets {_article(self.source.type)}"
+        )
+
+    @property
+    def related(self) -> list[Related]:
+        return [
+            Related(port.key_span, f"'{port.name}' is {_article(port.type)}") for port in (self.source, self.target)
+        ]
+
+
+@rule(
+    "pipeline",
+    "AML307",
+    "data-type-mismatch",
+    "warning",
+    summary="A port is bound to data of another type.",
+    why="The client does not compare them. A script that expects a file gets a folder, or the other way round; an "
+    "mltable is a folder with an MLTable file in it.",
+    example="""\
+type: pipeline
+settings: {default_compute: azureml:cpus}
+inputs:
+  table: {type: ‹uri_folder⇒uri_file›, path: azureml:table:1}
+jobs:
+  score:
+    component: ./score.yaml
+    inputs:
+      table: ‸${{parent.inputs.table}}
+"""
+    + _SCORE,
+)
+def data_type_mismatch(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    hint = "Declare both with the same type."
+    for bound in _bound_inputs(pipeline):
+        is_data = not bound.source.is_parameter and not bound.target.is_parameter
+        if is_data and (bound.source.type, bound.target.type) not in _READABLE_AS:
+            yield data_type_mismatch.at(bound.span, bound.message, hint, bound.related)
+    for job, port, node, text in _targets(pipeline):
+        stated = node.get("type") if node.is_mapping and node.get("path") is not None else None
+        found = stated.text.lower() if stated is not None else port.type
+        if stated is None or port.is_parameter or "${{" in text.text or found not in PORT_TYPES:
+            continue
+        if found != port.type and (found, port.type) not in _READABLE_AS:
+            message = f"'{port.name}' of the job '{job.name}' takes {_article(port.type)}, but gets {_article(found)}"
+            related = [Related(port.key_span, f"'{port.name}' is {_article(port.type)}")]
+            yield data_type_mismatch.at(stated.span, message, hint, related)
+    for job in pipeline.scope.jobs.values():
+        for name, _, text in _values(job, "outputs"):
+            yield from _output_mismatch(job, name, text, pipeline)
+
+
+def _output_mismatch(job: UsedJob, name: str, text: Node, pipeline: ParsedPipeline) -> Iterator[Diagnostic]:
+    binding = only_binding(text.text) if text.is_text else None
+    port = (job.declared_outputs or {}).get(name)
+    if binding is None or port is None or job.has_own_command or binding.path[:2] != ("parent", "outputs"):
+        return
+    target = pipeline.scope.outputs.get(".".join(binding.path[2:]))
+    if target is None or port.type == target.type or UNKNOWN_TYPE in (port.type, target.type):
+        return
+    # A pipeline output without a type takes that of what writes it.
+    if (port.type, target.type) in _READABLE_AS or pipeline.body.find("outputs", target.name, "type") is None:
+        return
+    span = pipeline.reading.document.span_within(text, binding.start, binding.end)
+    related = [Related(each.key_span, f"'{each.name}' is {_article(each.type)}") for each in (target, port)]
+    message = f"the job '{job.name}' writes {_article(port.type)} to an output of type {target.type}"
+    yield data_type_mismatch.at(span, message, "Declare both with the same type.", related)
+
+
+@rule(
+    "pipeline",
+    "AML308",
+    "parameter-for-data",
+    "error",
+    summary="A parameter is bound to data, or data to a parameter.",
+    why="The script gets a path where it reads a number, or the text of a number where it opens a file.",
+    example="""\
+type: pipeline
+settings: {default_compute: azureml:cpus}
+inputs:
+  table: {type: uri_file, path: azureml:table:1}
+jobs:
+  score:
+    component: ./score.yaml
+    inputs:
+      table: ${{parent.inputs.table}}
+      limit: ‹${{parent.inputs.table}}⇒20›
+"""
+    + _SCORE,
+)
+def parameter_for_data(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    for bound in _bound_inputs(pipeline):
+        is_string = _is_plain_literal(bound.source) and bound.source.type == "string"
+        if bound.source.is_parameter != bound.target.is_parameter and not is_string:
+            hint = "Bind it to something of the same type."
+            yield parameter_for_data.at(bound.span, bound.message, hint, bound.related)
+
+
+@rule(
+    "pipeline",
+    "AML309",
+    "literal-for-data",
+    "warning",
+    summary="A data input is set to a literal.",
+    why="Data is written as `path:` with a `type:`; a plain string is sent as a literal, and a number names nothing.",
+    example="""\
+type: pipeline
+settings: {default_compute: azureml:cpus}
+jobs:
+  score:
+    component: ./score.yaml
+    inputs:
+      table: ‹azureml:table:1⇒{type: uri_file, path: azureml:table:1}›
+"""
+    + _SCORE,
+)
+def literal_for_data(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    for bound in _bound_inputs(pipeline):
+        default = bound.source.default if _is_plain_literal(bound.source) else None
+        if default is not None and default.data is not None and bound.source.type == "string":
+            yield from _literal_for_data(default, bound.target, bound.related[1:])
+    for _, port, node, text in _targets(pipeline):
+        if not node.is_mapping and "${{" not in text.text and not _BINDING_SCOPES.search(text.text):
+            yield from _literal_for_data(node.value, port, [Related(port.key_span, f"'{port.name}' is declared here")])
+
+
+def _literal_for_data(value: Value, port: Port, related: list[Related]) -> Iterator[Diagnostic]:
+    if not port.is_parameter and not isinstance(value.data, (dict, list)):
+        message = f"'{port.name}' takes {_article(port.type)}, but is set to the literal '{value.text}'"
+        path = value.text if isinstance(value.data, str) else "PATH"
+        yield literal_for_data.at(value.span, message, f"Write {{type: {port.type}, path: {path}}}.", related)
+
+
+@rule(
+    "pipeline",
+    "AML310",
+    "parameter-type-mismatch",
+    "warning",
+    summary="A parameter is bound to a parameter of another type.",
+    why="The client does not compare them. A string may not be a number, and a number may not be an integer.",
+    example="""\
+=== tail.yaml
+type: pipeline
+name: tail
+inputs:
+  rows: {type: ‹string⇒integer›}
+  table: {type: uri_file}
+jobs:
+  score:
+    component: ./score.yaml
+    inputs:
+      table: ${{parent.inputs.table}}
+      limit: ‸${{parent.inputs.rows}}
+"""
+    + _SCORE,
+)
+def parameter_type_mismatch(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    for bound in _bound_inputs(pipeline):
+        if not bound.source.is_parameter or not bound.target.is_parameter or _is_plain_literal(bound.source):
+            continue
+        if (bound.source.type, bound.target.type) not in _WIDENS_TO:
+            hint = f"Declare both as {bound.target.type}."
+            yield parameter_type_mismatch.at(bound.span, bound.message, hint, bound.related)
+
+
+@check("pipeline")
+def _limits(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    """Literals that break a job's min, max or enum, or are not a count, in nested pipelines too: each literal once."""
+    if context.is_used(pipeline.model):
+        return
+    found: dict[Span, Diagnostic] = {}
+    for use in Resolution(pipeline.model).uses.values():
+        counts = (use.instance_count, use.processes_per_node) if isinstance(use.job.component, Component) else ()
+        for value in (*use.inputs.values(), *counts):
+            if isinstance(value, Wrong) and value.diagnostic.rule in _LIMIT_RULES:
+                found.setdefault(value.diagnostic.span, value.diagnostic)
+    yield from found.values()
+
+
+def _values(job: UsedJob, key: str) -> Iterator[tuple[str, Node, Node]]:
+    """Each port that a job sets: its name, its node, and the text there that may be a binding."""
+    for name, entry in job.node.entries_of(key).items():
+        node = entry.value
+        text = (node.get("path") or node.get("value")) if node.is_mapping else node
+        if text is not None and text.data is not None:
+            yield name, node, text
+
+
+def _targets(pipeline: ParsedPipeline) -> Iterator[tuple[UsedJob, Port, Node, Node]]:
+    """Each declared input that a job sets, with its node and text."""
+    for job in pipeline.scope.jobs.values():
+        for name, node, text in _values(job, "inputs"):
+            port = (job.declared_inputs or {}).get(name)
+            # A job's own command gets whatever it is set to, unless it states a type.
+            is_stated = node.is_mapping and node.get("type") is not None
+            if port is not None and port.type != UNKNOWN_TYPE and (is_stated or not job.has_own_command):
+                yield job, port, node, text
+
+
+def _bound_inputs(pipeline: ParsedPipeline) -> Iterator[_Bound]:
+    """The inputs of jobs that are bound to a port of another type."""
+    for job, port, _, text in _targets(pipeline):
+        binding = only_binding(text.text) if text.is_text else None
+        source = _source(binding, pipeline.scope) if binding is not None else None
+        if binding is not None and source is not None and source.type not in (UNKNOWN_TYPE, port.type):
+            span = pipeline.reading.document.span_within(text, binding.start, binding.end)
+            yield _Bound(job, port, source, span)
+
+
+def _source(binding: Binding, scope: Scope) -> Port | None:
+    """The port that a binding names; None if its type is not known."""
+    path = binding.path
+    if path[:2] == ("parent", "inputs"):
+        return scope.inputs.get(".".join(path[2:]))
+    if path[:2] != ("parent", "jobs") or len(path) < 5 or path[2] not in scope.jobs:
+        return None
+    job, name = scope.jobs[path[2]], ".".join(path[4:])
+    if path[3] != "outputs":
+        return None if job.has_own_command else (job.declared_inputs or {}).get(name)
+    # The output of a job's own command has the type of what it is bound to.
+    value = job.outputs.get(name)
+    if job.has_own_command and value is not None and isinstance(value.data, str):
+        return None
+    ports: Mapping[str, Port] = job.declared_outputs or {}
+    # A job may state another type for an output of its component, and Azure ML gets that.
+    stated = job.node.find("outputs", name, "type")
+    if name in ports and stated is not None and stated.text.lower() in PORT_TYPES:
+        return replace(ports[name], type=stated.text.lower())
+    return ports.get(name)
+
+
+def _is_plain_literal(port: Port) -> bool:
+    """Whether a pipeline input is a bare value without a type of its own, which is checked where it is written."""
+    return port.is_parameter and port.default is not None and port.default.span == port.span
+
+
+def _article(port_type: str) -> str:
+    return f"{'an' if port_type[0] in 'aeio' else 'a'} {port_type}"

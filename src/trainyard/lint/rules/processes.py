@@ -1,0 +1,217 @@
+"""Processes against the GPUs and machines that they run on, and how they are started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainyard.lint.checks import rule
+from trainyard.lint.context import LintContext
+from trainyard.lint.placements import Placement
+from trainyard.lint.rules.vm_sizes import machine_related
+from trainyard.lint.shell_words import LAUNCHER_MODULES, LAUNCHERS, simple_commands
+from trainyard.spec.diagnostic import Diagnostic, Related, Span
+
+_JOB = """\
+type: command
+command: python -m train
+environment: azureml:torch:3
+"""
+# The most that any machine in the catalogue has.
+_MOST_GPUS = 8
+
+
+@rule(
+    "placement",
+    "AML601",
+    "processes-exceed-gpus",
+    "error",
+    summary="There are more processes on a machine than GPUs.",
+    why="`process_count_per_instance` is the number of processes per machine, not in total: the world size is "
+    "`instance_count` times that. A process without its own GPU fails with an invalid device ordinal.",
+    example=_JOB
+    + """\
+distribution: {type: pytorch, process_count_per_instance: ‹16⇒8›}
+resources: {instance_count: 2, instance_type: Standard_ND96asr_v4, shm_size: 64g}
+""",
+)
+def processes_exceed_gpus(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    sku, processes, nodes = placement.sku, _gpu_processes(placement), placement.nodes
+    most = (sku.gpu_count or sku.vcpus) if sku is not None else _MOST_GPUS
+    if processes is None or processes <= most:
+        return
+    is_split = nodes is not None and nodes > 1 and processes % nodes == 0
+    hint = f"Write {most}." if sku is not None else "It is per machine: use as many as it has GPUs."
+    if nodes is not None and is_split:
+        hint = f"It is per machine, not for all {nodes}: write {processes // nodes}."
+    if sku is not None:
+        what = f"{sku.gpu_count} GPUs" if sku.gpu_count else f"{sku.vcpus} CPUs and no GPU"
+        message = f"{processes} processes per machine, but {sku.name} has {what}"
+        yield processes_exceed_gpus.at(_count_span(placement), message, hint, machine_related(placement))
+    elif placement.distribution is not None and placement.distribution.type == "pytorch":
+        message = f"{processes} processes per machine, but no Azure machine has more than {_MOST_GPUS} GPUs"
+        yield processes_exceed_gpus.at(_count_span(placement), message, hint, severity="warning")
+
+
+@rule(
+    "placement",
+    "AML602",
+    "gpus-idle",
+    "warning",
+    summary="There are fewer processes on a machine than GPUs.",
+    why="Each process uses one GPU; the others are paid for and idle. The default of "
+    "`process_count_per_instance` is 1.",
+    example=_JOB
+    + """\
+distribution: {type: pytorch, process_count_per_instance: ‹1⇒8›}
+resources: {instance_type: Standard_ND96asr_v4, shm_size: 64g}
+""",
+    suppressed_by_errors=True,
+)
+def gpus_idle(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    sku, processes = placement.sku, _gpu_processes(placement)
+    if sku is None or processes is None or processes >= sku.gpu_count or _launchers(placement):
+        return
+    message = f"only {processes} of the {sku.gpu_count} GPUs of {sku.name} are used"
+    hint = f"Write `process_count_per_instance: {sku.gpu_count}`."
+    yield gpus_idle.at(_count_span(placement), message, hint, machine_related(placement))
+
+
+def _gpu_processes(placement: Placement) -> int | None:
+    """Processes per machine of a distribution that starts one per GPU; None if it does not, or if unknown."""
+    distribution = placement.distribution
+    if distribution is None or distribution.type not in ("pytorch", "mpi"):
+        return None
+    return placement.processes_per_node
+
+
+def _count_span(placement: Placement) -> Span:
+    """Where the number of processes is set."""
+    assert placement.distribution is not None
+    count = placement.distribution.process_count_per_instance
+    return placement.settled(count).span if count is not None else placement.distribution.span
+
+
+@rule(
+    "placement",
+    "AML603",
+    "workers-against-nodes",
+    "warning",
+    summary="TensorFlow's worker_count is not the number of machines.",
+    why="Each machine runs one worker, which uses all its GPUs. If omitted, `worker_count` is `instance_count`.",
+    example=_JOB
+    + """\
+distribution: {type: tensorflow, worker_count: ‹8⇒2›}
+resources: {instance_count: 2, shm_size: 64g}
+""",
+)
+def workers_against_nodes(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    distribution, nodes = placement.distribution, placement.nodes
+    if distribution is None or distribution.type != "tensorflow" or distribution.worker_count is None or nodes is None:
+        return
+    workers = placement.number(distribution.worker_count)
+    servers_value = distribution.parameter_server_count
+    servers = placement.number(servers_value) if servers_value is not None else 0
+    if workers is not None and servers is not None and workers not in (nodes, nodes - servers):
+        message = f"{workers} workers on {nodes} machine{'s' if nodes > 1 else ''}: each machine runs one worker"
+        hint = f"Write `worker_count: {nodes}`, or omit it."
+        yield workers_against_nodes.at(distribution.worker_count.span, message, hint)
+
+
+@rule(
+    "placement",
+    "AML608",
+    "shm-size-missing",
+    "warning",
+    summary="There are several processes on a machine, but no `shm_size`.",
+    why="Shared memory is then 2 GB, which data loader workers and NCCL on 8 GPUs soon fill: the job dies of a bus "
+    "error. A job's `resources` replace those of its component as a whole, including `shm_size`.",
+    example=_JOB
+    + """\
+distribution: {type: pytorch, process_count_per_instance: 8}
+‸resources: {instance_count: 2‹⇒, shm_size: 64g›}
+""",
+    suppressed_by_errors=True,
+)
+def shm_size_missing(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    processes, resources = placement.processes_per_node, placement.resources
+    if processes is None or processes < 2 or (resources is not None and resources.shm_size is not None):
+        return
+    own = placement.node.entries.get("resources")
+    if own is None and not placement.is_component and placement.component.resources is not None:
+        span = placement.component.resources.span
+    else:
+        span = own.key.span if own is not None else _distribution_key(placement)
+    message = f"{processes} processes share 2 GB of shared memory"
+    yield shm_size_missing.at(span, message, "Write `shm_size: 64g` under `resources`.")
+
+
+def _distribution_key(placement: Placement) -> Span:
+    entry = placement.node.entries.get("distribution")
+    if entry is not None:
+        return entry.key.span
+    return placement.distribution.span if placement.distribution is not None else placement.head
+
+
+@rule(
+    "placement",
+    "AML613",
+    "launcher-under-distribution",
+    "error",
+    summary="The command uses a launcher, although `distribution` already starts the processes.",
+    why="Each of the processes that Azure ML starts would start all of them again. Run the script itself, or set "
+    "`process_count_per_instance: 1`.",
+    example="""\
+type: command
+command: ‹torchrun --nproc_per_node 8 ⇒python ›train.py
+environment: azureml:torch:3
+distribution: {type: pytorch, process_count_per_instance: 8}
+resources: {shm_size: 64g}
+""",
+)
+def launcher_under_distribution(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    processes, command = placement.processes_per_node, context.command_of(placement.component)
+    if placement.distribution is None or processes is None or processes < 2 or command is None:
+        return
+    for start, end in _launchers(placement):
+        message = f"each of the {processes} processes that `distribution` starts would start its own processes"
+        related = [Related(placement.distribution.span, "the processes are started here")]
+        hint = "Run the script with python, or write `process_count_per_instance: 1`."
+        yield launcher_under_distribution.at(command.span(start, end), message, hint, related)
+
+
+@rule(
+    "placement",
+    "AML618",
+    "nodes-without-distribution",
+    "warning",
+    summary="There are several machines, but no `distribution` that connects them.",
+    why="Azure ML then sets no RANK, WORLD_SIZE or MASTER_ADDR: the machines do not know of each other, and "
+    "all of them are paid for.",
+    example="""\
+type: command
+command: python train.py
+environment: azureml:torch:3
+compute: azureml:gpus
+resources: {instance_count: ‹2⇒1›, shm_size: 16g}
+""",
+    suppressed_by_errors=True,
+)
+def nodes_without_distribution(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    count = placement.resources.instance_count if placement.resources is not None else None
+    nodes = placement.nodes
+    if count is None or nodes is None or nodes < 2 or placement.distribution is not None or _launchers(placement):
+        return
+    if any(words[0].text in ("python", "python3") for words in simple_commands(placement.component.command.text)):
+        message = f"{nodes} machines without a distribution: they do not know of each other"
+        hint = "Write `distribution: {type: pytorch, process_count_per_instance: GPUS}`, or use one machine."
+        yield nodes_without_distribution.at(placement.settled(count).span, message, hint)
+
+
+def _launchers(placement: Placement) -> list[tuple[int, int]]:
+    """Where the command names launchers."""
+    return [
+        (word.start, word.end)
+        for words in simple_commands(placement.component.command.text)
+        for word in words
+        if word.text in LAUNCHER_MODULES or (word.text in LAUNCHERS and word is words[0])
+    ]

@@ -1,0 +1,380 @@
+"""The arguments that a command passes to its Python script, compared with those that the script accepts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import zip_longest
+
+from trainyard.foundation.suggestions import close_match, closest, did_you_mean, only_close
+from trainyard.lint.checks import check, rule
+from trainyard.lint.context import LintContext
+from trainyard.lint.script_flags import Flag, ScriptFlags, with_task_flags
+from trainyard.lint.shell_words import CalledScript, Word, simple_commands
+from trainyard.spec.diagnostic import Diagnostic, Related, Span
+from trainyard.spec.expressions import only_binding
+from trainyard.spec.model import Component, Port, Value
+from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
+
+_SCRIPT = """\
+=== src/train.py
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, required=True)
+parser.add_argument("--optimizer", choices=["adam", "sgd"], default="adam")
+print(parser.parse_args())
+"""
+_LONG_WITH_ONE_DASH = re.compile(r"-[A-Za-z][A-Za-z0-9_-]{2,}(?:=.*)?", re.DOTALL)
+_REDIRECTION = re.compile("[<>]")
+_UNCLOSED = re.compile(r"\$\{\{(?![^{}]*\}\})|\$\{\{[^{}]*\$\{\{")
+_DASHES = ("–", "—")
+_PROGRAMS = ("python", "python3", "torchrun", "deepspeed", "mpirun", "accelerate", "horovodrun", "Rscript")
+
+
+@rule(
+    "command",
+    "AML501",
+    "unknown-flag",
+    "error",
+    summary="The command passes a flag that the script does not have.",
+    why="Flags are read from the script's source, without running it: argparse, click, typer, and the dataclasses of "
+    "trainyard.steps. Scripts that cannot be read this way are not checked.",
+    example="""\
+type: command
+name: train
+code: ./src
+command: python train.py ‸--‹num-⇒›epochs ${{inputs.epochs}}
+environment: azureml:torch:3
+inputs:
+  epochs: {type: integer, default: 3}
+"""
+    + _SCRIPT,
+)
+def unknown_flag(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    yield from _typographic_dashes(command)
+    for called, flags in _calls(command, context):
+        for word in _given_flags(called):
+            name = word.text.partition("=")[0]
+            if flags.takes_others or "$" in name or flags.find(name) is not None:
+                continue
+            if not name.startswith("--") and (f"-{name}" not in flags.flags or name[:2] in flags.flags):
+                continue
+            known = [flag for flag in flags.flags if flag.startswith("--")]
+            meant = closest(name, known)
+            span = called.span(Word(name, word.start, word.start + len(name)))
+            message = f"{called.name} has no flag {name}"
+            related = [_declared(flags.flags[meant])] if meant is not None else []
+            hint = did_you_mean(name, known)
+            yield unknown_flag.at(span, message, hint, related, only_close(name, known))
+
+
+def _typographic_dashes(command: ParsedCommand) -> Iterator[Diagnostic]:
+    """Flags whose dashes a word processor has replaced."""
+    if not any(dash in command.text for dash in _DASHES):
+        return
+    for words in simple_commands(command.text):
+        for word in words[1:]:
+            if word.text.startswith(_DASHES) and word.text[1:2].isalpha() and not word.is_quoted:
+                right = f"--{word.text[1:]}"
+                message = f"'{word.text}' starts with a typographic dash, so the script does not see a flag"
+                yield unknown_flag.at(command.span(word.start, word.end), message, f"Write {right}.", replacement=right)
+
+
+@rule(
+    "command",
+    "AML502",
+    "missing-flag",
+    "error",
+    summary="The command does not pass a flag that the script requires.",
+    why="The script exits at once, after the cluster has started and the data is mounted.",
+    example="""\
+type: command
+name: train
+code: ./src
+command: python ‸train.py‹⇒ --epochs 3› --optimizer sgd
+environment: azureml:torch:3
+"""
+    + _SCRIPT,
+)
+def missing_flag(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    for called, flags in _readable_calls(command, context):
+        if flags.needs_command and (not called.call.arguments or _gives_no_command(called, flags)):
+            message = f"{called.name} requires a command before its flags, and gets none"
+            hint = f"Known commands: {', '.join(flags.commands)}."
+            yield missing_flag.at(called.span(called.call.script), message, hint)
+    for called, flags in _calls(command, context):
+        # Variables, argument files, strings from inputs and unclosed bindings may bring any flags along.
+        words = called.call.arguments
+        if any(not word.is_plain or word.text.startswith("@") or _UNCLOSED.search(word.text) for word in words):
+            continue
+        if _has_arguments_from_an_input(called):
+            continue
+        given = [flags.find(word.text.partition("=")[0]) for word in words if word.text.startswith("-")]
+        unknown = [word.text for word in _given_flags(called) if flags.find(word.text.partition("=")[0]) is None]
+        for flag in dict.fromkeys(flags.flags.values()):
+            if not flag.is_required or not flag.names or flag in given:
+                continue
+            if None in given and any(close_match(word, flag.names) for word in unknown):
+                continue  # reported as an unknown flag
+            message = f"{called.name} requires {flag.names[0]}, and the command does not pass it"
+            hint = f"Add `{flag.names[0]} …` to the command."
+            yield missing_flag.at(called.span(called.call.script), message, hint, [_declared(flag)])
+
+
+def _gives_no_command(called: CalledScript, flags: ScriptFlags) -> bool:
+    words = called.call.arguments
+    if not all(word.is_plain for word in words) or any(word.text in flags.commands for word in words):
+        return False
+    return words[0].text.startswith("--") and flags.find(words[0].text.partition("=")[0]) is None
+
+
+def _has_arguments_from_an_input(called: CalledScript) -> bool:
+    """Whether a string input is used where a flag could be."""
+    before = ""
+    for word in called.call.arguments:
+        binding = only_binding(word.text)
+        if binding is not None and binding.path[0] == "inputs" and not before.startswith("-") and not word.is_quoted:
+            port = called.command.component.inputs.get(".".join(binding.path[1:]))
+            if port is None or (port.type == "string" and port.choices is None):
+                return True
+        before = word.text
+    return False
+
+
+@rule(
+    "command",
+    "AML503",
+    "wrong-choice",
+    "error",
+    summary="A value is not one of the script's choices.",
+    why="The component offers, or a job sets, a value that the script's `choices` do not contain.",
+    example="""\
+type: command
+name: train
+code: ./src
+command: python train.py --epochs 3 --optimizer '${{inputs.optimizer}}'
+environment: azureml:torch:3
+inputs:
+  optimizer: {type: string, enum: [adam, ‹lion⇒sgd›], default: adam}
+"""
+    + _SCRIPT,
+)
+def wrong_choice(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    for called, flags in _readable_calls(command, context):
+        yield from _unknown_command(called, flags)
+    for called, flags in _calls(command, context):
+        for flag, value in _values(called, flags):
+            binding = only_binding(value.text)
+            if binding is None:
+                if value.is_plain and "${{" not in value.text and value.text not in (flag.choices or ()):
+                    yield _not_a_choice(called.span(value), value.text, flag, [])
+                continue
+            port = command.component.inputs.get(".".join(binding.path[1:])) if binding.path[0] == "inputs" else None
+            for choice in (port.choices or ()) if port is not None else ():
+                yield from _compare(choice, flag, None)
+            if port is not None and port.choices is None and port.default is not None:
+                yield from _compare(port.default, flag, port)
+
+
+@check("pipeline")
+def _choices_of_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    """What jobs set their components' inputs to, compared with the choices of the script."""
+    for job in pipeline.scope.jobs.values():
+        component = job.component
+        command = context.command_of(component) if isinstance(component, Component) else None
+        if not isinstance(component, Component) or command is None or job.has_own_command or component.code is None:
+            continue
+        for called, flags in _calls(command, context):
+            for flag, value in _values(called, flags):
+                binding = only_binding(value.text)
+                name = ".".join(binding.path[1:]) if binding is not None else ""
+                given = job.inputs.get(name) if binding is not None and binding.path[0] == "inputs" else None
+                port = component.inputs.get(name)
+                if given is not None and port is not None and port.choices is None:
+                    yield from _compare(given, flag, port)
+
+
+def _unknown_command(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnostic]:
+    """A sub-command that the script does not have, or whose flags are those of another one."""
+    first = next(iter(called.call.arguments), None)
+    if first is None or (flags.needs_command and _gives_no_command(called, flags)):
+        return
+    if flags.commands and _is_word(first) and first.text not in flags.commands:
+        message = f"{called.name} has no command '{first.text}'"
+        yield wrong_choice.at(called.span(first), message, did_you_mean(first.text, flags.commands))
+    elif (meant := _other_command(called, flags)) is not None:
+        message = f"these are flags of the command '{meant}', not of '{first.text}'"
+        yield wrong_choice.at(called.span(first), message, f"Did you mean '{meant}'?")
+
+
+def _compare(value: Value, flag: Flag, port: Port | None) -> Iterator[Diagnostic]:
+    if isinstance(value.data, (dict, list)) or value.data is None or "${{" in value.text:
+        return
+    if str(value.data) not in (flag.choices or ()) and value.text not in (flag.choices or ()):
+        related = [Related(port.key_span, f"'{port.name}' is declared here")] if port is not None else []
+        yield _not_a_choice(value.span, value.text, flag, related)
+
+
+def _not_a_choice(span: Span, text: str, flag: Flag, related: list[Related]) -> Diagnostic:
+    choices = flag.choices or ()
+    message = f"the script's {flag.names[0]} takes {', '.join(choices)}, not '{text}'"
+    return wrong_choice.at(span, message, close_match(text, choices), [*related, _declared(flag)])
+
+
+@rule(
+    "command",
+    "AML504",
+    "unknown-program",
+    "error",
+    summary="The name of a program is misspelt.",
+    why="The shell finds no such program. Only reported for names that differ by a typo from python, torchrun and the "
+    "like.",
+    example="""\
+type: command
+name: train
+command: ‹pyhton⇒python› train.py
+environment: azureml:torch:3
+""",
+)
+def unknown_program(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    for words in simple_commands(command.text):
+        program = words[0]
+        meant = only_close(program.text, _PROGRAMS)
+        is_script_next = len(words) > 1 and (words[1].text.endswith((".py", ".R")) or words[1].text.startswith("-"))
+        if meant is not None and program.text not in _PROGRAMS and is_script_next:
+            span = command.span(program.start, program.end)
+            yield unknown_program.at(
+                span, f"unknown program '{program.text}'", f"Did you mean '{meant}'?", replacement=meant
+            )
+
+
+@rule(
+    "command",
+    "AML505",
+    "flag-value",
+    "error",
+    summary="A flag lacks its value, has one it does not take, or has one that is not a number.",
+    why="argparse exits at once. A switch (`store_true`) is either passed or not: the `True` of a boolean input after "
+    "it is one argument too many.",
+    example="""\
+type: command
+name: train
+code: ./src
+command: python train.py --fast‹ ‸true⇒›
+environment: azureml:torch:3
+=== src/train.py
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--fast", action="store_true")
+print(parser.parse_args())
+""",
+)
+def flag_value(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    for called, flags in _calls(command, context):
+        words = called.call.arguments
+        for word, follower in zip_longest(words, words[1:]):
+            flag = flags.flags.get(word.text)
+            if flag is None or not word.text.startswith("--"):
+                continue
+            if follower is not None and _REDIRECTION.search(command.text, word.end, follower.start):
+                follower = None  # the file that output is redirected to
+            if flag.takes_value is True and (follower is None or follower.text in flags.flags):
+                message = f"{word.text} takes a value, but none follows it"
+                yield flag_value.at(called.span(word), message, f"Write `{word.text} VALUE`.", [_declared(flag)])
+            elif flag.takes_value is False and not flags.takes_words and not flags.takes_others:
+                if follower is not None and (_is_word(follower) or only_binding(follower.text) is not None):
+                    message = f"{word.text} is a switch and takes no value, such as '{follower.text}'"
+                    hint = f"Write {word.text} alone, or give the script a flag that takes true or false."
+                    yield flag_value.at(called.span(follower), message, hint, [_declared(flag)])
+            elif follower is not None and _is_word(follower) and not _is_number(follower.text, flag.number):
+                expected = "a whole number" if flag.number == "int" else "a number"
+                message = f"{word.text} takes {expected}, not '{follower.text}'"
+                yield flag_value.at(called.span(follower), message, "", [_declared(flag)])
+
+
+def _is_number(text: str, kind: str | None) -> bool:
+    """Whether a text is the kind of number that a flag takes; true if it takes any text."""
+    try:
+        if kind is not None:
+            int(text) if kind == "int" else float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _readable_calls(command: ParsedCommand, context: LintContext) -> Iterator[tuple[CalledScript, ScriptFlags]]:
+    """The calls of scripts whose flags are known."""
+    for called in context.calls_of(command):
+        flags = context.flags_of(called.file, called.root) if called.file is not None else None
+        if flags is not None:
+            yield called, flags if flags.task_folder is None else _with_task_flags(called, flags)
+
+
+def _with_task_flags(called: CalledScript, flags: ScriptFlags) -> ScriptFlags:
+    """A step's flags with those of the task in the command, which is a word or the default of its input."""
+    words = [word.text for word in called.call.arguments]
+    if "--task" not in words[:-1]:
+        default = flags.flags["--task"].default
+        return flags if default is None else with_task_flags(flags, default)
+    task = words[words.index("--task") + 1]
+    binding = only_binding(task)
+    if binding is None:
+        return with_task_flags(flags, None if "$" in task else task)
+    port = called.command.component.inputs.get(".".join(binding.path[1:])) if binding.path[0] == "inputs" else None
+    return with_task_flags(flags, port.default.text if port is not None and port.default is not None else None)
+
+
+def _calls(command: ParsedCommand, context: LintContext) -> Iterator[tuple[CalledScript, ScriptFlags]]:
+    """The same, reduced to the arguments and flags of the sub-command; without flags if that is not known."""
+    for called, flags in _readable_calls(command, context):
+        first = next(iter(called.call.arguments), None)
+        if not flags.commands:
+            yield called, flags
+        elif first is None or first.text not in flags.commands or _other_command(called, flags) is not None:
+            yield replace(called, call=replace(called.call, arguments=())), ScriptFlags(takes_others=True)
+        else:
+            rest = replace(called.call, arguments=called.call.arguments[1:])
+            yield replace(called, call=rest), flags.commands[first.text]
+
+
+def _other_command(called: CalledScript, flags: ScriptFlags) -> str | None:
+    """The only sub-command that has all the given flags, if the one in the command has few of them."""
+    own = flags.commands.get(called.call.arguments[0].text)
+    given = [word.text.partition("=")[0] for word in _given_flags(called)]
+    if own is None or sum(own.find(name) is None for name in given) < 2:
+        return None
+    fitting = [command for command, other in flags.commands.items() if all(map(other.find, given))]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _given_flags(called: CalledScript) -> Iterator[Word]:
+    for word in called.call.arguments:
+        if word.text == "--":
+            return
+        if (word.text.startswith("--") or _LONG_WITH_ONE_DASH.fullmatch(word.text)) and not word.is_quoted:
+            yield word
+
+
+def _is_word(word: Word) -> bool:
+    return word.is_plain and "${{" not in word.text and not word.text.startswith(("-", "@")) and not word.is_optional
+
+
+def _values(called: CalledScript, flags: ScriptFlags) -> Iterator[tuple[Flag, Word]]:
+    """Each flag with choices that is passed, and its value."""
+    words = called.call.arguments
+    for at, word in enumerate(words):
+        name, equals, value = word.text.partition("=")
+        flag = flags.find(name) if name.startswith("-") else None
+        if flag is None or flag.choices is None:
+            continue
+        if equals:
+            yield flag, Word(value, word.end - len(value), word.end)
+        elif at + 1 < len(words):
+            yield flag, words[at + 1]
+
+
+def _declared(flag: Flag) -> Related:
+    return Related(Span(flag.file, flag.line, 1, flag.line, 2), f"{flag.names[0]} is declared here")

@@ -1,0 +1,144 @@
+"""What the shell makes of a command: unquoted strings, downloaded scripts, backslashes at line ends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from trainyard.lint.checks import rule
+from trainyard.lint.context import LintContext
+from trainyard.spec.diagnostic import Diagnostic, Related
+from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding
+from trainyard.spec.parsed import ParsedCommand
+
+_FETCHED = re.compile(
+    r"\b(?:curl|wget)\b[^|;&\n]*\|\s*(?:sudo\s+)?(?:ba|z|da|k)?sh\b|"
+    r"\b(?:ba|z)?sh\s+(?:-c\s+)?[\"']?(?:<\(|\$\()\s*(?:curl|wget)\b|"
+    r"\b(?:curl|wget)\b[^|;&\n]*\|\s*python[0-9.]*\b"
+)
+_CONTINUATION = re.compile(r"(?<!\\)\\(?=\s+-{1,2}\w|\s*\n|\s*\Z|\s+\$\[\[)")
+# A binding of another form than a job's: it may name data as well as a string, and is an error anyway.
+_WRONG_SCOPE = re.compile(r"\s*\$\{\{\s*(?!parent\.)[\w.-]+\s*\}\}\s*")
+_ONE_WORD = re.compile(r"[\w.,:/@%+=-]*")
+
+
+@rule(
+    "command",
+    "AML551",
+    "unquoted-text",
+    "warning",
+    summary="A string input is used without quotes in the command.",
+    why="Azure ML substitutes the string as it is: a space in it splits it into two words, and the shell runs a `;` or "
+    "`$(…)` in it.",
+    example="""\
+type: command
+name: train
+command: python -m train --label ‹⇒'›‸${{inputs.label}}‹⇒'›
+environment: azureml:torch:3
+inputs:
+  label: {type: string}
+""",
+)
+def unquoted_text(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    try:
+        bindings = bindings_in(command.text)
+    except ExpressionError:
+        return
+    quoted = _quoted(command.text, bindings)
+    for binding in bindings:
+        port = command.component.inputs.get(".".join(binding.path[1:])) if binding.path[0] == "inputs" else None
+        if port is None or binding in quoted or port.type != "string" or port.choices is not None:
+            continue
+        if port.default is not None and port.default.text.startswith("${{jobs."):
+            continue  # the old form of a binding to data
+        if not command.is_component and port.default is None and not _may_be_several_words(command, port.name):
+            continue
+        message = f"'{port.name}' is a string and not quoted: a space in it splits it into two words"
+        related = [Related(port.key_span, f"'{port.name}' is declared here")]
+        is_usually_harmless = port.default is not None and _ONE_WORD.fullmatch(port.default.text)
+        yield unquoted_text.at(
+            command.span(binding.start, binding.end),
+            message,
+            f"Write '{binding.text}'.",
+            related,
+            severity="info" if is_usually_harmless else None,
+        )
+
+
+def _may_be_several_words(command: ParsedCommand, name: str) -> bool:
+    """Whether what a job sets an input of its own command to may contain a space."""
+    node = command.node.find("inputs", name)
+    if node is None or not node.is_text or _WRONG_SCOPE.fullmatch(node.text):
+        return False
+    binding = only_binding(node.text)
+    if binding is not None and binding.path[:2] == ("parent", "inputs"):
+        literal = command.reading.document.root.find("inputs", ".".join(binding.path[2:]))
+        return literal is None or not literal.is_text or not _ONE_WORD.fullmatch(literal.text)
+    if binding is not None and binding.path[:2] == ("parent", "jobs"):
+        return False  # jobs produce data
+    return not _ONE_WORD.fullmatch(node.text)
+
+
+def _quoted(command: str, bindings: list[Binding]) -> list[Binding]:
+    """The bindings inside quotes."""
+    found, quote, position = [], "", 0
+    by_start = {binding.start: binding for binding in bindings}
+    while position < len(command):
+        binding = by_start.get(position)
+        if binding is not None:
+            found += [binding] if quote else []
+            position = binding.end
+            continue
+        character = command[position]
+        if character == "\\" and quote != "'":
+            position += 1
+        elif character == quote:
+            quote = ""
+        elif not quote and character in "'\"":
+            quote = character
+        position += 1
+    return found
+
+
+@rule(
+    "command",
+    "AML553",
+    "fetched-script",
+    "warning",
+    summary="A script is downloaded and run without review.",
+    why="It runs whatever is at that address on the day. Put the script into the image or the code.",
+    example="""\
+type: command
+name: train
+command: ‹curl -sSL https://example.com/setup.sh | bash⇒bash setup.sh› && python train.py
+environment: azureml:torch:3
+""",
+)
+def fetched_script(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    for match in _FETCHED.finditer(command.text):
+        message = "this runs whatever is at that address"
+        yield fetched_script.at(command.span(*match.span()), message, "Put the script into the image or the code.")
+
+
+@rule(
+    "command",
+    "AML554",
+    "line-continuation",
+    "warning",
+    summary="A line of the command ends with a backslash.",
+    why="A folded block (`>`) joins the lines: the backslash then precedes a space, which becomes part of the "
+    "next word. Azure ML's documentation advises against backslashes.",
+    example="""\
+type: command
+name: train
+command: >-
+  python train.py‹ \\⇒›
+  --epochs 3
+environment: azureml:torch:3
+""".replace("‹ \\", "‹ ‸\\"),
+)
+def line_continuation(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    match = _CONTINUATION.search(command.text)
+    if match is not None:
+        message = "this makes the space after it part of the next word"
+        yield line_continuation.at(command.span(*match.span()), message, "Remove it.")

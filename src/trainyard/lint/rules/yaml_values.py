@@ -1,0 +1,111 @@
+"""Values that YAML 1.1 reads as something else, and `$schema` lines that do not match the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from trainyard.lint.checks import LintedFile, check, rule
+from trainyard.lint.context import LintContext
+from trainyard.spec.diagnostic import Diagnostic, Span
+from trainyard.spec.documents import Document, Node, describe
+from trainyard.spec.kinds import COMPUTE_TYPES, KIND_NAMES, Kind, kind_by_schema
+from trainyard.spec.rules.documents import YAML_TRAP
+
+# Numbers to everybody but YAML 1.1, which requires a dot and a sign.
+_EXPONENT = re.compile(r"([-+]?[0-9][0-9_]*)(\.[0-9_]*)?[eE]([-+]?)([0-9]+)")
+_OCTAL = re.compile(r"[-+]?0[0-7_]+")
+_SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+# An unquoted string may continue on the next line, even if that looks like a list item.
+_SWALLOWED_ITEM = re.compile(r"\n[ \t]+(-)[ \t]+\S")
+# Every value beneath these keys is sent as a string.
+_SENT_AS_STRING = ("environment_variables", "tags", "properties")
+_JOB_KINDS: frozenset[Kind] = frozenset({"command_job", "sweep_job", "other_job"})
+
+
+@rule(
+    "file",
+    "AML012",
+    "schema-of-other-kind",
+    "warning",
+    summary="`$schema` names the schema of another kind of file.",
+    why="Azure ML's client ignores it, but editors use it for completion and validation.",
+    example="""\
+$schema: ‸https://azuremlschemas.azureedge.net/latest/‹commandJob⇒commandComponent›.schema.json
+type: command
+name: train
+is_deterministic: false
+command: python train.py
+environment: azureml:torch:3
+""",
+)
+def schema_of_other_kind(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    root, kind = file.document.root, file.kind
+    named, schema = kind_by_schema(root), root.get("$schema")
+    if named is None or schema is None or kind == "profile":
+        return
+    found, actual = KIND_NAMES[named], KIND_NAMES[kind]
+    if named == kind == "compute":
+        # Clusters and single machines are one kind here, but have a schema each.
+        type_node = root.get("type")
+        actual = type_node.text.lower() if type_node is not None else ""
+        found = next((each for each in COMPUTE_TYPES if f"/{each}.schema" in schema.text.lower()), actual)
+        if actual not in COMPUTE_TYPES:
+            return
+    if found != actual and not {named, kind} <= _JOB_KINDS - {"command_job"}:
+        message = f"this is the schema of {found}, but the file is {actual}"
+        yield schema_of_other_kind.at(schema.span, message, "Use the matching schema, or remove the line.")
+
+
+@check("file")
+def _yaml_traps(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    if file.kind != "profile":
+        yield from _traps(file.document.root, (), file.document)
+
+
+def _traps(node: Node, path: tuple[str, ...], document: Document) -> Iterator[Diagnostic]:
+    if node.is_mapping:
+        for name, entry in node.entries.items():
+            yield from _traps(entry.value, (*path, name), document)
+    elif isinstance(node.data, list):
+        for item in node.items:
+            yield from _traps(item, path, document)
+    elif path and node.data is not None and not _is_quoted(node, document):
+        yield from _trap(node, path, document)
+
+
+def _trap(node: Node, path: tuple[str, ...], document: Document) -> Iterator[Diagnostic]:
+    text, data = node.text, node.data
+    if isinstance(data, str):
+        swallowed = _SWALLOWED_ITEM.search(document.text, *node.offsets)
+        if swallowed is not None:
+            position = document.position(swallowed.start(1))
+            span = Span(document.file, *position, position[0], position[1] + 1)
+            message = "this is not a list item: YAML reads it as part of the item above"
+            yield YAML_TRAP.at(span, message, "Give all items of the list the same indentation.")
+        match = _EXPONENT.fullmatch(text)
+        if match is not None and ("inputs" in path or "environment_variables" not in path):
+            right = f"{match[1]}{match[2] or '.0'}{'0' if match[2] == '.' else ''}e{match[3] or '+'}{match[4]}"
+            message = f"YAML 1.1 reads {text} as a string, not a number"
+            yield YAML_TRAP.at(node.span, message, f'Write {right}, or quote it: "{text}".', replacement=right)
+        return
+    quoted = f'"{text}"'
+    if isinstance(data, (int, float)) and not isinstance(data, bool):
+        if _OCTAL.fullmatch(text) or _SEXAGESIMAL.fullmatch(text):
+            message = f"YAML 1.1 reads {text} as {describe(data)}"
+            yield YAML_TRAP.at(node.span, message, f"Quote it: {quoted}.", replacement=quoted)
+        elif (path == ("version",) or path[-1] == "runtime_version" or _is_sent_as_string(path)) and str(data) != text:
+            message = f"YAML reads {text} as {describe(data)}, and Azure ML gets '{data}'"
+            yield YAML_TRAP.at(node.span, message, f"Quote it: {quoted}.", replacement=quoted)
+    elif isinstance(data, bool) and text.lower() not in ("true", "false") and _is_sent_as_string(path):
+        message = f"YAML 1.1 reads {text} as {describe(data)}, and Azure ML gets '{data}'"
+        yield YAML_TRAP.at(node.span, message, f"Quote it: {quoted}.", replacement=quoted)
+
+
+def _is_sent_as_string(path: tuple[str, ...]) -> bool:
+    return len(path) > 1 and path[-2] in _SENT_AS_STRING
+
+
+def _is_quoted(node: Node, document: Document) -> bool:
+    begin, _ = node.offsets
+    return document.text[begin : begin + 1] in ("'", '"', "|", ">")
