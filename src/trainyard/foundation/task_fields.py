@@ -49,7 +49,7 @@ def task_fields(task: str, folders: Sequence[Path] | None = None) -> tuple[StepF
 
     Modules are looked for in `folders`; by default where Python itself looks. TaskError says what is wrong.
     """
-    search = [Path(entry) for entry in sys.path] if folders is None else folders
+    search = [Path(entry) for entry in sys.path] if folders is None else folders  # may import: not trainyard
     sources = _Sources((*search, _PACKAGE_FOLDER))
     if task in BUILT_IN_TASKS:
         settings = sources.class_named(TaskSettings.__module__, BUILT_IN_TASKS[task].__name__)

@@ -18,6 +18,7 @@ from typing import Any
 
 from trainyard.local.digests import ContentDigests, digest_of, files_beneath, write_json
 from trainyard.local.errors import cannot_write
+from trainyard.local.imported_code import code_of_job
 from trainyard.local.resolution import LocalPath, ResolvedJob
 from trainyard.local.snapshot import Snapshot
 from trainyard.spec.model import Environment
@@ -56,8 +57,9 @@ def job_key(
     """
     component = job.component
     resources = job.resources
+    literals = [source for source in job.inputs.values() if not isinstance(source, (JobOutput, LocalPath))]
     parts = {
-        "code": snapshot.digest(digests),
+        "code": code_of_job(component.command.data, literals, job.environment_variables, snapshot).digest(digests),
         "command": digest_of(component.command.data),
         "outputs": digest_of(sorted((port.name, port.type) for port in component.outputs.values())),
         "environment": _environment_digest(component.environment, digests),

@@ -97,6 +97,8 @@ def _task_class(name: str) -> type[Task]:
     except TaskError as mistake:
         raise StepError(f"task {name}: {mistake}") from None
     try:
+        # A user's task, or one of ours; what this may be decides which changes of code run a job again locally.
+        # may import: trainyard.steps.training.tasks.*, not trainyard
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as failure:
         raise StepError(f"task {name}: {module_name} needs a module that is missing: {failure.name}") from None
