@@ -157,6 +157,8 @@ def test_the_steps_own_code(component: str, module: str, counts: bool) -> None:
 
 
 def test_a_change_in_one_step_runs_that_step_alone(workspace: Any) -> None:
+    for script in workspace.code.iterdir():
+        script.unlink()
     for step in ("one", "two"):
         (workspace.code / f"{step}.py").write_text(f"print({step!r})\n{MAIN.replace('main()', 'pass')}")
     jobs = {step: {"component": workspace.component(step, f"python {step}.py")} for step in ("one", "two")}
