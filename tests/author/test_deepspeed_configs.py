@@ -66,7 +66,7 @@ def test_each_is_as_the_schema_says_and_leaves_the_steps_settings_to_the_step(co
         }
 
 
-def test_profiles_name_configurations_that_there_are(repository: Project) -> None:
+def test_profiles_name_configurations_that_exist(repository: Project) -> None:
     chosen = {
         name: load_profile(repository, name).pipelines["deepspeed"]["config"] for name in profile_names(repository)
     }
@@ -91,7 +91,7 @@ def test_profiles_name_configurations_that_there_are(repository: Project) -> Non
     ],
     ids=str,
 )
-def test_the_schema_refuses_what_deepspeed_would_refuse_or_pass_over(change: dict[str, Any], where: str) -> None:
+def test_the_schema_rejects_what_deepspeed_would_reject_or_ignore(change: dict[str, Any], where: str) -> None:
     assert problems({"train_batch_size": 8, **change}) == [where]
 
 

@@ -118,7 +118,7 @@ def test_nccl_gets_what_azure_sets_but_no_file_of_the_host(repository: Project) 
         ("shm_size", "lots", "expected a whole number followed by k, m or g"),
         ("cluster", "a_b", "letters, digits and hyphens"),
         ("environment", "trainyrd", "Did you mean 'trainyard'"),
-        ("environment.evalute", "trainyard", "'evalute' is no step. Did you mean 'evaluate'"),
+        ("environment.evalute", "trainyard", "unknown step 'evalute'. Did you mean 'evaluate'"),
         ("extends", "nd96", "name the profile itself"),
         ("sku", "Standard_NC24", "was retired on 2023-08-31.*Closest: Standard_NC64as_T4_v3"),
         ("sku", "nd96asr", "Closest: Standard_ND96asr_v4"),
@@ -131,9 +131,7 @@ def test_nccl_gets_what_azure_sets_but_no_file_of_the_host(repository: Project) 
         ("pipelines.deepspeed.model_overrides", "n_layer=2", "expected a JSON object in quotes"),
     ],
 )
-def test_an_invalid_setting_on_the_command_line_is_wrong_usage(
-    repository: Project, setting: str, value: object, message: str
-) -> None:
+def test_an_invalid_setting_is_wrong_usage(repository: Project, setting: str, value: object, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         load_profile(repository, "t4", {setting: value})
     assert str(caught.value).startswith(f"--set {as_argument(setting, value)}: ")
@@ -183,7 +181,7 @@ def test_a_profile_that_cannot_be_put_together(project: Project, text: str, mess
     assert hint in problem.hint
 
 
-def test_a_circle_of_profiles_is_named_whole(project: Project) -> None:
+def test_a_cycle_of_profiles_is_named_completely(project: Project) -> None:
     for name, extended in (("one", "two"), ("two", "three"), ("three", "two")):
         write(project, name, f"extends: {extended}\n")
     (problem,) = problems_of(project, "one")

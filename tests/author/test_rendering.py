@@ -85,7 +85,7 @@ def test_components_hold_every_field_of_their_steps(repository: Project) -> None
             assert port["description"] == field.description
 
 
-def test_texts_and_paths_are_quoted_in_commands_and_optional_ones_may_go(repository: Project) -> None:
+def test_texts_and_paths_are_quoted_in_commands_and_optional_ones_may_be_left_out(repository: Project) -> None:
     rendering = render(repository, "t4")
     command = yaml.safe_load(rendering.files[repository.root / "components/train_ddp.yaml"].text)["command"]
     assert "--data '${{inputs.data}}' --model '${{outputs.model}}'" in command
@@ -202,7 +202,7 @@ def test_a_rendering_elsewhere_finds_its_code_components_and_environment(project
         assert Path(os.path.normpath(out / "pipelines" / job["component"])) in rendering.files
 
 
-def test_several_machines_without_infiniband_are_warned_of(repository: Project) -> None:
+def test_several_machines_without_infiniband_get_a_warning(repository: Project) -> None:
     for profile, nodes, warned in (("t4", 1, False), ("t4", 2, True), ("nd96", 2, False)):
         rendering = render(repository, profile, {"nodes": nodes})
         component = rendering.files[repository.root / "components/train_ddp.yaml"].text
@@ -216,7 +216,7 @@ def test_spot_capacity_is_the_low_priority_tier(repository: Project) -> None:
         assert (compute["tier"], compute["min_instances"]) == (tier, 0)
 
 
-def test_a_template_that_says_nothing_makes_no_file(repository: Project) -> None:
+def test_an_empty_template_renders_no_file(repository: Project) -> None:
     assert repository.root / "compute/gpu_cluster.yaml" not in render(repository, "local").files
 
 
@@ -256,7 +256,7 @@ def test_the_templates_digest_covers_what_the_template_uses(small_project: Proje
     assert digest() != before
 
 
-def test_without_a_profile_and_files_on_disk_one_must_be_named(project: Project) -> None:
+def test_without_files_on_disk_a_profile_must_be_named(project: Project) -> None:
     with pytest.raises(UsageError, match=r"nothing is rendered in .* yet"):
         render(project)
 
@@ -296,8 +296,8 @@ def test_without_a_profile_and_files_on_disk_one_must_be_named(project: Project)
         ("{{ 'a' + 1 }}\n", 1, 1, "this cannot be computed: can only concatenate", ""),
         ("{{ range(1000000) | list }}\n", 1, 1, "this cannot be computed: Range too big", ""),
         ("{% macro m() %}{{ m() }}{% endmacro %}\n{{ m() }}\n", 1, 1, "this cannot be computed", ""),
-        ("{% include 'notes/mien.txt.j2' %}\n", 1, 13, "there is no template", "Did you mean 'notes/mine.txt.j2'?"),
-        ("{% include '../profiles/base.yaml' %}\n", 1, 13, "there is no template", ""),
+        ("{% include 'notes/mien.txt.j2' %}\n", 1, 13, "unknown template", "Did you mean 'notes/mine.txt.j2'?"),
+        ("{% include '../profiles/base.yaml' %}\n", 1, 13, "unknown template", ""),
     ],
 )
 def test_a_mistake_in_a_template_is_shown_at_its_line_and_column(
@@ -331,12 +331,12 @@ def test_a_template_that_is_not_text_is_named(small_project: Project) -> None:
         render(small_project, "base")
 
 
-def test_what_is_no_yaml_is_found_before_anything_is_written(small_project: Project) -> None:
+def test_invalid_yaml_is_found_before_anything_is_written(small_project: Project) -> None:
     template(small_project, "notes/a.yaml.j2", "a:\n  - 1\n b: {{ profile.nodes }}\n")
     with pytest.raises(SpecError) as caught:
         render(small_project, "base")
     (problem,) = caught.value.diagnostics
-    assert "no usable YAML" in problem.message
+    assert "not valid YAML" in problem.message
     assert problem.span.file == small_project.templates / "notes" / "a.yaml.j2"
     template(small_project, "notes/a.yaml.j2", "a: 1\na: {{ profile.nodes }}\n")
     with pytest.raises(SpecError) as caught:
@@ -355,14 +355,14 @@ def test_what_is_no_yaml_is_found_before_anything_is_written(small_project: Proj
         ("{\n}\n", "property name", 2),
     ],
 )
-def test_what_is_no_json_object_is_found_before_anything_is_written(
+def test_invalid_json_is_found_before_anything_is_written(
     small_project: Project, text: str, message: str, line: int
 ) -> None:
     template(small_project, "notes/a.json.j2", text)
     with pytest.raises(SpecError) as caught:
         render(small_project, "base")
     (problem,) = caught.value.diagnostics
-    assert "no usable JSON" in problem.message
+    assert "not valid JSON" in problem.message
     assert message in problem.message
     assert problem.span.file == small_project.templates / "notes" / "a.json.j2"
     assert problem.span.line == line

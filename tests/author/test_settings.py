@@ -56,7 +56,7 @@ def test_dates_stay_text_even_those_of_no_calendar(text: str) -> None:
         ("a\nb=1", r"--set 'a\\nb': the value holds '\\n'"),
     ],
 )
-def test_anything_but_a_setting_is_wrong_use(text: str, message: str) -> None:
+def test_anything_but_a_setting_is_wrong_usage(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         read_settings([text])
 

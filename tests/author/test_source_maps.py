@@ -170,7 +170,7 @@ def test_findings_in_a_rendering_elsewhere_are_related_too(project: Project, tmp
     assert [each.span.file.name for each in related.related] == ["Dockerfile.j2"]
 
 
-def test_in_a_file_edited_by_hand_the_other_lines_still_are_related(project: Project) -> None:
+def test_in_a_file_edited_by_hand_other_lines_are_still_related(project: Project) -> None:
     write(project, render(project, "t4"))
     file = project.root / "compute" / "gpu_cluster.yaml"
     lines = file.read_text().split("\n")

@@ -17,7 +17,7 @@ SCALARS = st.one_of(
 
 
 @given(SCALARS)
-def test_yaml_gives_every_scalar_back(value: object) -> None:
+def test_yaml_reads_every_scalar_back(value: object) -> None:
     again = yaml.safe_load(f"key: {yaml_scalar(value)}\n")["key"]
     assert again == value
     assert type(again) is type(value)
@@ -45,11 +45,11 @@ def test_yaml_gives_every_scalar_back(value: object) -> None:
         (None, "null"),
     ],
 )
-def test_scalars_are_quoted_only_where_they_must_be(value: object, text: str) -> None:
+def test_scalars_are_quoted_only_if_necessary(value: object, text: str) -> None:
     assert yaml_scalar(value) == text
 
 
-def test_lists_stand_on_one_line() -> None:
+def test_lists_are_on_one_line() -> None:
     assert yaml_list(["fp32", "on", 3]) == '[fp32, "on", 3]'
 
 

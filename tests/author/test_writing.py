@@ -38,7 +38,7 @@ def test_another_profile_replaces_and_removes_what_the_first_made(project: Proje
     cluster = project.root / "compute" / "gpu_cluster.yaml"
     assert report.removed == [cluster]
     assert not cluster.exists()
-    assert "removed compute/gpu_cluster.yaml: profile local makes no such file" in report.lines()
+    assert "removed compute/gpu_cluster.yaml: profile local does not render this file" in report.lines()
     assert report.saved == {}
 
 
@@ -55,14 +55,14 @@ def test_the_text_of_a_hand_edited_file_is_kept(project: Project) -> None:
     assert all(copy.read_text().endswith("# mine\n") for copy in report.saved.values())
     assert "# mine" not in component.read_text()
     assert report.lines()[0] == (
-        "components/evaluate.yaml had been edited by hand: its text is kept in"
+        "components/evaluate.yaml was edited by hand; its text is kept in"
         " .trainyard/replaced/1/components/evaluate.yaml"
     )
     component.write_text(component.read_text() + "# again\n")
     assert list(written(project, "local").saved.values()) == [project.replaced / "2" / "components/evaluate.yaml"]
 
 
-def test_hand_edited_json_is_kept_too_also_when_an_editor_laid_it_out_anew(project: Project) -> None:
+def test_hand_edited_json_is_kept_even_if_an_editor_reformatted_it(project: Project) -> None:
     written(project, "t4")
     folder = project.root / "components" / "deepspeed"
     edited, laid_out = folder / "zero2.json", folder / "zero3.json"
@@ -80,7 +80,7 @@ def test_hand_edited_json_is_kept_too_also_when_an_editor_laid_it_out_anew(proje
 
 
 @pytest.mark.parametrize("name", ["components/evaluate.yaml", "components/deepspeed/zero2.json"])
-def test_a_copy_under_another_name_is_whose_who_made_it(project: Project, name: str) -> None:
+def test_a_copy_under_another_name_is_not_touched(project: Project, name: str) -> None:
     written(project, "t4")
     original = project.root / name
     copy = original.with_stem("mine")
@@ -95,7 +95,7 @@ def test_what_trainyard_did_not_render_stops_everything(project: Project) -> Non
     foreign.parent.mkdir()
     foreign.write_text("name: mine\n")
     before = everything_below(project.root)
-    with pytest.raises(SpecError, match=r"components/evaluate.yaml.*Trainyard did not render this") as caught:
+    with pytest.raises(SpecError, match=r"components/evaluate.yaml.*not rendered by Trainyard") as caught:
         written(project, "t4")
     assert "nothing was written" in caught.value.diagnostics[0].hint
     assert everything_below(project.root) == before
@@ -104,7 +104,7 @@ def test_what_trainyard_did_not_render_stops_everything(project: Project) -> Non
 def test_files_beside_the_rendered_ones_stay(project: Project) -> None:
     mine = project.root / "components" / "my_step.yaml"
     mine.parent.mkdir()
-    mine.write_text("name: my_step\n# trainyard: this is no header\n")
+    mine.write_text("name: my_step\n# trainyard: not a header\n")
     (project.root / "components" / "picture.png").write_bytes(b"\x89PNG\n# trainyard: \xff")
     written(project, "t4")
     written(project, "local")
@@ -123,12 +123,12 @@ def test_a_header_of_an_unknown_version_is_not_touched(project: Project) -> None
 @pytest.mark.parametrize(
     "text", ["", "{", "{}", "[]", '{"_rendered": 1}', '{"_rendered": {"format": "x"}}', "one line"]
 )
-def test_a_text_without_a_header_is_somebody_elses(text: str) -> None:
+def test_a_text_without_a_header_is_not_ours(text: str) -> None:
     assert read_header(text) is None
 
 
 @pytest.mark.parametrize("second_line", ["{broken", "[]", '{"format": "trainyard.rendered/1", "more": 1}', "{}"])
-def test_a_header_that_is_damaged_is_somebody_elses_file(second_line: str) -> None:
+def test_a_file_with_a_damaged_header_is_not_ours(second_line: str) -> None:
     assert read_header(f"# x\n# trainyard: {second_line}\nrest\n") is None
 
 
@@ -145,7 +145,7 @@ def test_a_full_disk_leaves_no_half_written_file(project: Project, monkeypatch: 
     assert not [path for path in (project.root / "components").rglob("*") if path.is_file()]
 
 
-def test_where_a_folder_cannot_be_made_the_path_is_named(project: Project) -> None:
+def test_a_folder_that_cannot_be_created_is_named(project: Project) -> None:
     (project.root / "components").write_text("a file, not a folder")
     with pytest.raises(SpecError, match=r"components/.*cannot be written: not a directory"):
         written(project, "t4")
@@ -189,7 +189,7 @@ def test_settings_are_laid_over_those_on_disk(project: Project) -> None:
     assert render(project, None, {"spot": True}).profile.settings == {"nodes": 4, "spot": True}
 
 
-def test_every_reason_for_drift_is_said(project: Project) -> None:
+def test_every_reason_for_drift_is_reported(project: Project) -> None:
     written(project, "t4")
     (project.root / "pipelines" / "ddp.yaml").unlink()
     edited = project.root / "components" / "evaluate.yaml"
@@ -202,7 +202,7 @@ def test_every_reason_for_drift_is_said(project: Project) -> None:
         " profiles/t4.yaml instead",
         "environments/trainyard.yaml": "templates/environments/trainyard.yaml.j2 or the step's settings"
         " have changed since",
-        "environments/trainyard/requirements.txt": "profile t4 makes no such file",
+        "environments/trainyard/requirements.txt": "profile t4 does not render this file",
         "pipelines/ddp.yaml": "is missing",
     }
     (drift,) = [drift for drift in find_drift(project) if drift.path == edited]
@@ -224,7 +224,7 @@ def test_another_profile_drifts_and_names_what_the_files_are_for(project: Projec
     assert set(drifts(project, "nd96").values()) == {reason}
 
 
-def test_a_file_of_somebody_else_in_the_way_is_drift(project: Project) -> None:
+def test_a_file_that_is_in_the_way_is_drift(project: Project) -> None:
     written(project, "t4")
     (project.root / "compute" / "gpu_cluster.yaml").write_text("name: mine")
     assert drifts(project) == {"compute/gpu_cluster.yaml": "was not rendered by Trainyard"}

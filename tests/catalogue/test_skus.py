@@ -101,7 +101,7 @@ def test_retired_sizes_say_so() -> None:
     ],
 )
 def test_a_mistyped_name_is_answered_with_current_sizes(mistyped: str, meant: str) -> None:
-    with pytest.raises(UnknownSku, match=f"'{mistyped}' is no VM size that Trainyard knows. Closest: {meant}"):
+    with pytest.raises(UnknownSku, match=f"unknown VM size '{mistyped}'. Closest: {meant}"):
         find_sku(mistyped)
     assert all(sku.is_current for sku in closest_by_name(mistyped))
 

@@ -1,4 +1,4 @@
-"""Have the files on disk drifted from what their profile and templates render now? And what would change?"""
+"""Drift: how the files on disk differ from what their profile and templates render now."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainyard.author.settings import as_arguments
 
 @dataclass(frozen=True)
 class Drift:
-    """One file that is not as it would be rendered now; `diff` is unified, from disk to rendered."""
+    """One file that differs from its rendering; `diff` is unified, from disk to rendered."""
 
     path: Path
     reason: str
@@ -30,9 +30,9 @@ def find_drift(
     settings: Mapping[str, object] | None = None,
     out: Path | None = None,
 ) -> list[Drift]:
-    """Every rendered file that differs from what renders now, is missing, or is no longer made; nothing is written.
+    """Return every rendered file that differs from its rendering, is missing, or is no longer rendered; write nothing.
 
-    Without a profile's name, the files' own headers say what they were rendered for.
+    Without a profile's name, it is the one in the files' headers.
     """
     rendering = render(project, profile_name, settings, out)
     copies = stale_copies(project) if rendering.root == project.root else []
@@ -42,13 +42,13 @@ def find_drift(
 
 
 def drift_from(project: Project, rendering: Rendering) -> list[Drift]:
-    """How the disk differs from a rendering; sorted by path."""
+    """Return how the disk differs from a rendering, sorted by path."""
     on_disk = {found.path: found for found in files_on_disk(project, rendering.root)}
     return sorted(_drifts(project, rendering, on_disk), key=lambda drift: drift.path)
 
 
 def difference(project: Project, rendering: Rendering) -> str:
-    """What writing a rendering would change, as one unified diff; empty when nothing would."""
+    """Return what writing a rendering would change, as one unified diff; empty if nothing."""
     return "".join(drift.diff for drift in drift_from(project, rendering))
 
 
@@ -64,12 +64,12 @@ def _drifts(project: Project, rendering: Rendering, on_disk: Mapping[Path, FileO
             yield Drift(path, _reason(found, file, rendering), _diff(project, path, found.text, file.text))
     for path, found in on_disk.items():
         if path not in rendering.files:
-            reason = f"profile {rendering.profile.name} makes no such file"
+            reason = f"profile {rendering.profile.name} does not render this file"
             yield Drift(path, reason, _diff(project, path, found.text, ""))
 
 
 def _reason(found: FileOnDisk, file: RenderedFile, rendering: Rendering) -> str:
-    """Why a file differs: what the digests in its header tell apart."""
+    """Return why a file differs, as far as the digests in its header show."""
     header = found.header
     if was_edited(found.text, header):
         return f"was edited by hand; edit templates/{header.template} or profiles/{header.profile}.yaml instead"

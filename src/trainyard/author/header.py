@@ -1,8 +1,7 @@
-"""The header of a rendered file: for people, where to edit; for Trainyard, what it was rendered from.
+"""The header of a rendered file: where people should edit, and what Trainyard rendered it from.
 
-It is two lines of comment at the top. JSON has no comments: there it is the first key, `_rendered`, which whoever
-reads the file leaves out. It holds everything that is needed to tell drift and hand edits: no other state is kept
-anywhere.
+It is two lines of comment at the top. JSON has no comments: there it is the first key, `_rendered`, which readers
+ignore. It holds everything needed to detect drift and hand edits; no other state is kept.
 """
 
 from __future__ import annotations
@@ -20,26 +19,26 @@ FORMAT = "trainyard.rendered/1"
 LINES = 2
 JSON_SUFFIX = ".json"
 JSON_BEGINNING = "{\n"
-"""What a JSON template's text begins with, so that the header can stand beneath the brace."""
+"""How a JSON template begins, so that the header can go below the brace."""
 
 _MARK = "# trainyard: "
 _JSON_KEY = "_rendered"
 _JSON_MARK = f'  "{_JSON_KEY}": '
-# A file is recognised by its beginning; no header is longer.
+# Files are recognised by their beginning; no header is longer.
 _LONGEST_HEADER_CHARACTERS = 16_384
 
 
 class UnknownHeaderFormat(ValueError):
-    """A file says that Trainyard rendered it, in a form this version does not know."""
+    """A file was rendered by a version of Trainyard with another header format."""
 
 
 @dataclass(frozen=True)
 class Header:
     """What a file was rendered from. Digests are the first 16 hexadecimal digits of SHA-256.
 
-    `template` is relative to `templates/`; `settings` are what `--set` gave; `template_digest` covers the template
-    and all it includes, `profile_digest` the profile, what it extends and the settings, `content_digest` what stands
-    beneath the header.
+    `template` is relative to `templates/`; `settings` are those of `--set`; `template_digest` covers the template
+    and all it includes, `profile_digest` the profile, what it extends and the settings, `content_digest` what is
+    below the header.
     """
 
     template: str
@@ -50,7 +49,7 @@ class Header:
     content_digest: str
 
     def joined_with(self, file: Path, content: str) -> str:
-        """The whole text of a file: this header, and the content beneath it."""
+        """Return the text of a file: this header, and the content below it."""
         remark = (
             f"Rendered from templates/{self.template} and profiles/{self.profile}.yaml: edit those, not this file,"
             f" then run `trainyard render {self.profile}{as_arguments(self.settings)}`."
@@ -63,14 +62,14 @@ class Header:
 
 
 def digest(text: str) -> str:
-    """The digest that headers hold of a text."""
+    """Return the digest of a text, as headers hold it."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def read_header(text: str) -> Header | None:
-    """The header of a text, or None when Trainyard did not render it.
+    """Return the header of a text, or None if Trainyard did not render it.
 
-    Raises `UnknownHeaderFormat` when another version did, in a form that this one cannot read.
+    Raise UnknownHeaderFormat if another version did, in a format that this one cannot read.
     """
     try:
         content = _entry(text)
@@ -78,39 +77,39 @@ def read_header(text: str) -> Header | None:
         if written_as == FORMAT:
             return Header(**content)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        # No header, one damaged by hand, or somebody else's remark: nothing that may be written over.
+        # No header, a damaged one, or somebody else's comment: never overwrite such a file.
         return None
     raise UnknownHeaderFormat(f"its header is of format {written_as}, and this Trainyard reads {FORMAT}")
 
 
 def content_of(text: str) -> str:
-    """What stands beneath the header of a rendered text."""
+    """Return what is below the header of a rendered text."""
     _, entry, content = _parts(text)
     if text.startswith("{"):
-        # Where an editor laid out the JSON anew there is no telling the two apart, and it was edited in any case.
+        # If an editor reformatted the JSON, the two cannot be told apart; it counts as edited in any case.
         return JSON_BEGINNING + content if entry.startswith(_JSON_MARK) else text
     return content
 
 
 def content_lines_in_header(file: Path) -> int:
-    """How many lines of its content stand above or within a file's header: in JSON the one with the brace."""
+    """Return how many lines of the content precede the header: in JSON, the one with the brace."""
     return JSON_BEGINNING.count("\n") if file.suffix == JSON_SUFFIX else 0
 
 
 def was_edited(text: str, header: Header) -> bool:
-    """Whether a rendered text was changed by hand since."""
+    """Return whether a rendered text was edited by hand since."""
     return digest(content_of(text)) != header.content_digest
 
 
 def may_hold_header(file: Path) -> bool:
-    """Whether a file begins as a rendered one does, without reading all of it."""
+    """Return whether a file begins as a rendered one does, without reading all of it."""
     mark = f'"{_JSON_KEY}"' if file.suffix == JSON_SUFFIX else f"\n{_MARK}"
     with file.open("rb") as opened:
         return mark.encode() in opened.read(_LONGEST_HEADER_CHARACTERS)
 
 
 def _entry(text: str) -> Any:
-    """What the header says, as it stands there."""
+    """Return the fields of the header as they are written."""
     if text.startswith("{"):
         entry = json.loads(text)[_JSON_KEY]
         del entry["remark"]
@@ -122,7 +121,7 @@ def _entry(text: str) -> Any:
 
 
 def _parts(text: str) -> tuple[str, str, str]:
-    """The first line, the second, and all that follows."""
+    """Return the first line, the second, and the rest."""
     first, _, rest = text.partition("\n")
     second, _, content = rest.partition("\n")
     return first, second, content

@@ -95,8 +95,7 @@ def deepspeed_config_names(project: Project) -> list[str]:
 def load_profile(project: Project, name: str, settings: Mapping[str, object] | None = None) -> Profile:
     """Read a profile, what it extends, and lay `settings` (dotted keys, as in `--set`) over it.
 
-    Raises `UsageError` for a name that is no profile and for wrong settings, and SpecError with every mistake that the
-    files hold.
+    Raise UsageError for an unknown profile and invalid settings, SpecError with every mistake in the files.
     """
     known = profile_names(project)
     if name not in known:
@@ -165,7 +164,9 @@ def _environment_problems(layers: Layers, own: Sequence[str], step_names: Sequen
         stated = {("environment", step): value for step, value in environment.items()}
     steps = ["default", *step_names]
     unknown_steps = [
-        layers.problem(path, rules.PROFILE_KEY, f"'{path[-1]}' is no step", did_you_mean(path[-1], steps), at_key=True)
+        layers.problem(
+            path, rules.PROFILE_KEY, f"unknown step '{path[-1]}'", did_you_mean(path[-1], steps), at_key=True
+        )
         for path in stated
         if path[-1] not in ("environment", *steps)
     ]

@@ -1,4 +1,4 @@
-"""Where a project lies: the folder with `templates/` and `profiles/`."""
+"""A project: the folder with `templates/` and `profiles/`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MARKS = ("templates", "profiles")
 
 
 class NoProject(UsageError):
-    """Nothing here, nor in any folder above, is a Trainyard project."""
+    """Neither a folder nor any above it is a Trainyard project."""
 
 
 @dataclass(frozen=True)
@@ -37,20 +37,21 @@ class Project:
 
     @property
     def replaced(self) -> Path:
-        """Where the old text of hand-edited files is kept when rendering replaces them."""
+        """The folder where rendering keeps the text of hand-edited files that it replaces."""
         return self.root / ".trainyard" / "replaced"
 
     def shown(self, path: Path) -> str:
-        """A path as messages name it: from the root where it lies below it."""
+        """Return a path as messages show it: relative to the root if it is below it."""
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
 
 
 def find_project(start: Path) -> Project:
-    """The project that a folder belongs to: itself, or the nearest folder above. Raises `NoProject`."""
+    """Return the project that a folder belongs to: the folder itself or the nearest above. Raise NoProject."""
     resolved = start.resolve()
     for folder in (resolved, *resolved.parents):
         if all((folder / mark).is_dir() for mark in _MARKS):
             return Project(folder)
     raise NoProject(
-        f"{start} lies in no Trainyard project: neither it nor a folder above it has both templates/ and profiles/."
+        f"not in a Trainyard project: neither {start} nor a folder above it has both templates/ and profiles/. "
+        "`trainyard init NAME` starts one."
     )

@@ -16,10 +16,10 @@ from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 
 
 def relate(diagnostics: Sequence[Diagnostic], project: Project) -> list[Diagnostic]:
-    """Add the template's and the profile's line to each finding that lies in a rendered file.
+    """Return findings with the template's and the profile's lines added to those in rendered files.
 
-    Files are rendered again for this, once each. Lines that were edited by hand since are told
-    apart from those that were not; where the profile or templates no longer render, findings stay as they are.
+    Each profile is rendered again for this, once. Lines that were edited by hand since are distinguished from others;
+    if the profile or a template no longer renders, findings stay as they are.
     """
     finder = _SourceFinder(project)
     return [replace(each, related=(*each.related, *finder.related_of(each.span))) for each in diagnostics]
@@ -54,10 +54,9 @@ class _SourceFinder:
 
 
 def _sources_by_disk_line(rendered: RenderedFile, text: str) -> Callable[[int], tuple[Related, ...]]:
-    """A function from a line on disk to its sources, also where the file was edited or has drifted since.
+    """Return a function from a line on disk to its sources, even if the file was edited or has drifted since.
 
-    A line that was changed in its place still has a template line: that is where the change belongs. One that was
-    added has none.
+    A line that was changed in place still has a template line, where the change belongs. An added line has none.
     """
     here = {line: (line, "rendered from this line") for line in range(1, text.count("\n") + 2)}
     if text != rendered.text:
@@ -77,7 +76,7 @@ def _sources_by_disk_line(rendered: RenderedFile, text: str) -> Callable[[int], 
 
 
 def _lines_since_rendered(text: str, rendered_text: str) -> dict[int, tuple[int, str]]:
-    """For each line on disk, the line it was rendered as, and what to say of that."""
+    """Return, for each line on disk, the rendered line it corresponds to and the message about it."""
     message_of = {
         "equal": "rendered from this line",
         "replace": "rendered from this line, and edited since: a change belongs here",

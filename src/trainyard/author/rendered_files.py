@@ -18,7 +18,7 @@ from trainyard.spec.diagnostic import Span, SpecError
 
 @dataclass(frozen=True)
 class FileOnDisk:
-    """A file that Trainyard rendered, as it now is."""
+    """A file that Trainyard rendered, with its present text."""
 
     path: Path
     text: str
@@ -26,9 +26,9 @@ class FileOnDisk:
 
 
 def files_on_disk(project: Project, root: Path) -> list[FileOnDisk]:
-    """Every rendered file below a root, in the folders that the project's templates have; sorted by path.
+    """Return every rendered file below a root, in the folders that the templates have; sorted by path.
 
-    A copy of one, under a name of its own, is whose who made it.
+    A copy under another name belongs to whoever made it, and is left out.
     """
     return [
         found
@@ -39,9 +39,9 @@ def files_on_disk(project: Project, root: Path) -> list[FileOnDisk]:
 
 
 def read_rendered(path: Path) -> FileOnDisk | None:
-    """A file with its header, or None when Trainyard did not render it (or there is none, or it is no text).
+    """Return a file with its header, or None if it does not exist, is not text, or was not rendered by Trainyard.
 
-    Raises SpecError when another version of Trainyard wrote a header that this one cannot read.
+    Raise SpecError if another version of Trainyard wrote a header that this one cannot read.
     """
     if not path.is_file() or not may_hold_header(path):
         return None
@@ -59,15 +59,15 @@ def read_rendered(path: Path) -> FileOnDisk | None:
 def rendered_for(
     project: Project, root: Path, profile_name: str | None, settings: Mapping[str, object] | None
 ) -> tuple[str, dict[str, object]]:
-    """The profile and settings to render: those named, or those that most files on disk were rendered for.
+    """Return the profile and settings to render: those given, or those that most files on disk were rendered for.
 
-    Settings that are given with no profile are laid over those on disk. Raises `UsageError` where neither says one.
+    Settings without a profile are applied on top of those on disk. Raise UsageError if neither names a profile.
     """
     if profile_name is not None:
         return profile_name, dict(settings or {})
     found = files_on_disk(project, root)
     if not found:
-        raise UsageError(f"nothing is rendered in {root} yet, so a profile must be named: trainyard render t4")
+        raise UsageError(f"nothing is rendered in {root} yet, so name a profile, such as: trainyard render t4")
     sources = Counter((file.header.profile, json.dumps(file.header.settings)) for file in found)
     (name, settings_on_disk), _ = sources.most_common(1)[0]
     return name, {**json.loads(settings_on_disk), **(settings or {})}

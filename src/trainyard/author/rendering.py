@@ -36,13 +36,13 @@ class RenderedFile:
 
     @cached_property
     def source_map(self) -> SourceMap:
-        """For each line, the template's line and the profile's lines behind it; made when first asked for."""
+        """The template's line and the profile's lines behind each line; computed on first use."""
         return self._map()
 
 
 @dataclass(frozen=True)
 class Rendering:
-    """Everything one profile makes. `root` is the folder that the paths lie below."""
+    """Everything that one profile renders; all paths are below `root`."""
 
     project: Project
     profile: Profile
@@ -56,11 +56,11 @@ def render(
     settings: Mapping[str, object] | None = None,
     out: Path | None = None,
 ) -> Rendering:
-    """Render every template for a profile; `settings` (dotted keys) are laid over it.
+    """Render every template for a profile; `settings` (dotted keys) take precedence over its own.
 
     Without a profile's name it is the one that the files on disk were rendered for, with their settings. The files
-    belong below `out`, or into the project itself; what they refer to (code, data) is found from either.
-    Raises SpecError for mistakes in profile and templates, `UsageError` for an unknown profile or wrong settings.
+    belong below `out`, or in the project itself; their references to code and data are valid from either.
+    Raise SpecError for mistakes in profile and templates, UsageError for an unknown profile or invalid settings.
     """
     root = (out or project.root).resolve()
     name, all_settings = rendered_for(project, root, profile_name, settings)
@@ -69,7 +69,7 @@ def render(
     files: dict[Path, RenderedFile] = {}
     for template in names_of_rendered(template_names(project)):
         content = _render_one(templates, project, profile, root, template)
-        # A template that says nothing for a profile makes no file: a cluster's, where there is no cluster.
+        # A template that is empty for a profile renders no file: a cluster's, if there is no cluster.
         if content.strip():
             rendered = _with_header(templates, project, profile, root, template, content)
             files[rendered.path] = rendered
@@ -105,15 +105,15 @@ def _with_header(
 
 
 def context_of(project: Project, profile: Profile, root: Path, template: str) -> dict[str, Any]:
-    """What a template may name: `profile`, `steps`, and how to get from its file to something of the project."""
+    """Return the names that templates may use: `profile`, `steps`, and functions for paths from the rendered file."""
     folder = (root / template).parent
 
     def path_to(path: str) -> str:
-        """From the rendered file to a path that the project's root holds."""
+        """Return a path of the project, relative to the rendered file."""
         return Path(os.path.relpath(project.root / path, folder)).as_posix()
 
     def environment_for(step: str) -> str:
-        """What a component says as its environment: a reference, or the file of one that is rendered too."""
+        """Return a component's environment: a reference, or the file of one that is rendered too."""
         named = profile.environment_of(step)
         if is_environment_reference(named):
             return named
@@ -121,7 +121,7 @@ def context_of(project: Project, profile: Profile, root: Path, template: str) ->
         return _as_written(named, f"file:{file}")
 
     def data_path(path: str) -> str:
-        """An address in Azure ML as it is; a folder of the project from the rendered file."""
+        """Return an address in Azure ML unchanged, a folder of the project relative to the rendered file."""
         is_address = is_environment_reference(path) or "://" in path
         return path if is_address else _as_written(path, path_to(path))
 
@@ -140,9 +140,9 @@ def _as_written(original: str, text: str) -> str:
 
 
 def _check_form(rendered: RenderedFile, project: Project) -> None:
-    """Hold a rendered YAML or JSON file to being that, before anything is written.
+    """Check that a rendered YAML or JSON file is valid, before anything is written.
 
-    Raises SpecError at the template's line.
+    Raise SpecError at the template's line.
     """
     if rendered.path.suffix not in _LANGUAGES:
         return
@@ -165,7 +165,7 @@ def _json_problems(rendered: RenderedFile) -> list[Diagnostic]:
     try:
         json.loads(rendered.text)
     except json.JSONDecodeError as error:
-        # The header stands beneath the first brace, so all else is found here too: a list, an object without a key.
+        # The header goes below the first brace, so a list or an object without a key is invalid here too.
         span = Span(rendered.path, error.lineno, error.colno, error.lineno, error.colno)
         message = f"{error.msg[0].lower()}{error.msg[1:]} (its first line is {JSON_BEGINNING.strip()} alone)"
         return [rules.RENDERED_MALFORMED.at(span, message)]
@@ -187,7 +187,7 @@ def _at_template(problem: Diagnostic, rendered: RenderedFile, project: Project, 
     return Diagnostic(
         span=source.template if source is not None and source.template is not None else Span(template),
         rule=rules.RENDERED_MALFORMED.id,
-        message=f"what this renders is no usable {language}: {problem.message}",
+        message=f"the rendered text is not valid {language}: {problem.message}",
         hint=f"Rendered line {problem.span.line}: {line.rstrip()}",
         related=tuple(Related(span, "the profile's value") for span in (source.profile if source is not None else ())),
     )

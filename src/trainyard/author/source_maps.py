@@ -1,4 +1,4 @@
-"""Which template line, and which lines of a profile, a rendered line comes from.
+"""Source maps: which template line, and which lines of a profile, a rendered line comes from.
 
 The text is rendered a second time, with marks in the template's own text and around values that know where they were
 written; the marks are read off line by line. The text that is written never holds marks.
@@ -27,7 +27,7 @@ _MARK = re.compile(f"{_BEGIN}([0-9]+){_END}")
 
 @dataclass(frozen=True)
 class LineSource:
-    """What one rendered line comes from: a template's line, and the profile lines of the values in it."""
+    """The sources of one rendered line: a template's line, and the profile lines of the values in it."""
 
     template: Span | None
     profile: tuple[Span, ...] = ()
@@ -35,28 +35,28 @@ class LineSource:
 
 @dataclass(frozen=True)
 class SourceMap:
-    """The source of each line of a rendered file; `first_line` is the line that `lines[0]` is about."""
+    """The sources of the lines of a rendered file; `first_line` is the number of the line of `lines[0]`."""
 
     lines: tuple[LineSource, ...]
     first_line: int
 
     def source_of(self, line: int) -> LineSource | None:
-        """Where a line (counted from 1) comes from; None for lines of the header and beyond the end."""
+        """Return the source of a line, counted from 1; None for the header and beyond the end."""
         index = line - self.first_line
         return self.lines[index] if 0 <= index < len(self.lines) else None
 
 
 def map_sources(project: Project, content: str, render_with: Callable[[Any], str]) -> tuple[LineSource, ...]:
-    """The source of each line of a content. `render_with` renders it again with the given templates."""
+    """Return the source of each line of a content; `render_with` renders it again with the given templates."""
     places: list[Span] = []
     templates = _marking_templates(project, places)
     marked = render_with(templates)
-    # Where a template looks at the very characters of its own text, marks may change the outcome: then no map.
+    # If a template inspects its own text, marks may change the result: then there is no map.
     return tuple(_read_marks(marked, places)) if _MARK.sub("", marked) == content else ()
 
 
 def _marking_templates(project: Project, places: list[Span]) -> Any:
-    """The project's templates, rendering with marks whose numbers are indices into `places`."""
+    """Return the project's templates, rendering with marks whose numbers are indices into `places`."""
 
     def mark(span: Span) -> str:
         places.append(span)
@@ -88,7 +88,7 @@ def _marking_templates(project: Project, places: list[Span]) -> Any:
 
 
 def _read_marks(marked: str, places: Sequence[Span]) -> Iterator[LineSource]:
-    """The source of each line of a marked text. A line without marks continues what the line above came from."""
+    """Yield the source of each line of a marked text. A line without marks has the source of the line above."""
     template: Span | None = None
     for line in marked.split("\n"):
         own: Span | None = None

@@ -1,4 +1,4 @@
-"""What went wrong in a template, said with its file, line and column."""
+"""Errors in templates, reported with file, line and column."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.rule import Rule
 
 _QUOTED = re.compile(r"'([^']+)'")
-# What Jinja calls what a template's text has, in the message of an error that names no character.
+# A tag in a template's text, for errors whose message names no character.
 _FIRST_TAG = re.compile(r"\{[{%#]")
 
 
 @contextmanager
 def explaining_errors(project: Project, template: str, names: Iterable[str]) -> Iterator[None]:
-    """Turn whatever goes wrong while rendering a template into a SpecError that points into it.
+    """Turn any error while rendering a template into a SpecError at its place in the template.
 
     `names` are those that the template may use.
     """
@@ -45,7 +45,7 @@ def explaining_errors(project: Project, template: str, names: Iterable[str]) -> 
         file, line = _place(project, template, error)
         name = str(error.name)
         hint = did_you_mean(name, template_names(project))
-        message = f"there is no template '{name}'"
+        message = f"unknown template '{name}'"
         raise SpecError(_at(file, line, name, rules.UNREADABLE_TEMPLATE, message, hint)) from None
     except UnicodeDecodeError as error:
         message = f"the template is not UTF-8: {error.reason}"
@@ -82,11 +82,11 @@ def _undefined(project: Project, template: str, error: UndefinedName, names: Ite
 
 def _syntax(project: Project, template: str, error: TemplateSyntaxError) -> Diagnostic:
     file = Path(error.filename) if error.filename else project.templates / (error.name or template)
-    return _named_wrongly(file, error.lineno, error.message or "this is no template")
+    return _named_wrongly(file, error.lineno, error.message or "not a valid template")
 
 
 def _named_wrongly(file: Path, line: int, message: str) -> Diagnostic:
-    """A finding of Jinja's own, whose message quotes what it stumbled over: a tag, a filter, a test."""
+    """Return a finding of Jinja's own, whose message quotes the unexpected tag, filter or test."""
     message = message.removesuffix(" found.").rstrip(".")
     quoted = _QUOTED.search(message)
     name = quoted.group(1) if quoted else ""
@@ -96,7 +96,7 @@ def _named_wrongly(file: Path, line: int, message: str) -> Diagnostic:
 
 
 def _place(project: Project, template: str, error: BaseException) -> tuple[Path, int]:
-    """The innermost line of a template that an error passed through; Jinja's tracebacks name template files."""
+    """Return the innermost template line in an error's traceback; Jinja's tracebacks name template files."""
     folder = str(project.templates)
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if frame.f_code.co_filename.startswith(folder):
@@ -105,9 +105,9 @@ def _place(project: Project, template: str, error: BaseException) -> tuple[Path,
 
 
 def _at(file: Path, line: int, name: str, rule: Rule, message: str, hint: str) -> Diagnostic:
-    """A finding at a name in a line of a template, or at the line's first tag where it names nothing."""
+    """Return a finding at a name in a line of a template, or at the line's first tag if no name is known."""
     lines = file.read_text(encoding="utf-8").split("\n")
-    # Of a tag that spans lines Jinja names its first or its last; the name may stand in another.
+    # For a tag that spans lines, Jinja reports the first or the last; the name may be in another.
     for number in (*range(line, min(line + 10, len(lines) + 1)), *range(line - 1, max(line - 10, 0), -1)):
         found = re.search(rf"(?<![\w]){re.escape(name)}(?![\w])", lines[number - 1]) if name else None
         if found:
@@ -120,7 +120,7 @@ def _at(file: Path, line: int, name: str, rule: Rule, message: str, hint: str) -
 
 
 def _names_set_in(file: Path) -> set[str]:
-    """Names that a template itself makes: `set`, `for`, `macro`, `import`."""
+    """Return the names that a template defines itself: `set`, `for`, `macro`, `import`."""
     text = file.read_text(encoding="utf-8")
     made = re.findall(r"\{%-?\s*(?:set|for|macro)\s+(\w+)|\bas\s+(\w+)", text)
     return {name for pair in made for name in pair if name}
@@ -137,7 +137,7 @@ def _names_within(owner: Any) -> list[str]:
 
 
 def _called(owner: Any) -> str:
-    """What a message calls the thing that lacks a name."""
+    """Return how messages refer to the thing that lacks a name."""
     if isinstance(owner, Mapping):
         return "this mapping"
     if isinstance(owner, (str, int, float)):

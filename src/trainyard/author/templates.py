@@ -1,4 +1,4 @@
-"""The project's Jinja templates: a sandbox in which undefined names are errors, and which file includes which."""
+"""The project's Jinja templates: a sandbox where undefined names are errors; it records which template uses which."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SUFFIX = ".j2"
 
 
 class UndefinedName(Exception):
-    """A template used a name that nothing defines. `owner` is what an attribute was looked for in, or None."""
+    """A template used an undefined name. `owner` is the object whose attribute was looked up, or None."""
 
     def __init__(self, name: str, owner: object | None) -> None:
         super().__init__(name)
@@ -31,7 +31,7 @@ class UndefinedName(Exception):
 
 
 class _Undefined(StrictUndefined):
-    """Raises `UndefinedName`, which keeps what Jinja's own message loses: the name and where it was looked for."""
+    """An undefined value: its use raises UndefinedName, which keeps the name and where it was looked up."""
 
     __slots__ = ()
 
@@ -71,7 +71,7 @@ class _ProjectLoader(BaseLoader):
 
 
 class TemplateSet(ImmutableSandboxedEnvironment):
-    """All templates of a project. `uses` says which template names which other ones."""
+    """All templates of a project. `uses` holds, for each template, those that it names."""
 
     def __init__(self, project: Project, **options: Any) -> None:
         self.project_loader = _ProjectLoader(project.templates)
@@ -88,12 +88,12 @@ class TemplateSet(ImmutableSandboxedEnvironment):
         self.filters |= _OWN_FILTERS
 
     def join_path(self, template: str, parent: str) -> str:
-        """Jinja asks this for each `import`, `include` and `extends`: names are from `templates/` on."""
+        """Return the name of an imported, included or extended template; names are relative to `templates/`."""
         self.uses.setdefault(parent, set()).add(template)
         return template
 
     def digest_of(self, template: str) -> str:
-        """The digest of a loaded template and of everything it uses."""
+        """Return the digest of a loaded template and of everything it uses."""
         names = {template}
         waiting = [template]
         while waiting:
@@ -104,7 +104,7 @@ class TemplateSet(ImmutableSandboxedEnvironment):
 
 
 def _yaml(value: object) -> str:
-    """The value as YAML; it still knows where it was written."""
+    """Return a value as YAML that keeps its origin."""
     text: str = written(yaml_scalar(value), origin_of(value))
     return text
 
@@ -115,7 +115,7 @@ TESTS = sorted(JINJA_TESTS)
 
 
 def template_names(project: Project) -> list[str]:
-    """Every template, those that are only used by others (`_….j2`) included; sorted."""
+    """Return the names of all templates, including those that only others use (`_….j2`), sorted."""
     return sorted(
         path.relative_to(project.templates).as_posix()
         for path in project.templates.rglob(f"*{SUFFIX}")
@@ -124,5 +124,5 @@ def template_names(project: Project) -> list[str]:
 
 
 def names_of_rendered(names: Iterable[str]) -> list[str]:
-    """The templates that become a file: all but those whose own name begins with an underscore."""
+    """Return the templates that become a file: those whose own name does not begin with an underscore."""
     return [name for name in names if not name.rpartition("/")[2].startswith("_")]

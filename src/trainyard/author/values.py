@@ -1,6 +1,6 @@
 """Values in templates: each remembers where it was written, and becomes YAML text that reads back as the same value.
 
-A rendered line can so name the line of the profile behind it. YAML is version 1.1 here: that is what Azure ML reads.
+So a rendered line can name the line of the profile behind it. YAML is version 1.1, which Azure ML reads.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any
 from trainyard.spec.diagnostic import Span
 
 _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+@-]*(:[A-Za-z0-9_./+@-]+)*|[1-9][0-9]*[A-Za-z]+")
-# What YAML refuses as it is, or takes for a line's end.
+# Characters that YAML rejects unescaped, or takes for a line break.
 _UNPRINTABLE = re.compile(r"[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
-# Words that YAML 1.1 takes for booleans and nothing, and what begins like a number.
+# Words that YAML 1.1 takes for booleans or null.
 _NOT_TEXT = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 
 
 class WrittenText(str):
-    """A text with the place it was written at."""
+    """A text that knows where it was written."""
 
     origin: Span
 
 
 class WrittenInteger(int):
-    """A whole number with the place it was written at; products keep it."""
+    """A whole number that knows where it was written; products keep that."""
 
     origin: Span
 
@@ -39,7 +39,7 @@ class WrittenInteger(int):
 
 
 class WrittenNumber(float):
-    """A number with the place it was written at."""
+    """A number that knows where it was written."""
 
     origin: Span
 
@@ -48,7 +48,7 @@ _TYPES: dict[type, Any] = {str: WrittenText, int: WrittenInteger, float: Written
 
 
 def written(value: Any, origin: Span | None) -> Any:
-    """The value with its origin; booleans and None, which Python lets nobody extend, and unknown origins stay bare."""
+    """Return a value with its origin. Booleans and None, which cannot be subclassed, stay as they are."""
     kind = _TYPES.get(type(value))
     if origin is None or kind is None:
         return value
@@ -58,12 +58,12 @@ def written(value: Any, origin: Span | None) -> Any:
 
 
 def origin_of(value: Any) -> Span | None:
-    """Where a value was written, when it knows."""
+    """Return where a value was written, if it knows."""
     return value.origin if isinstance(value, (WrittenText, WrittenInteger, WrittenNumber)) else None
 
 
 def yaml_scalar(value: object) -> str:
-    """A scalar as YAML: quoted only where it must be, floats never in a form that YAML 1.1 takes for text."""
+    """Return a scalar as YAML: quoted only if necessary, floats never in a form that YAML 1.1 takes for text."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -81,17 +81,17 @@ def yaml_scalar(value: object) -> str:
 
 
 def yaml_list(values: Iterable[object]) -> str:
-    """A list on one line: `[fp32, bf16]`."""
+    """Return a list on one line: `[fp32, bf16]`."""
     return f"[{', '.join(map(yaml_scalar, values))}]"
 
 
 def wrap(text: str, width: int = 100) -> str:
-    """Prose broken into lines, for folded blocks and comments."""
+    """Return prose broken into lines, for folded blocks and comments."""
     return "\n".join(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False))
 
 
 def _float(value: float) -> str:
-    """`1e-05` is text in YAML 1.1, `1.0e-05` a number; whole numbers keep their `.0`, and `inf` begins with a dot."""
+    """Return a float as YAML 1.1 reads it: `1e-05` would be text, `1.0e-05` is a number, `inf` begins with a dot."""
     if not math.isfinite(value):
         return repr(float(value)).replace("inf", ".inf").replace("nan", ".nan")
     text = repr(float(value))

@@ -1,4 +1,4 @@
-"""Rendered files → the disk: each whole or not at all, and never over what somebody else wrote."""
+"""Writing rendered files: each atomically, and never over a file that Trainyard did not render."""
 
 from __future__ import annotations
 
@@ -37,10 +37,9 @@ class WriteReport:
         """The report as lines of text: what was saved first, then every change, then a count."""
         shown = self.project.shown
         changes = [f"wrote {shown(path)}" for path in self.written]
-        changes += [f"removed {shown(path)}: profile {self.profile} makes no such file" for path in self.removed]
+        changes += [f"removed {shown(path)}: profile {self.profile} does not render this file" for path in self.removed]
         kept = [
-            f"{shown(path)} had been edited by hand: its text is kept in {shown(copy)}"
-            for path, copy in self.saved.items()
+            f"{shown(path)} was edited by hand; its text is kept in {shown(copy)}" for path, copy in self.saved.items()
         ]
         total = len(self.written) + len(self.unchanged)
         count = f"{self.profile}: {total} files, {len(self.written)} changed, {len(self.removed)} removed"
@@ -51,10 +50,9 @@ class WriteReport:
 def write(project: Project, rendering: Rendering) -> WriteReport:
     """Write what has changed, and remove rendered files that this rendering no longer has.
 
-    Files that Trainyard did not render are never touched: when one is in the way nothing at all is written, and
-    SpecError names them. A rendered file that was edited by hand is replaced, after its text was saved below
-    `.trainyard/replaced/`. Copies of Trainyard's own files are brought up to date. Each file is written atomically.
-    Raise SpecError when something cannot be written.
+    Files that Trainyard did not render are never touched: if one is in the way nothing is written, and SpecError
+    names it. A rendered file that was edited by hand is replaced after its text was saved in `.trainyard/replaced/`.
+    Copies of Trainyard's own files are brought up to date. Raise SpecError if something cannot be written.
     """
     report = WriteReport(project, rendering.profile.name)
     on_disk = {found.path: found for found in files_on_disk(project, rendering.root)}
@@ -83,7 +81,7 @@ def write(project: Project, rendering: Rendering) -> WriteReport:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Put a text where a path is: whole or, when that fails, not at all. Raises SpecError naming the path."""
+    """Write a file atomically, making its folder. Raise SpecError naming the path if that fails."""
     with _explaining(path, "written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_text(path, text)
@@ -96,10 +94,10 @@ def _differs(file: RenderedFile, on_disk: FileOnDisk | None) -> bool:
 def _refuse_foreign_files(rendering: Rendering, on_disk: dict[Path, FileOnDisk]) -> None:
     foreign = [path for path in rendering.files if path not in on_disk and (path.exists() or path.is_symlink())]
     if foreign:
-        hint = "Move it away, or delete it if it is not needed; nothing was written."
+        hint = "Move or delete the file, then render again; nothing was written."
         raise SpecError(
             [
-                rules.NOT_OURS.at(Span(path), "Trainyard did not render this, so it is left as it is", hint=hint)
+                rules.NOT_OURS.at(Span(path), "not rendered by Trainyard, so it was not overwritten", hint=hint)
                 for path in foreign
             ]
         )
@@ -126,10 +124,10 @@ def _remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def _explaining(path: Path, done: str) -> Iterator[None]:
-    """Turn what the disk refuses (no room, read-only) into a SpecError that names the path."""
+    """Turn an error of the file system (no space, read-only) into a SpecError that names the path."""
     try:
         yield
     except OSError as error:
         message = f"cannot be {done}: {(error.strerror or str(error)).lower()}"
-        hint = "What is on disk is whole; render again when there is room and permission to write."
+        hint = "No file is left half-written; render again once there is space and permission to write."
         raise SpecError(rules.CANNOT_WRITE.at(Span(path), message, hint=hint)) from None

@@ -20,11 +20,11 @@ _LEAST_LIKENESS = 0.5
 
 
 class UnknownSku(UsageError):
-    """A name that is no VM size of the catalogue; the message names the closest current ones."""
+    """A VM size that the catalogue does not have; the message names the closest current ones."""
 
 
 def _column(name: str, convert: Callable[[str], Any]) -> Any:
-    """A field that is read from a column of the CSV; an empty cell is None, or what `convert` makes of it."""
+    """Declare a field that is read from a column of the CSV; an empty cell is None, or what `convert` returns."""
     return field(metadata={"column": name, "convert": convert})
 
 
@@ -33,13 +33,13 @@ def _optional(convert: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _number(cell: str) -> float:
-    """A number of the CSV; whole ones stay whole, so that 8 is not printed as 8.0."""
+    """Return a number of the CSV; whole numbers stay integers, so that 8 is not printed as 8.0."""
     number = float(cell)
     return int(number) if number.is_integer() else number
 
 
 def _assignments(cell: str) -> Mapping[str, str]:
-    """`A=1;B=2` as a mapping; a remark (no equals sign) is no assignment."""
+    """Return `A=1;B=2` as a mapping; a remark without an equals sign is skipped."""
     return dict(part.split("=", 1) for part in cell.split(";") if "=" in part)
 
 
@@ -107,12 +107,12 @@ class Sku:
 
     @property
     def is_retired(self) -> bool:
-        """Whether Azure has switched this size off."""
+        """Whether Azure has retired this size."""
         return self.status == "retired"
 
     @property
     def is_current(self) -> bool:
-        """Whether new clusters can count on this size: neither retired nor announced to be."""
+        """Whether new clusters can use this size: it is neither retired nor announced to be."""
         return self.status.startswith("current")
 
     @property
@@ -130,14 +130,14 @@ class Sku:
 
     @property
     def family(self) -> str:
-        """The letters before the first digit, which say what a size is for: NC (compute), ND (training), NV, HB …"""
+        """The letters before the first digit, which name the family: NC (compute), ND (training), NV, HB …"""
         bare = self.name.removeprefix(_PREFIX)
         return bare[: next(place for place, letter in enumerate(bare) if letter.isdigit())]
 
 
 @cache
 def all_skus() -> tuple[Sku, ...]:
-    """Every size of the catalogue, in the order of the file: oldest GPUs first, CPU sizes last."""
+    """Return every size of the catalogue in the order of the file: oldest GPUs first, CPU sizes last."""
     columns = [(each.name, each.metadata["column"], each.metadata["convert"]) for each in fields(Sku)]
     with _CSV_FILE.open(encoding="utf-8", newline="") as file:
         return tuple(
@@ -146,20 +146,20 @@ def all_skus() -> tuple[Sku, ...]:
 
 
 def find_sku(name: str) -> Sku:
-    """A size by its name; case counts nothing, and `Standard_` may be left out. Retired sizes are found too.
+    """Return a size by its name, ignoring case; `Standard_` may be left out. Retired sizes are found too.
 
-    Raises `UnknownSku`, which names the closest current sizes.
+    Raise UnknownSku, which names the closest current sizes.
     """
     found = _by_plain_name().get(_plain(name))
     if found is not None:
         return found
     close = ", ".join(sku.name for sku in closest_by_name(name))
     closest = f" Closest: {close}." if close else ""
-    raise UnknownSku(f"{name!r} is no VM size that Trainyard knows.{closest} `trainyard skus` lists all.")
+    raise UnknownSku(f"unknown VM size {name!r}.{closest} `trainyard skus` lists all.")
 
 
 def closest_by_name(name: str, most: int = 3) -> tuple[Sku, ...]:
-    """The current sizes that a mistyped name most likely means, likeliest first.
+    """Return the current sizes that a mistyped name most likely means, likeliest first.
 
     When the name is nearest to a retired size, what replaces that size comes first.
     """
@@ -174,7 +174,7 @@ def closest_by_name(name: str, most: int = 3) -> tuple[Sku, ...]:
 
 
 def closest_current(sku: Sku, most: int = 3) -> tuple[Sku, ...]:
-    """The current sizes that can take another's place, best first.
+    """Return the current sizes that can replace another, best first.
 
     What counts, in this order: that the same images run; as many GPUs; whole GPUs where it has whole ones; the same
     family (what Azure made it for) and kind of network; enough memory of much the same size; as many processors.

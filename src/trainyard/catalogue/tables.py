@@ -1,4 +1,4 @@
-"""The catalogue for reading: an overview, and one machine in full with what each figure rests on."""
+"""The catalogue as text: an overview, and one machine in full with the source of each figure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RIGHT_ALIGNED = {"GPUs", "GB each", "vCPUs", "RAM GiB", "$/hour"}
 
 
 def overview(skus: Sequence[Sku]) -> str:
-    """One line per machine as text, those that can still be had first."""
+    """Return a table with one line per machine, available ones first."""
     usable_first = sorted(skus, key=lambda sku: sku.is_retired)
     return "\n".join(_aligned([_OVERVIEW, *(_overview_row(sku) for sku in usable_first)]))
 
@@ -35,7 +35,7 @@ def _overview_row(sku: Sku) -> tuple[str, ...]:
 
 
 def one_in_full(sku: Sku) -> str:
-    """Everything that is known of one machine, and where it comes from."""
+    """Return everything known about one machine, with sources."""
     price = sku.newest_on_demand_price
     spot = sku.spot_usd_per_hour
     facts: list[tuple[str, str | None]] = [
@@ -70,7 +70,7 @@ def one_in_full(sku: Sku) -> str:
 
 
 def as_json(skus: Iterable[Sku]) -> str:
-    """A list of objects with every fact, for other programs."""
+    """Return a JSON list of objects with every fact, for other programs."""
     return json.dumps([asdict(sku) for sku in skus], indent=2, default=str)
 
 
