@@ -210,9 +210,7 @@ def test_nothing_is_guessed_of_an_unknown_cluster(pipeline_of) -> None:
 
     for job in planned.jobs:
         assert (job.sku, job.gpu_memory_gb, job.gpus_used_per_node, job.on_demand, job.spot) == (None,) * 5
-        assert job.findings == (
-            "the machine of the cluster 'gpus' is not known, so nothing is said of GPUs and prices",
-        )
+        assert job.findings == ("unknown machine of the cluster 'gpus': no figures for GPUs and prices",)
     assert planned.totals.on_demand_usd_per_hour is None
     assert planned.totals.nodes_at_once == {"gpus": 2}
 
@@ -220,7 +218,7 @@ def test_nothing_is_guessed_of_an_unknown_cluster(pipeline_of) -> None:
 def test_a_pipeline_without_compute_says_so(pipeline_of) -> None:
     planned = plan(pipeline_of(settings={}), ND96)
 
-    assert "the machine (no compute is named) is not known" in planned.jobs[0].findings[0]
+    assert "unknown machine (no compute is named)" in planned.jobs[0].findings[0]
 
 
 def test_a_mistyped_machine_is_an_error_at_its_line(pipeline_of, digits) -> None:

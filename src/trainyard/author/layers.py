@@ -1,4 +1,4 @@
-"""A profile, what it extends and `--set`, laid over each other; each value still knows where it was written."""
+"""A profile, what it extends and `--set`, merged; each value keeps where it was written."""
 
 from __future__ import annotations
 

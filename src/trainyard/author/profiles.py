@@ -77,7 +77,7 @@ class Profile:
 
 
 def profile_names(project: Project) -> list[str]:
-    """The names that `load_profile` knows, sorted."""
+    """The names of all profiles, sorted."""
     return sorted(file.stem for file in project.profiles.glob("*.yaml"))
 
 
@@ -140,7 +140,7 @@ def _machine_problems(layers: Layers) -> list[Diagnostic]:
     except UnknownSku as error:
         return [layers.problem(("sku",), rules.UNUSABLE_SKU, str(error))]
     if sku.is_retired:
-        message = f"{sku.name} was retired on {sku.retirement_date}: no cluster of this size can be had"
+        message = f"{sku.name} was retired on {sku.retirement_date}: no new cluster can have this size"
         hint = f"Closest: {', '.join(each.name for each in closest_current(sku))}."
         return [layers.problem(("sku",), rules.UNUSABLE_SKU, message, hint)]
     if sku.gpu_count and processes is not None:
@@ -156,7 +156,7 @@ def _machine_problems(layers: Layers) -> list[Diagnostic]:
 
 
 def _environment_problems(layers: Layers, own: Sequence[str], step_names: Sequence[str]) -> list[Diagnostic]:
-    """Environments that are neither a reference nor one that the project renders, or that are for no step."""
+    """Environments that are neither a reference nor rendered by the project, or that name an unknown step."""
     environment = layers.data["environment"]
     if isinstance(environment, str):
         stated: dict[KeyPath, str] = {("environment",): environment}
@@ -198,7 +198,7 @@ def _deepspeed_problems(layers: Layers, known: Sequence[str]) -> list[Diagnostic
 
 
 def is_environment_reference(text: str) -> bool:
-    """Whether an environment is named as Azure ML knows it, rather than by a template of the project."""
+    """Whether an environment is a reference to Azure ML, rather than a template of the project."""
     return _REFERENCE.match(text) is not None
 
 

@@ -27,7 +27,7 @@ def read_settings(texts: Iterable[str]) -> dict[str, object]:
 
 
 def as_arguments(settings: Mapping[str, object]) -> str:
-    """Return settings as they are typed after a command, each with a blank before it; empty when there are none."""
+    """Return settings as they are typed after a command, each after a space; empty without settings."""
     return "".join(f" --set {as_argument(key, value)}" for key, value in settings.items())
 
 

@@ -1,4 +1,4 @@
-"""Where a command runs: what `spec.resolution` says of a job, with the YAML it is written in and the machine."""
+"""Where a command runs: a resolved job, with its YAML and the machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Placement:
-    """One use of a command: by a job of a pipeline, as a job of its own, or (without a job) as its component says."""
+    """A use of a command: by a pipeline's job, as a job of its own, or (without a job) as its component declares."""
 
     use: JobUse
     head: Span
@@ -57,7 +57,7 @@ class Placement:
 
     @cached_property
     def known_compute(self) -> Compute | None:
-        """The cluster, when something in the project says what it is."""
+        """The cluster, if something in the project describes it."""
         found = self.use.compute
         if not isinstance(found, Known) or not isinstance(found.value, str):
             return None
@@ -65,7 +65,7 @@ class Placement:
 
     @cached_property
     def sku(self) -> Sku | None:
-        """The machine, when it is known: `instance_type` says it, or the cluster's file."""
+        """The machine, if it is known from `instance_type` or from the cluster."""
         named = self.use.instance_type
         if named is not None:
             return sku_named(str(named.value)) if isinstance(named, Known) else None
@@ -83,7 +83,7 @@ class Placement:
         return _count(self.use.processes_per_node)
 
     def number(self, value: Value) -> int | None:
-        """The whole number that a value comes to; None when that is unknown, or another kind of value."""
+        """The whole number that a value resolves to; None if it is unknown or not a whole number."""
         found = self.use.resolve(value)
         return whole_number(found.value) if isinstance(found, Known) else None
 
@@ -93,14 +93,14 @@ class Placement:
         return found.written if isinstance(found, Known) else value
 
     def input(self, name: str) -> Value | None:
-        """A literal that an input comes to, with where it was written; None for data and for what is unknown."""
+        """The literal that an input resolves to, with where it was written; None for data and unknown values."""
         found = self.use.input(name)
         if not isinstance(found, Known) or not isinstance(found.value, (str, int, float)):
             return None
         return found.written
 
     def data(self, name: str) -> Value | None:
-        """The data that an input comes to, with where its path was written; None for what is unknown."""
+        """The data that an input resolves to, with where its path was written; None if unknown."""
         found = self.use.input(name)
         if not isinstance(found, Known) or not isinstance(found.value, DataPath):
             return None
@@ -110,7 +110,7 @@ class Placement:
 def placements_of_pipeline(seen: ParsedPipeline, context: LintContext) -> Iterator[Placement]:
     """The placement of each command job of a pipeline, and of the pipelines within it.
 
-    A pipeline component that a pipeline uses is looked at through that pipeline, which gives it its values.
+    A pipeline component that a pipeline uses is checked through that pipeline, which sets its inputs.
     """
     if context.is_used(seen.model):
         return

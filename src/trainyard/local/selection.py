@@ -31,7 +31,7 @@ def select(upstream: Mapping[str, frozenset[str]], *, only: str | None, from_job
         return Selection(frozenset(upstream), frozenset(), None)
     if named not in upstream:
         flag = "--only" if only is not None else "--from"
-        raise UsageError(f"{flag} {named}: there is no such job. {did_you_mean(named, upstream)}")
+        raise UsageError(f"{flag} {named}: unknown job. {did_you_mean(named, upstream)}")
     run = {named} if only is not None else _with_dependents(upstream, named)
     reused = {name for job in run for name in upstream[job]} - run
     return Selection(frozenset(run), frozenset(reused), named)

@@ -1,1 +1,1 @@
-"""What a pipeline takes before it runs: processes, machines, batches, the price of an hour. And its drawing as text."""
+"""What a pipeline will take: processes, machines, batches, the price of an hour; and its drawing as text."""

@@ -1,4 +1,4 @@
-"""Plans a pipeline: which machines and processes each job takes, and what an hour of them costs."""
+"""Plan a pipeline: the machines and processes of each job, and what an hour of them costs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOT_ESTIMATED = (
     "how long it takes",
     "what the whole pipeline costs",
 )
-"""What this plan says nothing about."""
+"""What this plan does not estimate."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Plan:
-    """A pipeline's jobs, each behind those that it waits for, and what they take together."""
+    """A pipeline's jobs, each after those it waits for, and what they take together."""
 
     pipeline: str
     file: str
@@ -119,7 +119,7 @@ def plan(pipeline: Pipeline, computes: Computes) -> Plan:
 
 
 def _shown(file: Path) -> str:
-    """A path as a person would type it: relative to the working directory where it lies below it."""
+    """A path as a person would type it: relative to the working directory if it is inside it."""
     relative = os.path.relpath(file)
     return str(file) if relative.startswith("..") else relative
 
@@ -204,13 +204,13 @@ def _spot(sku: Sku, nodes: int) -> Price | None:
 
 
 def _findings(processes: ProcessCounts, compute: str, sku: Sku | None, batch: JobBatch | None) -> list[str]:
-    """What somebody should look at before an hour of this is paid for."""
+    """What to look at before paying for this."""
     findings = []
     if batch is not None and not batch.fits:
         findings.append(f"batch sizes do not multiply out: {batch}")
     if sku is None:
         where = f"of the cluster '{compute}'" if compute else "(no compute is named)"
-        findings.append(f"the machine {where} is not known, so nothing is said of GPUs and prices")
+        findings.append(f"unknown machine {where}: no figures for GPUs and prices")
         return findings
     if sku.is_retired:
         instead = ", ".join(other.name for other in closest_current(sku))

@@ -29,7 +29,7 @@ def as_text(plan: Plan) -> str:
 
 
 def as_markdown(plan: Plan) -> str:
-    """The plan as a table of jobs, with what should be looked at beneath it."""
+    """The plan as a table of jobs, followed by what to look at."""
     header = ("Job", "Machine", "Processes", "GPUs with a process", "Batch", "On demand, $/h", "Spot, $/h")
     lines = [f"### Plan of `{_cell(plan.pipeline)}`", "", _row(header), _row(["---"] * len(header))]
     for job in plan.jobs:

@@ -1,4 +1,4 @@
-"""Whether bindings name what is there: `${{inputs.x}}` in a command, `${{parent.…}}` in a job of a pipeline."""
+"""Whether bindings name something that exists: `${{inputs.x}}` in a command, `${{parent.…}}` in a job of a pipeline."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from trainyard.spec.rules.values import MISSING_INPUT, UNKNOWN_INPUT, UNKNOWN_OU
 # What Azure ML itself fills into output paths and names, without a scope.
 MACROS = frozenset({"name", "default_datastore", "output_name"})
 _SCOPES_OF_COMMANDS = ("inputs", "outputs", "search_space")
-# What stands beneath these keys of a job has a scope of its own, or is checked apart.
+# Values under these keys of a job have a scope of their own, or are checked elsewhere.
 _KEYS_WITH_OWN_SCOPE = frozenset(
     {"component", "trial", "command", "inputs", "outputs", "type", "jobs", "task", "args", "input_data"}
 )
@@ -38,7 +38,7 @@ _KEYS_THAT_NAME_JOBS = frozenset({"true_block", "false_block", "body"})
 
 @dataclass
 class UsedJob:
-    """A job as its pipeline's YAML has it. `component` is None where it cannot be seen: kept in Azure ML, or unread."""
+    """A job as its pipeline's YAML has it. `component` is None if it is not readable offline."""
 
     name: str
     key_span: Span
@@ -50,12 +50,12 @@ class UsedJob:
 
     @property
     def declared_inputs(self) -> Mapping[str, Port] | None:
-        """The inputs of its component, or None where they cannot be seen."""
+        """The inputs of its component, or None if they are unknown."""
         return self.component.inputs if self.component is not None else None
 
     @property
     def declared_outputs(self) -> Mapping[str, Port] | None:
-        """The outputs of its component, or None where they cannot be seen."""
+        """The outputs of its component, or None if they are unknown."""
         return self.component.outputs if self.component is not None else None
 
 
@@ -69,7 +69,7 @@ class Scope:
 
 
 def check_command(command: Node, inputs: Mapping[str, Port], outputs: Mapping[str, Port], reading: Reading) -> None:
-    """Note bindings of a command that name no declared input or output."""
+    """Report bindings of a command that name no declared input or output."""
     for binding in _bindings(command, reading):
         scope, name = binding.path[0], ".".join(binding.path[1:])
         if scope not in _SCOPES_OF_COMMANDS:
@@ -84,7 +84,7 @@ def check_command(command: Node, inputs: Mapping[str, Port], outputs: Mapping[st
                 word = scope.removesuffix("s")
                 message = f"the command uses the {word} '{shorten(name)}', which is not declared"
                 others = outputs if scope == "inputs" else inputs
-                hint = did_you_mean(name, declared, f"There are no {scope}; declare it beneath `{scope}:`.")
+                hint = did_you_mean(name, declared, f"There are no {scope}; declare it under `{scope}:`.")
                 if name in others:
                     hint = f"Did you mean '${{{{{'outputs' if scope == 'inputs' else 'inputs'}.{name}}}}}'?"
                 meant = None if name in others else only_close(name, declared)
@@ -92,7 +92,7 @@ def check_command(command: Node, inputs: Mapping[str, Port], outputs: Mapping[st
 
 
 def check_job(job: UsedJob, scope: Scope, reading: Reading) -> None:
-    """Note what is wrong with how a job is bound: names, literals, what is missing and what is too much."""
+    """Report what is wrong with how a job is bound: names, literals, missing and unknown inputs."""
     _check_inputs(job, scope, reading)
     _check_outputs(job, scope, reading)
     for key, entry in job.node.entries.items():
@@ -112,7 +112,7 @@ def _check_named_jobs(node: Node, scope: Scope, reading: Reading) -> None:
 
 
 def check_parent_bindings(node: Node, scope: Scope, reading: Reading) -> None:
-    """Note bindings of a text in a pipeline's job that name nothing."""
+    """Report bindings of a text in a pipeline's job that name nothing."""
     for binding in _bindings(node, reading):
         _check_parent_binding(node, binding, scope, reading)
 
@@ -161,13 +161,13 @@ def _check_inputs(job: UsedJob, scope: Scope, reading: Reading) -> None:
                 continue
             message = f"job '{job.name}' does not set the required input '{name}'"
             related = (Related(port.key_span, f"'{name}' is declared here, without a default"),)
-            hint = f"Write `{name}: …` beneath the job's `inputs:`."
+            hint = f"Write `{name}: …` under the job's `inputs:`."
             span = given.key.span if given is not None else job.key_span
             findings.add(span, MISSING_INPUT, message, hint=hint, related=related)
 
 
 def _check_bound_literal(job: UsedJob, node: Node, port: Port, scope: Scope, reading: Reading) -> None:
-    """Note a literal of the pipeline's inputs that does not suit the parameter it is bound to.
+    """Report a literal of the pipeline's inputs that does not suit the parameter it is bound to.
 
     An input that declares a type is checked against that, where it is declared.
     """
@@ -240,7 +240,7 @@ def _is_bound_to_input(node: Node) -> bool:
 
 
 def _check_output_form(node: Node, scope: Scope, reading: Reading) -> None:
-    """Note an output that is bound to an input, or set to a plain text."""
+    """Report an output that is bound to an input, or set to a plain text."""
     if not node.is_text:
         return
     binding = only_binding(node.text)
@@ -269,7 +269,7 @@ def _check_output_binding(node: Node, binding: Binding, scope: Scope, reading: R
         # A path may be put together from the pipeline's inputs.
         _check_parent_binding(node, binding, scope, reading)
         return
-    message = f"a job's output is bound to an output of the pipeline, and '{binding.text}' is none"
+    message = f"a job's output is bound to an output of the pipeline; '{binding.text}' is not one"
     hint = _hint_for_scope(path, "outputs", scope.outputs)
     _report(node, binding, 0, UNKNOWN_SCOPE, message, hint, reading)
 
@@ -339,7 +339,7 @@ def _report_command_scope(
     command: Node, binding: Binding, inputs: Mapping[str, Port], outputs: Mapping[str, Port], reading: Reading
 ) -> None:
     path = binding.path
-    message = f"'{binding.text}' has no meaning in a command: it knows its inputs and outputs only"
+    message = f"'{binding.text}' has no meaning in a command, which can only use its own inputs and outputs"
     hint = did_you_mean(path[0], _SCOPES_OF_COMMANDS[:2])
     name = path[-1]
     for scope, ports in (("inputs", inputs), ("outputs", outputs)):
@@ -361,10 +361,10 @@ def _report(
     related: Iterable[Related] = (),
     meant: str | None = None,
 ) -> None:
-    """Note a finding at the `part`-th name of a binding, with all behind it where names may have dots."""
+    """Report a finding at the `part`-th name of a binding, and all after it where names may contain dots."""
     start, end = binding.part_offsets(part, to_end=rule in _RULES_OF_DOTTED_NAMES)
     span = reading.document.span_within(node, start, end)
-    # Where the spelling is not the value's (escapes), the span is the whole string, and nothing is replaced.
+    # Where escapes change the spelling, the span is the whole string, and nothing is replaced.
     replacement = meant if span != node.span else None
     reading.findings.add(span, rule, message, hint=hint, related=related, replacement=replacement)
 
@@ -374,7 +374,7 @@ _RULES_OF_DOTTED_NAMES = frozenset({UNKNOWN_PIPELINE_PORT, UNKNOWN_JOB_PORT, UNK
 
 
 def _bindings(node: Node, reading: Reading) -> list[Binding]:
-    """The bindings of a text; broken ones are noted."""
+    """The bindings of a text; malformed ones are reported."""
     try:
         return bindings_in(node.text)
     except ExpressionError:

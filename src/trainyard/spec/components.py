@@ -21,7 +21,7 @@ DISTRIBUTION_TYPES = ("pytorch", "mpi", "tensorflow", "ray")
 
 
 def read_component(node: Node, reading: Reading, *, name: str = "", head: Span | None = None) -> Component:
-    """A command component, in a file of its own or written in place. What is wrong goes to the findings.
+    """A command component, in its own file or inline. What is wrong goes to the findings.
 
     `name` is what it is called when it does not say; `head` where it is named when that is not in itself.
     """
@@ -74,7 +74,7 @@ def read_command(
 
 
 def read_distribution(node: Node, reading: Reading) -> Distribution | None:
-    """The `distribution:` beneath a component or job, its type in lower case as Azure ML takes it."""
+    """The `distribution:` of a component or job, with its type in lower case, since Azure ML ignores case."""
     findings = reading.findings
     mapping = findings.expect_mapping(node.get("distribution"), "'distribution'")
     if mapping is None:
@@ -97,7 +97,7 @@ def read_distribution(node: Node, reading: Reading) -> Distribution | None:
 
 
 def read_resources(node: Node, reading: Reading) -> Resources | None:
-    """The `resources:` beneath a component or job."""
+    """The `resources:` of a component or job."""
     findings = reading.findings
     mapping = findings.expect_mapping(node.get("resources"), "'resources'")
     if mapping is None:
@@ -118,7 +118,7 @@ def _command(node: Node, reading: Reading, head: Span) -> Value:
         message = f"'command' is a text, not {describe(command.data)}"
         reading.findings.add(command.span, WRONG_TYPE, message)
     else:
-        message = "there is no 'command' to run"
+        message = "'command' is missing"
         hint = "Write `command: python -m …`."
         span = node.key_span("command") if command is not None else head
         reading.findings.add(span, MISSING_KEY, message, hint=hint)
@@ -126,7 +126,7 @@ def _command(node: Node, reading: Reading, head: Span) -> Value:
 
 
 def _code(node: Node, reading: Reading) -> Path | None:
-    """The snapshot's folder. `azureml:` and `git+` references cannot be seen from here."""
+    """The snapshot's folder. `azureml:` and `git+` references are not readable offline."""
     code = node.get("code")
     if code is None or code.data is None:
         return None
@@ -135,7 +135,7 @@ def _code(node: Node, reading: Reading) -> Path | None:
         reading.findings.add(code.span, WRONG_TYPE, message)
         return None
     if is_remote(code.text) or code.text.startswith("git+") or "${{" in code.text:
-        message = f"the code '{code.text}' is kept elsewhere and cannot be seen from here"
+        message = f"the code '{code.text}' is remote and not readable offline"
         reading.findings.add(code.span, NOT_SEEN_OFFLINE, message, hint="Name a local folder.")
         return None
     found = reading.existing(code, CODE_NOT_FOUND, "the code")

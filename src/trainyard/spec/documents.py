@@ -55,7 +55,7 @@ _SCALAR_CONSTRUCTORS = {
     "tag:yaml.org,2002:bool": "construct_yaml_bool",
     "tag:yaml.org,2002:null": "construct_yaml_null",
 }
-# Read as text: what a date is, is the reader's affair, and JSON has none.
+# Read as text: JSON has no dates.
 _TEXT_TAGS = frozenset({_STRING, "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value", _MERGE})
 _COLLECTION_TAGS = frozenset({"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
 
@@ -69,7 +69,7 @@ _HINT_BY_PROBLEM = (
     ("did not find expected '-' indicator", "The items of a list begin in the same column, each with '- '."),
     ("tab character that violates indentation", "Indent with spaces."),
     ("undefined alias", "A value that begins with '*' is quoted, or the anchor (&name) is written above it."),
-    ("unexpected end of stream", "A quote that is opened is not closed."),
+    ("unexpected end of stream", "A quote is not closed."),
 )
 
 
@@ -83,7 +83,7 @@ _TOLD_WHERE_IT_BEGINS = (
 
 
 class Entry(NamedTuple):
-    """A key of a mapping and what stands beneath it."""
+    """A key of a mapping and its value."""
 
     key: Node
     value: Node
@@ -142,7 +142,7 @@ class Node:
         return Value(self.data, self.span, self.text)
 
     def get(self, key: str) -> Node | None:
-        """What stands beneath a key of this mapping, or None."""
+        """The value of a key of this mapping, or None."""
         entry = self.entries.get(key)
         return entry.value if entry is not None else None
 
@@ -257,16 +257,16 @@ def parse_document(file: Path, text: str) -> Document:
         raise SpecError(_syntax_problem(file, text, error)) from None
     if composed is None:
         hint = "Write YAML into it, or remove it."
-        raise SpecError(NOT_ONE_DOCUMENT.at(Span(file), "there is no value in this", hint=hint))
+        raise SpecError(NOT_ONE_DOCUMENT.at(Span(file), "there is no value, only blanks or comments", hint=hint))
     if "*" in text and "&" in text:
         _refuse_alias_bombs(file, composed)
     return Document(file, text, _Converter(file, problems).convert(composed), problems)
 
 
 def require_mapping(document: Document) -> None:
-    """Raise SpecError when a document is not keys with values beneath them."""
+    """Raise SpecError if a document is not a mapping."""
     if not document.root.is_mapping:
-        message = f"the file holds {describe(document.data)}, not keys with values"
+        message = f"expected a mapping, found {describe(document.data)}"
         hint = "An Azure ML file begins with keys such as `type:` and `inputs:`."
         raise SpecError(NOT_A_MAPPING.at(document.root.span, message, hint=hint))
 
@@ -302,21 +302,21 @@ def _read_text(file: Path) -> str:
     except UnicodeDecodeError as error:
         before = content[: error.start].decode("utf-8-sig", errors="replace")
         span = _point(file, before)
-        message = f"the file is not UTF-8: byte 0x{content[error.start]:02x} stands for no character"
+        message = f"the file is not UTF-8: byte 0x{content[error.start]:02x} is invalid"
         hint = "Save it as UTF-8."
         raise SpecError(WRONG_ENCODING.at(span, message, hint=hint)) from None
     if "\0" in text:
         span = _point(file, text[: text.index("\0")])
-        raise SpecError(WRONG_ENCODING.at(span, "the file is binary, or UTF-16: it holds a NUL byte"))
+        raise SpecError(WRONG_ENCODING.at(span, "the file is binary, or UTF-16: it contains a NUL byte"))
     return text
 
 
 def _read_bytes(file: Path) -> bytes:
     if "\0" in str(file):
-        raise SpecError(UNREADABLE_FILE.at(Span(file), "no file's name holds a NUL"))
+        raise SpecError(UNREADABLE_FILE.at(Span(file), "a file name cannot contain NUL"))
     size_bytes = file.stat().st_size
     if size_bytes > LARGEST_FILE_BYTES:
-        message = f"the file has {size_bytes:,} bytes; YAML for Azure ML has {LARGEST_FILE_BYTES:,} at most"
+        message = f"the file has {size_bytes:,} bytes; at most {LARGEST_FILE_BYTES:,} are read"
         raise SpecError(TOO_LARGE.at(Span(file), message))
     if not file.is_file():
         raise SpecError(UNREADABLE_FILE.at(Span(file), "this is not a file"))
@@ -380,7 +380,7 @@ def _children(node: yaml.Node) -> Iterator[yaml.Node]:
 
 
 def _refuse_alias_bombs(file: Path, root: yaml.Node) -> None:
-    """Refuse aliases that hold themselves, or that stand for more values than a person writes."""
+    """Refuse aliases that contain themselves, or that expand to more values than anybody writes."""
     sizes: dict[int, int] = {}
     being_counted: set[int] = set()
 
@@ -390,12 +390,12 @@ def _refuse_alias_bombs(file: Path, root: yaml.Node) -> None:
             return known
         if id(node) in being_counted:
             span = _span_at(file, node.start_mark)
-            raise SpecError(TOO_LARGE.at(span, "this value holds itself through an alias"))
+            raise SpecError(TOO_LARGE.at(span, "this value contains itself through an alias"))
         being_counted.add(id(node))
         size = 1 + sum(count(child) for child in _children(node))
         being_counted.discard(id(node))
         if size > MOST_VALUES:
-            message = f"aliases make this value stand for {size:,} values; {MOST_VALUES:,} is the most that is read"
+            message = f"aliases expand this value to {size:,} values; at most {MOST_VALUES:,} are read"
             raise SpecError(TOO_LARGE.at(_span_at(file, node.start_mark), message))
         sizes[id(node)] = size
         return size
@@ -412,7 +412,7 @@ def _syntax_problem(file: Path, text: str, error: yaml.YAMLError) -> Diagnostic:
     if isinstance(error, yaml.reader.ReaderError):
         # libyaml counts this position in bytes of UTF-8.
         before = text.encode()[: error.position].decode(errors="ignore")
-        message = "a control character stands here; YAML allows none"
+        message = "control character; YAML allows none"
         return YAML_SYNTAX.at(_point(file, before), message)
     assert isinstance(error, yaml.MarkedYAMLError), error
     mark, context_mark = error.problem_mark or error.context_mark, error.context_mark
@@ -422,7 +422,7 @@ def _syntax_problem(file: Path, text: str, error: yaml.YAMLError) -> Diagnostic:
     hint = next((hint for part, hint in _HINT_BY_PROBLEM if part in problem), "")
     if "cannot start any token" in problem:
         if character == "\t":
-            problem, hint = "a tab stands where YAML wants spaces", "Indent with spaces."
+            problem, hint = "a tab where YAML requires spaces", "Indent with spaces."
         else:
             problem, hint = f"a value cannot begin with {character!r}", "Quote the value."
     related = []
@@ -502,7 +502,7 @@ class _Converter:
     def _scalar(self, node: yaml.ScalarNode) -> Node:
         text: str = node.value
         if len(text) > LONGEST_TEXT:
-            message = f"this text has {len(text):,} characters; {LONGEST_TEXT:,} is the most that is read"
+            message = f"this text has {len(text):,} characters; at most {LONGEST_TEXT:,} are read"
             raise SpecError(TOO_LARGE.at(_span_at(self._file, node.start_mark), message))
         tag = node.tag
         if tag == _STRING:

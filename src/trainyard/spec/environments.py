@@ -27,7 +27,7 @@ def read_environment(node: Node | None, reading: Reading) -> Environment | None:
         return Environment(node.span, reference=node.text)
     if node.text.startswith("file:"):
         return _from_file(node, reading)
-    message = f"'{node.text}' names no environment that Azure ML would find"
+    message = f"unknown environment '{node.text}': neither a file nor a reference that Azure ML would find"
     hint = f"A file is 'file:{node.text}'; a registered one 'azureml:NAME:VERSION'."
     reading.findings.add(node.span, BAD_REFERENCE, message, hint=hint)
     return None
@@ -48,7 +48,7 @@ def environment_of(node: Node, reading: Reading) -> Environment | None:
         dockerfile = findings.text(build, "dockerfile_path") or "Dockerfile"
         if build_path is not None and not os.path.isfile(build_path / dockerfile):
             span = dockerfile_node.span if dockerfile_node is not None else build.key_span("path")
-            message = f"the build context '{build_path.name}' holds no '{dockerfile}'"
+            message = f"the build context '{build_path.name}' contains no '{dockerfile}'"
             findings.add(span, ENVIRONMENT_FILE_NOT_FOUND, message)
     if image is None and build is None and node.get("image") is None and node.get("build") is None:
         message = "an environment has an 'image' or a 'build', and this has neither"
@@ -66,7 +66,7 @@ def environment_of(node: Node, reading: Reading) -> Environment | None:
 
 
 def _conda_file(node: Node, reading: Reading) -> Path | None:
-    """The file of `conda_file:`; packages written in place have none."""
+    """The file of `conda_file:`; inline packages have none."""
     conda = node.get("conda_file")
     if conda is None or conda.data is None or conda.is_mapping:
         return None

@@ -1,4 +1,4 @@
-"""Where a reader of YAML puts what it finds wrong, and the typed look at a key that it takes."""
+"""Where a reader of YAML reports what is wrong, and reads keys by type."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FALSE_WORDS = frozenset({"false", "f", "no", "n", "off", "0"})
 
 
 class DocumentStore:
-    """Files read once each, for everything that refers to them. `texts` are taken in place of what lies on disk."""
+    """Files read once each, for everything that refers to them. `texts` are read instead of the files on disk."""
 
     def __init__(self, texts: Mapping[Path, str] | None = None) -> None:
         self._texts = texts or {}
@@ -33,14 +33,14 @@ class DocumentStore:
         """The files that were read, or tried, in that order."""
 
     def read(self, file: Path) -> Document:
-        """The document of a file. Raises SpecError, the same each time, when it cannot be read or is no mapping."""
+        """The document of a file. Raises SpecError, the same each time, if it cannot be read or is not a mapping."""
         if file not in self._named:
             self._named.add(file)
             self.files.append(file)
         return self.peek(file)
 
     def peek(self, file: Path) -> Document:
-        """The same, for whoever looks at a file that no other names: it does not come among `files`."""
+        """The same, for a file that no other file names: it is not added to `files`."""
         known = self._documents.get(file)
         if known is None:
             try:
@@ -54,12 +54,12 @@ class DocumentStore:
         return known
 
     def touch(self, file: Path) -> None:
-        """Have a file among `files`, whether or not it can be read."""
+        """Add a file to `files`, whether or not it can be read."""
         with contextlib.suppress(SpecError):
             self.read(file)
 
     def read_mapping(self, file: Path) -> Document:
-        """The document of a file that is to hold keys and values. Raises SpecError when it does not."""
+        """The document of a file that must be a mapping. Raises SpecError if it is not."""
         document = self.read(file)
         require_mapping(document)
         return document
@@ -84,21 +84,21 @@ class Findings:
         self.diagnostics.append(rule.at(span, message, hint, related, replacement))
 
     def expect_mapping(self, node: Node | None, what: str) -> Node | None:
-        """The node when it is a mapping; None, noted as an error unless it is absent or empty, when it is not."""
+        """The node when it is a mapping; None, reported unless it is absent or empty, when it is not."""
         if node is None or node.data is None:
             return None
         if node.is_mapping:
             return node
-        self.add(node.span, WRONG_TYPE, f"{what} is keys with values, not {describe(node.data)}")
+        self.add(node.span, WRONG_TYPE, f"{what} is a mapping, not {describe(node.data)}")
         return None
 
     def text(self, mapping: Node, key: str) -> str:
-        """The text beneath a key, numbers as they were typed; empty when absent or not a scalar."""
+        """The text of a key, numbers as they were typed; empty when absent or not a scalar."""
         value = self.scalar(mapping, key)
         return value.text if value is not None and value.data is not None else ""
 
     def scalar(self, mapping: Node, key: str) -> Value | None:
-        """The scalar beneath a key; None when absent, and when a list or mapping stands there (noted)."""
+        """The scalar of a key; None when absent, and (reported) when it is a list or mapping."""
         node = mapping.get(key)
         if node is None:
             return None
@@ -108,7 +108,7 @@ class Findings:
         return node.value
 
     def boolean(self, mapping: Node, key: str, default: bool) -> bool:
-        """The boolean beneath a key, or the default; anything else but a binding is noted."""
+        """The boolean of a key, or the default; anything else but a binding is reported."""
         value = self.scalar(mapping, key)
         if value is None or value.data is None:
             return default
@@ -122,7 +122,7 @@ class Findings:
         return default
 
     def whole_number(self, mapping: Node, key: str, least: int) -> Value | None:
-        """The whole number beneath a key as a Value of int, a binding as a Value of str; anything else is noted."""
+        """The whole number of a key as a Value of int, a binding as a Value of str; anything else is reported."""
         value = self.scalar(mapping, key)
         if value is None or value.data is None:
             return None
@@ -140,20 +140,20 @@ class Findings:
         return Value(number, value.span, value.text)
 
     def choice(self, value: Value, key: str, choices: Iterable[str]) -> bool:
-        """Whether a value is one of the choices; noted when not."""
+        """Whether a value is one of the choices; reported when not."""
         known = list(choices)
         if value.data in known:
             return True
-        message = f"'{key}' is {describe(value.data)}, which is none of {', '.join(known)}"
+        message = f"'{key}' is {describe(value.data)}; expected one of {', '.join(known)}"
         self.add(value.span, NOT_A_CHOICE, message, hint=close_match(value.text, known))
         return False
 
     def check_literal(
         self, value: Value, port: Port, *, declared_elsewhere: bool = True, bound_at: Iterable[Related] = ()
     ) -> None:
-        """Note what is wrong with giving a literal to a parameter; bindings and data ports are not looked at.
+        """Report a literal that does not suit a parameter; bindings and data ports are not checked.
 
-        `bound_at` says how the literal comes to the parameter, when it stands elsewhere than what it is given to.
+        `bound_at` is how the literal reaches the parameter, if it is written somewhere else.
         """
         if not port.is_parameter or value.data is None or _is_bound(value):
             return
@@ -167,14 +167,14 @@ class Findings:
             self.add(value.span, error.rule, str(error), hint=error.hint, related=(*bound_at, *declared))
 
     def check_expressions(self, document: Document, node: Node) -> None:
-        """Note a string whose `${{…}}` or `$[[…]]` are broken."""
+        """Report a string whose `${{…}}` or `$[[…]]` are malformed."""
         if not node.is_text:
             return
         try:
             bindings_in(node.data)
         except ExpressionError as error:
             span = document.span_within(node, error.start, error.end)
-            hint = "A binding is ${{parent.inputs.NAME}} or alike; a part that may be left out is $[[ … ]]."
+            hint = "A binding looks like ${{parent.inputs.NAME}}, an optional part like $[[ … ]]."
             self.add(span, MALFORMED_EXPRESSION, str(error), hint=hint)
 
     def errors(self) -> list[Diagnostic]:

@@ -1,4 +1,4 @@
-"""Bindings wherever they stand in a value, and circles of jobs that wait for each other."""
+"""The bindings within a value, and cycles of jobs that wait for each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def job_bound_to(binding: Binding) -> str:
 
 
 def bindings_of_value(data: Any) -> Iterator[Binding]:
-    """All bindings in a value, however nested. Broken ones, which loading reports, count for none."""
+    """All bindings in a value, however nested. Malformed ones, which loading reports, are skipped."""
     if isinstance(data, str):
         try:
             yield from bindings_in(data)
@@ -53,7 +53,7 @@ def find_cycle(waits_for: Mapping[str, frozenset[str]]) -> list[str] | None:
 
 
 def cycle_diagnostic(cycle: list[str], first: Job) -> Diagnostic:
-    """What is said of a cycle, at the job it begins with."""
+    """The diagnostic of a cycle, at the job it begins with."""
     return CYCLE.at(first.key_span, cycle_message(cycle), hint=CYCLE_HINT)
 
 
@@ -61,7 +61,7 @@ CYCLE_HINT = "Bind one of them to something else."
 
 
 def cycle_message(cycle: list[str]) -> str:
-    """The whole path of a cycle in words."""
+    """The whole cycle in words."""
     if len(cycle) == 2:
         return f"the job '{cycle[0]}' waits for itself"
     return f"the jobs wait for each other: {' → '.join(cycle)}"

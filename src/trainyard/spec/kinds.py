@@ -1,4 +1,4 @@
-"""What kind of Azure ML file a YAML document is, by what stands in it."""
+"""What kind of Azure ML file a YAML document is, judged by its content."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def _is_set(node: Node) -> bool:
     return not node.is_mapping or bool(node.entries.keys() & {"path", "value"})
 
 
-# Azure ML's, and nothing that runs or describes a job: `pipelineComponentBatchDeployment` is no pipeline component.
+# Azure ML's, and nothing that runs or describes a job: `pipelineComponentBatchDeployment` is not a pipeline component.
 _OTHER_RESOURCES = re.compile(
     "deployment|endpoint|workspace|registry|connection|datastore|hub|project|feature|package|subscription",
     re.IGNORECASE,
@@ -217,7 +217,7 @@ _EARLIER_COMPONENT = re.compile("[A-Z][A-Za-z]+Component(?:@.*)?")
 
 
 def is_other_resource(root: Node) -> bool:
-    """Whether a document is a deployment, an endpoint, a workspace or alike, which nothing here looks into."""
+    """Whether a document is a deployment, an endpoint, a workspace or similar, which is not checked."""
     match = _SCHEMA_NAME.search(_text(root, "$schema"))
     if match is not None and _OTHER_RESOURCES.search(match[1]):
         return True

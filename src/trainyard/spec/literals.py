@@ -31,7 +31,7 @@ class LiteralError(ValueError):
 
 
 def typed_literal(value: Value, port: Port) -> ParameterValue:
-    """Return a literal as the parameter's type has it. Raises LiteralError where it does not suit."""
+    """Return a literal as a value of the parameter's type. Raises LiteralError if it does not suit."""
     data = value.data
     if not isinstance(data, (str, int, float, bool)):
         message = f"'{port.name}' is of type {port.type}, and is given {describe(data)}"
@@ -129,5 +129,5 @@ def _check_choice(value: Value, typed: ParameterValue, port: Port) -> None:
     if any(value.text == choice.text or typed == read(choice.data) for choice in port.choices):
         return
     known = [choice.text for choice in port.choices]
-    message = f"'{port.name}' is '{shorten(value.text)}', which is none of {', '.join(known)}"
+    message = f"'{port.name}' is '{shorten(value.text)}'; expected one of {', '.join(known)}"
     raise LiteralError(LITERAL_NOT_A_CHOICE, message, close_match(value.text, known))

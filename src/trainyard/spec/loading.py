@@ -16,7 +16,7 @@ from trainyard.spec.reading import Reading
 from trainyard.spec.rules.documents import UNKNOWN_KIND, YAML_TRAP
 from trainyard.spec.rules.references import DATA_NOT_FOUND
 
-# Without a `$schema`, what declares ports and what sets them look alike.
+# Without a `$schema`, files that declare ports look like files that set them.
 _READABLE_AS: dict[Kind, tuple[Kind, ...]] = {
     "pipeline": ("pipeline", "pipeline_component"),
     "component": ("component", "command_job"),

@@ -20,7 +20,7 @@ DistributionType = Literal["pytorch", "mpi", "tensorflow", "ray"]
 
 @dataclass(frozen=True)
 class Value:
-    """A value as Python has it (str, int, float, bool, None, list, dict), where it stands, and as it was typed."""
+    """A value as Python has it (str, int, float, bool, None, list, dict), its span, and its text as typed."""
 
     data: Any
     span: Span
@@ -32,7 +32,7 @@ class Port:
     """A declared input or output, of a component or of a pipeline.
 
     `default` is None where there is none; `path` and `mode` belong to ports that carry data; `value` is what a
-    pipeline's own input is set to. `key_span` is where the name stands, `span` what stands beneath it.
+    pipeline's own input is set to. `key_span` is the name, `span` the value.
     """
 
     name: str
@@ -127,7 +127,7 @@ class PipelineComponent:
 
 @dataclass(frozen=True)
 class OtherComponent:
-    """The ports of a component of another type (parallel, Spark, sweep, AutoML); None where they cannot be seen."""
+    """The ports of a component of another type (parallel, Spark, sweep, AutoML); None if unknown."""
 
     inputs: dict[str, Port] | None
     outputs: dict[str, Port] | None
@@ -140,7 +140,7 @@ AnyComponent = Component | PipelineComponent | OtherComponent
 class Job:
     """A node of a pipeline: one use of a component, with what its ports are bound to.
 
-    `component` is None where it cannot be seen: kept in Azure ML, or unreadable. `inputs` hold literals, or texts with
+    `component` is None if it is not readable offline. `inputs` hold literals, or texts with
     bindings; a data input may be a mapping with `path`. `distribution` and `resources` are the node's own where it has
     them, for they replace the component's whole object; use `effective_distribution` and `effective_resources`.
     """

@@ -16,7 +16,7 @@ _AUTOML_DATA = ("training_data", "validation_data", "test_data")
 
 
 def read_sweep_job(node: Node, reading: Reading, cache: ComponentCache) -> None:
-    """A sweep that stands alone: its trial is a command written in place, or a component's file."""
+    """A standalone sweep: its trial is an inline command, or a component's file."""
     inputs = pipeline_inputs(node.get("inputs"), reading)
     outputs = job_outputs(node.get("outputs"), reading)
     _check_input_paths(node, reading)
@@ -44,7 +44,7 @@ def read_other_job(node: Node, reading: Reading) -> None:
 
 
 def read_schedule(node: Node, reading: Reading) -> None:
-    """A schedule: the job that it starts is a file, or names one beneath `job`. The file is read along."""
+    """A schedule: the job that it starts is a file, or names one beneath `job`. That file is read too."""
     job = node.get("create_job")
     if job is not None and job.is_mapping:
         job = job.get("job")

@@ -67,14 +67,14 @@ class ComponentCache:
         self._being_read: list[Path] = []
 
     def kind_of_read(self, file: Path) -> Kind | None:
-        """What a file is that was read as a component, whatever it looks like by itself; None for others."""
+        """The kind of a file that was read as a component, whatever it looks like; None for other files."""
         found = self._by_file.get(file)
         if found is None:
             return None
         return "pipeline_component" if isinstance(found, PipelineComponent) else "component"
 
     def read(self, file: Path, reading: Reading) -> AnyComponent | None:
-        """The component in a file; None when it cannot be read. What is wrong is noted at the first reading."""
+        """The component in a file; None if it cannot be read. What is wrong is reported at the first reading."""
         if file not in self._by_file:
             self._by_file[file] = None
             self._being_read.append(file)
@@ -85,7 +85,7 @@ class ComponentCache:
         return self._by_file[file]
 
     def circle_to(self, file: Path) -> list[Path]:
-        """The files that hold each other, from one that is being read down to itself; empty when there is no circle."""
+        """The files that contain each other, from one that is being read down to itself; empty without a circle."""
         if file not in self._being_read:
             return []
         return [*self._being_read[self._being_read.index(file) :], file]
@@ -165,14 +165,14 @@ def _read_pipeline_component(node: Node, reading: Reading, cache: ComponentCache
 
 
 def _default_compute(node: Node, findings: Findings) -> Value | None:
-    """Where the jobs of a pipeline run that do not say so themselves."""
+    """The compute of jobs that name none themselves."""
     settings = findings.expect_mapping(node.get("settings"), "'settings'")
     default = findings.scalar(settings, "default_compute") if settings is not None else None
     return default or findings.scalar(node, "compute")
 
 
 def read_command_job(node: Node, reading: Reading) -> Component:
-    """A command job that stands alone, as the component it amounts to, its inputs' values being their defaults."""
+    """A standalone command job as a component whose defaults are the values of the job's inputs."""
     inputs_node = node.get("inputs")
     inputs = pipeline_inputs(inputs_node, reading)
     for entry in inputs_node.entries.values() if inputs_node is not None else ():
@@ -184,14 +184,14 @@ def read_command_job(node: Node, reading: Reading) -> Component:
 def _read_jobs(
     body: Node, inputs: Mapping[str, Port], outputs: Mapping[str, Port], reading: Reading, cache: ComponentCache
 ) -> tuple[Scope, dict[str, Job]]:
-    """The jobs beneath `jobs:`, checked against each other: as YAML and as the model have them."""
+    """The jobs of a pipeline, checked against each other: as the YAML and as the model have them."""
     findings = reading.findings
     written = body.get("jobs")
     jobs_node = findings.expect_mapping(written, "'jobs'")
     if jobs_node is None or not jobs_node.entries:
         if written is None or not written.data:
             span = body.key_span("jobs") if written is not None else body.span
-            findings.add(span, MISSING_KEY, "a pipeline has jobs, and this has none", "Write `jobs:`.")
+            findings.add(span, MISSING_KEY, "the pipeline has no jobs", "Write `jobs:`.")
         return Scope(inputs, outputs, {}), {}
     used: dict[str, UsedJob] = {}
     for name, entry in jobs_node.entries.items():
@@ -208,16 +208,16 @@ def _read_jobs(
 
 
 def _check_type(node: Node, findings: Findings) -> None:
-    """Note a pipeline that does not say it is one: Azure ML's client reads a job without a type as a command job."""
+    """Report a pipeline without a `type`: Azure ML's client reads a job without a type as a command job."""
     written = node.get("type")
     if (written is None or written.data is None) and node.entries.keys() & {"jobs", "component"}:
         span = written.span if written is not None else next(iter(node.entries.values())).key.span
-        message = "there is no 'type': Azure ML takes this for a command job and refuses it"
+        message = "'type' is missing: Azure ML takes this for a command job and refuses it"
         findings.add(span, MISSING_KEY, message, hint="Add `type: pipeline`.")
 
 
 def _root_component(node: Node, reading: Reading, cache: ComponentCache) -> ParsedPipeline | None:
-    """What a pipeline with a root `component:` consists of: a pipeline component in a file, or written in place."""
+    """What a pipeline with a root `component:` consists of: a pipeline component, in a file or inline."""
     written = node.get("component")
     assert written is not None
     if written.is_mapping:
@@ -260,8 +260,8 @@ def _use(name: str, key: Node, node: Node, reading: Reading, cache: ComponentCac
     mapping = findings.expect_mapping(node, f"the job '{shorten(name)}'")
     if mapping is None:
         if node.data is None:
-            message = f"the job '{shorten(name)}' has nothing beneath it"
-            findings.add(key.span, MISSING_KEY, message, hint="Write `component: …` beneath it.")
+            message = f"the job '{shorten(name)}' is empty"
+            findings.add(key.span, MISSING_KEY, message, hint="Write `component: …` under it.")
         return None
     used = UsedJob(name, key.span, mapping)
     kind = findings.scalar(mapping, "type")
@@ -284,7 +284,7 @@ def _use(name: str, key: Node, node: Node, reading: Reading, cache: ComponentCac
     else:
         message = f"the job '{name}' has neither a 'component' nor a 'command'"
         typo = next((k for k in mapping.entries if close_match(k, ["component", "command"])), None)
-        hint = did_you_mean(typo, ["component", "command"]) if typo else "Write `component: FILE` beneath it."
+        hint = did_you_mean(typo, ["component", "command"]) if typo else "Write `component: FILE` under it."
         findings.add(key.span, MISSING_KEY, message, hint=hint)
     return used
 
@@ -301,13 +301,13 @@ def _read_bound_ports(used: UsedJob, reading: Reading) -> None:
 
 
 def _given(node: Node) -> Value:
-    """What an input is set to: `{value: 3}` is 3; a mapping with a path stays one."""
+    """The value an input is set to: `{value: 3}` is 3; a mapping with a path stays a mapping."""
     literal = node.get("value") if node.is_mapping else None
     return literal.value if literal is not None else node.value
 
 
 def _see_ports_of_other_kinds(used: UsedJob, kind: str, reading: Reading, cache: ComponentCache) -> None:
-    """Note the ports of a job that does not run locally, where it names a component's file."""
+    """Read the ports of a job of another type than command, if it names a component's file."""
     reference = used.node.get("trial" if kind == "sweep" else "component")
     if reference is None and kind in ("parallel", "spark"):
         _check_own_script(used, reading)
@@ -332,7 +332,7 @@ def _see_ports_of_other_kinds(used: UsedJob, kind: str, reading: Reading, cache:
 
 
 def _is_circle(file: Path, reference: Node, reading: Reading, cache: ComponentCache) -> bool:
-    """Whether a component is one of those that hold the file that names it, which is then noted."""
+    """Whether a component contains the file that names it; it is then reported."""
     circle = [file, file] if file == reading.file else cache.circle_to(file)
     if len(circle) == 2:
         reading.findings.add(reference.span, BAD_REFERENCE, "the component is this file itself")
@@ -360,7 +360,7 @@ def _see_ports_of_trial(used: UsedJob, trial: AnyComponent, reading: Reading) ->
 
 
 def _drawn(space: Node) -> list[Value]:
-    """The values that a search space is sure to draw from: a choice's, and the ends of a uniform distribution."""
+    """The values that a search space certainly draws: a choice's, and the ends of a uniform distribution."""
     kind = space.get("type") if space.is_mapping else None
     if kind is None or not kind.is_text:
         return []
@@ -374,7 +374,7 @@ def _drawn(space: Node) -> list[Value]:
 
 
 def _check_own_script(used: UsedJob, reading: Reading) -> None:
-    """A parallel or Spark job written in place: its code and arguments, held against its own ports."""
+    """An inline parallel or Spark job: its code and arguments, checked against its own ports."""
     inputs, outputs = _own_ports(used.node, reading)
     check_files(used.node, reading)
     check_arguments(used.node, inputs, outputs, reading)
@@ -382,7 +382,7 @@ def _check_own_script(used: UsedJob, reading: Reading) -> None:
 
 
 def _read_inline(used: UsedJob, node: Node, kind: str, reading: Reading, cache: ComponentCache) -> None:
-    """A component, or a sweep's trial, that is written in place."""
+    """An inline component, or a sweep's inline trial."""
     if kind != "sweep":
         head = used.node.key_span("component")
         used.component = read_any_component(node, reading, cache, name=used.name, head=head)
@@ -394,12 +394,12 @@ def _read_inline(used: UsedJob, node: Node, kind: str, reading: Reading, cache: 
 
 
 def _is_flow(file: Path) -> bool:
-    """Whether a file is a prompt flow, whose ports Azure ML makes up itself."""
+    """Whether a file is a prompt flow, whose ports Azure ML generates."""
     return file.name.startswith("flow.") or file.name.startswith("flow_")
 
 
 def _is_something_else(file: Path, component: Node, reading: Reading) -> bool:
-    """Whether a file is surely no component, which is then noted where it is named as one."""
+    """Whether a file is certainly not a component; it is then reported where it is named as one."""
     try:
         kind = kind_of(reading.store.read_mapping(file))
     except SpecError:
@@ -413,7 +413,7 @@ def _is_something_else(file: Path, component: Node, reading: Reading) -> bool:
 
 
 def _is_flow_run(node: Node) -> bool:
-    """Whether a file is the run of a prompt flow, which stands where a component does and has no ports of its own."""
+    """Whether a file is the run of a prompt flow, which is used like a component and has no ports of its own."""
     schema = node.get("$schema")
     return node.get("flow") is not None or (schema is not None and "promptflow" in schema.text)
 
@@ -432,12 +432,12 @@ def _use_component(used: UsedJob, component: Node, reading: Reading, cache: Comp
 
 
 def _component_in_file(used: UsedJob, component: Node, reading: Reading, cache: ComponentCache) -> AnyComponent | None:
-    """The component that a job names by its file; None when it cannot be seen from here, or is not one."""
+    """The component that a job names by its file; None if it is not readable offline, or not a component."""
     reference = reference_text(component, "'component'", reading)
     if not reference:
         if component.data is None:
             span = used.node.key_span("component")
-            reading.findings.add(span, MISSING_KEY, "'component' has nothing beneath it")
+            reading.findings.add(span, MISSING_KEY, "'component' is empty")
         return None
     if _note_remote(component, reference, "component", reading):
         return None
@@ -448,7 +448,7 @@ def _component_in_file(used: UsedJob, component: Node, reading: Reading, cache: 
 
 
 def _note_ignored(used: UsedJob, reading: Reading) -> None:
-    """Note what stands beside a job's component without effect; its environment said again does no harm."""
+    """Report keys beside `component` that have no effect; repeating its environment does no harm."""
     own = used.component.environment if isinstance(used.component, Component) else None
     for key in _IGNORED_BESIDE_COMPONENT:
         node = used.node.get(key)
@@ -460,7 +460,7 @@ def _note_ignored(used: UsedJob, reading: Reading) -> None:
 
 
 def _note_other_kind(used: UsedJob, component: Node, found: str, reading: Reading) -> None:
-    """Note a job whose type is another than its component's, at the type where it is written."""
+    """Report a job whose type is not its component's."""
     kind = used.node.get("type")
     message = f"the component of the job '{used.name}' is {found}"
     hint = "Give the job the component's type, or name a component of this one."
@@ -477,14 +477,14 @@ def _note_remote(node: Node, reference: str, what: str, reading: Reading) -> boo
         hint = f"A file is '{reference.removeprefix('azureml:')}', an asset azureml:NAME:VERSION."
         reading.findings.add(node.span, BAD_REFERENCE, message, hint)
         return True
-    message = f"the {what} '{shorten(reference)}' is kept in Azure ML and cannot be seen from here"
+    message = f"the {what} '{shorten(reference)}' is kept in Azure ML and not readable offline"
     hint = "Name a local file to run or check it here."
     reading.findings.add(node.span, NOT_SEEN_OFFLINE, message, hint=hint)
     return True
 
 
 def _own_ports(node: Node, reading: Reading) -> tuple[dict[str, Port], dict[str, Port]]:
-    """The inputs and outputs of a job that is written in place; what is no mapping has been told already."""
+    """The inputs and outputs of an inline job; anything but a mapping has been reported already."""
     inputs, outputs = (
         ports if ports is not None and ports.is_mapping else None for ports in (node.get("inputs"), node.get("outputs"))
     )
@@ -492,7 +492,7 @@ def _own_ports(node: Node, reading: Reading) -> tuple[dict[str, Port], dict[str,
 
 
 def _use_own_command(used: UsedJob, reading: Reading) -> None:
-    """A job with its own command: a component made up of the job itself. Types of bound ports are settled later."""
+    """A job with its own command, as a component. The types of bound ports are settled later."""
     inputs, outputs = _own_ports(used.node, reading)
     bare = {name: replace(port, default=None, path=None) for name, port in inputs.items()}
     used.component = read_command(used.node, bare, outputs, reading, name=used.name)
@@ -559,7 +559,7 @@ def _bound_data(job: UsedJob) -> list[object]:
 
 def _model_of(used: UsedJob, reading: Reading) -> Job:
     node, findings = used.node, reading.findings
-    # A job's own command has its distribution and resources in the component made up of it.
+    # A job's own command has its distribution and resources in that component.
     replaces = isinstance(used.component, Component) and not used.has_own_command
     variables = findings.expect_mapping(node.get("environment_variables"), "'environment_variables'")
     return Job(

@@ -25,14 +25,14 @@ _TYPE_BY_CLASS: dict[type, str] = {str: "string", int: "integer", float: "number
 
 
 def component_ports(mapping: Node | None, what: str, reading: Reading) -> dict[str, Port]:
-    """The ports beneath a component's `inputs:` or `outputs:`; `what` is "an input" or "an output"."""
+    """The ports of a component's `inputs:` or `outputs:`; `what` is "an input" or "an output"."""
     ports: dict[str, Port] = {}
     for name, key_span, node in _named(mapping, what, reading):
         declared = reading.findings.expect_mapping(node, f"{what} of a component")
         if declared is None:
             if node.data is None:
-                message = f"{what} of a component has a type, and '{name}' has none"
-                reading.findings.add(key_span, MISSING_KEY, message, hint="Write `type: uri_folder` or alike.")
+                message = f"{what} of a component needs a type; '{name}' has none"
+                reading.findings.add(key_span, MISSING_KEY, message, hint="Write `type: uri_folder` or another type.")
             ports[name] = Port(name, UNKNOWN_TYPE, key_span, node.span)
             continue
         ports[name] = _declared_port(name, key_span, declared, "", reading)
@@ -49,7 +49,7 @@ def pipeline_inputs(mapping: Node | None, reading: Reading) -> dict[str, Port]:
 
 
 def job_outputs(mapping: Node | None, reading: Reading) -> dict[str, Port]:
-    """The outputs of a pipeline job or command job. One with nothing beneath it is a folder."""
+    """The outputs of a pipeline job or command job. An empty one is a folder."""
     ports: dict[str, Port] = {}
     for name, key_span, node in _named(mapping, "an output", reading):
         if node.is_mapping:
@@ -63,7 +63,7 @@ def job_outputs(mapping: Node | None, reading: Reading) -> dict[str, Port]:
 
 
 def check_output_names(outputs: Mapping[str, Port], reading: Reading) -> None:
-    """Note outputs of a command whose names are those of variables that every process needs."""
+    """Report outputs of a command that are named like variables that every process needs."""
     for name, port in outputs.items():
         if name.lower() in _RESERVED_OUTPUT_NAMES:
             message = f"an output '{name}' would replace the variable {name.upper()} of the job's processes"
@@ -72,13 +72,13 @@ def check_output_names(outputs: Mapping[str, Port], reading: Reading) -> None:
 
 
 def literal_type(data: Any) -> str:
-    """The parameter type that a literal has by itself."""
+    """The parameter type of an untyped literal."""
     return _TYPE_BY_CLASS.get(type(data), "string")
 
 
 def _named(mapping: Node | None, what: str, reading: Reading) -> list[tuple[str, Span, Node]]:
-    """Names, where they stand and what is beneath them; names that differ by case only are noted."""
-    found = reading.findings.expect_mapping(mapping, f"what stands here ({what} by name)")
+    """Names, their spans and their values; names that differ only by case are reported."""
+    found = reading.findings.expect_mapping(mapping, f"this ({what} by name)")
     if found is None:
         return []
     by_lowered: dict[str, tuple[str, Span]] = {}
@@ -87,7 +87,7 @@ def _named(mapping: Node | None, what: str, reading: Reading) -> list[tuple[str,
         span = entry.key.span
         earlier = by_lowered.setdefault(name.lower(), (name, span))
         if earlier[0] != name:
-            message = f"'{name}' and '{earlier[0]}' differ by case only, which Azure ML takes for the same"
+            message = f"'{name}' and '{earlier[0]}' differ only by case, which Azure ML ignores"
             related = (Related(earlier[1], f"'{earlier[0]}' is here"),)
             reading.findings.add(span, NAME_CLASH, message, hint="Rename one.", related=related)
         named.append((name, span, entry.value))
@@ -119,7 +119,7 @@ def _declared_port(name: str, key_span: Span, node: Node, fallback_type: str, re
     type_value = findings.scalar(node, "type")
     if type_value is None or type_value.data is None:
         if not fallback_type:
-            findings.add(key_span, MISSING_KEY, f"'{name}' has no 'type'", hint="Write `type: …` beneath it.")
+            findings.add(key_span, MISSING_KEY, f"'{name}' has no 'type'", hint="Write `type: …` under it.")
         port_type = fallback_type or UNKNOWN_TYPE
     else:
         # Where a type can be left out, in jobs, the client takes it in any case.
@@ -127,7 +127,7 @@ def _declared_port(name: str, key_span: Span, node: Node, fallback_type: str, re
         port_type = _LEGACY_TYPES.get(text, text)
         known = (*PORT_TYPES, *PARAMETER_TYPES)
         if port_type not in known:
-            message = f"'{type_value.text}' is no type of input or output"
+            message = f"unknown type '{type_value.text}' of an input or output"
             findings.add(type_value.span, NOT_A_CHOICE, message, hint=did_you_mean(type_value.text, known))
             port_type = UNKNOWN_TYPE
     default_node = node.get("value") or node.get("default")
@@ -151,7 +151,7 @@ def _declared_port(name: str, key_span: Span, node: Node, fallback_type: str, re
 
 
 def _checked_path(node: Node, path: Value, reading: Reading) -> Value | None:
-    """A data path; a local one is there. Outputs name where to put things, which need not be there yet."""
+    """A data path; None, and reported, if it is not a text."""
     path_node = node.get("path")
     assert path_node is not None
     if path.data is None:
@@ -164,7 +164,7 @@ def _checked_path(node: Node, path: Value, reading: Reading) -> Value | None:
 
 
 def check_input_path(node: Node, reading: Reading) -> None:
-    """Note an input's local path that is not there."""
+    """Report an input's local path that does not exist."""
     path = node.get("path") if node.is_mapping else None
     if path is not None and path.is_text and path.text and not is_address(path.text):
         reading.existing(path, DATA_NOT_FOUND, "the data of this input")

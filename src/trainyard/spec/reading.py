@@ -1,4 +1,4 @@
-"""What a reader of one YAML file has at hand, and how names of other files in it are understood."""
+"""The context of reading one YAML file, and how its references to other files are resolved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FILE_PREFIX = "file:"
 
 @dataclass(frozen=True)
 class Reading:
-    """One file being read: its document, the store that other files come from, where findings go, what was seen."""
+    """One file being read: its document, the store of other files, where findings and parsed parts go."""
 
     document: Document
     store: DocumentStore
@@ -39,10 +39,10 @@ class Reading:
         return Reading(document, self.store, self.findings, self.parsed)
 
     def existing(self, node: Node, rule: Rule, what: str, *, folder: bool | None = None) -> Path | None:
-        """The file or folder that a text names; None, and noted, when it is not there.
+        """The file or folder that a text names; None, and reported, if it does not exist.
 
         `folder` says which of the two it has to be; None takes either. What a template fills in (`{{…}}`, as in
-        the specifications of Azure ML's own assets) cannot be seen from here.
+        the specifications of Azure ML's own assets) is not readable offline.
         """
         reference = node.text
         if "{{" in reference:
@@ -57,13 +57,13 @@ class Reading:
         kind = {True: "folder", False: "file", None: "file or folder"}[folder]
         message = f"{what}: there is no {kind} '{reference}' beside this file"
         if os.path.dirname(reference):
-            message = f"{what}: there is no {kind} '{reference}', seen from this file's folder"
+            message = f"{what}: there is no {kind} '{reference}', relative to this file"
         self.findings.add(node.span, rule, message, hint=_similar_file(path))
         return None
 
 
 def is_remote(reference: str) -> bool:
-    """Whether a reference names something kept in a workspace or registry, which cannot be seen from here."""
+    """Whether a reference names something in a workspace or registry, which is not readable offline."""
     return reference.startswith("azureml:")
 
 
@@ -84,12 +84,12 @@ def _similar_file(path: Path) -> str:
         names = []
     match = closest(path.name, names)
     if match is not None and match != path.name:
-        return f"Did you mean '{match}', which lies in the same folder?"
+        return f"Did you mean '{match}', in the same folder?"
     return ""
 
 
 def reference_text(node: Node | None, what: str, reading: Reading) -> str:
-    """The text of a reference, empty and noted when something else than a text stands there."""
+    """The text of a reference; empty, and reported, for anything but a text."""
     if node is None or node.data is None:
         return ""
     if not node.is_text or not node.text.strip() or "\n" in node.text.strip():

@@ -1,4 +1,4 @@
-"""What every value of a pipeline comes to, through any depth of pipelines within it.
+"""The resolved value of everything in a pipeline, through any depth of nested pipelines.
 
 Each value is `Known`, `Unknown` with the reason, or `Wrong` with a diagnostic. Jobs of pipelines within a pipeline have
 dotted names: the job `train` of the pipeline component that the job `fit` uses is `fit.train`. Lint, plan and run read
@@ -78,7 +78,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Why a value cannot be known before the pipeline runs, where it is asked for, and how to give it."""
+    """Why a value is not known before the pipeline runs, where it is used, and how to set it."""
 
     reason: str
     span: Span
@@ -133,7 +133,7 @@ class Resolution:
     """A pipeline with every binding followed.
 
     `settings` are values in place of those written, by key: `inputs.epochs`, `jobs.fit.train.inputs.epochs`. A
-    pipeline component may stand here by itself; what its user has yet to give is unknown then.
+    pipeline component can be resolved by itself; what its users set is unknown then.
     """
 
     def __init__(self, pipeline: PipelineComponent, settings: Mapping[str, Value] = MappingProxyType({})) -> None:
@@ -147,7 +147,7 @@ class Resolution:
         """Every job at every depth, by its dotted name, as written."""
         found = {use.name: use for use in islice(self._body.all_uses(), _MOST_JOBS + 1)}
         if len(found) > _MOST_JOBS:
-            message = f"pipelines within pipelines make more than {_MOST_JOBS:,} jobs of this one"
+            message = f"nested pipelines make more than {_MOST_JOBS:,} jobs of this one"
             raise SpecError(TOO_LARGE.at(self.pipeline.span, message))
         return found
 
@@ -173,7 +173,7 @@ class Resolution:
         return {name: use.reads_from & self.jobs.keys() for name, use in self.jobs.items()}
 
     def order(self) -> list[str]:
-        """The command jobs, each behind those it waits for; otherwise as written.
+        """The command jobs, each after those it waits for; otherwise as written.
 
         Raises SpecError, naming the whole cycle, when jobs wait for each other.
         """
@@ -192,7 +192,7 @@ class Resolution:
 def resolve_component(
     component: Component, compute: Value | None = None, variables: Mapping[str, Value] = MappingProxyType({})
 ) -> JobUse:
-    """A command component by itself, or a command job: unknown is what the component's user has yet to give."""
+    """A command component by itself, or a standalone command job; what the component's users set is unknown."""
     bound = {
         name: Value(f"${{{{parent.inputs.{name}}}}}", port.key_span, f"${{{{parent.inputs.{name}}}}}")
         for name, port in component.inputs.items()
@@ -226,18 +226,18 @@ class JobUse:
 
     @cached_property
     def within(self) -> _Body | None:
-        """The jobs of a pipeline component; None for other jobs."""
+        """The jobs nested in a pipeline component; None for other jobs."""
         component = self.job.component
         return _Body(self._body.resolution, component, self) if isinstance(component, PipelineComponent) else None
 
     @property
     def inputs(self) -> dict[str, Resolved]:
-        """Every input that the component declares, or that the job sets where the component cannot be seen."""
+        """Every input that the component declares, or that the job sets if the component is unknown."""
         declared = self.job.component.inputs if self.job.component is not None else None
         return {name: self.input(name) for name in (self.job.inputs if declared is None else declared)}
 
     def input(self, name: str) -> Resolved:
-        """What an input comes to: what the job is given, else its component's default."""
+        """The value of an input: what the job sets, else its component's default."""
         if name not in self._inputs:
             self._inputs[name] = self._chained(name, "to itself")
             resolution = self._body.resolution
@@ -264,7 +264,7 @@ class JobUse:
             value = port.default
         if value is None or value.data is None:
             if port is None:
-                return Unknown(f"the component of the job '{self.name}' cannot be seen", self.job.key_span)
+                return Unknown(f"the component of the job '{self.name}' is not readable offline", self.job.key_span)
             if port.optional:
                 return Known(None, Value(None, port.key_span), key)
             message = f"the job '{self.name}' does not set the required input '{name}'"
@@ -273,7 +273,7 @@ class JobUse:
         return resolved if port is None else self._body.typed(resolved, port, value)
 
     def resolve(self, value: Value) -> Resolved:
-        """What a value comes to that is written in this job, or in its component."""
+        """Resolve a value that is written in this job, or in its component."""
         return self._body.resolve(value, own=self)
 
     @property
@@ -284,7 +284,7 @@ class JobUse:
 
     @property
     def worker_count(self) -> Resolved:
-        """TensorFlow's workers: one on each node where nothing is said."""
+        """TensorFlow's workers; by default one on each node."""
         distribution, nodes = self.job.effective_distribution, self.instance_count
         if distribution is None or distribution.worker_count is None:
             return nodes
@@ -299,7 +299,7 @@ class JobUse:
 
     @property
     def processes_per_node(self) -> Resolved:
-        """The most processes on one node: `process_count_per_instance`, else 1; what TensorFlow's counts come to."""
+        """The most processes on one node: `process_count_per_instance`, else 1; for TensorFlow what its counts make."""
         distribution = self.job.effective_distribution
         if distribution is None or distribution.type != "tensorflow":
             count = distribution.process_count_per_instance if distribution else None
@@ -335,14 +335,14 @@ class JobUse:
 
     @property
     def instance_type(self) -> Resolved | None:
-        """The size of machine that a command job asks for itself; None when it does not."""
+        """The VM size that a command job asks for itself; None if it does not."""
         resources = self.job.effective_resources
         value = resources.instance_type if resources else None
         return self._body.resolve(value, own=self) if value is not None and value.data is not None else None
 
     @property
     def compute(self) -> Resolved | None:
-        """Where a job runs: what it says itself, else the pipelines around it, the nearest first."""
+        """Where a job runs: its own compute, else that of the nearest pipeline around it that has one."""
         if self.job.compute is not None and self.job.compute.data is not None:
             return self._body.resolve(self.job.compute)
         return self._body.compute
@@ -415,7 +415,7 @@ class _Body:
         self._inputs: dict[str, Resolved] = {}
 
     def all_uses(self) -> Iterator[JobUse]:
-        """Each job, with those within it behind it."""
+        """Each job, followed by those nested in it."""
         for use in self.uses.values():
             yield use
             if use.within is not None:
@@ -423,7 +423,7 @@ class _Body:
 
     @property
     def compute(self) -> Resolved | None:
-        """Where jobs run that do not say so themselves."""
+        """The compute of jobs that name none themselves."""
         user = self.user
         if user is not None and user.job.compute is not None and user.job.compute.data is not None:
             return user.compute
@@ -433,7 +433,7 @@ class _Body:
         return user.compute if user is not None else None
 
     def input(self, name: str, span: Span) -> Resolved:
-        """What `${{parent.inputs.NAME}}` comes to; `span` is where it is asked for."""
+        """The value of `${{parent.inputs.NAME}}`; `span` is where it is used."""
         if name not in self.pipeline.inputs:
             message = f"the pipeline has no input '{name}'"
             return Wrong(UNKNOWN_PIPELINE_PORT.at(span, message))
@@ -452,14 +452,14 @@ class _Body:
             if isinstance(self.pipeline, Pipeline):
                 hint = f"Give one with --set {key}=VALUE."
                 return Unknown(f"the pipeline's input '{port.name}' has no value", port.key_span, hint)
-            return Unknown(f"the input '{port.name}' is given by whoever uses this component", port.key_span)
+            return Unknown(f"the input '{port.name}' is set by the users of this component", port.key_span)
         known = Known(value.data if _is_literal(value.data) else None, value, key)
-        # `name: 1` declares no type: the value has to suit what it is bound to, and nothing else.
+        # `name: 1` declares no type: the value has to suit only what it is bound to.
         is_bare = port.default is not None and port.default.span == port.span
         return known if is_bare else self.typed(known, port, value)
 
     def resolve(self, value: Value, key: str = "", own: JobUse | None = None) -> Resolved:
-        """What a value comes to that is written in a job here; `own` is whose inputs `${{inputs.x}}` names."""
+        """Resolve a value that is written in a job here; `own` is the job that `${{inputs.x}}` refers to."""
         data = value.data
         if isinstance(data, dict):
             path = data.get("path")
@@ -554,7 +554,7 @@ class _Body:
         return port is None or port.is_parameter
 
     def output(self, name: str, value: Value) -> Resolved:
-        """Where what is bound to an output of this pipeline goes in the end."""
+        """Where an output goes that is bound to an output of this pipeline."""
         if name not in self.pipeline.outputs:
             return _wrong(value, UNKNOWN_PIPELINE_PORT, f"the pipeline has no output '{name}'")
         if self.user is None:
@@ -595,7 +595,7 @@ def _output_of(use: JobUse, name: str, value: Value) -> Resolved:
         return Known(JobOutput(use.name, name), value)
     writer = use.within.writer_of(name)
     if writer is None:
-        return Unknown(f"no job within '{use.name}' writes its output '{name}'", value.span)
+        return Unknown(f"no job in '{use.name}' writes its output '{name}'", value.span)
     return Known(writer, value)
 
 
@@ -631,5 +631,5 @@ def _wrong(
 
 
 def _bound_at(port: Port, value: Value, written: Value) -> tuple[Related, ...]:
-    bound = (Related(value.span, f"it comes to '{port.name}' here"),) if value.span != written.span else ()
+    bound = (Related(value.span, f"it is passed to '{port.name}' here"),) if value.span != written.span else ()
     return (*bound, Related(port.key_span, f"'{port.name}' is declared here"))

@@ -24,7 +24,7 @@ _ARGUMENT_PLACES = (("task", "program_arguments"), ("task", "append_row_to"), ("
 
 
 def check_files(node: Node, reading: Reading) -> None:
-    """Note the code and the environment's files, of a step or of its task, that are not there."""
+    """Report missing code and environment files of a step or of its task."""
     for holder in (node, node.get("task")):
         if holder is None or not holder.is_mapping:
             continue
@@ -37,19 +37,19 @@ def check_files(node: Node, reading: Reading) -> None:
 
 
 def _check_script(holder: Node, folder: Path, reading: Reading) -> None:
-    """Note the script of a step that is not in its code."""
+    """Report a step's script that its code does not contain."""
     entry = holder.get("entry")
     script = entry.get("file") if entry is not None and entry.is_mapping else holder.get("entry_script")
     if script is None or not script.is_text or "${{" in script.text or os.path.isfile(folder / script.text):
         return
     names = python_files(folder)
     if names:
-        message = f"there is no '{script.text}' in the code, which is '{folder.name}'"
+        message = f"the code '{folder.name}' contains no '{script.text}'"
         reading.findings.add(script.span, SCRIPT_NOT_FOUND, message, close_match(script.text, names))
 
 
 def python_files(folder: Path) -> list[str]:
-    """The Python files beneath a folder, by their path in it; of a large folder those that come first."""
+    """The Python files under a folder, by their relative path; of a large folder only the first ones."""
     found: list[str] = []
     looked_at = 0
     for parent, folders, names in os.walk(folder):
@@ -67,7 +67,7 @@ def _is_elsewhere(code: str) -> bool:
 
 
 def check_arguments(node: Node, inputs: Mapping[str, Port], outputs: Mapping[str, Port], reading: Reading) -> None:
-    """Note bindings of a script's arguments that name no port of the step."""
+    """Report bindings of a script's arguments that name no port of the step."""
     for place in _ARGUMENT_PLACES:
         found: Node | None = node
         for key in place:
@@ -77,7 +77,7 @@ def check_arguments(node: Node, inputs: Mapping[str, Port], outputs: Mapping[str
 
 
 def check_search_space(trial: Node, sweep: Node, reading: Reading) -> None:
-    """Note `${{search_space.NAME}}` in a trial's command that the sweep does not search."""
+    """Report `${{search_space.NAME}}` in a trial's command that the sweep does not search."""
     command, space = trial.get("command"), sweep.get("search_space")
     if command is None or not command.is_text or space is None or not space.is_mapping:
         return

@@ -9,7 +9,7 @@ from typing import NamedTuple
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)*")
 _LINE_END = re.compile("[\r\n\x85\u2028\u2029]")
 _ESCAPE = re.compile(r"\\(?:x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)", re.DOTALL)
-# Escapes that stand for blanks, or (a line end) for nothing.
+# Escapes for blanks, or (a line end) for nothing.
 _BLANK_ESCAPES = frozenset("ntvfrNLP_ \t\r\n\x85\u2028\u2029")
 
 
