@@ -27,6 +27,9 @@ _JOB_PACKAGES = (
 )
 
 
+_INSTALL = "pip install 'trainyard[train]'; in a checkout of Trainyard: make setup"
+
+
 @dataclass(frozen=True)
 class Check:
     """The result of one check: `missing` prevents a local run, `note` only costs a convenience."""
@@ -43,7 +46,7 @@ def examine(folder: Path) -> list[Check]:
         _python(),
         _processors(),
         _disk(folder),
-        *(_package(name, "missing", "make setup") for name in _JOB_PACKAGES),
+        *(_package(name, "missing", _INSTALL) for name in _JOB_PACKAGES),
         _package("azure-ai-ml", "note", "for submitting: pip install 'trainyard[azure]'"),
         _program(("chromium", "chromium-browser", "google-chrome"), "for the report's browser test"),
         _program(("az",), "for `az ml job create`"),

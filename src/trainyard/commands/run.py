@@ -26,8 +26,9 @@ from trainyard.report.run_report import write_report
 from trainyard.report.run_summary import summarise
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.findings import DocumentStore
+from trainyard.spec.ignore_files import ignore_file, ignore_rule
 from trainyard.spec.loading import load_pipeline
-from trainyard.spec.model import Pipeline
+from trainyard.spec.model import Component, Pipeline, PipelineComponent
 from trainyard.spec.resolution import Known
 from trainyard.spec.set_arguments import COMMAND_LINE
 from trainyard.terminal import print_facts, program, short
@@ -43,6 +44,9 @@ def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: boo
     if errors := errors_that_stop_a_run(path, store):
         raise SpecError(errors)
     pipeline = load_pipeline(path, store)
+    working_folder.keep_out_of_git()
+    for warning in _warnings_of_uploads(pipeline):
+        click.echo(warning, err=True)
     record = run_pipeline(pipeline, options, Display(quiet=quiet))
     return _conclude(record.folder, pipeline, file, profile)
 
@@ -76,6 +80,24 @@ def _render_aside(file: Path, profile: str) -> Path:
     return short(out / relative)
 
 
+def _warnings_of_uploads(pipeline: PipelineComponent) -> dict[str, None]:
+    """Return a warning for each code folder whose snapshot on Azure, unlike here, would hold our runs; as keys."""
+    warnings: dict[str, None] = {}
+    private = working_folder.private_folder().resolve()
+    for name, job in pipeline.jobs.items():
+        if isinstance(job.component, PipelineComponent):
+            warnings |= _warnings_of_uploads(job.component)
+        code = job.component.code if isinstance(job.component, Component) else None
+        if code is None or not private.is_relative_to(code.resolve()):
+            continue
+        is_ignored, _ = ignore_rule(code)
+        if not is_ignored(f"{private.relative_to(code.resolve()).as_posix()}/runs/run.json"):
+            file = short(ignore_file(code) or code / ".amlignore")
+            message = f"Azure ML would upload {short(private)} with the code of {name}; add {private.name}/ to {file}"
+            warnings[f"warning: {message}"] = None
+    return warnings
+
+
 def _conclude(run_folder: Path, pipeline: Pipeline, file: Path, profile: str | None = None) -> bool:
     """Write the report, print how the run ended and what to do next, and return whether it completed."""
     write_report(run_folder)
@@ -84,10 +106,10 @@ def _conclude(run_folder: Path, pipeline: Pipeline, file: Path, profile: str | N
     click.echo(click.style(f"{record.name}: {record.status} in {duration(record.duration_s)}", bold=True))
     print_facts(summarise(record))
     if record.status == "completed":
-        _print_next(
-            (f"plan {file}", "what it takes on the cluster, and what an hour costs"),
-            ("render nd96 --diff", "the same pipeline for machines with 8 x A100"),
-        )
+        suggestions = [(f"plan {file}", "what it takes on the cluster, and what an hour costs")]
+        if working_folder.has_profile("nd96"):
+            suggestions.append(("render nd96 --diff", "the same pipeline for machines with 8 x A100"))
+        _print_next(*suggestions)
         return True
     # A run in another place (--run-dir) is found by its folder only.
     in_runs_folder = run_folder.parent.resolve() == working_folder.runs_folder().resolve()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trainyard.author.profiles import profile_names
 from trainyard.author.project import NoProject, Project, find_project
 
 
@@ -12,10 +13,31 @@ def project() -> Project:
     return find_project(Path.cwd())
 
 
-def runs_folder() -> Path:
-    """Return the folder of all runs: in the project, or in the working directory outside one."""
+def private_folder() -> Path:
+    """Return the folder of everything that Trainyard keeps: in the project, or in the working directory outside one."""
     try:
         root = project().root
     except NoProject:
         root = Path.cwd()
-    return root / ".trainyard" / "runs"
+    return root / ".trainyard"
+
+
+def runs_folder() -> Path:
+    """Return the folder of all runs."""
+    return private_folder() / "runs"
+
+
+def keep_out_of_git() -> None:
+    """Make the private folder ignore itself, so that git takes nothing of it, whatever the repository ignores."""
+    ignore = private_folder() / ".gitignore"
+    if not ignore.exists():
+        ignore.parent.mkdir(parents=True, exist_ok=True)
+        ignore.write_text("*\n", encoding="utf-8")
+
+
+def has_profile(name: str) -> bool:
+    """Return whether there is a project here with a profile of this name."""
+    try:
+        return name in profile_names(project())
+    except NoProject:
+        return False

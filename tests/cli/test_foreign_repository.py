@@ -1,0 +1,64 @@
+"""Verbs in a repository that is not a Trainyard project: they work, and suggest only what fits there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+PIPELINE = """\
+type: pipeline
+jobs:
+  hello:
+    type: command
+    command: echo hello
+    code: .
+    environment: azureml:env:1
+    compute: azureml:cpu
+"""
+
+
+@pytest.fixture(autouse=True)
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "pipeline.yml").write_text(PIPELINE)
+    (tmp_path / "jobs" / "other.yml").write_text(PIPELINE.replace("compute:", "compue:").replace("code: .", "code: .."))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_lint_without_arguments_checks_the_whole_folder(trainyard: Run) -> None:
+    outcome = trainyard("lint")
+    assert outcome.exit_code == 1
+    assert "jobs/other.yml:8:5" in outcome.stderr
+
+
+def test_a_run_suggests_only_commands_that_work_here(trainyard: Run) -> None:
+    outcome = trainyard("run", "pipeline.yml", "--quiet")
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "plan pipeline.yml" in outcome.stdout
+    assert "render" not in outcome.stdout
+    assert "hello" in trainyard("graph", "pipeline.yml").stdout
+    assert trainyard("plan", "pipeline.yml").exit_code == 0
+
+
+@pytest.mark.parametrize("name", [".amlignore", ".gitignore"])
+def test_runs_that_azure_would_upload_with_the_code_are_warned_of(trainyard: Run, repository: Path, name: str) -> None:
+    warning = "warning: Azure ML would upload .trainyard with the code of hello; add .trainyard/ to "
+    if name == ".gitignore":
+        (repository / name).write_text("*.log\n")
+    assert warning + name in trainyard("run", "pipeline.yml", "--quiet").stderr
+    assert (repository / ".trainyard" / ".gitignore").read_text() == "*\n"
+
+    (repository / name).write_text(".trainyard/\n")
+    assert "warning" not in trainyard("run", "pipeline.yml", "--quiet").stderr
+
+
+def test_a_project_is_needed_to_render(trainyard: Run) -> None:
+    outcome = trainyard("render", "t4")
+    assert outcome.exit_code == 2
+    assert "`trainyard init NAME` starts one" in outcome.stderr
