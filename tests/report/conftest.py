@@ -121,6 +121,8 @@ def language_steps(steps: Iterable[int], *, evaluate_every: int = 100) -> list[J
             "slowest_rank": 1,
             "slowest_rank_seconds": 0.078,
             "fastest_rank_seconds": 0.075,
+            "rank_0_seconds": 0.075,
+            "rank_1_seconds": 0.078,
             "peak_memory_bytes": 3 * 2**30,
             "skipped_steps": 2 if progress > 0.5 else 0,
             "loss_spikes": 0,

@@ -52,6 +52,8 @@ def test_the_figures_of_a_window() -> None:
         "slowest_rank": 1,
         "slowest_rank_seconds": pytest.approx(0.3),
         "fastest_rank_seconds": pytest.approx(0.1),
+        "rank_0_seconds": pytest.approx(0.1),
+        "rank_1_seconds": pytest.approx(0.3),
     }
     measures.add(agreed(5, 4.0, [0.2, 0.1]))
     later = measures.window()

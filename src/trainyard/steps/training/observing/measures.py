@@ -18,6 +18,8 @@ from trainyard.steps.training.agreement import AgreedStep
 
 _PERCENTILES = (50, 90, 99)
 _GIB = 2**30
+_MOST_RANKS_LISTED = 16
+"""Each rank is a figure of every line, in MLflow too."""
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,12 @@ def _slowest_and_fastest(rank_seconds: list[float]) -> dict[str, float | int]:
     slowest, fastest = max(rank_seconds), min(rank_seconds)
     if fastest == 0:
         return {}
+    listed = rank_seconds if 1 < len(rank_seconds) <= _MOST_RANKS_LISTED else []
     return {
         "slowest_rank": rank_seconds.index(slowest),
         "slowest_rank_seconds": slowest,
         "fastest_rank_seconds": fastest,
+        **{f"rank_{rank}_seconds": seconds for rank, seconds in enumerate(listed)},
     }
 
 
