@@ -83,7 +83,7 @@ def test_what_cannot_be_evaluated(
         "that are not at their defaults"
     )
     assert complaint(capsys, digits, tmp_path, tmp_path / "e", "--task", "image_classification") == (
-        f"{tmp_path} holds no trained model: config.json is missing"
+        f"{tmp_path} is not a trained model: config.json is missing"
     )
     assert complaint(capsys, digits, model, tmp_path / "e", "--task", "language_modeling") == (
         f"--task language_modeling: the model was trained for image_classification, as {model}/task.json says; leave "

@@ -147,7 +147,7 @@ def test_every_step_describes_all_its_settings() -> None:
 
 def test_inherited_settings_keep_their_documentation() -> None:
     described = {field.name: field for field in step_fields(TrainDDP)}
-    assert described["epochs"].description == "How many times every training sample is seen."
+    assert described["epochs"].description == "Passes over the training samples."
     assert described["max_steps"].optional
     assert described["data"].required
 

@@ -139,23 +139,23 @@ def test_what_is_read_of_a_built_in_task_is_what_its_class_says() -> None:
         assert choose_task(name, {}).settings == settings()
 
 
-def test_what_a_task_gives_is_said_to_be_wrong_where_it_gives_it() -> None:
+def test_wrong_values_of_a_task_are_reported_where_it_returns_them() -> None:
     weight = torch.ones(3, requires_grad=True)
     assert require_loss(weight.sum()) is not None
     for loss, problem in (
         (3.5, "a float"),
         (None, "a NoneType"),
-        (weight * 2, r"a tensor of the shape \[3\]"),
+        (weight * 2, r"a tensor of shape \[3\]"),
         (weight.sum().detach(), "a tensor that does not depend on the model's weights"),
     ):
-        with pytest.raises(StepError, match=rf"the task's loss\(\) gave {problem}; it gives a tensor of one number"):
+        with pytest.raises(StepError, match=rf"the task's loss\(\) returned {problem}; expected a tensor of one"):
             require_loss(loss)
     one = torch.ones(())
     assert require_sums({"loss_sum": one, "samples": one})
     for measured, message in (
-        (None, "gave a NoneType; it gives a tensor for each name"),
-        ({"loss_sum": 1.5, "samples": one}, "gave a float for 'loss_sum', where a tensor belongs"),
-        ({"loss_sum": one}, "gave loss_sum without 'samples', the number of samples"),
+        (None, "returned a NoneType; expected a dictionary of tensors"),
+        ({"loss_sum": 1.5, "samples": one}, "returned a float for 'loss_sum'; expected a tensor"),
+        ({"loss_sum": one}, "returned loss_sum; expected 'samples' too, their number"),
     ):
         with pytest.raises(StepError, match=message):
             require_sums(measured)

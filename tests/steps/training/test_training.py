@@ -276,10 +276,10 @@ def test_a_dataset_without_validation(tmp_path: Path) -> None:
         (["--precision", "fp16"], "--precision fp16 needs a GPU; use bf16 or fp32 on a CPU"),
         (["--resume", "sometimes"], "--resume sometimes: no such folder; expected auto, never or the folder of a "
          "checkpoint"),
-        (["--model-type", "convnxt"], "--model-type 'convnxt' is no image classifier of this version of transformers; "
-         "did you mean convnext"),
-        (["--model-type", "no/such/folder"], "--model-type no/such/folder: there is no folder of that name with a "
-         "config.json in it"),
+        (["--model-type", "convnxt"], "--model-type 'convnxt': unknown image classifier in this version of "
+         "transformers; did you mean convnext"),
+        (["--model-type", "no/such/folder"], "--model-type no/such/folder: there is no such folder with a "
+         "config.json"),
         (["--model-overrides", "{depths: 2}"], "--model-overrides is not valid JSON: "),
         (["--model-overrides", "[2]"], "--model-overrides must be a JSON object such as "),
         (["--model-overrides", '{"depth": [2, 2]}'], "--model-overrides: convnext has no setting 'depth'; did you mean "

@@ -10,7 +10,7 @@ from trainyard.foundation.step_fields import input_folder, output_folder, parame
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Evaluate a trained model on one split, every sample exactly once whatever the number of ranks."""
+    """Evaluate a trained model on one split, every sample exactly once for any number of ranks."""
 
     data: Path = input_folder()
     """The dataset that a prepare step wrote."""
@@ -19,8 +19,8 @@ class Evaluate:
     """The folder of the trained model."""
 
     evaluation: Path = output_folder()
-    """Where evaluation.json is written; and confusion_matrix.json and confusion_matrix.png for a classifier, sample.txt
-    for a language model."""
+    """Where evaluation.json is written, with confusion_matrix.json and confusion_matrix.png for a classifier, and
+    sample.txt for a language model."""
 
     task: str | None = parameter(None)
     """The task that the model was trained for. Not given, the task.json beside the model says it, with the task's
@@ -30,25 +30,25 @@ class Evaluate:
     """Which split of the dataset to evaluate on."""
 
     micro_batch_size: int = parameter(256, minimum=1)
-    """Samples that one rank takes through the model at once."""
+    """Samples per forward pass of one rank."""
 
     precision: str = parameter("fp32", choices=("fp32", "bf16", "fp16"))
-    """What the forward pass computes in."""
+    """The floating-point type of the forward pass."""
 
     minimum_accuracy: float = parameter(0.0, minimum=0.0, maximum=1.0)
-    """The step fails when accuracy is below this, after it has written its results."""
+    """The step fails if the accuracy is below this, after writing its results."""
 
     maximum_perplexity: float | None = parameter(None, minimum=1.0)
-    """The step fails when a language model's perplexity is above this, after it has written its results."""
+    """The step fails if a language model's perplexity is above this, after writing its results."""
 
     sample_prompt: str | None = parameter(None)
-    """A beginning for a language model to go on with; not given, the beginning of the split's first sample."""
+    """The text for a language model to continue; not given, the beginning of the split's first sample."""
 
     sample_tokens: int = parameter(64, minimum=0)
-    """How many tokens of text a language model writes as a sample; 0 for none."""
+    """How many tokens of sample text a language model writes; 0 for none."""
 
     sample_temperature: float = parameter(0.8, minimum=0.0)
-    """How freely the sample is drawn, the same each time; 0 always takes the likeliest token."""
+    """The temperature that the sample is drawn at; 0 always takes the likeliest token."""
 
     process_group_timeout_seconds: int = parameter(600, minimum=1)
-    """How long a rank waits for the others before it reports a hang and ends."""
+    """How long a rank waits for the others before it reports a hang and fails."""

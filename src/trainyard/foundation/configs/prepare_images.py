@@ -38,16 +38,16 @@ class PrepareImages:
     """The share of the training images held out for validation."""
 
     test_fraction: float = parameter(0.2, minimum=0.0, maximum=0.9)
-    """The share of all images held out for testing, where the source has no test set of its own."""
+    """The share of all images held out for testing, if the source has no test set."""
 
     shard_samples: int = parameter(65536, minimum=1)
-    """How many samples one array file holds at most."""
+    """The most samples in one array file."""
 
     skip_undecodable: bool = parameter(False)
-    """Leave out images that cannot be decoded, after naming and counting them, where the step would otherwise fail."""
+    """Skip images that cannot be decoded, naming and counting them, instead of failing."""
 
     workers: int = parameter(0, minimum=0, maximum=256)
-    """Processes that decode images; 0 takes one per processor."""
+    """Processes that decode images; 0 means one per processor."""
 
     seed: int = parameter(0, minimum=0, maximum=2**31 - 1)
-    """Decides which images go into which split."""
+    """The seed of the assignment of images to splits."""

@@ -26,13 +26,13 @@ class PrepareText:
     """A folder with the tokenizer.json to use, as a model of transformers has it; not given, one is trained."""
 
     vocabulary_size: int = parameter(8192, minimum=257, maximum=1000000)
-    """Tokens in the vocabulary, where one is trained."""
+    """Tokens in the vocabulary, if one is trained."""
 
     vocabulary_sample_bytes: int = parameter(100000000, minimum=1)
-    """How many bytes of text the vocabulary is learnt from at most; they are taken evenly from all files."""
+    """The most bytes of text to learn the vocabulary from, taken evenly from all files."""
 
     sequence_length: int = parameter(256, minimum=8)
-    """Tokens that the model sees at once: the length of a sample."""
+    """The length of a sample, in tokens."""
 
     validation_fraction: float = parameter(0.05, minimum=0.0, maximum=0.9)
     """The share of all documents held out for validation."""
@@ -41,16 +41,16 @@ class PrepareText:
     """The share of all documents held out for testing."""
 
     shard_samples: int = parameter(65536, minimum=1)
-    """How many samples one array file holds at most."""
+    """The most samples in one array file."""
 
     replace_undecodable: bool = parameter(False)
-    """Put U+FFFD for bytes that are not UTF-8, and count them, where the step would otherwise fail."""
+    """Replace bytes that are not UTF-8 by U+FFFD, and count them, instead of failing."""
 
     workers: int = parameter(0, minimum=0, maximum=256)
-    """Processes that tokenise for each rank; 0 takes one per processor."""
+    """Processes that tokenize for each rank; 0 means one per processor."""
 
     seed: int = parameter(0, minimum=0, maximum=2**31 - 1)
-    """Decides which documents go into which split."""
+    """The seed of the assignment of documents to splits."""
 
     process_group_timeout_seconds: int = parameter(1800, minimum=1)
-    """How long a rank waits for the others, where several nodes prepare together."""
+    """How long a rank waits for the others, if several nodes prepare together."""

@@ -29,82 +29,81 @@ class Training:
     has settings of its own beside those of this step."""
 
     epochs: int = parameter(16, minimum=1)
-    """How many times every training sample is seen."""
+    """Passes over the training samples."""
 
     max_steps: int | None = parameter(None, minimum=1)
-    """Stop after this many optimizer steps, also in the middle of an epoch."""
+    """Stop after this many optimizer steps, even in the middle of an epoch."""
 
     global_batch_size: int = parameter(64, minimum=1)
     """Samples per optimizer step, over all ranks: micro_batch_size x accumulation_steps x world size."""
 
     micro_batch_size: int = parameter(32, minimum=1)
-    """Samples that one rank takes through the model at once; accumulation_steps follows from it."""
+    """Samples per forward pass of one rank; accumulation_steps follows from it."""
 
     learning_rate: float = parameter(0.003, minimum=0.0)
     """The highest learning rate of the schedule."""
 
     warmup_fraction: float = parameter(0.1, minimum=0.0, maximum=1.0)
-    """The share of all steps in which the learning rate rises from zero; it then falls along a cosine."""
+    """The share of all steps over which the learning rate rises from zero; it then falls along a cosine."""
 
     weight_decay: float = parameter(0.3, minimum=0.0)
     """AdamW's decoupled weight decay, on matrices and convolutions only."""
 
     gradient_clip_norm: float = parameter(1.0, minimum=0.0)
-    """The largest global norm of the gradient; 0 leaves gradients as they are."""
+    """Clip the gradient to this global norm; 0 does not clip."""
 
     precision: str = parameter("fp32", choices=("fp32", "bf16", "fp16"))
-    """What the forward pass computes in; parameters and optimizer state stay in fp32. fp16 needs a GPU."""
+    """The floating-point type of the forward pass; parameters and optimizer state stay in fp32. fp16 needs a GPU."""
 
     activation_checkpointing: bool = parameter(False)
-    """Compute each layer's activations again in the backward pass instead of keeping them: less memory, a third more
+    """Recompute each layer's activations in the backward pass instead of keeping them: less memory, a third more
     work."""
 
     compile: bool = parameter(False)
     """Compile the model with torch.compile: faster steps on a GPU after a slow first one."""
 
     fused_optimizer: bool = parameter(True)
-    """Update all parameters in one kernel. false takes the plain implementation, to compare."""
+    """Update all parameters in one kernel. false uses the plain implementation, for comparison."""
 
     deterministic: bool = parameter(True)
-    """Ask torch for algorithms that give the same bits each time. A backward pass that has none for this device ends
-    the training with its name; false trains without."""
+    """Use only algorithms that compute the same bits each time. If a backward pass has none for this device, the
+    training fails and names it; false allows others."""
 
     seed: int = parameter(0, minimum=0, maximum=2**31 - 1)
-    """Decides the initial weights, the order of the samples and all other randomness."""
+    """The seed of the initial weights, the order of the samples and all other randomness."""
 
     checkpoint_every_steps: int = parameter(100, minimum=0)
-    """Steps between checkpoints; 0 writes one only when stopping and at the end."""
+    """Steps between checkpoints; 0 writes them only when stopping and at the end."""
 
     keep_checkpoints: int = parameter(2, minimum=1)
-    """How many of the newest committed checkpoints stay on disk."""
+    """How many of the newest committed checkpoints to keep."""
 
     keep_best_checkpoint: bool = parameter(False)
-    """Also write a checkpoint at each evaluation whose validation loss is the lowest so far, and keep that one."""
+    """Also write a checkpoint at each evaluation with the lowest validation loss so far, and keep it."""
 
     asynchronous_checkpoints: bool = parameter(True)
-    """Write checkpoints while the training goes on, one at a time. One before stopping is always waited for."""
+    """Write checkpoints while training continues, one at a time. The one before stopping is always waited for."""
 
     resume: str = parameter("auto")
-    """auto continues from the newest committed checkpoint in `checkpoints`; never sets aside what is there and starts
-    anew; the folder of a checkpoint, or of several, begins from the (newest) one there; in `checkpoints` itself, that
-    is to go back. Started again, the step continues from the newest checkpoint that came of it."""
+    """auto continues from the newest committed checkpoint in `checkpoints`. never sets existing checkpoints aside and
+    starts over. The folder of a checkpoint, or of several, starts from the (newest) one there; if it is in
+    `checkpoints`, the training goes back to it. A restarted step continues from the newest checkpoint since."""
 
     stop_file: str | None = parameter(None)
-    """A file whose appearance, on any node, stops the training like SIGTERM: a checkpoint is committed and the step
-    exits with code 75."""
+    """Stop like SIGTERM when this file appears on any node: commit a checkpoint and exit with code 75."""
 
     time_limit_seconds: int | None = parameter(None, minimum=1)
-    """Stop like SIGTERM this long after the step's start, with a checkpoint committed."""
+    """Stop like SIGTERM this long after the step started, with a checkpoint committed."""
 
     scheduled_events_url: str | None = parameter(None)
-    """Where to ask for Azure's scheduled events, which announce that a machine is taken away. Not given, it is asked
-    for at Azure's own address when the job runs on Azure; `off` never asks."""
+    """The address of Azure's scheduled events, which announce that a machine will be taken away. Not given, it is
+    Azure's own address for jobs on Azure; `off` never asks."""
 
     nonfinite_steps_limit: int = parameter(20, minimum=1)
-    """Steps with a loss or gradient that is not finite are skipped; the training fails after this many in a row."""
+    """Steps whose loss or gradient is not finite are skipped; the training fails after this many in a row."""
 
     loss_spike_factor: float = parameter(3.0, minimum=0.0)
-    """Warn when a step's loss is more than this many times the mean of the last steps'; 0 never warns."""
+    """Warn if a step's loss is more than this many times the mean of recent steps; 0 never warns."""
 
     log_every_steps: int = parameter(10, minimum=1)
     """Steps between lines of metrics.jsonl."""
@@ -113,17 +112,17 @@ class Training:
     """Epochs between evaluations on the validation split; 0 evaluates only at the end."""
 
     process_group_timeout_seconds: int = parameter(600, minimum=1)
-    """How long a rank waits for the others before it reports a hang and ends."""
+    """How long a rank waits for the others before it reports a hang and fails."""
 
     verify_data: str = parameter("sizes", choices=("sizes", "digests"))
-    """What of the dataset's files is checked before training starts: their sizes, or also every byte. The bytes are
-    shared out among all ranks, so every node must read the same files, as from a mounted store."""
+    """What to check of the dataset's files before training: their sizes, or also every byte. The bytes are divided
+    among all ranks, so every node must read the same files, as from a mounted store."""
 
     profile_steps: str | None = parameter(None)
     """Steps A:B to trace with torch's profiler, one trace per rank in the folder profile/ of `metrics`."""
 
     record_samples: str | None = parameter(None)
-    """A folder to write which samples each rank took at each step into, to debug data: one file per rank."""
+    """A folder for a record of the samples that each rank took at each step, to debug data: one file per rank."""
 
 
 @dataclass(frozen=True)
@@ -138,14 +137,14 @@ class TrainFSDP(Training):
     task: str = parameter("language_modeling")
 
     reshard_after_forward: bool = parameter(True)
-    """Give a layer's gathered parameters up after its forward pass, and gather them again for its backward pass: less
-    memory, half as much communication again."""
+    """Free a layer's gathered parameters after its forward pass and gather them again for its backward pass: less
+    memory, 50 % more communication."""
 
     reduce_precision: str = parameter("fp32", choices=("fp32", "bf16"))
-    """What gradients are summed over ranks in."""
+    """The floating-point type in which gradients are summed over ranks."""
 
     cpu_offload: bool = parameter(False)
-    """Keep parameters and optimizer state in main memory, and bring them to the GPU layer by layer."""
+    """Keep parameters and optimizer state in main memory, and copy them to the GPU layer by layer."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""What the evaluation step makes of a model's results: figures per class, a confusion matrix, and its picture."""
+"""Exact evaluation over ranks, and what the evaluation step writes: figures, a confusion matrix, a sample."""

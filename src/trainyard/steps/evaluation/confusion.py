@@ -16,7 +16,7 @@ _LONGEST_NAME_CHARACTERS = 18
 
 
 def class_figures(matrix: Counts, names: Sequence[str]) -> list[dict[str, str | float | int]]:
-    """Precision, recall, F1 and support of each class; a ratio without a denominator is 0."""
+    """Return precision, recall, F1 and support of each class; a ratio with denominator 0 is 0."""
     correct = matrix.diagonal()
     precision = _ratio(correct, matrix.sum(axis=0))
     recall = _ratio(correct, matrix.sum(axis=1))
@@ -36,7 +36,7 @@ def class_figures(matrix: Counts, names: Sequence[str]) -> list[dict[str, str | 
 def draw_confusion_matrix(matrix: Counts, names: Sequence[str], title: str, file: Path) -> None:
     """Write a PNG: the colour is the share of the true class, the number the count.
 
-    Mistakes are what one looks for, so they have a colour of their own and a scale that shows even few of them.
+    Mistakes matter most, so they have their own colour, on a scale that makes even a few visible.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -65,7 +65,7 @@ def draw_confusion_matrix(matrix: Counts, names: Sequence[str], title: str, file
 
 
 def _colours(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """White to blue on the diagonal, white to red off it; the square root makes small shares visible."""
+    """Return white to blue on the diagonal, white to red off it; the square root makes small shares visible."""
     blue, red = np.array([0.10, 0.33, 0.62]), np.array([0.78, 0.20, 0.16])
     right = np.eye(len(shares), dtype=bool)
     strength = np.where(right, shares, np.sqrt(shares))[..., None]

@@ -30,7 +30,7 @@ _MOST_CLASSES_IN_PICTURE = 1000
 
 
 def run_evaluation(settings: Evaluate, task_settings: Mapping[str, Value]) -> int:
-    """Evaluate over all ranks; rank 0 writes. StepError when a figure misses its limit, on every rank."""
+    """Evaluate over all ranks; rank 0 writes. Raise StepError, on every rank, if a figure misses its limit."""
     manifest = read_manifest(settings.data)
     split = SplitReader(settings.data, manifest, settings.split)
     chosen = task_of_model(settings.model, settings.task, task_settings)
@@ -47,8 +47,8 @@ def run_evaluation(settings: Evaluate, task_settings: Mapping[str, Value]) -> in
         if world.is_main:
             sample = _sample(settings, task, model, split, world, precision)
             _write_results(settings, chosen, manifest, figures, sums, sample)
-        _say_figures(world, settings, figures, split.samples)
-    _hold_to_limits(settings, chosen, figures)
+        _log_figures(world, settings, figures, split.samples)
+    _check_limits(settings, chosen, figures)
     return 0
 
 
@@ -101,7 +101,7 @@ def _write_results(
 
 
 def _harmless(text: str) -> str:
-    """Text without what would steer a terminal: a model of bytes may write anything."""
+    """Return the text without control characters: a model of bytes may write anything."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 
 
@@ -113,22 +113,22 @@ def _write_confusion(settings: Evaluate, manifest: Manifest, matrix: Counts, fig
     }
     write_json(settings.evaluation / "confusion_matrix.json", document)
     if len(manifest.classes) > _MOST_CLASSES_IN_PICTURE:
-        print(f"no picture of a confusion matrix of {len(manifest.classes)} classes", flush=True)
+        print(f"too many classes for a picture of the confusion matrix: {len(manifest.classes)}", flush=True)
         return
     try:
         title = f"{settings.split}: {figures['accuracy']:.2%} of {int(matrix.sum())} correct"
         draw_confusion_matrix(matrix, manifest.classes, title, settings.evaluation / "confusion_matrix.png")
     except ImportError as failure:
-        raise StepError(f"the picture of the confusion matrix needs matplotlib: {failure}") from None
+        raise StepError(f"the picture of the confusion matrix needs the package matplotlib: {failure}") from None
 
 
-def _say_figures(world: World, settings: Evaluate, figures: Mapping[str, float], samples: int) -> None:
+def _log_figures(world: World, settings: Evaluate, figures: Mapping[str, float], samples: int) -> None:
     text = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
     world.log(f"{settings.split}: {text} on {samples} samples; {settings.evaluation}")
 
 
-def _hold_to_limits(settings: Evaluate, chosen: ChosenTask, figures: Mapping[str, float]) -> None:
-    """StepError when a figure that has a limit misses it, or is not a number, or is not there."""
+def _check_limits(settings: Evaluate, chosen: ChosenTask, figures: Mapping[str, float]) -> None:
+    """Raise StepError if a figure misses its limit, is not a number, or does not exist."""
     least, most = settings.minimum_accuracy, settings.maximum_perplexity
     if least > 0 and not (found := _figure(chosen, figures, "accuracy")) >= least:
         missed = f"accuracy {found:.4f} on {settings.split} is below --minimum-accuracy {least:g}"

@@ -20,7 +20,7 @@ Sums = dict[str, torch.Tensor]
 
 
 class EvaluationStopped(Exception):
-    """A rank was asked to stop, and all ranks have left the evaluation."""
+    """A rank was asked to stop, and all ranks left the evaluation."""
 
 
 @torch.no_grad()
@@ -36,12 +36,12 @@ def evaluate_split(
     stop_is_raised: Callable[[], bool] | None = None,
     on_batch: Callable[[], None] = lambda: None,
 ) -> Sums:
-    """The task's sums over the whole split, the same on every rank.
+    """Return the task's sums over the whole split, the same on every rank.
 
-    The ranks' shares differ by one sample at most; a rank without samples adds zeros. Where every rank must make as
-    many forward passes as the others (`in_lockstep`), one without a batch left takes a sample for show, and forgets it.
-    With `stop_is_raised`, which is asked between batches, all ranks leave with EvaluationStopped soon after it was true
-    on any of them. `on_batch` is called before each batch.
+    The ranks' shares differ by one sample at most; a rank without samples adds zeros. If every rank must make as many
+    forward passes as the others (`in_lockstep`), one without a batch left computes a sample that is not counted.
+    `stop_is_raised` is called between batches: soon after it is true on any rank, all raise EvaluationStopped.
+    `on_batch` is called before each batch.
     """
     was_training = model.training
     model.eval()
@@ -72,7 +72,7 @@ def evaluate_split(
 
 
 class _AgreedStop:
-    """Asks between batches whether to stop; what was asked in one round is known to all in the next."""
+    """Asks all ranks between batches whether to stop; the answers of one round are read in the next."""
 
     def __init__(self, world: World, is_raised: Callable[[], bool] | None) -> None:
         self._world, self._is_raised = world, is_raised

@@ -69,7 +69,7 @@ def open_source(settings: PrepareImages) -> ImageSource:
 
 
 def open_files(classes: Sequence[str], parts: Mapping[str, LabelledFiles], settings: PrepareImages) -> ImageSource:
-    """Return the images in the files of each part, all of one size. Raise StepError for files that are no images."""
+    """Return the images in the files of each part, all of one size. Raise StepError for files that are not images."""
     workers = settings.workers or len(os.sched_getaffinity(0))
 
     headers: dict[Path, _Header] = {}

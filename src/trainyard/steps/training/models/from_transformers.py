@@ -32,30 +32,30 @@ class ModelNeeds(ABC):
     """What the dataset decides about a model, for one of transformers' kinds of models."""
 
     kind: str
-    """In a sentence: "… is no image classifier"."""
+    """In a sentence: "unknown image classifier"."""
 
     auto_class: str
     types_table: str
     """The names of transformers' class for models of this kind, and of its table of their types."""
 
     pretrained_options: Mapping[str, Any] = {}
-    """Options of `from_pretrained` when training goes on from weights."""
+    """Options of `from_pretrained` when training starts from weights."""
 
     @abstractmethod
     def settings_of(self, config: Any, *, has_weights: bool) -> Mapping[str, Any]:
-        """In the words of transformers' configurations, as far as this configuration knows them."""
+        """Return what the dataset decides, by those of transformers' names that this configuration has."""
 
     @abstractmethod
     def defaults_of(self, config: Any) -> Mapping[str, Any]:
-        """What takes the place of transformers' defaults for a model type."""
+        """Return what replaces transformers' defaults for a model type."""
 
     @abstractmethod
     def require_fit(self, config: Any, what: str) -> None:
-        """StepError when a model, called `what`, is for another kind of data."""
+        """Raise StepError if a model, called `what`, is for other data."""
 
 
 def new_model(model_type: str, overrides: str | None, needs: ModelNeeds) -> torch.nn.Module:
-    """A model with fresh weights, or with those of the folder that `model_type` names. StepError when it cannot be.
+    """Return a model with fresh weights, or with those of the folder `model_type`. Raise StepError if invalid.
 
     Settings come, each taking precedence over those before it, from transformers, from the needs' defaults, from the
     dataset, and from `overrides`.
@@ -80,11 +80,11 @@ def new_model(model_type: str, overrides: str | None, needs: ModelNeeds) -> torc
 
 
 def load_model(folder: Path, needs: ModelNeeds) -> torch.nn.Module:
-    """A trained model. StepError when the folder holds none, or one for other data."""
+    """Return a trained model. Raise StepError if the folder holds none, or one for other data."""
     if not (folder / _CONFIG_FILE).is_file():
-        raise StepError(f"{folder} holds no trained model: {_CONFIG_FILE} is missing")
+        raise StepError(f"{folder} is not a trained model: {_CONFIG_FILE} is missing")
     if not _has_weights(folder):
-        raise StepError(f"{folder} holds no trained model: {_WEIGHTS_FILE} is missing")
+        raise StepError(f"{folder} is not a trained model: {_WEIGHTS_FILE} is missing")
     model = _pretrained(folder, needs, {}, head_may_be_new=False)
     config: Any = model.config
     needs.require_fit(config, f"the model in {folder}")
@@ -92,7 +92,7 @@ def load_model(folder: Path, needs: ModelNeeds) -> torch.nn.Module:
 
 
 def parse_overrides(text: str | None) -> dict[str, Any]:
-    """The JSON object of --model-overrides. StepError says where it is not one."""
+    """Return the JSON object of --model-overrides. Raise StepError if it is not one."""
     if text is None or not text.strip():
         return {}
     try:
@@ -100,18 +100,18 @@ def parse_overrides(text: str | None) -> dict[str, Any]:
     except json.JSONDecodeError as failure:
         raise StepError(f"--model-overrides is not valid JSON: {failure}: {text}") from None
     if not isinstance(settings, dict):
-        raise StepError(f'--model-overrides must be a JSON object such as {{"depths": [2, 2]}}, not {text}')
+        raise StepError(f'--model-overrides must be a JSON object such as {{"depths": [2, 2]}}; found {text}')
     return settings
 
 
 def save_model(model: torch.nn.Module, folder: Path) -> None:
-    """As transformers' `from_pretrained` reads it. StepError when the disk refuses."""
+    """Write a model for transformers' `from_pretrained` to read. Raise StepError if the disk is full."""
     from safetensors import SafetensorError
 
     try:
         model.save_pretrained(folder)  # type: ignore[operator]
     except SafetensorError as failure:
-        raise StepError(f"the model cannot be written to {folder}: {failure}") from None
+        raise StepError(f"cannot write the model to {folder}: {failure}") from None
 
 
 def _from_folder(folder: Path, settings: Mapping[str, Any], needs: ModelNeeds) -> torch.nn.Module:
@@ -128,20 +128,20 @@ def _from_folder(folder: Path, settings: Mapping[str, Any], needs: ModelNeeds) -
     }.items():
         setattr(config, name, value)
     needs.require_fit(config, f"--model-type {folder}: the model")
-    # Where only names and shapes are wanted, no rank reads weights that another brings.
+    # Where only names and shapes are needed, a rank does not read weights that another rank sends.
     if not has_weights or torch.get_default_device().type == "meta":
         return _build(str(folder), lambda: _auto(needs).from_config(config))
     return _pretrained(folder, needs, {"config": config, **needs.pretrained_options}, head_may_be_new=True)
 
 
 def _has_weights(folder: Path) -> bool:
-    """Whether a folder has weights to begin with. StepError for some that are not read."""
+    """Return whether a folder has weights to start from. Raise StepError for weights in a format that is not read."""
     if any((folder / name).is_file() for name in _WEIGHTS_FILES):
         return True
     for name in _PICKLED_WEIGHTS_FILES:
         if (folder / name).is_file():
             raise StepError(
-                f"{folder / name} is not read, because a pickle can run code: have transformers write the weights as "
+                f"{folder / name} is not read, because a pickle can run code: let transformers write the weights as "
                 f"{_WEIGHTS_FILE} (`model.save_pretrained(folder)`), or remove it to train a new model"
             )
     return False
@@ -150,7 +150,7 @@ def _has_weights(folder: Path) -> bool:
 def _pretrained(
     folder: Path, needs: ModelNeeds, options: Mapping[str, Any], *, head_may_be_new: bool
 ) -> torch.nn.Module:
-    """The model with its weights. StepError where some are not there: transformers makes up what it does not find."""
+    """Return the model with its weights. Raise StepError if some are missing: transformers would make them up."""
     missing: list[str] = []
 
     def build() -> Any:
@@ -178,10 +178,10 @@ def _auto(needs: ModelNeeds) -> Any:
 
 
 def _build(what: str, build: Callable[[], Any]) -> torch.nn.Module:
-    """Build a model in fp32; transformers answers settings that do not fit together with all kinds of exceptions."""
+    """Build a model in fp32. transformers raises all kinds of exceptions for settings that do not fit together."""
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # a job's log is no terminal
+    logging.disable_progress_bar()  # a job's log is not a terminal
     try:
         model: torch.nn.Module = build()
     except Exception as failure:
@@ -196,16 +196,16 @@ def _refuse_unknown_type(model_type: str, needs: ModelNeeds) -> None:
     if model_type in known:
         return
     if "/" in model_type or Path(model_type).exists():
-        raise StepError(f"--model-type {model_type}: there is no folder of that name with a {_CONFIG_FILE} in it")
+        raise StepError(f"--model-type {model_type}: there is no such folder with a {_CONFIG_FILE}")
     close = difflib.get_close_matches(model_type, known, n=3)
-    meant = f"did you mean {' or '.join(close)}?" if close else f"there is {', '.join(sorted(known))}"
-    raise StepError(f"--model-type {model_type!r} is no {needs.kind} of this version of transformers; {meant}")
+    meant = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(sorted(known))}"
+    raise StepError(f"--model-type {model_type!r}: unknown {needs.kind} in this version of transformers; {meant}")
 
 
 def _own_names(settings: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    """The overrides by the names that the configuration itself uses: `n_layer` is its own for `num_hidden_layers`.
+    """Return the overrides by the configuration's own names, such as `n_layer` for `num_hidden_layers`.
 
-    transformers takes any name in silence, and a misspelt setting would change nothing: here it is a StepError.
+    transformers accepts any name, and a misspelt setting would change nothing: here it raises StepError.
     """
     known = [name for name in config.to_dict() if not name.startswith("_")]
     own = {}

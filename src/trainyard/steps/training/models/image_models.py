@@ -20,7 +20,7 @@ _SMALL_IMAGE_SETTINGS: Mapping[str, Sequence[tuple[int, Mapping[str, Any]]]] = {
         (64, {"patch_size": 4, "num_hidden_layers": 8, "num_attention_heads": 6, "hidden_size": 192}),
     ),
 }
-"""For each model type: up to which image side (in pixels) which settings hold."""
+"""For each model type, the settings up to an image side in pixels."""
 
 _FOR_SHALLOW_MODELS: Mapping[str, Mapping[str, Any]] = {
     # Blocks that start at full strength train faster; scaling them down at first is for deep models.
@@ -42,10 +42,10 @@ class ImageModelNeeds(ModelNeeds):
     auto_class = "AutoModelForImageClassification"
     types_table = "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES"
     pretrained_options = {"ignore_mismatched_sizes": True}  # noqa: RUF012
-    """A head for other classes than the dataset's is replaced by a new one."""
+    """A head for classes other than the dataset's is replaced by a new one."""
 
     def settings_of(self, config: Any, *, has_weights: bool) -> Mapping[str, Any]:
-        """Weights or not: what does not fit is replaced."""
+        """With or without weights: what does not fit is replaced."""
         settings = {
             "num_channels": self.channels,
             "image_size": self.height if self.height == self.width else [self.height, self.width],
@@ -59,7 +59,7 @@ class ImageModelNeeds(ModelNeeds):
         return _small_image_settings(config.model_type, max(self.height, self.width))
 
     def require_fit(self, config: Any, what: str) -> None:
-        """As many classes, as many channels."""
+        """Classes and channels must be as many as the dataset's."""
         if config.num_labels != len(self.classes):
             raise StepError(f"{what} has {config.num_labels} classes; the dataset has {len(self.classes)}")
         channels = getattr(config, "num_channels", self.channels)
@@ -68,7 +68,7 @@ class ImageModelNeeds(ModelNeeds):
 
 
 def _small_image_settings(model_type: str, image_side: int) -> Mapping[str, Any]:
-    """The settings that take the place of transformers' defaults for images of this side in pixels; often none."""
+    """Return the settings that replace transformers' defaults for images of this side in pixels; often none."""
     for largest_side, settings in _SMALL_IMAGE_SETTINGS.get(model_type, ()):
         if image_side <= largest_side:
             return {**settings, **_FOR_SHALLOW_MODELS[model_type]}

@@ -24,7 +24,7 @@ class LanguageModelNeeds(ModelNeeds):
     types_table = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
 
     def settings_of(self, config: Any, *, has_weights: bool) -> Mapping[str, Any]:
-        """A model with weights keeps its own. No token is padding to the model: its embedding would never be learnt."""
+        """A model with weights keeps its own. The model has no padding token: its embedding would never be trained."""
         if has_weights:
             return {}
         positions = config.attribute_map.get("max_position_embeddings", "max_position_embeddings")
@@ -38,7 +38,7 @@ class LanguageModelNeeds(ModelNeeds):
         return {name: value for name, value in settings.items() if hasattr(config, name)}
 
     def defaults_of(self, config: Any) -> Mapping[str, Any]:
-        """No dropout, whatever transformers' default is for a model type: a language model sees its text but once."""
+        """No dropout, whatever transformers' default for a model type: a language model usually sees its text once."""
         return {
             name: 0.0
             for name, value in config.to_dict().items()
@@ -46,11 +46,11 @@ class LanguageModelNeeds(ModelNeeds):
         }
 
     def require_fit(self, config: Any, what: str) -> None:
-        """A vocabulary and positions enough."""
+        """The vocabulary and the positions must suffice for the dataset."""
         if config.vocab_size < self.vocabulary_size:
             raise StepError(
-                f"{what} knows {config.vocab_size} tokens; the dataset has {self.vocabulary_size}. Prepare the text "
-                "with the model's own tokeniser (--tokenizer)"
+                f"{what} has {config.vocab_size} tokens; the dataset has {self.vocabulary_size}. Prepare the text "
+                "with the model's own tokenizer (--tokenizer)"
             )
         positions = getattr(config, "max_position_embeddings", None)
         if positions is not None and positions < self.sequence_length:
@@ -62,7 +62,7 @@ class LanguageModelNeeds(ModelNeeds):
 
 @contextmanager
 def rows_are_not_packed() -> Iterator[None]:
-    """Spare a forward pass transformers' look for several texts packed in a row, whose answer a host waits for.
+    """Keep a forward pass from looking for several texts packed in a row, which makes the host wait for the device.
 
     It follows from positions, which a row of ours counts from its beginning to its end.
     """

@@ -1,4 +1,4 @@
-"""What the training loop and the evaluation ask of a task."""
+"""The interface between a task and the training loop and evaluation."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from trainyard.steps.training.samples.batches import Tensors
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """What a task that generates is asked for."""
+    """A request for a sample of what a model generates."""
 
     split: SplitReader
     prompt: str | None = None
-    """What to go on with; None leaves it to the task."""
+    """The text to continue; None leaves it to the task."""
 
     tokens: int = 64
     temperature: float = 0.8
-    """How freely to draw: 0 always takes what is most likely."""
+    """The temperature of sampling: 0 always takes what is most likely."""
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What a model generated, and what it went on with."""
+    """What a model generated, and the prompt it continued."""
 
     prompt: str
     text: str
 
 
 class Task(ABC):
-    """A model, its loss and its measures on one kind of dataset. A user's own overrides the three abstract methods.
+    """A model, its loss and its measures on one kind of dataset. Your own overrides the three abstract methods.
 
     Sums instead of means throughout: sums can be added over micro-batches and ranks, and divided once.
     """
@@ -53,7 +53,7 @@ class Task(ABC):
     settings: TaskSettings
 
     loss_terms_vary: bool = False
-    """Whether training samples differ in how many terms their losses have. Ranks then agree on a step's total first."""
+    """Whether training samples differ in how many terms their losses have. The ranks then sum up a step's terms."""
 
     def __init__(self, manifest: Manifest, settings: TaskSettings) -> None:
         self.manifest = manifest
@@ -61,82 +61,82 @@ class Task(ABC):
 
     @property
     def needs_sample_draws(self) -> bool:
-        """Whether training batches shall have `sample_draws`, 64 random bits per sample, to vary samples with."""
+        """Whether training batches need `sample_draws`, 64 random bits per sample, for augmentation."""
         return False
 
     @property
     def tokens_per_sample(self) -> int | None:
-        """How many tokens the model computes for a sample, for measures of speed; None where samples have none."""
+        """How many tokens the model computes per sample, for measures of speed; None if samples have no tokens."""
         return None
 
     @abstractmethod
     def new_model(self) -> torch.nn.Module:
-        """A model to be trained; its weights depend on torch's seed only. StepError for settings that cannot be."""
+        """Return a model to train; its weights depend only on torch's seed. Raise StepError for invalid settings."""
 
     @abstractmethod
     def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
-        """The sum of the losses of the batch, whose mean over all ranks' `loss_terms` is minimised."""
+        """Return the sum of the batch's losses, whose mean over all ranks' `loss_terms` is minimised."""
 
     def loss_terms(self, batch: Tensors) -> int:
-        """How many terms the loss of a batch is the sum of: by default one per sample."""
+        """Return how many terms the loss of a batch is the sum of: by default one per sample."""
         return len(next(iter(batch.values())))
 
     @abstractmethod
     def measure(self, model: torch.nn.Module, batch: Tensors) -> dict[str, torch.Tensor]:
-        """What is to be added up over a split: `loss_sum`, `samples`, and whatever `summarise` makes figures of."""
+        """Return what to add up over a split: `loss_sum`, `samples`, and whatever `summarise` needs."""
 
     def summarise(self, sums: Mapping[str, torch.Tensor], split: str = "validation") -> dict[str, float]:
-        """The figures of a split from its sums. By default every `x_sum` becomes `x`, its mean over the samples."""
+        """Return the figures of a split. By default every `x_sum` becomes `x`, its mean over the samples."""
         samples = float(sums["samples"])
         return {name[: -len("_sum")]: float(total) / samples for name, total in sums.items() if name.endswith("_sum")}
 
     def save_model(self, model: torch.nn.Module, folder: Path) -> None:
-        """Write a trained model. By default its weights as model.safetensors."""
+        """Write a trained model: by default its weights, as model.safetensors."""
         _write_tensors(folder / "model.safetensors", dict(model.state_dict()))
 
     def load_model(self, folder: Path) -> torch.nn.Module:
-        """Read what `save_model` wrote. By default the weights into a new model."""
+        """Return the model that `save_model` wrote: by default a new model with the weights."""
         model = self.new_model()
         model.load_state_dict(_read_tensors(folder / "model.safetensors", torch.device("cpu")))
         return model
 
     def sample(self, model: torch.nn.Module, request: SampleRequest) -> Sample | None:
-        """Text that the model generates, the same each time; None by default. Only rank 0 is asked."""
+        """Return text that the model generates, the same each time; None by default. Called on rank 0 only."""
         return None
 
 
 def require_loss(loss: object) -> torch.Tensor:
-    """The loss of a batch. StepError when it is nothing that can be minimised."""
+    """Return the loss of a batch. Raise StepError if it cannot be minimised."""
     if not isinstance(loss, torch.Tensor):
         problem = f"a {type(loss).__name__}"
     elif loss.ndim:
-        problem = f"a tensor of the shape {list(loss.shape)}"
+        problem = f"a tensor of shape {list(loss.shape)}"
     elif not loss.requires_grad:
         problem = "a tensor that does not depend on the model's weights"
     else:
         return loss
     raise StepError(
-        f"the task's loss() gave {problem}; it gives a tensor of one number computed by the model: the sum of the "
+        f"the task's loss() returned {problem}; expected a tensor of one number, computed by the model: the sum of the "
         "samples' losses"
     )
 
 
 def require_sums(measured: object) -> Mapping[str, torch.Tensor]:
-    """What a task measured of a batch. StepError when it cannot be added up."""
+    """Return what a task measured of a batch. Raise StepError if it cannot be added up."""
     if not isinstance(measured, Mapping):
-        raise StepError(f"the task's measure() gave a {type(measured).__name__}; it gives a tensor for each name")
+        raise StepError(f"the task's measure() returned a {type(measured).__name__}; expected a dictionary of tensors")
     for name, value in measured.items():
         if not isinstance(value, torch.Tensor):
-            raise StepError(f"the task's measure() gave a {type(value).__name__} for {name!r}, where a tensor belongs")
+            raise StepError(f"the task's measure() returned a {type(value).__name__} for {name!r}; expected a tensor")
     if "samples" not in measured:
         raise StepError(
-            f"the task's measure() gave {', '.join(measured) or 'nothing'} without 'samples', the number of samples"
+            f"the task's measure() returned {', '.join(measured) or 'nothing'}; expected 'samples' too, their number"
         )
     return measured
 
 
 def _write_tensors(file: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Write tensors, each as a copy of its own where several share memory. StepError when the disk refuses."""
+    """Write tensors; those that share memory are copied. Raise StepError if the disk is full."""
     seen: set[int] = set()
     independent = {}
     for name, tensor in tensors.items():
@@ -146,12 +146,12 @@ def _write_tensors(file: Path, tensors: dict[str, torch.Tensor]) -> None:
     try:
         save_file(independent, file, metadata={"format": "pt"})
     except SafetensorError as failure:
-        raise StepError(f"{file} cannot be written: {failure}") from None
+        raise StepError(f"cannot write {file}: {failure}") from None
 
 
 def _read_tensors(file: Path, device: torch.device) -> dict[str, torch.Tensor]:
-    """Read all tensors of a file onto a device. StepError when the file is not what it should be."""
+    """Return all tensors of a file, on a device. Raise StepError for a broken file."""
     try:
         return load_file(file, device=str(device))
     except SafetensorError as failure:
-        raise StepError(f"{file} cannot be read: {failure}") from None
+        raise StepError(f"cannot read {file}: {failure}") from None

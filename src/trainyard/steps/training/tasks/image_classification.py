@@ -1,4 +1,4 @@
-"""Which class an image is of."""
+"""Image classification: the class that an image belongs to."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _HALF_RANGE = 127.5
 """Pixels 0…255 become -1…1: the same for every dataset, so that a model carries no statistics of its own."""
 
 _LARGEST_SHIFT = 1 / 8
-"""Of an image's side; at least one pixel."""
+"""A share of an image's side; at least one pixel."""
 _BITS = 16
-"""Random bits per decision; between them and 2^-16 lies how far from uniform it is."""
+"""Random bits per decision, which is uniform to within 2^-16."""
 
 
 class ImageClassification(Task):
@@ -43,15 +43,15 @@ class ImageClassification(Task):
 
     @property
     def needs_sample_draws(self) -> bool:
-        """For augmentation."""
+        """Whether there is augmentation."""
         return self.settings.augmentation != "none"
 
     def new_model(self) -> torch.nn.Module:
-        """A model of the settings' type with the dataset's image size, channels and classes."""
+        """Return a model of the settings' type with the dataset's image size, channels and classes."""
         return new_model(self.settings.model_type, self.settings.model_overrides, self._needs)
 
     def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
-        """The sum of the samples' cross-entropies, with augmentation and label smoothing where they are set."""
+        """Return the sum of the samples' cross-entropies, with augmentation and label smoothing if they are set."""
         images = batch["images"]
         if self.settings.augmentation != "none":
             images = augment(images, batch[SAMPLE_DRAWS], flip=self.settings.augmentation == "shift_flip")
@@ -61,7 +61,7 @@ class ImageClassification(Task):
         )
 
     def measure(self, model: torch.nn.Module, batch: Tensors) -> dict[str, torch.Tensor]:
-        """Sums for loss (without smoothing) and accuracy, and the counts of each (true, predicted) pair of classes."""
+        """Return sums for loss (without smoothing) and accuracy, and counts of pairs (true, predicted) of classes."""
         logits, labels = _logits(model, batch["images"]), batch["labels"]
         predicted = logits.argmax(dim=1)
         classes = len(self.manifest.classes)
@@ -74,12 +74,12 @@ class ImageClassification(Task):
         }
 
     def save_model(self, model: torch.nn.Module, folder: Path) -> None:
-        """As transformers' `from_pretrained` and its image processors read it."""
+        """Write what transformers' `from_pretrained` and its image processors read."""
         save_model(model, folder)
         write_json(folder / "preprocessor_config.json", _preprocessing(self._needs))
 
     def load_model(self, folder: Path) -> torch.nn.Module:
-        """A model that a training step saved. StepError when it does not fit the dataset."""
+        """Return a model that a training step saved. Raise StepError if it does not fit the dataset."""
         return load_model(folder, self._needs)
 
 
@@ -90,7 +90,7 @@ def _logits(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
 
 
 def _preprocessing(needs: ImageModelNeeds) -> Mapping[str, object]:
-    """The same scaling as here, in the words of transformers' image processors."""
+    """Return the same scaling as here, for transformers' image processors."""
     return {
         "image_processor_type": "ViTImageProcessor",
         "do_rescale": True,
@@ -104,9 +104,9 @@ def _preprocessing(needs: ImageModelNeeds) -> Mapping[str, object]:
 
 
 def augment(images: torch.Tensor, draws: torch.Tensor, *, flip: bool) -> torch.Tensor:
-    """Images [samples, channels, height, width] shifted by up to an eighth and, with `flip`, every second one mirrored.
+    """Return images [samples, channels, height, width] shifted by up to an eighth and, with `flip`, half mirrored.
 
-    `draws` int64 [samples] holds 64 random bits for each. What is shifted in repeats the image's edge.
+    `draws` int64 [samples] holds 64 random bits for each. Shifted-in pixels repeat the image's edge.
     """
     samples, channels, height, width = images.shape
     rows = _shifted(height, draws)
@@ -120,7 +120,7 @@ def augment(images: torch.Tensor, draws: torch.Tensor, *, flip: bool) -> torch.T
 
 
 def _shifted(side: int, draws: torch.Tensor) -> torch.Tensor:
-    """Which row (or column) of the image each one of the result shows: int64 [samples, side]."""
+    """Return which row (or column) of the image each one of the result shows: int64 [samples, side]."""
     largest = max(1, round(side * _LARGEST_SHIFT))
     shift = ((draws & ((1 << _BITS) - 1)) * (2 * largest + 1) >> _BITS) - largest
     return (torch.arange(side, device=draws.device) + shift[:, None]).clamp(0, side - 1)

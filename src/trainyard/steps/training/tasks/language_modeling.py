@@ -1,4 +1,4 @@
-"""Which token comes next."""
+"""Language modeling: the next token of a text."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 _PROMPT_TOKENS = 16
 _LIKELIEST = 50
-"""A sample is drawn from so many of the likeliest tokens: what is less likely is mostly a mistake."""
+"""A sample is drawn from this many of the likeliest tokens: less likely ones are mostly mistakes."""
 
 _LARGEST_EXPONENT = 700.0
-"""A model that diverged still has a perplexity that is a number."""
+"""Keeps the perplexity of a model that diverged finite."""
 
 
 class LanguageModeling(Task):
@@ -57,24 +57,24 @@ class LanguageModeling(Task):
 
     @property
     def tokens_per_sample(self) -> int:
-        """The length of a row."""
+        """The length of a row, in tokens."""
         return self._length
 
     def new_model(self) -> torch.nn.Module:
-        """A model of the settings' type with the dataset's vocabulary and length, or one from a folder to train on."""
+        """Return a model of the settings' type with the dataset's vocabulary and length, or one from a folder."""
         self._require_same_tokens(Path(self.settings.model_type))
         return new_model(self.settings.model_type, self.settings.model_overrides, self._needs)
 
     def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
-        """The sum of the tokens' cross-entropies."""
+        """Return the sum of the tokens' cross-entropies."""
         return self._cross_entropy(model, batch["tokens"], "sum")
 
     def loss_terms(self, batch: Tensors) -> int:
-        """Each predicted token is one; training rows are full."""
+        """Return the number of predicted tokens; training rows are full."""
         return len(batch["tokens"]) * self._length
 
     def measure(self, model: torch.nn.Module, batch: Tensors) -> dict[str, torch.Tensor]:
-        """The sum of the tokens' cross-entropies in nats, and how many tokens they are."""
+        """Return the sum of the tokens' cross-entropies in nats, and the number of tokens."""
         tokens = batch["tokens"]
         return {
             "loss_sum": self._cross_entropy(model, tokens, "none").double().sum(),
@@ -83,7 +83,7 @@ class LanguageModeling(Task):
         }
 
     def summarise(self, sums: Mapping[str, torch.Tensor], split: str = "validation") -> dict[str, float]:
-        """Loss per token in nats, its exponential, and bits for each byte of the text, end-of-text tokens included."""
+        """Return loss per token in nats, its exponential, and bits per byte of text, end-of-text tokens included."""
         nats, tokens = float(sums["loss_sum"]), float(sums["tokens"])
         loss = nats / tokens
         return {
@@ -93,7 +93,7 @@ class LanguageModeling(Task):
         }
 
     def save_model(self, model: torch.nn.Module, folder: Path) -> None:
-        """As `AutoModelForCausalLM` and `AutoTokenizer` of transformers read it."""
+        """Write what `AutoModelForCausalLM` and `AutoTokenizer` of transformers read."""
         generation: Any = model.generation_config
         if generation.pad_token_id is None:  # generating in batches needs one
             generation.pad_token_id = self._text.end_of_text
@@ -104,12 +104,12 @@ class LanguageModeling(Task):
         shutil.copyfile(self._dataset / TOKENIZER_FILE, folder / TOKENIZER_FILE)
 
     def load_model(self, folder: Path) -> torch.nn.Module:
-        """A model that a training step saved. StepError when it does not fit the dataset."""
+        """Return a model that a training step saved. Raise StepError if it does not fit the dataset."""
         self._require_same_tokens(folder)
         return load_model(folder, self._needs)
 
     def sample(self, model: torch.nn.Module, request: SampleRequest) -> Sample:
-        """Draw tokens one by one, from a generator of its own, until a text ends or there are as many as asked for."""
+        """Return text drawn token by token, with its own random generator, until it ends or is as long as requested."""
         tokenizer = self._tokenizer
         if request.prompt is None:
             prompt = self._beginning(request)
@@ -124,7 +124,7 @@ class LanguageModeling(Task):
             if tokens[-1] == self._text.end_of_text:
                 break
         text = tokenizer.decode(tokens)
-        # A prompt may end in the middle of a character, which is whole in the text.
+        # A prompt may end in the middle of a character, which is complete in the text.
         return Sample(os.path.commonprefix([tokenizer.decode(prompt), text]), text)  # noqa: RUF071 – of characters
 
     def _beginning(self, request: SampleRequest) -> list[int]:
@@ -143,7 +143,7 @@ class LanguageModeling(Task):
         return logits
 
     def _cross_entropy(self, model: torch.nn.Module, tokens: torch.Tensor, reduction: str) -> torch.Tensor:
-        """Of each token after a row's first; padding is predicted by no one and counts nothing."""
+        """Return the cross-entropy of each token after a row's first; padding does not count."""
         return functional.cross_entropy(
             self.logits(model, tokens).flatten(0, 1),
             tokens[:, 1:].long().flatten(),
@@ -161,7 +161,7 @@ class LanguageModeling(Task):
         return self.manifest.folder
 
     def _require_tokenizer_of_the_dataset(self) -> None:
-        """StepError where the files that the trained model needs as well are not there, or not what they were."""
+        """Raise StepError if the tokenizer's files, which the trained model needs too, are missing or changed."""
         for file in (self._dataset / TOKENIZER_FILE, self._dataset / TOKENIZER_CONFIG_FILE):
             if not file.is_file():
                 raise StepError(f"{file} is missing: a dataset of tokens has it beside its manifest")
@@ -172,13 +172,13 @@ class LanguageModeling(Task):
             )
 
     def _require_same_tokens(self, folder: Path) -> None:
-        """StepError when the folder of a model has another vocabulary than the dataset: every number would be wrong."""
+        """Raise StepError if a model's folder has another vocabulary than the dataset: every figure would be wrong."""
         file = folder / TOKENIZER_FILE
         if not file.is_file():
             return
         if read_tokenizer(file).get_vocab() != self._tokenizer.get_vocab():
             raise StepError(
-                f"{folder} has another vocabulary than the dataset: prepare the text with the model's own "
+                f"{folder} has another vocabulary than the dataset: prepare the text with the model's own tokenizer "
                 f"(--tokenizer {folder})"
             )
 
