@@ -19,6 +19,7 @@ from trainyard.author.scaffolding import RECIPES, existing_repository, new_compo
 from trainyard.author.steps import own_steps
 from trainyard.author.writing import write
 from trainyard.errors import UsageError
+from trainyard.lint.script_flags import read_flags
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.ignore_files import ignore_rule
 
@@ -201,6 +202,15 @@ def test_settings_that_cannot_be_read_are_shown_at_their_line(
     (problem,) = caught.value.diagnostics
     assert (problem.rule, problem.span.file.name) == ("TY107", "mine.py")
     assert problem.span.line in (16, 18)
+
+
+def test_lint_knows_the_flags_of_a_step_of_your_own(started: Callable[..., Project]) -> None:
+    project = started()
+    written(project.root, new_component(project, "clean_text"))
+    flags = read_flags(project.source / "demo" / "clean_text.py", project.source)
+    assert flags is not None
+    assert set(flags.flags) == {"-h", "--help", "--result", "--source", "--pattern"}
+    assert flags.flags["--result"].is_required
 
 
 def test_an_existing_repository_gets_lint_and_nothing_else() -> None:

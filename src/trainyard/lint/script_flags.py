@@ -512,7 +512,8 @@ def _from_dataclass(tree: ast.Module, imported: Mapping[str, str], file: Path, r
             and node.args
             and isinstance(node.args[0], ast.Name)
         ):
-            fields = _class_fields(imported.get(node.args[0].id, ""), root, depth=0)
+            own_module = ".".join(file.relative_to(root).with_suffix("").parts) if file.is_relative_to(root) else ""
+            fields = _class_fields(imported.get(node.args[0].id, f"{own_module}.{node.args[0].id}"), root, depth=0)
             help_flag = Flag(("-h", "--help"), 1, file)
             if not fields:
                 return _UNDECIDABLE
