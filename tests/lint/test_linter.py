@@ -325,6 +325,6 @@ def test_five_hundred_files_take_little_longer_than_parsing_them(tmp_path: Path)
     def check() -> None:
         assert len(lint([tmp_path]).files) == 501
 
-    assert min(timeit.repeat(check, timer=time.process_time, number=1, repeat=3)) < 12 * min(
+    assert min(timeit.repeat(check, timer=time.process_time, number=1, repeat=3)) < 20 * min(
         timeit.repeat(parse, timer=time.process_time, number=1, repeat=3)
     )

@@ -10,6 +10,7 @@ import pytest
 
 from trainyard.lint.linter import lint
 from trainyard.lint.schema_checks import bundled_schema, check_schema, schema_of
+from trainyard.lint.settings import LintSettings
 from trainyard.spec.documents import parse_document
 from trainyard.spec.kinds import kind_of
 
@@ -17,7 +18,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def test_a_clean_project_is_silent(clean_project: Path) -> None:
-    result = lint([clean_project])
+    result = lint([clean_project], LintSettings(pedantic=True))
     assert result.diagnostics == ()
     assert len(result.files) >= 5
 
@@ -34,7 +35,7 @@ def test_files_in_the_style_of_public_examples_have_no_error(file: Path) -> None
 def test_a_mistake_is_found_where_it_was_made(mistake: Any, tmp_path: Path) -> None:
     project = mistake.copy_project(tmp_path)
     file, line, column = mistake.plant(project)
-    found = lint([project]).diagnostics
+    found = lint([project], LintSettings(pedantic=True)).diagnostics
     hits = [d for d in found if d.rule == mistake.rule]
     assert len(hits) == mistake.count, found
     spans = [hit.span for hit in hits]

@@ -8,10 +8,12 @@ import pytest
 
 from trainyard.lint.linter import lint
 from trainyard.lint.rules import RULES
+from trainyard.lint.settings import LintSettings
 from trainyard.spec.rule import Rule
 
 # What no short text can show; `test_linter.py` has a test of each.
 WITHOUT_EXAMPLE = {"AML001", "AML003", "AML011", "AML013", "AML803", "AML901", "AML902"}
+PEDANTIC = LintSettings(pedantic=True)
 WITH_EXAMPLE = [rule for rule in RULES.values() if rule.example is not None]
 
 
@@ -33,7 +35,7 @@ def test_every_rule_is_fully_described() -> None:
 @pytest.mark.parametrize("rule", WITH_EXAMPLE, ids=lambda rule: rule.id)
 def test_the_wrong_example_is_found_where_it_is_marked(rule: Rule, tmp_path: Path) -> None:
     assert rule.example is not None
-    found = lint([write(tmp_path, rule.example.wrong)]).diagnostics
+    found = lint([write(tmp_path, rule.example.wrong)], PEDANTIC).diagnostics
     name, line, column = rule.example.place
     assert [(d.rule, d.severity) for d in found] == [(rule.id, rule.severity)], found
     assert (found[0].span.file, found[0].span.line, found[0].span.column) == (tmp_path / name, line, column)
@@ -42,4 +44,4 @@ def test_the_wrong_example_is_found_where_it_is_marked(rule: Rule, tmp_path: Pat
 @pytest.mark.parametrize("rule", WITH_EXAMPLE, ids=lambda rule: rule.id)
 def test_the_right_example_is_silent(rule: Rule, tmp_path: Path) -> None:
     assert rule.example is not None
-    assert lint([write(tmp_path, rule.example.right)]).diagnostics == ()
+    assert lint([write(tmp_path, rule.example.right)], PEDANTIC).diagnostics == ()

@@ -43,6 +43,7 @@ def render(profile: str | None, settings: tuple[str, ...], check: bool, diff: bo
 @click.option("-f", "--file", "more_paths", multiple=True, metavar="FILE", help="The same as PATH, as in `az ml`.")
 @click.option("--format", "output_format", type=click.Choice(_LINT_FORMATS), default="text", show_default=True)
 @click.option("--fix", is_flag=True, help="Fix what is safe to fix: mistyped names, unquoted texts.")
+@click.option("--pedantic", is_flag=True, help="Also report what careful teams differ on.")
 @click.option("--baseline", type=click.Path(dir_okay=False, path_type=Path), help="Known findings, not reported again.")
 @click.option("--write-baseline", is_flag=True, help="Write the current findings to the baseline.")
 def lint(
@@ -50,6 +51,7 @@ def lint(
     more_paths: tuple[str, ...],
     output_format: str,
     fix: bool,
+    pedantic: bool,
     baseline: Path | None,
     write_baseline: bool,
 ) -> None:
@@ -65,7 +67,7 @@ def lint(
     from trainyard.commands.lint import LintOptions
     from trainyard.commands.lint import lint as check
 
-    options = LintOptions(output_format, fix, baseline, write_baseline)
+    options = LintOptions(output_format, fix, baseline, write_baseline, pedantic)
     if not check([Path(path) for path in (*paths, *more_paths)], options):
         sys.exit(1)
 

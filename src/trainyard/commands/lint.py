@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -34,6 +34,7 @@ class LintOptions:
     fix: bool = False
     baseline: Path | None = None
     write_baseline: bool = False
+    pedantic: bool = False
 
 
 def lint(paths: Sequence[Path], options: LintOptions) -> bool:
@@ -44,7 +45,7 @@ def lint(paths: Sequence[Path], options: LintOptions) -> bool:
     if options.fix and options.write_baseline:
         raise UsageError("--fix and --write-baseline cannot be combined: fix first, then write the baseline.")
     chosen = list(paths) or _folders_of_project()
-    settings, result = _check(chosen)
+    settings, result = _check(chosen, pedantic=options.pedantic)
     baseline = options.baseline or settings.baseline
     if options.write_baseline and baseline is None:
         raise UsageError("--write-baseline requires --baseline FILE.")
@@ -92,12 +93,15 @@ def _folders_of_project() -> list[Path]:
     return [folder for folder in (project.root / name for name in STANDARD_FOLDERS) if folder.is_dir()]
 
 
-def _check(paths: Sequence[Path], store: DocumentStore | None = None) -> tuple[LintSettings, LintResult]:
+def _check(
+    paths: Sequence[Path], store: DocumentStore | None = None, *, pedantic: bool = False
+) -> tuple[LintSettings, LintResult]:
     """Return the settings of the project that contains the paths, and what lint finds with them."""
     # Documents are kept to the end: searching them for cycles again and again takes half of the time.
     gc.disable()
     try:
         settings = settings_for(paths, RULES)
+        settings = replace(settings, pedantic=settings.pedantic or pedantic)
         return settings, linter.lint(paths, settings, store)
     finally:
         gc.freeze()

@@ -46,6 +46,7 @@ def rule(
     why: str,
     example: str,
     suppressed_by_errors: bool = False,
+    pedantic: bool = False,
 ) -> Callable[[Check], Rule]:
     """Declare a rule whose check is the decorated function; its name then stands for the rule.
 
@@ -54,6 +55,6 @@ def rule(
 
     def declare(function: Check) -> Rule:
         CHECKS[subject].append(function)
-        return Rule(id, name, severity, summary, why, Example(example), suppressed_by_errors)
+        return Rule(id, name, severity, summary, why, Example(example), suppressed_by_errors, pedantic)
 
     return declare

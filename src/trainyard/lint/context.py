@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku
 
 _Made = TypeVar("_Made")
+_READS_VARIABLES = re.compile(rb"environ|getenv|AZUREML_|AZURE_ML_")
 
 
 @dataclass
@@ -45,6 +47,10 @@ class LintContext:
     def flags_of(self, script: Path, root: Path) -> ScriptFlags | None:
         """The flags of a script in a snapshot; None if they cannot be determined."""
         return self.cached(("flags", script, root), lambda: read_flags(script, root))
+
+    def reads_variables(self, script: Path) -> bool:
+        """Whether a script may read environment variables."""
+        return self.cached(("variables", script), lambda: _mentions(script, _READS_VARIABLES))
 
     def is_left_out(self, root: Path, file: Path) -> bool:
         """Whether the ignore file of a snapshot excludes a file."""
@@ -94,6 +100,13 @@ class LintContext:
             for pipeline in self.parsed.pipelines
             if pipeline.body is pipeline.reading.document.root
         }
+
+
+def _mentions(script: Path, pattern: re.Pattern[bytes]) -> bool:
+    try:
+        return pattern.search(script.read_bytes()) is not None
+    except OSError:
+        return True
 
 
 def _is_job(parsed: ParsedPipeline) -> bool:

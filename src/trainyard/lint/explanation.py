@@ -43,7 +43,7 @@ def as_list(rules: Iterable[Rule]) -> str:
     """Return all rules, a line each: id, severity, name and summary."""
     listed = sorted(rules, key=lambda rule: rule.id)
     widest = max(len(rule.name) for rule in listed)
-    lines = [f"{rule.id:<6}  {_severity(rule):<7}  {rule.name:<{widest}}  {rule.summary}" for rule in listed]
+    lines = [f"{rule.id:<6}  {_severity(rule):<8}  {rule.name:<{widest}}  {rule.summary}" for rule in listed]
     return "\n".join(lines).replace("`", "'")
 
 
@@ -78,7 +78,7 @@ def index_page(rules: Iterable[Rule]) -> str:
         "`trainyard explain AML101` prints the same text.",
         "",
         "An *error* makes a job fail, or do something other than what was written. Azure ML accepts a *warning*, but",
-        "it is probably a mistake. *Local* rules apply to `trainyard run` only.",
+        "it is probably a mistake. *Pedantic* rules need `--pedantic`; *local* rules apply to `trainyard run` only.",
         "",
         "| rule | | |",
         "|---|---|---|",
@@ -92,6 +92,8 @@ def _can_be_ignored(rule: Rule) -> bool:
 
 
 def _severity(rule: Rule) -> str:
+    if rule.pedantic:
+        return "pedantic"
     return "local" if rule.local_run_only else rule.severity
 
 

@@ -168,7 +168,7 @@ class _Session:
         about_comments = [d for ignores in self.ignores.values() for d in (*ignores.problems, *ignores.unused())]
         if about_comments:
             remaining = sorted([*remaining, *about_comments], key=lambda diagnostic: diagnostic.span)
-        return tuple(self._settings.with_severity(remaining))
+        return tuple(self._settings.with_severity(remaining, RULES))
 
     def read_file(self, file: Path, *, is_explicit: bool) -> None:
         """Read a file and those that it names, with the findings of its schema and readers."""

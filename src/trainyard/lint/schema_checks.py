@@ -183,9 +183,10 @@ def _unknown_key(
         fate = _FATE_IN_TASK
     message = f"unknown key '{shorten(key)}' {where}; {fate}"
     hint = "Did you mean 'program_arguments'?" if fate == _FATE_IN_TASK and key == "args" else ""
-    hint = hint or did_you_mean(key, _writable(known))
-    # What is there already is not meant a second time.
-    meant = only_close(key, set(_writable(known)) - document.node_at(path).entries.keys())
+    # A key that is present already is not what was meant.
+    free = [name for name in _writable(known) if name not in document.node_at(path).entries]
+    hint = hint or did_you_mean(key, free)
+    meant = only_close(key, free)
     span = document.key_span([*path, key])
     return UNKNOWN_KEY.at(span, message, hint, replacement=meant, severity=severity)
 

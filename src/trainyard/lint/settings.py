@@ -4,6 +4,8 @@
 exclude = ["examples/**"]           # patterns as in .gitignore, relative to this file's folder
 baseline = "lint-baseline.json"     # known findings, not reported until they are fixed
 
+pedantic = true                     # also report what careful teams differ on
+
 [tool.trainyard.lint.severity]
 AML407 = "off"                      # error, warning, info, off
 
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 # In one folder, the first of these with lint settings is used.
 FILE_NAMES = (".trainyard.toml", "pyproject.toml")
 SEVERITIES = ("error", "warning", "info", "off")
-_KEYS = ("severity", "exclude", "computes", "baseline")
+_KEYS = ("severity", "exclude", "computes", "baseline", "pedantic")
 
 
 class WrongSettings(UsageError):
@@ -49,6 +51,7 @@ class LintSettings:
     exclude: tuple[str, ...] = ()
     computes: Mapping[str, str] = field(default_factory=dict)
     baseline: Path | None = None
+    pedantic: bool = False
 
     def excludes(self, path: Path) -> bool:
         """Return whether a file is excluded."""
@@ -67,10 +70,11 @@ class LintSettings:
 
         return GitIgnoreSpec.from_lines(self.exclude)
 
-    def with_severity(self, diagnostics: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
+    def with_severity(self, diagnostics: Iterable[Diagnostic], rules: Mapping[str, Rule]) -> Iterator[Diagnostic]:
         """Yield findings with the project's severities, without those of rules that are off."""
         for diagnostic in diagnostics:
-            severity = self.severity.get(diagnostic.rule, diagnostic.severity)
+            is_off = rules[diagnostic.rule].pedantic and not self.pedantic
+            severity = self.severity.get(diagnostic.rule, "off" if is_off else diagnostic.severity)
             if severity != "off":
                 yield replace(diagnostic, severity=severity) if severity != diagnostic.severity else diagnostic
 
@@ -175,7 +179,13 @@ class _Reader:
             self._patterns(table.get("exclude", [])),
             self.computes(table),
             self._file.parent / baseline if baseline is not None else None,
+            self._boolean("pedantic", table.get("pedantic", False)),
         )
+
+    def _boolean(self, key: str, value: Any) -> bool:
+        if not isinstance(value, bool):
+            self._refuse(f"'{key}' must be true or false, not {value!r}")
+        return bool(value)
 
     def computes(self, table: Mapping[str, Any]) -> dict[str, str]:
         """The VM sizes of clusters, by name."""

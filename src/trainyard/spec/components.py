@@ -152,6 +152,11 @@ def _additional_includes(node: Node, reading: Reading) -> Iterator[Path]:
         return
     for item in includes.items:
         if item.is_text:
+            # Azure ML's client zips a folder for `NAME.zip`.
+            folder = reading.path(item.text.removesuffix(".zip"))
+            if item.text.endswith(".zip") and os.path.isdir(folder):
+                yield folder
+                continue
             found = reading.existing(item, CODE_NOT_FOUND, "an additional include")
             if found is not None:
                 yield found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,13 +23,13 @@ class ParsedCommand:
     reading: Reading
     is_component: bool
 
-    @property
+    @cached_property
     def command(self) -> Node | None:
         """The node of the command itself; None if it is not a string."""
         command = self.node.get("command")
         return command if command is not None and command.is_text else None
 
-    @property
+    @cached_property
     def text(self) -> str:
         """The text of the command, empty if there is none."""
         return self.command.text if self.command is not None else ""

@@ -104,6 +104,7 @@ name: train
 command: python train.py
 environment: ‸azureml://registries/azureml/environments/sklearn-1.5/‹labels/latest⇒versions/17›
 """,
+    pedantic=True,
 )
 def moving_version(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     environment = command.node.get("environment")

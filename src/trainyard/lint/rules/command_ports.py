@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
@@ -41,10 +42,15 @@ inputs:
 def legacy_binding(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     if not _segments(command):
         return
+    is_root_job = command.is_root and not command.is_component
     for match in _LEGACY.finditer(command.text):
+        start, end = match.span()
+        if is_root_job and command.text[start] == "{" and command.text[start + 1] != "{":
+            continue  # deprecated, but the client still substitutes it in jobs of their own
         right = f"${{{{{match[1] or match[2]}}}}}"
         message = f"Azure ML does not substitute '{match[0]}'"
-        yield legacy_binding.at(command.span(*match.span()), message, f"Write {right}.", replacement=right)
+        fix = right if command.text[end : end + 1] != "}" else None  # never a third brace
+        yield legacy_binding.at(command.span(start, end), message, f"Write {right}.", replacement=fix)
 
 
 @check("command")
@@ -122,20 +128,28 @@ def required_input_inside(command: ParsedCommand, context: LintContext) -> Itera
     "unused-input",
     "warning",
     summary="The command does not use a declared input.",
-    why="Setting it has no effect, unless the script itself reads `AZURE_ML_INPUT_…` from its environment.",
+    why="Setting it has no effect. Only reported if the command runs scripts of the code that do not read environment "
+    "variables, where `AZUREML_PARAMETER_…` has the values of inputs.",
     example="""\
 type: command
 name: train
-command: python -m train --epochs ${{inputs.epochs}}‹⇒ --seed ${{inputs.seed}}›
+code: ./src
+command: python train.py --epochs ${{inputs.epochs}}‹⇒ --seed ${{inputs.seed}}›
 environment: azureml:torch:3
 inputs:
   epochs: {type: integer, default: 3}
   ‸seed: {type: integer, default: 0}
+=== src/train.py
+import sys
+
+print(sys.argv)
 """,
     suppressed_by_errors=True,
 )
 def unused_input(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    yield from _unused_ports(command, "inputs", unused_input)
+    calls = context.calls_of(command)
+    if calls and not any(called.file is None or context.reads_variables(called.file) for called in calls):
+        yield from _unused_ports(command, "inputs", unused_input)
 
 
 @rule(
@@ -161,8 +175,14 @@ def unwritten_output(command: ParsedCommand, context: LintContext) -> Iterator[D
 
 def _segments(command: ParsedCommand) -> tuple[Segment, ...]:
     """The parts of a command; none if it is malformed, which the reader reports."""
+    return _segments_of(command.text)
+
+
+# Several checks look at the same command.
+@lru_cache(maxsize=16)
+def _segments_of(text: str) -> tuple[Segment, ...]:
     try:
-        return parse_expressions(command.text)
+        return parse_expressions(text)
     except ExpressionError:
         return ()
 

@@ -16,6 +16,7 @@ from trainyard.spec.parsed import ParsedPipeline
 
 _COMPUTE_NAME = re.compile(r"azureml:[^:@/\s]+")
 _RESOURCE_ID = re.compile(r"(azureml:)?/subscriptions/|azureml://(?:subscriptions|locations)/", re.IGNORECASE)
+_DEVICE = re.compile("[cg]pu")
 _DEEPEST_PIPELINE = 20
 # A nested pipeline's jobs have their own computes; Spark jobs may have `resources` instead.
 _NEED_A_COMPUTE = frozenset({"command", "parallel", "sweep", "automl", "import", "data_transfer"})
@@ -91,7 +92,9 @@ def _typo(node: Node | None, file: Path, context: LintContext) -> Iterator[Diagn
     if node is None or not _is_reference(node) or not _COMPUTE_NAME.fullmatch(node.text):
         return
     known, name = context.computes.names(file), node.text.removeprefix("azureml:")
-    meant = only_close(name, known) if name not in known else None
+    # `cpu-cluster` is not `gpu-cluster` misspelt.
+    same_kind = [other for other in known if _DEVICE.findall(other) == _DEVICE.findall(name)]
+    meant = only_close(name, same_kind) if name not in known else None
     if meant is not None:
         message = f"the project's compute files have no '{name}'"
         yield unknown_compute.at(node.span, message, f"Did you mean 'azureml:{meant}'?")

@@ -10,8 +10,9 @@ from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.model import Value
 from trainyard.spec.parsed import ParsedCommand
 
+# What the REST contract (InputDeliveryMode, OutputDeliveryMode) has for the other side alone.
 _MODES_OF_OTHER_SIDE = {
-    "inputs": frozenset({"rw_mount", "mount", "upload"}),
+    "inputs": frozenset({"upload"}),
     "outputs": frozenset({"ro_mount", "download", "eval_mount", "eval_download"}),
 }
 _WITHOUT_EVAL = {"eval_mount": "ro_mount", "eval_download": "download"}
@@ -64,7 +65,7 @@ def _instance_counts(file: LintedFile, context: LintContext) -> Iterator[Diagnos
     "mode-unsuited",
     "warning",
     summary="This type of data does not have this mode.",
-    why="Inputs are `ro_mount`, `download` or `direct`; outputs are `rw_mount`, `upload` or `direct`. "
+    why="Inputs are `ro_mount`, `rw_mount`, `download` or `direct`; outputs are `rw_mount`, `upload` or `direct`. "
     "`eval_mount` and `eval_download` evaluate an mltable.",
     example="""\
 type: command

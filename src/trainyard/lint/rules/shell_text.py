@@ -9,6 +9,7 @@ from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding
+from trainyard.spec.model import Port, Value
 from trainyard.spec.parsed import ParsedCommand
 
 _FETCHED = re.compile(
@@ -26,10 +27,10 @@ _ONE_WORD = re.compile(r"[\w.,:/@%+=-]*")
     "command",
     "AML551",
     "unquoted-text",
-    "warning",
+    "info",
     summary="A string input is used without quotes in the command.",
     why="Azure ML substitutes the string as it is: a space in it splits it into two words, and the shell runs a `;` or "
-    "`$(…)` in it.",
+    "`$(…)` in it. This is a warning if a default or a job sets the input to such a string.",
     example="""\
 type: command
 name: train
@@ -55,14 +56,32 @@ def unquoted_text(command: ParsedCommand, context: LintContext) -> Iterator[Diag
             continue
         message = f"'{port.name}' is a string and not quoted: a space in it splits it into two words"
         related = [Related(port.key_span, f"'{port.name}' is declared here")]
-        is_usually_harmless = port.default is not None and _ONE_WORD.fullmatch(port.default.text)
-        yield unquoted_text.at(
-            command.span(binding.start, binding.end),
-            message,
-            f"Write '{binding.text}'.",
-            related,
-            severity="info" if is_usually_harmless else None,
-        )
+        split = next((value for value in _known_values(command, port, context) if not _is_one_word(value.text)), None)
+        if split is not None and split is not port.default:
+            related.append(Related(split.span, "it is set to such a string here"))
+        span, hint = command.span(binding.start, binding.end), f"Write '{binding.text}'."
+        yield unquoted_text.at(span, message, hint, related, severity="warning" if split is not None else None)
+
+
+def _known_values(command: ParsedCommand, port: Port, context: LintContext) -> Iterator[Value]:
+    """The literals that an input is known to be set to: its default, and what jobs set it to."""
+    if port.default is not None:
+        yield port.default
+    own = command.node.find("inputs", port.name)
+    if not command.is_component and own is not None and own.is_text:
+        binding = only_binding(own.text)
+        literal = command.reading.document.root.find("inputs", ".".join(binding.path[2:])) if binding else own
+        if literal is not None and literal.is_text:
+            yield literal.value
+    for pipeline in context.parsed.pipelines:
+        for job in pipeline.model.jobs.values():
+            if job.component is command.component and port.name in job.inputs:
+                yield job.inputs[port.name]
+
+
+def _is_one_word(text: str) -> bool:
+    """Whether the shell leaves a string as it is; bindings are not known."""
+    return "${{" in text or _ONE_WORD.fullmatch(text) is not None
 
 
 def _may_be_several_words(command: ParsedCommand, name: str) -> bool:

@@ -14,6 +14,10 @@ from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 
 _CHECKPOINT_NAME = re.compile(r"(?<![a-z])(check_?points?|ckpts?)(?![a-z])", re.IGNORECASE)
 # `echo $TF_CONFIG` trains nothing.
+# An evaluation of the same model on the same data may well be reused.
+_EVALUATION = re.compile(
+    r"(?<![a-z])(?:eval|evaluat\w*|predict\w*|infer\w*|scor(?:e|ing)|validat\w*)(?![a-z])", re.IGNORECASE
+)
 _PROGRAM = re.compile(r"python|torchrun|deepspeed|mpirun|horovodrun|accelerate|train|\.(?:sh|py)\b")
 
 
@@ -120,7 +124,7 @@ def left_deterministic(command: ParsedCommand, context: LintContext) -> Iterator
     node, is_distributed = command.node, command.component.distribution is not None
     if not command.is_component or not is_distributed or node.get("is_deterministic") is not None:
         return
-    if _PROGRAM.search(command.text):
+    if _PROGRAM.search(command.text) and not _EVALUATION.search(f"{command.component.name} {command.text}"):
         head = node.entries.get("name") or next(iter(node.entries.values()))
         message = "Azure ML considers this training deterministic, and reuses its outputs instead of running it"
         yield left_deterministic.at(head.key.span, message, "Add `is_deterministic: false`.")

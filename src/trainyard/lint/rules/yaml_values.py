@@ -12,8 +12,6 @@ from trainyard.spec.documents import Document, Node, describe
 from trainyard.spec.kinds import COMPUTE_TYPES, KIND_NAMES, Kind, kind_by_schema
 from trainyard.spec.rules.documents import YAML_TRAP
 
-# Numbers to everybody but YAML 1.1, which requires a dot and a sign.
-_EXPONENT = re.compile(r"([-+]?[0-9][0-9_]*)(\.[0-9_]*)?[eE]([-+]?)([0-9]+)")
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 # An unquoted string may continue on the next line, even if that looks like a list item.
@@ -83,11 +81,6 @@ def _trap(node: Node, path: tuple[str, ...], document: Document) -> Iterator[Dia
             span = Span(document.file, *position, position[0], position[1] + 1)
             message = "this is not a list item: YAML reads it as part of the item above"
             yield YAML_TRAP.at(span, message, "Give all items of the list the same indentation.")
-        match = _EXPONENT.fullmatch(text)
-        if match is not None and ("inputs" in path or "environment_variables" not in path):
-            right = f"{match[1]}{match[2] or '.0'}{'0' if match[2] == '.' else ''}e{match[3] or '+'}{match[4]}"
-            message = f"YAML 1.1 reads {text} as a string, not a number"
-            yield YAML_TRAP.at(node.span, message, f'Write {right}, or quote it: "{text}".', replacement=right)
         return
     quoted = f'"{text}"'
     if isinstance(data, (int, float)) and not isinstance(data, bool):

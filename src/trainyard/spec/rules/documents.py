@@ -132,8 +132,8 @@ YAML_TRAP = Rule(
     "yaml-trap",
     "warning",
     summary="YAML 1.1 reads this unquoted text as something else.",
-    why="Azure ML's client reads YAML 1.1: `no` is False, `1.10` is 1.1, `010` is 8, `12:30` is 750, and `3e-4` is a "
-    "string. It then sends `str()` of that value. Quote strings; write numbers as `0.0003` or `3.0e-4`.",
+    why="Azure ML's client reads YAML 1.1: `no` is False, `1.10` is 1.1, `010` is 8, and `12:30` is 750. It "
+    "then sends `str()` of that value. Quote it.",
     example=Example("""\
 type: pipeline
 settings: {default_compute: azureml:cpus}

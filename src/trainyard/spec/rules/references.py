@@ -75,6 +75,7 @@ jobs:
 === images/labels.csv
 file,label
 """),
+    pedantic=True,
 )
 BAD_REFERENCE = Rule(
     "AML405",

@@ -1,0 +1,134 @@
+"""What careful teams write on purpose is not reported: the linter is quiet by default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainyard.lint.linter import lint
+from trainyard.lint.rules import RULES
+from trainyard.lint.settings import LintSettings, settings_for
+from trainyard.spec.diagnostic import Diagnostic
+
+COMPONENT = "type: command\nname: c\nis_deterministic: false\nenvironment: azureml:e:1\n"
+JOB = "type: command\nenvironment: azureml:e:1\ncompute: azureml:gpu-cluster\n"
+LATEST = COMPONENT.replace("azureml:e:1", "azureml:e@latest") + "command: run\n"
+
+
+def findings(folder: Path, text: str, settings: LintSettings | None = None) -> list[Diagnostic]:
+    file = folder / "file.yml"
+    file.write_text(text)
+    return list(lint([file], settings).diagnostics)
+
+
+def rules(folder: Path, text: str, settings: LintSettings | None = None) -> list[str]:
+    return [found.rule for found in findings(folder, text, settings)]
+
+
+def test_pedantic_rules_are_off_unless_asked_for(tmp_path: Path) -> None:
+    assert rules(tmp_path, LATEST) == []
+    assert rules(tmp_path, LATEST, LintSettings(pedantic=True)) == ["AML410"]
+    assert rules(tmp_path, LATEST, LintSettings(severity={"AML410": "error"})) == ["AML410"]
+    assert rules(tmp_path, LATEST, LintSettings(severity={"AML410": "off"}, pedantic=True)) == []
+
+
+def test_a_project_can_be_pedantic(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.trainyard.lint]\npedantic = true\n")
+    assert rules(tmp_path, LATEST, settings_for([tmp_path], RULES)) == ["AML410"]
+
+
+def test_missing_data_is_pedantic_too(tmp_path: Path) -> None:
+    text = JOB + "command: ls '${{inputs.d}}'\ninputs: {d: {type: uri_folder, path: ./made_later}}\n"
+    assert rules(tmp_path, text) == []
+    assert rules(tmp_path, text, LintSettings(pedantic=True)) == ["AML404"]
+
+
+@pytest.mark.parametrize("value", ["1e-8", "3e-4", "2E5"])
+def test_a_number_whose_text_reaches_the_script_is_fine(tmp_path: Path, value: str) -> None:
+    assert "AML010" not in rules(tmp_path, JOB + f"command: run ${{{{inputs.rate}}}}\ninputs: {{rate: {value}}}\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "severity"), [("adam", "info"), ("two words", "warning"), ("a;b", "warning"), ("$HOME", "warning")]
+)
+def test_an_unquoted_string_is_a_warning_only_if_the_shell_changes_it(
+    tmp_path: Path, value: str, severity: str
+) -> None:
+    text = COMPONENT + f"command: run ${{{{inputs.name}}}}\ninputs: {{name: {{type: string, default: '{value}'}}}}\n"
+    assert [(found.rule, found.severity) for found in findings(tmp_path, text)] == [("AML551", severity)]
+
+
+def test_what_a_job_sets_an_unquoted_string_to_counts(tmp_path: Path) -> None:
+    (tmp_path / "c.yml").write_text(COMPONENT + "command: run ${{inputs.name}}\ninputs: {name: {type: string}}\n")
+    text = "type: pipeline\nsettings: {default_compute: azureml:gpus}\njobs:\n  a:\n    component: ./c.yml\n"
+    text += "    inputs: {name: %s}\n"
+    assert [found.severity for found in findings(tmp_path, text % "one")] == ["info"]
+    assert [found.severity for found in findings(tmp_path, text % "two words")] == ["warning"]
+
+
+@pytest.mark.parametrize("mode", ["ro_mount", "rw_mount", "download", "direct"])
+def test_an_input_has_all_modes_of_the_rest_contract(tmp_path: Path, mode: str) -> None:
+    text = COMPONENT + f"command: ls '${{{{inputs.d}}}}'\ninputs: {{d: {{type: uri_folder, mode: {mode}}}}}\n"
+    assert "AML312" not in rules(tmp_path, text)
+
+
+def test_a_cpu_cluster_is_not_a_misspelt_gpu_cluster(tmp_path: Path) -> None:
+    (tmp_path / "compute").mkdir()
+    (tmp_path / "compute" / "c.yml").write_text("type: amlcompute\nname: gpu-cluster\nsize: Standard_D8s_v5\n")
+    assert rules(tmp_path, JOB.replace("gpu-", "cpu-") + "command: run\n") == []
+    assert rules(tmp_path, JOB.replace("cluster", "clutser") + "command: run\n") == ["AML413"]
+
+
+@pytest.mark.parametrize(("script", "expected"), [("train.py", ["AML617"]), ("evaluate.py", []), ("score.py", [])])
+def test_an_evaluation_may_be_reused(tmp_path: Path, script: str, expected: list[str]) -> None:
+    text = COMPONENT.replace("is_deterministic: false\n", "") + f"command: python {script}\n"
+    distribution = "distribution: {type: pytorch, process_count_per_instance: 2}\nresources: {shm_size: 8g}\n"
+    assert rules(tmp_path, text + distribution) == expected
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("import sys\nprint(sys.argv)\n", ["AML211"]),
+        ("import os\nprint(os.environ['AZUREML_PARAMETER_seed'])\n", []),
+        ("import os\nprint(os.getenv('X'))\n", []),
+    ],
+)
+def test_an_input_may_be_read_from_the_environment(tmp_path: Path, script: str, expected: list[str]) -> None:
+    (tmp_path / "train.py").write_text(script)
+    text = COMPONENT + "code: .\ncommand: python train.py\ninputs: {seed: {type: integer, default: 0}}\n"
+    assert rules(tmp_path, text) == expected
+
+
+def test_a_program_outside_the_code_may_read_any_input(tmp_path: Path) -> None:
+    text = COMPONENT + "command: python -m somewhere.train\ninputs: {seed: {type: integer, default: 0}}\n"
+    assert rules(tmp_path, text) == []
+
+
+def test_a_key_that_is_present_is_not_suggested(tmp_path: Path) -> None:
+    (found,) = findings(tmp_path, JOB + "command: run\ncommands: run\n")
+    assert found.rule == "AML101"
+    assert "'command'" not in found.hint
+    assert found.replacement is None
+
+
+def test_a_job_of_its_own_may_use_single_braces(tmp_path: Path) -> None:
+    """The client still substitutes `{inputs.x}` there; in components nothing does."""
+    inputs = "inputs: {epochs: {type: integer, default: 3}}\n"
+    assert rules(tmp_path, COMPONENT + "command: run {inputs.epochs}\n" + inputs) == ["AML208"]
+    assert rules(tmp_path, JOB + "command: run {inputs.epochs}\ninputs: {epochs: 3}\n") == []
+
+
+def test_a_fix_never_makes_a_third_brace(tmp_path: Path) -> None:
+    inputs = "inputs: {epochs: {type: integer, default: 3}}\n"
+    (found,) = findings(tmp_path, COMPONENT + "command: 'run {inputs.epochs}}}'\n" + inputs)
+    assert found.rule == "AML208"
+    assert found.replacement is None
+
+
+def test_a_zip_of_a_folder_can_be_included(tmp_path: Path) -> None:
+    (tmp_path / "library").mkdir()
+    text = COMPONENT + "command: run\nadditional_includes: [%s]\n"
+    assert rules(tmp_path, text % "library.zip") == []
+    assert rules(tmp_path, text % "libary.zip") == ["AML402"]
