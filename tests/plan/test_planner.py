@@ -112,6 +112,32 @@ def test_a_batch_that_does_not_divide_is_said_with_the_nearest_that_do(pipeline_
     )
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("global_batch_size", 1000, "global_batch_size 1000 is not a multiple of 32 micro × 2 × 8 processes"),
+        ("micro_batch_size", 2048, "global_batch_size 1024 is not a multiple of 2048 micro × 2 × 8 processes"),
+        ("model_overrides", "{depths: 2}", "model_overrides is not JSON: Expecting property name"),
+        ("model_overrides", "[2, 2]", "model_overrides is JSON, but not an object"),
+    ],
+)
+def test_what_a_training_step_would_refuse_is_refused_on_its_line(
+    pipeline_of, digits, setting: str, value: object, message: str
+) -> None:
+    components, jobs = digits
+    components["train_ddp"]["command"] = "python -m trainyard.steps.train_ddp"
+    components["train_ddp"]["inputs"]["model_overrides"] = {"type": "string", "optional": True}
+    jobs["train"]["inputs"].update(global_batch_size=1024, micro_batch_size=32)
+    jobs["train"]["inputs"][setting] = value
+
+    with pytest.raises(SpecError, match=message) as raised:
+        plan(pipeline_of(components, jobs), ND96)
+
+    span = raised.value.diagnostics[0].span
+    shown = "1024" if setting == "micro_batch_size" else str(value)
+    assert shown in span.file.read_text(encoding="utf-8").splitlines()[span.line - 1]
+
+
 def test_a_batch_smaller_than_one_round_has_one_neighbour(pipeline_of, digits) -> None:
     components, jobs = digits
     jobs["train"]["inputs"]["global_batch_size"] = 64

@@ -16,6 +16,7 @@ from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.model import Environment, Pipeline
 from trainyard.spec.resolution import JobUse, Known, ProcessCounts, Resolution, Wrong, settled
 from trainyard.spec.rules.keys import NOT_A_CHOICE
+from trainyard.spec.training_settings import refused_settings
 
 _REFERENCE = "azureml:"
 
@@ -91,12 +92,15 @@ class Plan:
 def plan(pipeline: Pipeline, computes: Computes) -> Plan:
     """Return what a pipeline takes. `computes` say which VM size the nodes of each cluster are.
 
-    A job that names its machine (`resources.instance_type`) has that one. Nothing is guessed: where the machine is
-    not known, its figures are None and a finding says why. Raises `SpecError` for counts that are unknown or wrong,
-    unknown VM sizes and jobs that wait for each other, `UsageError` for a cluster of an unknown size.
+    A job that names its machine (`resources.instance_type`) has that one. Nothing is guessed: if a machine is not
+    known, its figures are None and a finding says why. Raises `SpecError` for counts that are unknown or wrong,
+    settings that a training step would refuse, unknown VM sizes and jobs that wait for each other, `UsageError` for a
+    cluster of an unknown size.
     """
     resolution = Resolution(pipeline)
     waits_for = resolution.waits_for
+    if refused := [problem for job in resolution.jobs.values() for problem in refused_settings(job)]:
+        raise SpecError(refused)
     jobs = tuple(_plan_job(resolution.jobs[name], resolution, computes) for name in resolution.order())
     return Plan(
         pipeline=pipeline.display_name or pipeline.name or pipeline.file.stem,
