@@ -31,7 +31,7 @@ def _closest(name: str, known: tuple[str, ...]) -> str | None:
 def only_close(name: str, known: Iterable[str]) -> str | None:
     """The one known name that can be meant so surely that it may be written unasked; None when in doubt.
 
-    One slip in a short name, two in a long one; figures must agree, as `train_1` is no `train_2` mistyped.
+    One slip in a short name, two in a long one; digits must agree: `train_1` is not a typo of `train_2`.
     """
     found = [candidate for candidate in known if candidate != name and _is_slip(name, candidate)]
     return found[0] if len(found) == 1 else None

@@ -33,7 +33,7 @@ class Computes:
     """The clusters that are known where a file uses one; each file is read once.
 
     `named` are those that settings name, by name, with their VM size. Files that cannot be read, and those of another
-    kind, are passed over: lint reports what is wrong with them.
+    kind, are skipped: lint reports what is wrong with them.
     """
 
     store: DocumentStore

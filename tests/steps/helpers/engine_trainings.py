@@ -74,7 +74,7 @@ class EngineTraining:
         self.engine.warm_up(lambda: self.task.loss(self.engine.model, sample) * 0.0)
 
     def step(self, number: int, *, loss_factor: float = 1.0) -> tuple[float, float]:
-        """Take one step; gives its mean loss and the gradient's norm."""
+        """Take one step; return its mean loss and the gradient's norm."""
         step = self.plan.step(number)
         order = SampleOrder(self.plan.samples, seed=0, epoch=step.epoch)
         total = torch.zeros((), dtype=torch.float64)

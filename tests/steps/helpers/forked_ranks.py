@@ -136,7 +136,7 @@ def _serve(*, with_deepspeed: bool) -> None:
 def _become_rank(server: int, request: Mapping[str, Any], variables: Mapping[str, str]) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != server:
-        os._exit(1)  # the server ended before it was said that this rank should, too
+        os._exit(1)  # the server ended before this rank was asked to end
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -47,7 +47,7 @@ class Training:
         return self.out / "checkpoints"
 
     def attempt(self, disturb: Callable[[list[int]], None] | None = None) -> list[int]:
-        """Start it, perhaps disturb it, and wait for its end; gives the exit codes by rank."""
+        """Start it, perhaps disturb it, and wait for its end; return the exit codes by rank."""
         batches = ("--global-batch-size", 32 * self.world_size, "--micro-batch-size", 32)
         flags = ("--epochs", 2, "--checkpoint-every-steps", 3, *batches, *self.flags)
         arguments = training_arguments(self.data, self.out, "tiny_task:Slow", *flags)

@@ -37,7 +37,7 @@ class Trainings:
         self._whole: dict[tuple[str, str], Path] = {}
 
     def train(self, name: str, engine: ResumableEngine, world_size: int, task: str, *more: object) -> str:
-        """Train to the end from whatever is there; gives what was said."""
+        """Train to the end from whatever is there; return the output."""
         out = self.place / name
         out.mkdir(exist_ok=True)
         flags = [
@@ -129,7 +129,7 @@ def keys(out: Path) -> set[str]:
     found: set[str] = set()
     for file in step_folder(out / "checkpoints", LAST_STEP).glob("*.safetensors"):
         with safe_open(file, framework="pt") as opened:
-            found |= {name.rpartition("[")[0] for name in opened.keys()}  # noqa: SIM118 (it is no mapping)
+            found |= {name.rpartition("[")[0] for name in opened.keys()}  # noqa: SIM118 (not a mapping)
     return found
 
 

@@ -303,7 +303,7 @@ def test_a_checkpoint_of_another_training(digits: Path, tmp_path: Path, capsys: 
     assert train(digits, tmp_path) == 0
     capsys.readouterr()
     assert train(digits, tmp_path, "tiny_task:TinyTask", "--seed", 5) == 1
-    assert "belongs to another training, with seed 0 (now 5); start anew with --resume never" in capsys.readouterr().err
+    assert "belongs to another training, with seed 0 (now 5); start over with --resume never" in capsys.readouterr().err
 
 
 def test_an_output_that_cannot_be_written(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

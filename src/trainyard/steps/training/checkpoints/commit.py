@@ -102,7 +102,7 @@ def _refuse_another_version(folder: Path, document: dict[str, Any]) -> None:
     age = "an older" if int(match[1]) < int(CHECKPOINT_FORMAT.rpartition("/")[2]) else "a newer"
     raise StepError(
         f"{folder} was written by {age} version of Trainyard ({document['format']}; this one reads "
-        f"{CHECKPOINT_FORMAT}): continue with that version, or start anew with --resume never, which keeps them aside"
+        f"{CHECKPOINT_FORMAT}): continue with that version, or start over with --resume never, which keeps them aside"
     )
 
 

@@ -104,7 +104,7 @@ class VerifiedCheckpoint:
 
 
 def choose_checkpoint(folder: Path, resume: str, ranks: Ranks) -> VerifiedCheckpoint | None:
-    """Return the checkpoint to resume from, verified and the same on every rank, or None to start anew.
+    """Return the checkpoint to resume from, verified and the same on every rank, or None to start over.
 
     StepError if `resume` names a folder that is not a checkpoint. A named checkpoint is used only while the training
     has none of its own, so that the same command, run again, continues. If it lies in `folder` itself, later ones count

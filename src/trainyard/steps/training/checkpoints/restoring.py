@@ -29,7 +29,7 @@ def refuse_another_training(folder: Path, saved: Mapping[str, Any], now: Mapping
     if different:
         raise StepError(
             f"{folder} belongs to another training, with {'; '.join(different)}; "
-            "start anew with --resume never, which keeps these checkpoints aside"
+            "start over with --resume never, which keeps these checkpoints aside"
         )
 
 

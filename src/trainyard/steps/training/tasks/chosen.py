@@ -77,7 +77,7 @@ def task_of_model(model_folder: Path, name: str | None, given: Mapping[str, Any]
     record = read_json_object(file, _FORMAT)
     saved_name, saved = record.get("task"), record.get("settings")
     if not isinstance(saved_name, str) or not isinstance(saved, dict):
-        raise StepError(f"{file} lacks the task's name or its settings: copy it anew from where the model was trained")
+        raise StepError(f"{file} lacks the task's name or its settings: copy it again from where the model was trained")
     if name not in (None, saved_name):
         raise StepError(f"--task {name}: the model was trained for {saved_name}, as {file} says; leave --task out")
     for setting, value in given.items():
