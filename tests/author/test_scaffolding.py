@@ -185,10 +185,13 @@ def test_a_step_is_described_without_being_imported(started: Callable[..., Proje
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        ("size: int = parameter(3)", "the field size cannot be read: .*documentation"),
-        ("size: int = 3\n    '''x'''", "declare it with one of parameter, input_folder"),
-        ("size: list = parameter(3)\n    '''x'''", "expected one of the types str, int, float, bool, Path, found list"),
-        ("size: int = parameter(len(sys.argv))\n    '''x'''", "the field size cannot be read"),
+        ("size: int = parameter(3)", "the setting size has no documentation"),
+        ("size: int = 3\n    '''x'''", "declare size with one of parameter, input_folder"),
+        (
+            "size: list = parameter(3)\n    '''x'''",
+            "expected one of the types str, .* found list",
+        ),
+        ("size: int = parameter(len(sys.argv))\n    '''x'''", "defaults and limits of settings are literals"),
         ("size: int = (", "not valid Python"),
     ],
 )

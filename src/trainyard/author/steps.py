@@ -8,26 +8,20 @@ the modules below `src/` that call `run_step(SettingsClass, …)`. They are read
 from __future__ import annotations
 
 import ast
-import dataclasses
-import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from trainyard.author import rules
 from trainyard.author.project import Project
-from trainyard.foundation import step_fields as field_makers
 from trainyard.foundation.configs import STEP_CONFIGS
 from trainyard.foundation.configs.tasks import TaskSettings
-from trainyard.foundation.step_fields import StepField, describe_field, documented_fields, step_fields
-from trainyard.foundation.task_fields import fields_with_task, task_fields
+from trainyard.foundation.step_fields import StepField, step_fields
+from trainyard.foundation.task_fields import UnreadableSettings, fields_of_class, fields_with_task, task_fields
 from trainyard.spec.diagnostic import Span, SpecError
 
 _PROPER_NAMES = {"ddp": "DDP", "fsdp": "FSDP", "deepspeed": "DeepSpeed"}
-_MAKERS = ("parameter", "input_folder", "input_file", "output_folder")
-_TYPES = {"str": str, "int": int, "float": float, "bool": bool, "Path": Path}
 
 
 @dataclass(frozen=True)
@@ -124,60 +118,12 @@ def _read_step(source: Path, file: Path, text: str, module: str) -> StepDescript
             if not isinstance(settings, ast.Name) or settings.id not in classes:
                 raise _unreadable(file, call.lineno, "run_step() expects a dataclass that this file defines")
             config = classes[settings.id]
-            fields = tuple(_fields(file, config, classes, _imports(tree)))
+            try:
+                fields = fields_of_class(file, config.name, [source])
+            except UnreadableSettings as error:
+                raise _unreadable(error.file, error.line, error.problem) from None
             return StepDescription(module.rpartition(".")[2], module, _prose(ast.get_docstring(config)), fields, source)
     return None
-
-
-def _imports(tree: ast.Module) -> dict[str, str]:
-    """Return the module that each name is imported from."""
-    statements = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module and not node.level]
-    return {alias.asname or alias.name: str(node.module) for node in statements for alias in node.names}
-
-
-def _fields(
-    file: Path, config: ast.ClassDef, classes: dict[str, ast.ClassDef], imports: dict[str, str]
-) -> Iterator[StepField]:
-    """Yield the fields of a dataclass, those of its bases first."""
-    for base in config.bases:
-        name = ast.unparse(base)
-        if name in classes:
-            yield from _fields(file, classes[name], classes, imports)
-        elif imports.get(name, "").startswith("trainyard.foundation."):
-            yield from step_fields(getattr(importlib.import_module(imports[name]), name))
-        else:
-            raise _unreadable(file, config.lineno, f"the base class {name} is neither in this file nor Trainyard's")
-    documentation = documented_fields(config)
-    for statement in config.body:
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            name = statement.target.id
-            try:
-                declared, hint = _declared(statement.value), _hint(statement.annotation)
-                declared.name = name
-                yield describe_field(declared, hint, documentation.get(name, ""))
-            except (ValueError, TypeError, KeyError, AssertionError) as error:
-                raise _unreadable(file, statement.lineno, f"the field {name} cannot be read: {error}") from None
-
-
-def _declared(value: ast.expr | None) -> dataclasses.Field[Any]:
-    """Return the field that a call such as `parameter(3, minimum=1)` declares; its arguments must be literals."""
-    if not isinstance(value, ast.Call) or ast.unparse(value.func).rpartition(".")[2] not in _MAKERS:
-        raise ValueError(f"declare it with one of {', '.join(_MAKERS)}")
-    make = getattr(field_makers, ast.unparse(value.func).rpartition(".")[2])
-    arguments = [ast.literal_eval(argument) for argument in value.args]
-    declared: dataclasses.Field[Any] = make(
-        *arguments, **{str(keyword.arg): ast.literal_eval(keyword.value) for keyword in value.keywords}
-    )
-    return declared
-
-
-def _hint(annotation: ast.expr) -> Any:
-    if isinstance(annotation, ast.BinOp) and ast.unparse(annotation.right) == "None":
-        return _hint(annotation.left) | None
-    name = ast.unparse(annotation).rpartition(".")[2]
-    if name not in _TYPES:
-        raise ValueError(f"expected one of the types {', '.join(_TYPES)}, found {name}")
-    return _TYPES[name]
 
 
 def _prose(text: str | None) -> str:

@@ -1,7 +1,7 @@
-"""The settings that a task adds to a step, found from the task's name without importing it.
+"""The settings of your own tasks and steps, read from their source without importing it.
 
-A task of a user's own lives in a module that imports torch, which neither rendering nor linting may need. So its
-settings are read from its source: the class, the `Settings` that it names or inherits, and the fields of that.
+Their modules import torch, which neither rendering nor linting may need. Of a task, the name leads to the class, the
+class (or one that it derives from) to its `Settings`, and these to their fields.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from trainyard.foundation.step_fields import (
     StepField,
     describe_field,
     documented_fields,
+    input_file,
+    input_folder,
+    output_folder,
     parameter,
     step_fields,
 )
@@ -26,13 +29,22 @@ from trainyard.foundation.suggestions import close_match
 _PACKAGE_FOLDER = Path(__file__).parents[2]
 """Where `trainyard` itself lies, whose classes a user's own derive from."""
 
-_TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
+_MAKERS = {maker.__name__: maker for maker in (parameter, input_folder, input_file, output_folder)}
+_TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool, "Path": Path}
 _MOST_HOPS = 20
 """From module to module after an imported name; more can only be a circle."""
 
 
 class TaskError(ValueError):
-    """A task that cannot be found, or whose settings cannot be read from its source."""
+    """A task that cannot be found, or settings that cannot be read from their source."""
+
+
+class UnreadableSettings(TaskError):
+    """Settings that cannot be read from their source: where, and why."""
+
+    def __init__(self, file: Path, line: int, problem: str) -> None:
+        super().__init__(f"{file}:{line}: {problem}")
+        self.file, self.line, self.problem = file, line, problem
 
 
 def task_location(task: str) -> tuple[str, str]:
@@ -58,6 +70,12 @@ def task_fields(task: str, folders: Sequence[Path] | None = None) -> tuple[StepF
     fields = sources.fields_of(settings).values()
     common = {field.name for field in step_fields(TaskSettings)}
     return tuple(sorted(fields, key=lambda field: field.name in common))
+
+
+def fields_of_class(file: Path, class_name: str, folders: Sequence[Path]) -> tuple[StepField, ...]:
+    """The fields of a dataclass in a file whose other modules are in `folders`. Raises UnreadableSettings."""
+    sources = _Sources((*folders, _PACKAGE_FOLDER))
+    return tuple(sources.fields_of(sources.class_in(file, class_name)).values())
 
 
 def fields_with_task(
@@ -114,6 +132,12 @@ class _Sources:
             raise TaskError(f"the module {module_name} has no class {class_name}{hint}")
         return found
 
+    def class_in(self, file: Path, class_name: str) -> _Class:
+        """The class of a file that has it."""
+        found = self._named(_Module("", file, ast.parse(file.read_bytes())), class_name)
+        assert found is not None
+        return found
+
     def settings_of_task(self, module_name: str, class_name: str) -> _Class:
         """The class of a task's settings. TaskError when there is no such task."""
         settings = self._settings_of(self.class_named(module_name, class_name))
@@ -125,8 +149,10 @@ class _Sources:
         """The fields of a dataclass, those of its bases first. TaskError at what cannot be read."""
         fields: dict[str, StepField] = {}
         for base in reversed(settings.definition.bases):
-            if (found := self._class_of(settings.module, base)) is not None:
-                fields |= self.fields_of(found)
+            found = self._class_of(settings.module, base)
+            if found is None:
+                raise _unreadable(settings.module, base, f"the base class {ast.unparse(base)} cannot be found")
+            fields |= self.fields_of(found)
         documentation = documented_fields(settings.definition)
         for statement in settings.definition.body:
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
@@ -217,25 +243,28 @@ def _assigned(statement: ast.stmt, name: str) -> ast.expr | None:
 
 def _read_field(module: _Module, statement: ast.AnnAssign, name: str, description: str) -> StepField:
     call = statement.value
-    if not isinstance(call, ast.Call) or ast.unparse(call.func).rpartition(".")[2] != "parameter":
-        raise _unreadable(module, statement, f"declare the setting as `{name}: … = parameter(…)`")
+    make = _MAKERS.get(ast.unparse(call.func).rpartition(".")[2]) if isinstance(call, ast.Call) else None
+    if make is None:
+        raise _unreadable(module, statement, f"declare {name} with one of {', '.join(_MAKERS)}")
+    assert isinstance(call, ast.Call)
     if not description:
         raise _unreadable(module, statement, f"the setting {name} has no documentation: add a string beneath it")
     hint = _read_annotation(module, statement.annotation)
     arguments = {word.arg: _literal(module, word.value) for word in call.keywords if word.arg is not None}
-    field = parameter(*[_literal(module, value) for value in call.args], **arguments)
+    field = make(*[_literal(module, value) for value in call.args], **arguments)
     field.name = name
     return replace(describe_field(field, hint, description), declared_at=(module.file, statement.lineno))
 
 
 def _read_annotation(module: _Module, annotation: ast.expr) -> Any:
     """The type of a setting, or that type or None."""
-    text = annotation.value if isinstance(annotation, ast.Constant) else ast.unparse(annotation)
-    words = [word.strip() for word in str(text).removeprefix("Optional[").removesuffix("]").split("|")]
-    optional = "None" in words or str(text).startswith("Optional[")
+    text = str(annotation.value) if isinstance(annotation, ast.Constant) else ast.unparse(annotation)
+    words = [word.strip() for word in text.removeprefix("Optional[").removesuffix("]").split("|")]
+    optional = "None" in words or text.startswith("Optional[")
     kinds = [word for word in words if word != "None"]
     if len(kinds) != 1 or kinds[0] not in _TYPES:
-        raise _unreadable(module, annotation, f"a setting is one of {', '.join(_TYPES)}, each with or without | None")
+        problem = f"expected one of the types {', '.join(_TYPES)}, each with or without | None, found {text}"
+        raise _unreadable(module, annotation, problem)
     return _TYPES[kinds[0]] | None if optional else _TYPES[kinds[0]]
 
 
@@ -251,5 +280,5 @@ def _literal(module: _Module, expression: ast.expr) -> Any:
         raise _unreadable(module, expression, problem) from None
 
 
-def _unreadable(module: _Module, node: ast.AST, problem: str) -> TaskError:
-    return TaskError(f"{module.file}:{getattr(node, 'lineno', 1)}: {problem}")
+def _unreadable(module: _Module, node: ast.AST, problem: str) -> UnreadableSettings:
+    return UnreadableSettings(module.file, getattr(node, "lineno", 1), problem)

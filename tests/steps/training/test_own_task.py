@@ -79,7 +79,7 @@ MODULES = {
     "nameless:": ("", "unknown task 'nameless:'"),
     "plain:Mine": (
         TASK + SETTINGS + "size: int = 3\n",
-        "plain.py:5: declare the setting as `size: … = parameter(…)`",
+        "plain.py:5: declare size with one of parameter, input_folder",
     ),
     "silent:Mine": (
         TASK + SETTINGS + "size: int = parameter(3)\n",
@@ -87,7 +87,7 @@ MODULES = {
     ),
     "listed:Mine": (
         TASK + SETTINGS + "sizes: list = parameter(3)\n        'S.'\n",
-        "listed.py:5: a setting is one of str, int, float, bool, each with or without | None",
+        "listed.py:5: expected one of the types str, int, float, bool, Path, each",
     ),
     "computed:Mine": (
         TASK + SETTINGS + "n: int = parameter(len('a'))\n        'S.'\n",

@@ -49,5 +49,5 @@ class PrepareImages:
     workers: int = parameter(0, minimum=0, maximum=256)
     """Processes that decode images; 0 means one per processor."""
 
-    seed: int = parameter(0, minimum=0, maximum=2**31 - 1)
+    seed: int = parameter(0, minimum=0, maximum=2_147_483_647)
     """The seed of the assignment of images to splits."""

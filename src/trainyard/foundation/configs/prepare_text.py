@@ -49,7 +49,7 @@ class PrepareText:
     workers: int = parameter(0, minimum=0, maximum=256)
     """Processes that tokenize for each rank; 0 means one per processor."""
 
-    seed: int = parameter(0, minimum=0, maximum=2**31 - 1)
+    seed: int = parameter(0, minimum=0, maximum=2_147_483_647)
     """The seed of the assignment of documents to splits."""
 
     process_group_timeout_seconds: int = parameter(1800, minimum=1)

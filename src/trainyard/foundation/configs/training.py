@@ -69,7 +69,7 @@ class Training:
     """Use only algorithms that compute the same bits each time. If a backward pass has none for this device, the
     training fails and names it; false allows others."""
 
-    seed: int = parameter(0, minimum=0, maximum=2**31 - 1)
+    seed: int = parameter(0, minimum=0, maximum=2_147_483_647)
     """The seed of the initial weights, the order of the samples and all other randomness."""
 
     checkpoint_every_steps: int = parameter(100, minimum=0)
