@@ -107,7 +107,7 @@ def test_the_first_signal_after_a_failure_leaves_the_grace_to_the_others(workspa
 
     record = workspace.run(file, grace_seconds=10)
 
-    assert (record.status, record.reason) == ("failed", "fails failed")
+    assert (record.status, record.reason) == ("failed", "fails failed: its process ended with exit code 1")
     assert record.jobs["saves"].attempts[0].exit_codes == {"0": 75}
     assert (output_of(record, "saves", "state") / "saved").exists()
 

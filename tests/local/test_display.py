@@ -11,7 +11,7 @@ import pytest
 
 from trainyard.foundation.run_record import JobRecord, RunRecord
 from trainyard.local.display import Display
-from trainyard.local.logs import last_lines, log_name
+from trainyard.local.logs import last_error, last_lines, log_name
 from trainyard.local.runner import RunOptions, run_pipeline
 
 
@@ -114,3 +114,54 @@ def test_last_lines_are_text(tmp_path: Path) -> None:
 
     assert last_lines(log, 3) == ["green", "100%", "\ufffd broken"]
     assert last_lines(tmp_path / "none", 3) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "lines"),
+    [
+        (
+            "step 1\nTraceback (most recent call last):\n  File 'a.py', line 1, in f\n    g()\nValueError: no\nbye\n",
+            "ValueError: no",
+            ["Traceback (most recent call last):", "  File 'a.py', line 1, in f", "    g()", "ValueError: no"],
+        ),
+        (
+            "[rank1]: Traceback (most recent call last):\n[rank1]:   File 'a.py'\n[rank1]: a.b.OurError: why\nend",
+            "a.b.OurError: why",
+            ["Traceback (most recent call last):", "  File 'a.py'", "a.b.OurError: why"],
+        ),
+        (
+            "Traceback (most recent call last):\n  File\nKeyError: 1\n\nDuring handling of the above exception, "
+            "another exception occurred:\n\nTraceback (most recent call last):\n  File\nRuntimeError: two",
+            "RuntimeError: two",
+            ["Traceback (most recent call last):", "  File", "RuntimeError: two"],
+        ),
+        (
+            "step 1\ntrainyard.steps.x: error: no such split\n",
+            "no such split",
+            ["step 1", "trainyard.steps.x: error: no such split"],
+        ),
+        ("step 1\nstep 2\n", None, ["step 1", "step 2"]),
+        (
+            "Traceback (most recent call last):\n  File 'a.py'",
+            None,
+            ["Traceback (most recent call last):", "  File 'a.py'"],
+        ),
+    ],
+)
+def test_the_error_in_a_log(tmp_path: Path, text: str, cause: str | None, lines: list[str]) -> None:
+    log = tmp_path / "std_log.txt"
+    log.write_text(text)
+
+    error = last_error(log, 15)
+
+    assert (error.cause, error.lines) == (cause, lines)
+
+
+def test_a_long_traceback_ends_with_its_exception(tmp_path: Path) -> None:
+    log = tmp_path / "std_log.txt"
+    log.write_text("Traceback (most recent call last):\n" + "  frame\n" * 40 + f"ValueError: {'x' * 300}\n")
+
+    error = last_error(log, 15)
+
+    assert error.cause == f"ValueError: {'x' * 300}"[:199] + "…"
+    assert (len(error.lines), error.lines[0]) == (15, "  frame")

@@ -89,7 +89,10 @@ def test_jobs_with_more_processes_than_processors_run_alone(workspace: Any, outp
 
 @pytest.mark.parametrize(
     ("how", "code", "words"),
-    [("raise", 1, "rank 1 ended with exit code 1"), ("kill", -9, "rank 1 was killed by SIGKILL (out of memory?)")],
+    [
+        ("raise", 1, "RuntimeError: the third batch has no labels (rank 1 ended with exit code 1)"),
+        ("kill", -9, "rank 1 was killed by SIGKILL (out of memory?)"),
+    ],
 )
 def test_a_failing_rank_ends_the_others_and_is_reported(workspace: Any, how: str, code: int, words: str) -> None:
     file = workspace.one_job(f"python fail_one_rank.py 1 {how}", distribution=TWO_PROCESSES)
@@ -101,7 +104,7 @@ def test_a_failing_rank_ends_the_others_and_is_reported(workspace: Any, how: str
     assert (job.reason, job.failed_rank) == (words, 1)
     assert job.attempts[0].exit_codes == {"0": -15, "1": code}
     assert job.attempts[0].reason == words
-    assert record.reason == "work failed"
+    assert record.reason == f"work failed: {words}"
     assert processes_beneath(record.folder) == []
     if how == "raise":
         assert job.error_lines is not None
@@ -277,7 +280,7 @@ def test_only_without_an_earlier_run_says_what_to_do(workspace: Any) -> None:
 
 
 def test_an_unknown_job_suggests_the_closest(workspace: Any) -> None:
-    with pytest.raises(UsageError, match=r"--only secnd: there is no such job\. Did you mean 'second'"):
+    with pytest.raises(UsageError, match=r"--only secnd: unknown job\. Did you mean 'second'"):
         workspace.run(two_steps(workspace), only="secnd")
     with pytest.raises(UsageError, match="cannot be used together"):
         workspace.run(two_steps(workspace), only="second", from_job="first")
@@ -420,3 +423,29 @@ def test_jobs_of_a_pipeline_within_run_under_dotted_names(workspace: Any) -> Non
 
     again = workspace.run(file, overrides={"jobs.make.write.inputs.n": "4"}, only="make.write")
     assert (again.folder / "jobs" / "make.write" / "outputs" / "out" / "n").read_text() == "4\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "advice"),
+    [
+        (
+            {"image": "x", "conda_file": "../conda.yaml"},
+            "conda.yaml:3 lists it: install it for",
+        ),
+        ({"image": "x", "conda_file": "../other.yaml"}, "other.yaml does not list it: add it there, and install it"),
+        (
+            "azureml:some:1",
+            "and check that the environment azureml:some:1 has it",
+        ),
+    ],
+)
+def test_a_missing_module_is_the_reason_with_the_file_to_change(workspace: Any, environment: Any, advice: str) -> None:
+    (workspace.root / "conda.yaml").write_text("dependencies:\n  - pip:\n      - no-such_module==1.0\n")
+    (workspace.root / "other.yaml").write_text("dependencies:\n  - another\n")
+
+    record = workspace.run(workspace.one_job("python -c 'import no_such_module'", environment=environment))
+
+    reason = record.jobs["work"].reason
+    start = "ModuleNotFoundError: No module named 'no_such_module' (its process ended with exit code 1); "
+    assert reason.startswith(start)
+    assert advice in reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 from collections.abc import Mapping
@@ -14,15 +15,17 @@ from trainyard.local.cancellation import Cancellation
 from trainyard.local.command import fill_command
 from trainyard.local.contract import ProcessContext, process_environment
 from trainyard.local.errors import RunError, cannot_write
-from trainyard.local.logs import last_lines, log_name
+from trainyard.local.logs import last_error, log_name
 from trainyard.local.machine import AZURE_ML_MASTER_PORT, available_gpus, gpus_of_node, reserved_port
 from trainyard.local.processes import ProcessesEnded, ProcessStart, run_processes
 from trainyard.local.resolution import ResolvedJob
 from trainyard.local.snapshot import Snapshot
 from trainyard.local.tracking_store import RunIdentity
 from trainyard.spec.literals import ParameterValue
+from trainyard.spec.model import Environment
 
 _ERROR_LINES = 15
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,9 @@ def launch(attempt: Attempt, cancellation: Cancellation) -> AttemptEnd:
         return AttemptEnd(processes, cancellation.reason)
     rank = processes.failed_rank
     if rank is not None:
-        reason = _explain(attempt, rank, processes.exit_codes[rank])
-        return AttemptEnd(processes, reason, last_lines(attempt.logs[rank], _ERROR_LINES))
+        logged = last_error(attempt.logs[rank], _ERROR_LINES)
+        reason = _explain(attempt, rank, processes.exit_codes[rank], logged.cause)
+        return AttemptEnd(processes, reason, logged.lines)
     missing = [name for name, path in attempt.output_paths.items() if _is_file(attempt, name) and not path.is_file()]
     if missing:
         return AttemptEnd(processes, f"it exited with 0, but did not write its output {', '.join(missing)}")
@@ -167,7 +171,8 @@ def _process(attempt: Attempt, rank: int, port: int) -> ProcessStart:
     return ProcessStart(rank, attempt.command, environment, context.working_folder, attempt.logs[rank])
 
 
-def _explain(attempt: Attempt, rank: int, code: int) -> str:
+def _explain(attempt: Attempt, rank: int, code: int, cause: str | None) -> str:
+    """Return why the job failed in one line: the cause as in the rank's log if there is one, and how the rank ended."""
     who = f"rank {rank}" if attempt.job.processes > 1 else "its process"
     if code < 0:
         name = signal.Signals(-code).name
@@ -175,4 +180,26 @@ def _explain(attempt: Attempt, rank: int, code: int) -> str:
         return f"{explained} (out of memory?)" if name == "SIGKILL" else explained
     if shutil.disk_usage(attempt.job_folder).free < 1 << 16:
         return f"{who} ended with exit code {code}; the disk that holds {attempt.job_folder} is full"
-    return f"{who} ended with exit code {code}"
+    if cause is None:
+        return f"{who} ended with exit code {code}"
+    missing = _MISSING_MODULE.match(cause)
+    hint = f"; {_where_to_add(missing[1], attempt.job.component.environment)}" if missing else ""
+    return f"{cause} ({who} ended with exit code {code}){hint}"
+
+
+def _where_to_add(module: str, environment: Environment | None) -> str:
+    """Return what to do about a module that is missing here, by what the files of the job's environment list."""
+    install = "install it for the Python that runs this"
+    if environment is None:
+        return install
+    folder = environment.build_path
+    beside = sorted(file for file in folder.iterdir() if file.is_file()) if folder and folder.is_dir() else []
+    files = [file for file in (environment.conda_file, *beside) if file is not None and file.is_file()]
+    name = re.compile(rf"(?<![\w.-]){re.escape(module).replace('_', '[-_]')}(?![\w-])", re.IGNORECASE)
+    for file in files:
+        for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+            if name.search(line):
+                return f"{file}:{number} lists it: {install}"
+    if files:
+        return f"{files[0]} does not list it: add it there, and {install}"
+    return f"{install}, and check that the environment {environment.reference or environment.image} has it"

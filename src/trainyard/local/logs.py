@@ -1,14 +1,22 @@
-"""The names of processes' logs, and their last lines."""
+"""The names of processes' logs, their last lines, and the error that ended a process."""
 
 from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 _TAIL_BYTES = 1 << 16
 # Escape sequences of terminals, and control characters other than the line feed and tab.
 _NOT_TEXT = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f]")
+
+_TRACEBACK = "Traceback (most recent call last):"
+# torch puts the rank before each line of a traceback.
+_RANK = re.compile(r"^\[rank\d+\]: ?")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?$")
+_STEP_ERROR = re.compile(r"[\w.]+: error: (.+)")
+_MOST_CAUSE_CHARACTERS = 200
 
 
 def log_name(rank: int, processes: int) -> str:
@@ -30,3 +38,33 @@ def last_lines(log: Path, count: int) -> list[str]:
     lines = (line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n"))
     plain = (_NOT_TEXT.sub("", line).rstrip() for line in lines)
     return [line for line in plain if line][-count:]
+
+
+@dataclass(frozen=True)
+class LoggedError:
+    """The error that a log ends with: its message on one line, and the lines up to it."""
+
+    cause: str | None
+    lines: list[str]
+
+
+def last_error(log: Path, count: int) -> LoggedError:
+    """Return the last exception or error of a step in a log, with at most `count` lines that end with it.
+
+    Without one the cause is None and the lines are the log's last. What a process prints after its error is omitted:
+    it is the noise of its end.
+    """
+    lines = [_RANK.sub("", line) for line in last_lines(log, _TAIL_BYTES)]
+    for position in range(len(lines) - 1, -1, -1):
+        if found := _STEP_ERROR.fullmatch(lines[position]):
+            return LoggedError(_shortened(found[1]), lines[: position + 1][-count:])
+        if lines[position] == _TRACEBACK:
+            following = range(position + 1, len(lines))
+            end = next((line for line in following if _EXCEPTION.fullmatch(lines[line])), None)
+            if end is not None:
+                return LoggedError(_shortened(lines[end]), lines[position : end + 1][-count:])
+    return LoggedError(None, lines[-count:])
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MOST_CAUSE_CHARACTERS else text[: _MOST_CAUSE_CHARACTERS - 1] + "…"

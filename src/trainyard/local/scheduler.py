@@ -204,7 +204,10 @@ class Scheduler:
         if record.status != "failed" and self._context.cancellation.requested.is_set():
             record.status = "canceled"
         failed = [name for name, job in record.jobs.items() if job.status == "failed"]
-        record.reason = f"{', '.join(failed)} failed" if failed else self._context.cancellation.reason
+        record.reason = self._context.cancellation.reason
+        if failed:
+            cause = record.jobs[failed[0]].reason if len(failed) == 1 else None
+            record.reason = f"{', '.join(failed)} failed" + (f": {cause}" if cause else "")
         record.outputs = {
             port: path for port, path in record.outputs.items() if record.jobs[path.split("/")[1]].status == "completed"
         }
