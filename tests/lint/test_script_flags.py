@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.lint.script_flags import ScriptFlags, read_flags
+from trainyard.lint.script_flags import ScriptFlags, read_flags, with_task_flags
 
 ARGPARSE = "import argparse\nparser = argparse.ArgumentParser()\n"
 CLICK = "import click\n"
@@ -137,6 +137,25 @@ def test_dataclasses_of_steps_with_their_bases(tmp_path: Path) -> None:
     assert set(flags.flags) == {"-h", "--help", "--data", "--rate", "--mode", "--extra-data"}
     assert {name for name, flag in flags.flags.items() if flag.is_required} == {"--data"}
     assert flags.flags["--mode"].choices == ("a", "b")
+
+
+def test_a_tasks_settings_are_flags_of_its_step(tmp_path: Path) -> None:
+    (tmp_path / "config.py").write_text(
+        "class Config:\n    task: str = parameter('image_classification')\n    'Task.'\n"
+    )
+    (tmp_path / "mine.py").write_text(
+        "from trainyard.tasks import Task, TaskSettings, parameter\nclass Mine(Task):\n"
+        "    class Settings(TaskSettings):\n        depth: int = parameter()\n        'How deep.'\n"
+    )
+    step = flags_of(tmp_path, "from config import Config\nrun_task_step(Config, 'x')\n")
+    assert step is not None
+    assert step.flags["--task"].default == "image_classification"
+    assert {"--task", "--model-type", "--label-smoothing"} < set(with_task_flags(step, "image_classification").flags)
+    assert "--label-smoothing" not in with_task_flags(step, "language_modeling").flags
+    depth = with_task_flags(step, "mine:Mine").flags["--depth"]
+    assert (depth.is_required, depth.file, depth.line) == (True, tmp_path / "mine.py", 4)
+    assert with_task_flags(step, None).takes_others
+    assert with_task_flags(step, "nowhere:Mine").takes_others
 
 
 def test_sub_commands_of_argparse(tmp_path: Path) -> None:
