@@ -22,9 +22,8 @@ from trainyard.spec.findings import DocumentStore, Findings
 from trainyard.spec.kinds import kind_of
 from trainyard.spec.loading import load_pipeline
 from trainyard.spec.model import Pipeline
-from trainyard.spec.parsed import Parsed
+from trainyard.spec.parsed import Parsed, Reading
 from trainyard.spec.pipelines import ComponentCache, read_pipeline
-from trainyard.spec.reading import Reading
 from trainyard.spec.resolution import DataPath, JobOutput, Known, PipelineOutput, Resolved, Unknown
 
 sys.path.insert(0, str(Path(__file__).parent))

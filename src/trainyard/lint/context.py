@@ -15,8 +15,7 @@ from trainyard.spec.computes import Computes
 from trainyard.spec.documents import Node
 from trainyard.spec.ignore_files import ignore_rule
 from trainyard.spec.model import Component, Job, Pipeline, PipelineComponent
-from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline
-from trainyard.spec.reading import Reading
+from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading
 
 if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku

@@ -27,9 +27,8 @@ from trainyard.spec.environments import environment_of
 from trainyard.spec.findings import DocumentStore, Findings
 from trainyard.spec.kinds import Kind, is_other_resource, kind_of
 from trainyard.spec.other_files import read_asset, read_other_job, read_schedule, read_sweep_job
-from trainyard.spec.parsed import Parsed
+from trainyard.spec.parsed import Parsed, Reading
 from trainyard.spec.pipelines import ComponentCache, read_command_job, read_pipeline
-from trainyard.spec.reading import Reading
 from trainyard.spec.rules.bindings import CYCLE, UNKNOWN_JOB_PORT
 from trainyard.spec.rules.documents import DUPLICATE_KEY, UNKNOWN_KIND, YAML_TRAP
 from trainyard.spec.rules.keys import BAD_TEXT, MISSING_KEY, NOT_A_CHOICE, OUT_OF_BOUNDS, UNKNOWN_KEY, WRONG_TYPE

@@ -13,8 +13,7 @@ from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Node
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import Component, Distribution, Resources, Value
-from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
-from trainyard.spec.reading import Reading
+from trainyard.spec.parsed import ParsedCommand, ParsedPipeline, Reading
 from trainyard.spec.resolution import DataPath, JobUse, Known, Resolution, Resolved, resolve_component
 
 if TYPE_CHECKING:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from trainyard.foundation.suggestions import close_match, did_you_mean, only_close
-from trainyard.spec.diagnostic import Related, Span
+from trainyard.spec.diagnostic import Related
 from trainyard.spec.documents import Node, describe, shorten
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding
 from trainyard.spec.literals import LiteralError, typed_literal
-from trainyard.spec.model import AnyComponent, Port, Value
+from trainyard.spec.model import Port, Value
+from trainyard.spec.parsed import Reading, Scope, UsedJob
 from trainyard.spec.ports import check_input_path
-from trainyard.spec.reading import Reading
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.bindings import (
     UNKNOWN_COMMAND_PORT,
@@ -34,38 +34,6 @@ _KEYS_WITH_OWN_SCOPE = frozenset(
 
 # Of `if_else`, `do_while` and `parallel_for`: they name a whole job, ${{parent.jobs.NAME}}.
 _KEYS_THAT_NAME_JOBS = frozenset({"true_block", "false_block", "body"})
-
-
-@dataclass
-class UsedJob:
-    """A job as its pipeline's YAML has it. `component` is None if it is not readable offline."""
-
-    name: str
-    key_span: Span
-    node: Node
-    component: AnyComponent | None = None
-    has_own_command: bool = False
-    inputs: dict[str, Value] = field(default_factory=dict)
-    outputs: dict[str, Value] = field(default_factory=dict)
-
-    @property
-    def declared_inputs(self) -> Mapping[str, Port] | None:
-        """The inputs of its component, or None if they are unknown."""
-        return self.component.inputs if self.component is not None else None
-
-    @property
-    def declared_outputs(self) -> Mapping[str, Port] | None:
-        """The outputs of its component, or None if they are unknown."""
-        return self.component.outputs if self.component is not None else None
-
-
-@dataclass(frozen=True)
-class Scope:
-    """What `${{parent.…}}` can name: the pipeline's ports and its jobs."""
-
-    inputs: Mapping[str, Port]
-    outputs: Mapping[str, Port]
-    jobs: Mapping[str, UsedJob]
 
 
 def check_command(command: Node, inputs: Mapping[str, Port], outputs: Mapping[str, Port], reading: Reading) -> None:

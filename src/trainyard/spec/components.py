@@ -11,9 +11,9 @@ from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Node, describe
 from trainyard.spec.environments import read_environment
 from trainyard.spec.model import Component, Distribution, Port, Resources, Value
-from trainyard.spec.parsed import ParsedCommand
+from trainyard.spec.parsed import ParsedCommand, Reading
 from trainyard.spec.ports import check_output_names, component_ports
-from trainyard.spec.reading import Reading, is_remote
+from trainyard.spec.reading import is_remote
 from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY, WRONG_TYPE
 from trainyard.spec.rules.references import CODE_NOT_FOUND, NOT_SEEN_OFFLINE
 

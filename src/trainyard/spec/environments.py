@@ -8,7 +8,8 @@ from pathlib import Path
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import Node, describe
 from trainyard.spec.model import Environment
-from trainyard.spec.reading import Reading, is_remote
+from trainyard.spec.parsed import Reading
+from trainyard.spec.reading import is_remote
 from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY, WRONG_TYPE
 from trainyard.spec.rules.references import BAD_REFERENCE, ENVIRONMENT_FILE_NOT_FOUND
 

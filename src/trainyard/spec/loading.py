@@ -11,8 +11,8 @@ from trainyard.spec.documents import Document
 from trainyard.spec.findings import DocumentStore, Findings
 from trainyard.spec.kinds import KIND_NAMES, Kind, kind_of
 from trainyard.spec.model import Component, Pipeline
+from trainyard.spec.parsed import Reading
 from trainyard.spec.pipelines import ComponentCache, read_pipeline
-from trainyard.spec.reading import Reading
 from trainyard.spec.rules.documents import UNKNOWN_KIND, YAML_TRAP
 from trainyard.spec.rules.references import DATA_NOT_FOUND
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from trainyard.spec.components import read_command
 from trainyard.spec.documents import Node
+from trainyard.spec.parsed import Reading
 from trainyard.spec.pipelines import ComponentCache
 from trainyard.spec.ports import check_input_path, job_outputs, pipeline_inputs
-from trainyard.spec.reading import Reading, is_address, is_remote
+from trainyard.spec.reading import is_address, is_remote
 from trainyard.spec.rules.keys import MISSING_KEY
 from trainyard.spec.rules.references import COMPONENT_NOT_FOUND, DATA_NOT_FOUND
 from trainyard.spec.script_steps import check_arguments, check_files, check_search_space

@@ -1,17 +1,53 @@
-"""What the readers of YAML parsed, with its nodes: for the linter's rules, which look closer than the readers do."""
+"""One file being read, and what the readers parsed, for the linter's rules, which look closer than the readers do."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from trainyard.spec.bindings import Scope
-    from trainyard.spec.diagnostic import Span
-    from trainyard.spec.documents import Node
-    from trainyard.spec.model import Component, PipelineComponent
-    from trainyard.spec.reading import Reading
+from trainyard.foundation.suggestions import closest
+from trainyard.spec.diagnostic import Span
+from trainyard.spec.documents import Document, Node
+from trainyard.spec.findings import DocumentStore, Findings
+from trainyard.spec.model import AnyComponent, Component, PipelineComponent, Port, Value
+from trainyard.spec.rule import Rule
+
+_FILE_PREFIX = "file:"
+
+
+@dataclass
+class UsedJob:
+    """A job as its pipeline's YAML has it. `component` is None if it is not readable offline."""
+
+    name: str
+    key_span: Span
+    node: Node
+    component: AnyComponent | None = None
+    has_own_command: bool = False
+    inputs: dict[str, Value] = field(default_factory=dict)
+    outputs: dict[str, Value] = field(default_factory=dict)
+
+    @property
+    def declared_inputs(self) -> Mapping[str, Port] | None:
+        """The inputs of its component, or None if they are unknown."""
+        return self.component.inputs if self.component is not None else None
+
+    @property
+    def declared_outputs(self) -> Mapping[str, Port] | None:
+        """The outputs of its component, or None if they are unknown."""
+        return self.component.outputs if self.component is not None else None
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What `${{parent.…}}` can name: the pipeline's ports and its jobs."""
+
+    inputs: Mapping[str, Port]
+    outputs: Mapping[str, Port]
+    jobs: Mapping[str, UsedJob]
 
 
 @dataclass(frozen=True)
@@ -61,3 +97,61 @@ class Parsed:
 
     commands: list[ParsedCommand] = field(default_factory=list)
     pipelines: list[ParsedPipeline] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One file being read: its document, the store of other files, where findings and parsed parts go."""
+
+    document: Document
+    store: DocumentStore
+    findings: Findings
+    parsed: Parsed = field(default_factory=Parsed)
+
+    @property
+    def file(self) -> Path:
+        """The file being read."""
+        return self.document.file
+
+    def path(self, reference: str) -> Path:
+        """The path that a reference in this file means: relative to the file, with or without `file:`."""
+        return Path(os.path.normpath(self.file.parent / reference.removeprefix(_FILE_PREFIX)))
+
+    def of(self, document: Document) -> Reading:
+        """The same for a file that this one names."""
+        return Reading(document, self.store, self.findings, self.parsed)
+
+    def existing(self, node: Node, rule: Rule, what: str, *, folder: bool | None = None) -> Path | None:
+        """The file or folder that a text names; None, and reported, if it does not exist.
+
+        `folder` says which of the two it has to be; None takes either. What a template fills in (`{{…}}`, as in
+        the specifications of Azure ML's own assets) is not readable offline.
+        """
+        reference = node.text
+        if "{{" in reference:
+            return None
+        path = self.path(reference)
+        try:
+            found = path.exists() if folder is None else path.is_dir() if folder else path.is_file()
+        except (OSError, ValueError):
+            found = False
+        if found:
+            return path
+        kind = {True: "folder", False: "file", None: "file or folder"}[folder]
+        message = f"{what}: there is no {kind} '{reference}' beside this file"
+        if os.path.dirname(reference):
+            message = f"{what}: there is no {kind} '{reference}', relative to this file"
+        self.findings.add(node.span, rule, message, hint=_similar_file(path))
+        return None
+
+
+def _similar_file(path: Path) -> str:
+    folder = path.parent
+    try:
+        names = sorted(entry.name for entry in os.scandir(folder)) if os.path.isdir(folder) else []
+    except (OSError, ValueError):
+        names = []
+    match = closest(path.name, names)
+    if match is not None and match != path.name:
+        return f"Did you mean '{match}', in the same folder?"
+    return ""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainyard.foundation.suggestions import close_match, did_you_mean
-from trainyard.spec.bindings import Scope, UsedJob, check_job, texts_in
+from trainyard.spec.bindings import check_job, texts_in
 from trainyard.spec.components import (
     read_command,
     read_component,
@@ -23,7 +23,7 @@ from trainyard.spec.findings import Findings
 from trainyard.spec.graph import CYCLE_HINT, bindings_of_value, cycle_message, find_cycle, job_bound_to
 from trainyard.spec.kinds import Kind, kind_of
 from trainyard.spec.model import AnyComponent, Component, Job, OtherComponent, Pipeline, PipelineComponent, Port, Value
-from trainyard.spec.parsed import ParsedPipeline
+from trainyard.spec.parsed import ParsedPipeline, Reading, Scope, UsedJob
 from trainyard.spec.ports import (
     DEFAULT_PORT_TYPE,
     check_input_path,
@@ -32,7 +32,7 @@ from trainyard.spec.ports import (
     literal_type,
     pipeline_inputs,
 )
-from trainyard.spec.reading import Reading, is_remote, reference_text
+from trainyard.spec.reading import is_remote, reference_text
 from trainyard.spec.rules.bindings import CYCLE
 from trainyard.spec.rules.documents import UNKNOWN_KIND
 from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY, NOT_RUN_LOCALLY, WRONG_TYPE

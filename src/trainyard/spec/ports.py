@@ -9,7 +9,8 @@ from trainyard.foundation.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Related, Span
 from trainyard.spec.documents import Node, describe
 from trainyard.spec.model import PARAMETER_TYPES, PORT_TYPES, Port, Value
-from trainyard.spec.reading import Reading, is_address
+from trainyard.spec.parsed import Reading
+from trainyard.spec.reading import is_address
 from trainyard.spec.rules.keys import MISSING_KEY, NAME_CLASH, NOT_A_CHOICE, RESERVED_NAME, WRONG_TYPE
 from trainyard.spec.rules.references import DATA_NOT_FOUND
 

@@ -12,7 +12,8 @@ from trainyard.spec.documents import Node
 from trainyard.spec.environments import read_environment
 from trainyard.spec.expressions import ExpressionError, bindings_in
 from trainyard.spec.model import Port
-from trainyard.spec.reading import Reading, is_remote
+from trainyard.spec.parsed import Reading
+from trainyard.spec.reading import is_remote
 from trainyard.spec.rules.bindings import UNKNOWN_COMMAND_PORT
 from trainyard.spec.rules.references import CODE_NOT_FOUND, SCRIPT_NOT_FOUND
 

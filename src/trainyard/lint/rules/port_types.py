@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
-from trainyard.spec.bindings import Scope, UsedJob
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Node
 from trainyard.spec.expressions import Binding, only_binding
 from trainyard.spec.model import PORT_TYPES, Component, Port, Value
-from trainyard.spec.parsed import ParsedPipeline
+from trainyard.spec.parsed import ParsedPipeline, Scope, UsedJob
 from trainyard.spec.ports import UNKNOWN_TYPE
 from trainyard.spec.resolution import Resolution, Wrong
 from trainyard.spec.rules.keys import OUT_OF_BOUNDS
