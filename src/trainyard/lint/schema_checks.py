@@ -1,4 +1,4 @@
-"""JSON Schemas as a rule: the validator's errors turned into diagnostics that name the key, the value and the mend."""
+"""Checks against the JSON Schemas: the validator's errors become findings that name the key, the value and the fix."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from trainyard.spec.rules.references import BAD_REFERENCE
 if TYPE_CHECKING:
     import jsonschema_rs
 
-# The schema's own annotations: what a value should be in words, the rule when the keyword's own does not fit, and
-# the severity where Azure ML's client takes what breaks it.
+# Our annotations in schemas: what a value must be, in words; the rule, if the keyword's own does not fit; and the
+# severity, if Azure ML's client accepts the value anyway.
 _EXPECTED, _RULE, _SEVERITY = "x-expected", "x-rule", "x-severity"
 
 _SCHEMA_OF_KIND: dict[Kind, str] = {
@@ -49,10 +49,10 @@ _SCHEMA_OF_KIND: dict[Kind, str] = {
 }
 _NOT_FINITE = re.compile(r"\.(?:nan|inf)\b|[0-9]e[+-]?[0-9]{3}", re.IGNORECASE)
 _SHARED = "common.schema.json"
-# Who has more unknown keys in one mapping has not mistyped them.
+# A mapping with more unknown keys than this is not full of typos.
 _MOST_HINTS = 100
 
-# What Azure ML's client does with a key it does not know, by where it stands.
+# What Azure ML's client does with an unknown key, by place.
 _FATE_AT_ROOT: dict[Kind, str] = {
     "component": "Azure ML ignores it, and what it was to set keeps its default",
     "pipeline_component": "Azure ML ignores it, and what it was to set keeps its default",
@@ -66,7 +66,7 @@ _FATE_ELSEWHERE = "Azure ML's client refuses the file"
 
 @cache
 def bundled_schema(name: str) -> dict[str, Any]:
-    """A schema with what it shares with others put into its own `$defs`, so that it stands alone."""
+    """Return a schema with the shared definitions in its own `$defs`, so that it is self-contained."""
     text = schema_file(name).read_text(encoding="utf-8")
     if _SHARED not in text:
         return dict(json.loads(text))
@@ -88,12 +88,12 @@ def _validator(name: str) -> jsonschema_rs.Validator:
 
 
 def schema_of(kind: Kind) -> str | None:
-    """The name of the schema that files of a kind are held against; None for kinds that have none."""
+    """Return the name of the schema for a kind of file; None if there is none."""
     return _SCHEMA_OF_KIND.get(kind)
 
 
 def check_schema(document: Document, kind: Kind) -> Iterator[Diagnostic]:
-    """What a document breaks of the schema of its kind, each at the key or value that breaks it."""
+    """Yield the violations of a document's schema, each at its key or value."""
     name = schema_of(kind)
     if name is None:
         return
@@ -102,7 +102,7 @@ def check_schema(document: Document, kind: Kind) -> Iterator[Diagnostic]:
 
 
 def _as_json(document: Document) -> Any:
-    """A document's data as JSON can have it: infinities and NaN, which are numbers to Azure ML, become 0."""
+    """Return a document's data as valid JSON: infinities and NaN, which are numbers to Azure ML, become 0."""
     return _finite(document.data) if _NOT_FINITE.search(document.text) else document.data
 
 
@@ -130,7 +130,7 @@ def _translate(error: Any, document: Document, kind: Kind, schema: dict[str, Any
 
 
 def _as_written(path: Sequence[str | int], root: Node) -> list[str | int]:
-    """The path with each key as the document has it: the validator tells of a key that is digits as an index."""
+    """Return the path with the keys of the document: the validator reports a key of digits as an index."""
     written: list[str | int] = []
     node = root
     for step in path:
@@ -147,7 +147,7 @@ def _as_written(path: Sequence[str | int], root: Node) -> list[str | int]:
 
 
 def _holder(schema: dict[str, Any], schema_path: list[str | int]) -> dict[str, Any]:
-    """The schema object that the failed keyword stands in."""
+    """Return the schema object that contains the failed keyword."""
     found: Any = schema
     for step in schema_path[:-1]:
         found = found[step]
@@ -192,14 +192,14 @@ def _unknown_key(
 
 
 def _is_parameter_output(path: list[str | int], document: Document, kind: Kind) -> bool:
-    """Whether a place is a component's output that is a parameter: the client takes any key there, and drops it."""
+    """Return whether a place is a parameter output of a component, where the client drops any unknown key."""
     if kind not in ("component", "pipeline_component") or len(path) != 2 or path[0] != "outputs":
         return False
     stated = document.node_at(path).get("type")
     return stated is not None and stated.text in PARAMETER_TYPES
 
 
-# What Azure ML writes into files that it gives out; nobody means these when they mistype a key.
+# Azure ML writes these keys into files that it exports; nobody means them when misspelling a key.
 _READ_ONLY = frozenset(
     {
         "id",
@@ -238,17 +238,17 @@ def _missing_key(key: str, path: list[str | int], holder: Mapping[str, Any], doc
 
 
 def _typos_for(missing: list[str], node: Node, holder: Mapping[str, Any]) -> tuple[Related, ...]:
-    """The unknown keys of a mapping whose hint will be that a missing one is meant."""
+    """Return the unknown keys of a mapping that probably stand for a missing one."""
     known = _writable(list(holder.get("properties", {})))
     return tuple(
-        Related(entry.key.span, f"'{shorten(name)}' may be meant for it")
+        Related(entry.key.span, f"'{shorten(name)}' is probably meant to be that")
         for name, entry in islice(node.entries.items(), _MOST_HINTS)
         if name not in known and closest(name, known) in missing
     )
 
 
 def _head_span(path: list[str | int], document: Document) -> Span:
-    """Where a mapping is named; for the document as a whole, its first key."""
+    """Return where a mapping is named; for the whole document, its first key."""
     if path:
         return document.key_span(path)
     first = next(iter(document.root.entries.values()), None)
@@ -265,11 +265,11 @@ def _example(key: str, holder: Mapping[str, Any]) -> str:
 
 
 def _bad_names(path: list[str | int], rule: Mapping[str, Any], document: Document) -> Iterator[Diagnostic]:
-    """All names of a mapping that break the form of names; the validator tells of the first alone."""
+    """Yield all malformed names of a mapping; the validator reports only the first."""
     form = re.compile(rule["pattern"])
     for name, entry in document.node_at(path).entries.items():
         if form.search(name) is None:
-            message = f"'{shorten(name)}' is no name for this: {rule[_EXPECTED]}"
+            message = f"'{shorten(name)}' is not a valid name: {rule[_EXPECTED]}"
             hint = f"Did you mean '{_as_name(name)}'?"
             yield BAD_TEXT.at(entry.key.span, message, hint=hint)
 
@@ -383,7 +383,7 @@ def _name_of(path: list[str | int]) -> str:
 
 
 def _choices(schema: Mapping[str, Any]) -> list[Any]:
-    """The values of an `enum`, its own or in the first branch of an `anyOf` (others take the same in any case)."""
+    """Return the values of an `enum`, or of that in the first branch of an `anyOf` (others differ only in case)."""
     branches = [schema, *schema.get("anyOf", [])[:1]]
     return next((list(branch["enum"]) for branch in branches if "enum" in branch), [])
 

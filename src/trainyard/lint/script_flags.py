@@ -1,8 +1,8 @@
 """The flags that a Python script takes, read from its source without running it.
 
-Known: `argparse` with its sub-commands, `click`, `typer`, `HfArgumentParser`, and dataclasses in the manner of
-`trainyard.steps`. A script that puts its parser together in ways that cannot be read (loops, other modules) gives None:
-nothing is then said of it.
+Supports `argparse` with sub-commands, `click`, `typer`, `HfArgumentParser`, and the dataclasses of `trainyard.steps`.
+If a script builds its parser in ways that cannot be read (loops, other modules), the result is None, and the script is
+not checked.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Literal
 from trainyard.foundation.task_fields import TaskError, task_fields
 
 _LARGEST_SCRIPT_BYTES = 1_000_000
-# What takes a parser and adds flags to it that no reading of this file shows.
+# These add flags to a parser that are not visible in the script.
 _FOREIGN_PARSERS = frozenset({"TrlParser", "LightningCLI", "ArgParser", "Fire"})
 
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag: how it may be written, and what is known of its value."""
+    """One flag: its spellings, and what is known about its value."""
 
     names: tuple[str, ...]
     line: int
@@ -30,11 +30,11 @@ class Flag:
     is_required: bool = False
     choices: tuple[str, ...] | None = None
     takes_value: bool | None = None
-    """Whether one value follows it, and no more; None when that cannot be told."""
+    """Whether exactly one value follows it; None if unknown."""
     number: Literal["int", "float"] | None = None
-    """What its value has to be."""
+    """The kind of number that its value must be."""
     default: str | None = None
-    """The text it has when it is not given, where that was read."""
+    """Its default, if that is a known string."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ScriptFlags:
 
 
 def read_flags(file: Path, root: Path) -> ScriptFlags | None:
-    """The flags of a script in a snapshot whose folder is `root`; None when they cannot be told."""
+    """Return the flags of a script in a snapshot whose folder is `root`; None if they cannot be determined."""
     tree = parse(file)
     if tree is None:
         return None
@@ -91,7 +91,7 @@ def with_task_flags(flags: ScriptFlags, task: str | None) -> ScriptFlags:
 
 
 def parse(file: Path) -> ast.Module | None:
-    """A script's syntax tree; None when there is none to be had."""
+    """Return a script's syntax tree; None if it cannot be parsed."""
     try:
         if file.stat().st_size > _LARGEST_SCRIPT_BYTES:
             return None
@@ -101,7 +101,7 @@ def parse(file: Path) -> ast.Module | None:
 
 
 class Undecidable:
-    """What a reader gives for a script that is of its kind, and beyond it."""
+    """The result for a script that uses a library in a way that cannot be read."""
 
 
 _UNDECIDABLE = Undecidable()
@@ -109,7 +109,7 @@ _Found = ScriptFlags | Undecidable | None
 
 
 def _imported_names(tree: ast.Module) -> dict[str, str]:
-    """Local names of what is imported anywhere, as dotted paths."""
+    """Return the dotted paths of everything that is imported, by local name."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -124,7 +124,7 @@ def _imported_names(tree: ast.Module) -> dict[str, str]:
 
 
 def _dotted(node: ast.expr, imported: Mapping[str, str]) -> str:
-    """`argparse.ArgumentParser` for whatever names it; empty for anything else."""
+    """Return the dotted path of an expression, such as `argparse.ArgumentParser`; empty if it has none."""
     if isinstance(node, ast.Name):
         return imported.get(node.id, node.id)
     if isinstance(node, ast.Attribute):
@@ -142,7 +142,7 @@ def _keyword(call: ast.Call, name: str) -> ast.expr | None:
 
 
 def _texts(node: ast.expr | None, tree: ast.Module) -> tuple[str, ...] | None:
-    """The members of a list, tuple or set of constants, or of a module's variable that holds one; as texts."""
+    """Return the members of a list, tuple or set of constants, or of a module variable with one, as strings."""
     if isinstance(node, ast.Name):
         assigned = [
             statement.value
@@ -189,7 +189,7 @@ def _from_argparse(tree: ast.Module, imported: Mapping[str, str], file: Path, ro
             continue
         flag = _argparse_flag(call, tree, file)
         assert isinstance(call.func, ast.Attribute)
-        # Without sub-commands all flags are of the one parser, whatever they are added through.
+        # Without sub-commands, all flags belong to the only parser.
         owner = owners.get(_dotted(call.func.value, {}), "" if set(owners.values()) <= {""} else None)
         if flag is None or owner is None or id(call) in in_loops:
             return _UNDECIDABLE
@@ -211,9 +211,9 @@ def _help_flags(maker: ast.Call | None, file: Path) -> dict[str, Flag]:
 
 
 def _parser_of_each_name(tree: ast.Module) -> dict[str, str] | None:
-    """Which sub-command each variable's parser or group is for, empty for the script itself.
+    """Return the sub-command of each variable that holds a parser or group, empty for the script itself.
 
-    None when sub-commands are made in a way that cannot be read.
+    None if the sub-commands are created in a way that cannot be read.
     """
     made: dict[str, list[ast.Call]] = {}
     for node in ast.walk(tree):
@@ -249,13 +249,13 @@ def _parser_of_each_name(tree: ast.Module) -> dict[str, str] | None:
             if owner is None:
                 return None
             owners[name] = owner
-    # A sub-command whose parser has no name of its own takes no flags, or takes them where nobody can tell.
+    # A sub-command whose parser is not assigned to a variable has no flags, or unknown ones.
     is_nested = methods.count("add_subparsers") != 1 or methods.count("add_parser") != read
     return None if is_nested or not read or len(set(owners.values())) != read + 1 else owners
 
 
 def _argparse_flag(call: ast.Call, tree: ast.Module, file: Path) -> Flag | None:
-    """The flag that one `add_argument` adds, without names for a positional; None when it cannot be told."""
+    """Return the flag of one `add_argument`, without names for a positional; None if it cannot be read."""
     names = [_constant(argument) for argument in call.args]
     if not all(isinstance(name, str) for name in names) or any(keyword.arg is None for keyword in call.keywords):
         return None
@@ -264,7 +264,7 @@ def _argparse_flag(call: ast.Call, tree: ast.Module, file: Path) -> Flag | None:
         flags += tuple(f"--no-{name[2:]}" for name in flags if name.startswith("--"))
     required = _constant(_keyword(call, "required")) is True
     kind = _keyword(call, "type")
-    # Any other function may turn what is given into one of the choices.
+    # Any other function may convert the value to one of the choices.
     is_plain = kind is None or (isinstance(kind, ast.Name) and kind.id in ("str", "int"))
     choices = _texts(_keyword(call, "choices"), tree) if is_plain else None
     action = _constant(_keyword(call, "action"))
@@ -278,7 +278,7 @@ def _argparse_flag(call: ast.Call, tree: ast.Module, file: Path) -> Flag | None:
 
 
 def _parser_leaves_the_file(tree: ast.Module, calls: list[ast.Call]) -> bool:
-    """Whether the parser, or a group of it, is handed to something that this file does not define."""
+    """Return whether the parser, or a group of it, is passed to a function from another module."""
     parsers = {
         target.id
         for node in ast.walk(tree)
@@ -414,7 +414,7 @@ def _parameters(function: ast.FunctionDef) -> Iterator[tuple[ast.arg, ast.expr |
 
 
 def _typer_flag(parameter: ast.arg, default: ast.expr | None, imported: Mapping[str, str], file: Path) -> Flag | None:
-    """A parameter as the flag that typer makes of it; without names for an argument. None when it cannot be told."""
+    """Return the flag that typer creates for a parameter, without names for an argument; None if unknown."""
     annotation = parameter.annotation
     marker = default if isinstance(default, ast.Call) else None
     if isinstance(annotation, ast.Subscript) and _dotted(annotation.value, imported).endswith("Annotated"):
@@ -474,7 +474,7 @@ def _from_hf_dataclass(tree: ast.Module, imported: Mapping[str, str], file: Path
 
 
 def _hf_fields(definition: ast.ClassDef, imported: Mapping[str, str], file: Path) -> dict[str, Flag] | None:
-    """The flags of a dataclass's fields, as transformers' hf_argparser.py makes them; None when it has bases."""
+    """Return the flags of a dataclass as transformers' hf_argparser.py creates them; None if it has bases."""
     if definition.bases:
         return None
     flags: dict[str, Flag] = {}
@@ -523,7 +523,7 @@ def _from_dataclass(tree: ast.Module, imported: Mapping[str, str], file: Path, r
 
 
 def _class_fields(path: str, root: Path, depth: int) -> dict[str, Flag]:
-    """The fields of a class, by flag, those of its bases first. Empty when it is not found in the snapshot."""
+    """Return the fields of a class by flag, those of its bases first; none if it is not in the snapshot."""
     module, _, name = path.rpartition(".")
     file = root / (module.replace(".", "/") + ".py")
     tree = parse(file) if module and depth < 9 else None
