@@ -1,4 +1,4 @@
-"""What azure-ai-ml takes and sends is no error to lint, unless it does silent damage; what it refuses, lint finds."""
+"""What azure-ai-ml accepts and sends is not an error, unless it does silent damage; what it refuses, lint reports."""
 
 from __future__ import annotations
 
@@ -354,7 +354,7 @@ def test_what_is_right_and_only_looks_wrong_is_passed_over(tmp_path: Path, text:
     assert [d for d in lint([file]).diagnostics if d.severity != "info"] == []
 
 
-def test_a_key_said_twice_is_told_more_sharply_when_something_is_lost(tmp_path: Path) -> None:
+def test_a_repeated_key_is_an_error_only_where_something_is_lost(tmp_path: Path) -> None:
     file = write_whole(tmp_path, "display_name: d\ndisplay_name: d\n" + COMMAND_JOB)
     assert [(d.rule, d.severity) for d in lint([file]).diagnostics] == [("AML007", "warning")]
     file.write_text("display_name: d\ndisplay_name: e\n" + COMMAND_JOB)

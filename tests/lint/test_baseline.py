@@ -1,4 +1,4 @@
-"""A baseline: known findings are silent wherever they move, new ones are not, and mended ones are asked back."""
+"""A baseline: known findings stay silent wherever they move, new ones do not, and fixed ones are reported as stale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--fix`: what is surely meant is written in place, every other byte stays, and nothing is written that does harm."""
+"""`--fix`: what is safe to fix is fixed in place, every other byte stays, and no fix does harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each planted mistake is found once, on its line and column, with a hint that mends it; clean files are silent."""
+"""Each planted mistake is found once, on its line and column, with a hint that fixes it; clean files are silent."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_reference_validator_agrees(all_mistakes: list[Any]) -> None:
     held = 0
     for mistake in all_mistakes:
         if mistake.rule == "AML002" or not mistake.file.endswith(("yml", "yaml")):
-            continue  # what is no YAML, no validator sees
+            continue  # not YAML at all: no validator reads it
         document = parse_document(Path(mistake.file), mistake.texts()[mistake.file])
         kind = kind_of(document)
         name = schema_of(kind) if kind is not None else None
