@@ -468,12 +468,16 @@ def test_the_best_checkpoint_of_a_training_is_kept(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("full_until", "exit_code", "steps"), [(9, 0, [20, 21]), (10_000, 1, [])], ids=["for a while", "to the end"]
+    ("full_until", "limit", "exit_code", "steps"),
+    [(9, 5, 0, [20, 21]), (10_000, 6, 0, []), (10_000, 3, 1, [])],
+    ids=["for a while", "to the end", "until the limit"],
 )
 def test_a_full_disk_of_one_rank_is_reported_on_all(
-    digits: Path, tmp_path: Path, full_until: int, exit_code: int, steps: list[int]
+    digits: Path, tmp_path: Path, full_until: int, limit: int, exit_code: int, steps: list[int]
 ) -> None:
-    arguments = training_arguments(digits, tmp_path / "out", "tiny_task:FullDisk", "--checkpoint-every-steps", 4)
+    """The model is written all the same, unless too many saves in a row fail."""
+    flags = ("--checkpoint-every-steps", 4, "--failed-saves-limit", limit)
+    arguments = training_arguments(digits, tmp_path / "out", "tiny_task:FullDisk", *flags)
     with RankServer() as server:
         server.start("train_ddp", arguments, 2, tmp_path / "log", {"DISK_FULL_UNTIL": str(full_until)})
         exit_codes = server.wait()
@@ -483,5 +487,10 @@ def test_a_full_disk_of_one_rank_is_reported_on_all(
     goes_on = "warning: cannot write the checkpoint of step 4, and the training continues without it"
     assert f"{goes_on}: {folder}/step-00000004/{refused}" in said
     assert exit_codes == [exit_code] * 2, said
-    assert said.count(f"train_ddp: error: {folder}/step-00000021/{refused}") == 2 * exit_code
+    assert (tmp_path / "out" / "model" / "model.safetensors").exists() == (exit_code == 0)
+    last = (
+        f"warning: cannot write the last checkpoint, which does not affect the model: {folder}/step-00000021/{refused}"
+    )
+    assert (last in said) == (limit == 6)
+    assert said.count(f"train_ddp: error: 3 checkpoints in a row could not be written to {folder}") == 2 * exit_code
     assert steps_in(folder) == steps

@@ -183,7 +183,7 @@ def test_a_port_in_use_is_named(digits: Path, tmp_path: Path) -> None:
         result = one_rank(digits, tmp_path, rank=0, world_size=2, port=port)
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == (
-        f"trainyard.steps.train_ddp: error: rank 0 cannot listen on 127.0.0.1:{port} (MASTER_ADDR:MASTER_PORT): the "
+        f"trainyard.steps.train_ddp: error: rank 0 cannot listen on 127.0.0.1:{port} (MASTER_ADDR:MASTER_PORT): "
         "another process uses the port"
     )
     assert "Traceback" not in result.stderr

@@ -84,6 +84,9 @@ class Training:
     asynchronous_checkpoints: bool = parameter(True)
     """Write checkpoints while training continues, one at a time. The one before stopping is always waited for."""
 
+    failed_saves_limit: int = parameter(5, minimum=1)
+    """The training continues after a checkpoint that cannot be written; it fails after this many in a row."""
+
     resume: str = parameter("auto")
     """auto continues from the newest committed checkpoint in `checkpoints`. never sets existing checkpoints aside and
     starts over. The folder of a checkpoint, or of several, starts from the (newest) one there; if it is in

@@ -155,6 +155,7 @@ def _resume(
         keep=settings.keep_checkpoints,
         keep_best=settings.keep_best_checkpoint,
         asynchronous=settings.asynchronous_checkpoints,
+        failed_saves_limit=settings.failed_saves_limit,
     )
     opened.callback(checkpoints.finish)
     with hang_watch.long_work("looking for checkpoints"):

@@ -10,6 +10,7 @@ import torch
 from trainyard.foundation.configs.training import Training
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.evaluation.whole_split import EvaluationStopped, evaluate_split
+from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreement import AgreedStep, Agreement, TakenStep
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
@@ -128,12 +129,25 @@ def close_step(run: TrainingRun, agreed: AgreedStep, *, stopping: bool) -> bool:
     # The next attempt makes up for a validation that did not happen, in this step's line.
     always = stopping and validation_is_due(run, step)
     run.observer.record(agreed, validation, failed_saves=run.checkpoints.failed_saves, always=always)
+    if step.is_last and (bool(validation) or not validation_is_due(run, step)):
+        # Only the model is left to write: another attempt would cost more than continuing. The model comes before the
+        # last checkpoint, whose folder may be full, unless this process may be killed soon.
+        if stopping:
+            save_last_checkpoint(run)
+        return False
     if stopping or checkpoint_is_due(run, step) or run.checkpoints.is_best(validation):
         with run.observer.long_work("saving a checkpoint"):
-            run.checkpoints.save(run.engine, run.progress, validation, wait=stopping or step.is_last)
-    # With only the model left to write, another attempt would cost more than continuing.
-    is_complete = step.is_last and (bool(validation) or not validation_is_due(run, step))
-    return stopping and not is_complete
+            run.checkpoints.save(run.engine, run.progress, validation, wait=stopping)
+    return stopping
+
+
+def save_last_checkpoint(run: TrainingRun) -> None:
+    """Save the state of a complete training, unless it is saved already. A failure is only logged."""
+    try:
+        with run.observer.long_work("saving the last checkpoint"):
+            run.checkpoints.save(run.engine, run.progress, run.observer.recorder.last_validation, wait=True)
+    except StepError as error:
+        run.world.log(f"warning: cannot write the last checkpoint, which does not affect the model: {error}")
 
 
 def may_begin(run: TrainingRun) -> bool:

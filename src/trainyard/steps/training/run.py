@@ -17,7 +17,7 @@ from trainyard.steps.runtime.versions import banner
 from trainyard.steps.runtime.world import join_world, lost_connections_explained, read_rank_variables
 from trainyard.steps.training.building import build_training, check_request
 from trainyard.steps.training.engines.base import Engine
-from trainyard.steps.training.loop import TrainingRun, train
+from trainyard.steps.training.loop import TrainingRun, save_last_checkpoint, train
 from trainyard.steps.training.observing.hang_watch import HangWatch, late_ranks_named
 from trainyard.steps.training.observing.measures import memory_summary
 from trainyard.steps.training.randomness import random_state, restore_random_state
@@ -75,11 +75,19 @@ def _train_and_save(run: TrainingRun, chosen_task: ChosenTask) -> bool:
         run.engine.align_ranks()
         model = run.engine.whole_model()
 
+    failures: list[Exception] = []
+
     def save() -> None:
-        run.task.save_model(model, run.settings.model)
-        chosen_task.write(run.settings.model)
+        try:
+            run.task.save_model(model, run.settings.model)
+            chosen_task.write(run.settings.model)
+        except Exception as failure:  # raised below: whatever is wrong with the model, its training is kept
+            failures.append(failure)
 
     run.world.let_main_work(save, run.observer.still_at_work)
+    save_last_checkpoint(run)
+    if failures:
+        raise failures[0]
     run.observer.recorder.complete()
     return True
 

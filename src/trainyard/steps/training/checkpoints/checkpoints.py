@@ -51,6 +51,7 @@ class Checkpoints:
         keep: int = 2,
         keep_best: bool = False,
         asynchronous: bool = True,
+        failed_saves_limit: int = 5,
     ) -> None:
         self.stall_seconds = 0.0
         """How long checkpoints have held up the training so far, on this rank."""
@@ -60,11 +61,12 @@ class Checkpoints:
         self._settings = settings or {}
         self._went_back_to: str | None = None
         self._keep, self._keep_best, self._asynchronous = keep, keep_best, asynchronous
+        self._failed_saves_limit, self._failed_in_a_row = failed_saves_limit, 0
         self._ranks = Ranks(world)
         self._copy = HostCopy(world.device)
         self._saving: Saving | None = None
         self._best_loss = self._best_loss_before = math.inf
-        self._loaded: Progress | None = None
+        self._committed: Progress | None = None
 
     def choose(self, resume: str) -> VerifiedCheckpoint | None:
         """Return the checkpoint to resume from, verified by all ranks. StepError if there is none by that name."""
@@ -80,7 +82,7 @@ class Checkpoints:
         if warning := changed_settings(commit.settings, self._settings):
             self._world.log(warning)
         if folder == step_folder(self._folder, commit.progress.step):
-            self._loaded = commit.progress
+            self._committed = commit.progress
         self._best_loss = math.inf if commit.best_validation_loss is None else commit.best_validation_loss
         if (commit.engine, commit.world_size) != (engine.name, self._world.size):
             self._world.log(
@@ -102,17 +104,20 @@ class Checkpoints:
         """Save the state as it is now, and commit it while the training continues.
 
         With `wait` it is committed when the call returns, or StepError is raised on every rank. Without, a checkpoint
-        that cannot be written is logged and counted, and the training continues with the one before.
+        that cannot be written is logged and counted, and the training continues with the one before: until
+        `failed_saves_limit` have failed in a row, when StepError is raised on every rank instead of trying again.
         """
         is_best = self.is_best(validation or {})
         with self._stalled():
             self._settle()
+            if not wait:
+                self._refuse_to_fail_again()
             self._best_loss_before = self._best_loss
             if is_best and validation:
                 self._best_loss = validation["loss"]
-            if progress == self._loaded:
+            if progress == self._committed:
                 # Writing it again would remove it for a moment, and only its mark as the best may be new.
-                self._ranks.main(lambda: self._mark_loaded(is_best=is_best))
+                self._ranks.main(lambda: self._mark_committed(is_best=is_best))
                 return
             beside_training = self._asynchronous and not wait
             self._saving = self._begin(engine, progress, is_best=is_best, beside_training=beside_training)
@@ -152,10 +157,10 @@ class Checkpoints:
         request = SaveRequest(step_folder(self._folder, progress.step), commit, self._keep, self._keep_best)
         return Saving(request, pieces, self._copy, self._ranks, beside_training=beside_training)
 
-    def _mark_loaded(self, *, is_best: bool) -> None:
-        assert self._loaded is not None
+    def _mark_committed(self, *, is_best: bool) -> None:
+        assert self._committed is not None
         if is_best:
-            folder = step_folder(self._folder, self._loaded.step)
+            folder = step_folder(self._folder, self._committed.step)
             write_commit(folder, replace(read_commit(folder), best_validation_loss=self._best_loss, is_best=True))
 
     def _settle(self, *, must_succeed: bool = False) -> None:
@@ -171,9 +176,21 @@ class Checkpoints:
                 raise
             self._best_loss = self._best_loss_before
             self.failed_saves += 1
+            self._failed_in_a_row += 1
             self._world.log(
-                f"warning: cannot write the checkpoint of step {saving.step}, and the training continues without it: "
-                f"{error}"
+                f"warning: cannot write the checkpoint of step {saving.progress.step}, and the training continues "
+                f"without it: {error}"
+            )
+
+        else:
+            self._committed, self._failed_in_a_row = saving.progress, 0
+
+    def _refuse_to_fail_again(self) -> None:
+        """StepError if too many saves in a row have failed. Only where all ranks know of the same saves."""
+        if self._failed_in_a_row >= self._failed_saves_limit:
+            raise StepError(
+                f"{self._failed_in_a_row} checkpoints in a row could not be written to {self._folder} "
+                "(--failed-saves-limit); make room or make it writable, and run the same command again"
             )
 
     def _random_fragments(self) -> list[Fragment]:

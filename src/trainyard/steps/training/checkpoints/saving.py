@@ -21,6 +21,7 @@ from trainyard.steps.training.checkpoints.durable_files import make_names_durabl
 from trainyard.steps.training.checkpoints.folders import keep_newest_and_best, remove_checkpoint
 from trainyard.steps.training.checkpoints.state_files import state_file_header, state_file_name
 from trainyard.steps.training.fragments import Fragment
+from trainyard.steps.training.samples.plan import Progress
 
 _WRITER_NICENESS = 10
 """Above the training's 0: when all processors are busy, the training goes first."""
@@ -50,9 +51,9 @@ class Saving:
         self._thread.start()
 
     @property
-    def step(self) -> int:
-        """The step whose state is saved."""
-        return self._request.commit.progress.step
+    def progress(self) -> Progress:
+        """How far the training had come when its state was copied."""
+        return self._request.commit.progress
 
     def is_done(self) -> bool:
         """Return whether `wait` would return at once."""
