@@ -13,7 +13,7 @@ from trainyard.author.header import was_edited
 from trainyard.author.project import Project
 from trainyard.author.rendered_files import FileOnDisk, files_on_disk
 from trainyard.author.rendering import RenderedFile, Rendering
-from trainyard.foundation.atomic_files import replace_text
+from trainyard.foundation.files import replace_text
 from trainyard.spec.diagnostic import Span, SpecError
 
 

@@ -10,12 +10,11 @@ import click
 
 import trainyard
 from trainyard.cli.authoring import explain, lint, render, schemas
-from trainyard.cli.machines import doctor, skus
 from trainyard.cli.parameters import VerbGroup
-from trainyard.cli.planning import graph, plan
+from trainyard.cli.planning import doctor, graph, plan, skus
 from trainyard.cli.running import run, runs
 from trainyard.cli.scaffolding import init, new
-from trainyard.foundation.os_errors import describe_os_error
+from trainyard.foundation.files import describe_os_error
 from trainyard.terminal import colour_choice, fail, print_diagnostics, write_out_unencodable
 
 _INTERRUPTED = 130

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from trainyard.foundation.atomic_files import replace_text
+from trainyard.foundation.files import replace_text
 
 RUN_FORMAT = "trainyard.run/1"
 RECORD_FILE = "run.json"

@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from trainyard.foundation.atomic_files import replace_text
+from trainyard.foundation.files import file_sha256, replace_text
 from trainyard.local.errors import RunError, cannot_write
 
-_CHUNK_BYTES = 1 << 20
 # A file this new could be written again without its times changing, so its digest is not remembered.
 _SETTLED_SECONDS = 2.0
 # Smaller files are read faster than looked up.
@@ -73,14 +72,10 @@ class ContentDigests:
 
 
 def _read_digest(file: Path) -> str:
-    digest = hashlib.sha256()
     try:
-        with file.open("rb") as stream:
-            while chunk := stream.read(_CHUNK_BYTES):
-                digest.update(chunk)
+        return file_sha256(file)
     except OSError as error:
         raise RunError(f"{file}: cannot be read ({error.strerror})") from error
-    return digest.hexdigest()
 
 
 def write_json(file: Path, document: object) -> None:

@@ -1,4 +1,4 @@
-"""Earlier outputs of the jobs that `--only` and `--from` leave out, chosen to fit this run best."""
+"""`--only J` and `--from J`: which jobs run, and the earlier outputs of the others that fit this run best."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from trainyard.foundation.run_record import JobRecord, RunRecord
+from trainyard.foundation.suggestions import did_you_mean
 from trainyard.local.cache import EarlierResult, JobKey, job_key
 from trainyard.local.digests import ContentDigests
 from trainyard.local.errors import UsageError
@@ -13,6 +14,43 @@ from trainyard.local.records import recorded_inputs
 from trainyard.local.resolution import LocalPath, ResolvedJob, ResolvedPipeline
 from trainyard.local.snapshot import snapshot_of
 from trainyard.spec.diagnostic import SpecError
+
+
+@dataclass(frozen=True)
+class Selection:
+    """`run` are the jobs to run, `reused` those whose earlier outputs they read, `named` the one the user named."""
+
+    run: frozenset[str]
+    reused: frozenset[str]
+    named: str | None
+
+
+def select(upstream: Mapping[str, frozenset[str]], *, only: str | None, from_job: str | None) -> Selection:
+    """Return the selected jobs of a graph, given as what each job directly depends on.
+
+    `only` is one job alone; `from_job` is a job and all that depend on it. Raise `UsageError` for an unknown job, or if
+    both are given.
+    """
+    if only is not None and from_job is not None:
+        raise UsageError("--only and --from cannot be used together")
+    named = only if only is not None else from_job
+    if named is None:
+        return Selection(frozenset(upstream), frozenset(), None)
+    if named not in upstream:
+        flag = "--only" if only is not None else "--from"
+        raise UsageError(f"{flag} {named}: unknown job. {did_you_mean(named, upstream)}")
+    run = {named} if only is not None else _with_dependents(upstream, named)
+    reused = {name for job in run for name in upstream[job]} - run
+    return Selection(frozenset(run), frozenset(reused), named)
+
+
+def _with_dependents(upstream: Mapping[str, frozenset[str]], job: str) -> set[str]:
+    found = {job}
+    while True:
+        more = {name for name, needs in upstream.items() if needs & found} - found
+        if not more:
+            return found
+        found |= more
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,9 @@ from trainyard.local.job_work import RunContext
 from trainyard.local.overrides import resolve_with, with_absolute_paths
 from trainyard.local.records import new_record
 from trainyard.local.resolution import LocalPath, ResolvedPipeline, Source, resolve
-from trainyard.local.reuse import ReusedResult, find_reused
+from trainyard.local.reuse import ReusedResult, Selection, find_reused, select
 from trainyard.local.run_store import create_run_folder, list_runs
 from trainyard.local.scheduler import Scheduler
-from trainyard.local.selection import Selection, select
 from trainyard.local.snapshot import Snapshot, snapshot_of
 from trainyard.local.tracking_store import TrackingStore
 from trainyard.spec.literals import ParameterValue

@@ -24,8 +24,7 @@ from trainyard.local.logs import log_name
 from trainyard.local.machine import available_processors
 from trainyard.local.records import hold_lock, now, write_record
 from trainyard.local.resolution import ResolvedJob, ResolvedPipeline
-from trainyard.local.reuse import ReusedResult
-from trainyard.local.selection import Selection
+from trainyard.local.reuse import ReusedResult, Selection
 from trainyard.local.snapshot import Snapshot
 from trainyard.local.tracking_store import EndStatus
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from trainyard.foundation.atomic_files import replace_text
+from trainyard.foundation.files import replace_text
 from trainyard.local.errors import cannot_write
 
 # mlflow.entities.RunStatus

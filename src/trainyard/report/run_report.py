@@ -11,7 +11,7 @@ from urllib.parse import quote
 import trainyard
 from trainyard.errors import UsageError
 from trainyard.foundation import quantities
-from trainyard.foundation.atomic_files import replace_text
+from trainyard.foundation.files import replace_text
 from trainyard.foundation.run_record import InvalidRunRecord, JobRecord, RunRecord, read_run_record
 from trainyard.report.confusion import HeatMap, Mistake, draw_heat_map, most_frequent_mistakes
 from trainyard.report.curves import Chart, draw_charts

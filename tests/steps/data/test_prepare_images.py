@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from rank_processes import clean_environment
 
-from trainyard.foundation.os_errors import describe_os_error
+from trainyard.foundation.files import describe_os_error
 from trainyard.resources import schema_file
 from trainyard.steps import prepare_images
 from trainyard.steps.data.dataset.manifest import Manifest, read_manifest

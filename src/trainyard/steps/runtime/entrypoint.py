@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn, TypeVar
 
-from trainyard.foundation.os_errors import describe_os_error
+from trainyard.foundation.files import describe_os_error
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.flags import Value, parse_flags, parse_task_flags
 

@@ -1,17 +1,14 @@
-"""Files as steps read and write them: JSON with clear errors, digests, outputs that can be written."""
+"""Files as steps read and write them: JSON with clear errors, outputs that can be written."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from trainyard.foundation.os_errors import os_errors_name
+from trainyard.foundation.files import os_errors_name
 from trainyard.steps.runtime.errors import StepError
-
-_READ_BYTES = 1 << 20
 
 
 def write_json(file: Path, document: Any) -> None:
@@ -31,15 +28,6 @@ def read_json_object(file: Path, expected_format: str) -> dict[str, Any]:
         raise StepError(f"{file} has the format {found!r}; this version of Trainyard reads {expected_format!r}")
     assert isinstance(document, dict)
     return document
-
-
-def file_sha256(file: Path) -> str:
-    """Return the SHA-256 of a file, read in pieces."""
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while piece := stream.read(_READ_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def require_writable(folders: Iterable[Path], rank: int) -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from trainyard.foundation.files import file_sha256
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.files import file_sha256
 from trainyard.steps.runtime.long_work import ProgressLines
 
 if TYPE_CHECKING:

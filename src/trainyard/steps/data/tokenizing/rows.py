@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
-from trainyard.foundation.os_errors import os_errors_name
+from trainyard.foundation.files import os_errors_name
 from trainyard.steps.data.dataset.manifest import Split
 from trainyard.steps.data.dataset.shards import Shard
 from trainyard.steps.data.dataset.writer import DatasetWriter

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.foundation.os_errors import describe_os_error, os_errors_name
+from trainyard.foundation.files import describe_os_error, file_sha256, os_errors_name
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.files import file_sha256
 from trainyard.steps.training.checkpoints.collectives import Ranks
 from trainyard.steps.training.checkpoints.commit import COMMIT_FILE, BrokenCheckpoint, Commit, SavedFile, read_commit
 

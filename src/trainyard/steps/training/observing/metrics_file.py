@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainyard.foundation.os_errors import os_error_reason
+from trainyard.foundation.files import os_error_reason
 
 METRICS_FILE = "metrics.jsonl"
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard.foundation.os_errors import os_error_reason
+from trainyard.foundation.files import os_error_reason
 from trainyard.steps.training.samples.batches import MicroBatch
 from trainyard.steps.training.samples.plan import Step
 

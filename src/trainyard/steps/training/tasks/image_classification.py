@@ -1,9 +1,12 @@
-"""Image classification: the class that an image belongs to."""
+"""Image classification: the class that an image belongs to. The task, and what it needs of a model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -12,10 +15,74 @@ from trainyard.foundation.configs.tasks import ImageClassificationSettings
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import write_json
-from trainyard.steps.training.models.from_transformers import load_model, new_model, save_model
-from trainyard.steps.training.models.image_models import ImageModelNeeds
+from trainyard.steps.training.from_transformers import ModelNeeds, load_model, new_model, save_model
 from trainyard.steps.training.samples.batches import SAMPLE_DRAWS, Tensors
 from trainyard.steps.training.tasks.base import Task
+
+_SMALL_IMAGE_SETTINGS: Mapping[str, Sequence[tuple[int, Mapping[str, Any]]]] = {
+    "convnext": (
+        (16, {"patch_size": 1, "num_stages": 2, "depths": [2, 2], "hidden_sizes": [48, 96]}),
+        (64, {"patch_size": 2, "num_stages": 3, "depths": [2, 4, 2], "hidden_sizes": [48, 96, 192]}),
+    ),
+    "vit": (
+        (16, {"patch_size": 2, "num_hidden_layers": 6, "num_attention_heads": 6, "hidden_size": 96}),
+        (64, {"patch_size": 4, "num_hidden_layers": 8, "num_attention_heads": 6, "hidden_size": 192}),
+    ),
+}
+"""For each model type, the settings up to an image side in pixels."""
+
+_FOR_SHALLOW_MODELS: Mapping[str, Mapping[str, Any]] = {
+    # Blocks that start at full strength train faster; scaling them down at first is for deep models.
+    "convnext": {"layer_scale_init_value": 1.0},
+    "vit": {"intermediate_size": 384},
+}
+
+
+@dataclass(frozen=True)
+class ImageModelNeeds(ModelNeeds):
+    """Image size, channels and classes."""
+
+    channels: int
+    height: int
+    width: int
+    classes: Sequence[str]
+
+    kind = "image classifier"
+    auto_class = "AutoModelForImageClassification"
+    types_table = "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES"
+    pretrained_options = {"ignore_mismatched_sizes": True}  # noqa: RUF012
+    """A head for classes other than the dataset's is replaced by a new one."""
+
+    def settings_of(self, config: Any, *, has_weights: bool) -> Mapping[str, Any]:
+        """With or without weights: what does not fit is replaced."""
+        settings = {
+            "num_channels": self.channels,
+            "image_size": self.height if self.height == self.width else [self.height, self.width],
+            "id2label": dict(enumerate(self.classes)),
+            "label2id": {name: number for number, name in enumerate(self.classes)},
+        }
+        return {name: value for name, value in settings.items() if hasattr(config, name)}
+
+    def defaults_of(self, config: Any) -> Mapping[str, Any]:
+        """Smaller models for smaller images."""
+        return _small_image_settings(config.model_type, max(self.height, self.width))
+
+    def require_fit(self, config: Any, what: str) -> None:
+        """Classes and channels must be as many as the dataset's."""
+        if config.num_labels != len(self.classes):
+            raise StepError(f"{what} has {config.num_labels} classes; the dataset has {len(self.classes)}")
+        channels = getattr(config, "num_channels", self.channels)
+        if channels != self.channels:
+            raise StepError(f"{what} takes {channels}-channel images; the dataset's have {self.channels}")
+
+
+def _small_image_settings(model_type: str, image_side: int) -> Mapping[str, Any]:
+    """Return the settings that replace transformers' defaults for images of this side in pixels; often none."""
+    for largest_side, settings in _SMALL_IMAGE_SETTINGS.get(model_type, ()):
+        if image_side <= largest_side:
+            return {**settings, **_FOR_SHALLOW_MODELS[model_type]}
+    return MappingProxyType({})
+
 
 _HALF_RANGE = 127.5
 """Pixels 0…255 become -1…1: the same for every dataset, so that a model carries no statistics of its own."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from trainyard.foundation.batch_arithmetic import BatchArithmetic
 from trainyard.foundation.configs.training import TrainDeepSpeed
-from trainyard.foundation.os_errors import os_errors_name
+from trainyard.foundation.files import os_errors_name
 from trainyard.steps.runtime.errors import StepError
 
 _AUTO = "auto"

@@ -1,0 +1,60 @@
+"""Files for both sides: replaced atomically, digested, and what the operating system refuses in words."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_READ_BYTES = 1 << 20
+
+
+def describe_os_error(error: OSError) -> str:
+    """Return one line: the file, where it is known, and the reason."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{os_error_reason(error)}"
+
+
+def os_error_reason(error: OSError) -> str:
+    """Return the reason in lower case, to stand within a message: `no space left on device`."""
+    return (error.strerror or str(error)).lower()
+
+
+@contextmanager
+def os_errors_name(file: Path) -> Iterator[None]:
+    """Put the file's name into an OSError without one: a failed write does not say where there was no space left."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(file)
+        raise
+
+
+def replace_text(file: Path, text: str) -> None:
+    """Replace a file's text, keeping its permissions. Raise OSError if that fails, leaving the file as it was."""
+    # Threads and processes that write the same file must not share a temporary one. `open` applies the umask.
+    temporary = file.with_name(f".{file.name}.{os.urandom(16).hex()}")
+    try:
+        with temporary.open("w", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if file.exists():
+            temporary.chmod(file.stat().st_mode & 0o777)
+        os.replace(temporary, file)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def file_sha256(file: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal, read in pieces."""
+    import hashlib  # OpenSSL takes milliseconds to load, which `trainyard --help` can do without
+
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while piece := stream.read(_READ_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()

@@ -1,1 +1,0 @@
-"""Models from transformers, sized to a dataset: one file per kind of data."""
