@@ -57,6 +57,12 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
         click.echo(f"  {label:<18}{text}")
 
 
+def print_next(*steps: tuple[str, str]) -> None:
+    """Print what to do next, each with its purpose, which may be empty."""
+    lines = [f"{what}  # {purpose}" if purpose else what for what, purpose in steps]
+    print_facts(zip(("next", *[""] * len(lines)), lines, strict=False))
+
+
 def short(path: Path) -> Path:
     """Return the path relative to the working directory if it is below it, else unchanged."""
     absolute = Path(os.path.abspath(path))

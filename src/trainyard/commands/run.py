@@ -31,7 +31,7 @@ from trainyard.spec.loading import load_pipeline
 from trainyard.spec.model import Component, Pipeline, PipelineComponent
 from trainyard.spec.resolution import Known
 from trainyard.spec.set_arguments import COMMAND_LINE
-from trainyard.terminal import print_facts, program, short
+from trainyard.terminal import print_facts, print_next, program, short
 
 
 def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: bool) -> bool:
@@ -106,24 +106,26 @@ def _conclude(run_folder: Path, pipeline: Pipeline, file: Path, profile: str | N
     click.echo(click.style(f"{record.name}: {record.status} in {duration(record.duration_s)}", bold=True))
     print_facts(summarise(record))
     if record.status == "completed":
-        suggestions = [(f"plan {file}", "what it takes on the cluster, and what an hour costs")]
+        suggestions = [(f"{program()} plan {file}", "what it takes on the cluster, and what an hour costs")]
         if working_folder.has_profile("nd96"):
-            suggestions.append(("render nd96 --diff", "the same pipeline for machines with 8 x A100"))
-        _print_next(*suggestions)
+            suggestions.append((f"{program()} render nd96 --diff", "the same pipeline for machines with 8 x A100"))
+        print_next(*suggestions)
         return True
     # A run in another place (--run-dir) is found by its folder only.
     in_runs_folder = run_folder.parent.resolve() == working_folder.runs_folder().resolve()
     run = record.name if in_runs_folder else str(short(run_folder))
     settings = _settings_in_errors(record, pipeline)
     print_facts(("setting", str(setting)) for setting in settings)
-    logs = (f"runs logs {run}", "everything its processes printed")
+    logs = (f"{program()} runs logs {run}", "everything its processes printed")
     if settings:
         # The same settings would fail again, so there is nothing to resume.
         changes = " ".join(f"--set {setting.key}=VALUE" for setting in settings)
         with_profile = f" --profile {profile}" if profile else ""
-        _print_next(logs, (f"run {file}{with_profile} {changes}", "again, with another value"))
+        print_next(logs, (f"{program()} run {file}{with_profile} {changes}", "again, with another value"))
     else:
-        _print_next(logs, (f"runs resume {run}", "keeps what completed; trainings continue from their checkpoints"))
+        print_next(
+            logs, (f"{program()} runs resume {run}", "keeps what completed; trainings continue from their checkpoints")
+        )
     return False
 
 
@@ -151,9 +153,3 @@ def _settings_in_errors(record: RunRecord, pipeline: Pipeline) -> list[_Setting]
             if isinstance(resolved, Known) and resolved.key:
                 found[resolved.key] = _Setting(flag, resolved.key, resolved.written.span)
     return list(found.values())
-
-
-def _print_next(*suggestions: tuple[str, str]) -> None:
-    """Print commands to try next, each with its purpose."""
-    lines = [f"{program()} {words}  # {purpose}" for words, purpose in suggestions]
-    print_facts(zip(("next", *[""] * len(lines)), lines, strict=False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -16,7 +16,7 @@ from trainyard.commands import working_folder
 from trainyard.commands.lint import LintOptions, lint
 from trainyard.errors import UserError
 from trainyard.foundation.quantities import counted
-from trainyard.terminal import print_facts, program, short
+from trainyard.terminal import print_next, program, short
 
 _FIRST_PROFILE = "local"
 
@@ -34,7 +34,7 @@ def create(folder: Path, recipe: str, *, force: bool) -> None:
         steps.append((f"{program()} run pipelines/train.yaml", "prepare, train and evaluate on this machine"))
     else:
         steps.append((f"{program()} new component NAME", "your first step, then `new pipeline NAME`"))
-    _print_next([*steps, ("README.md", "what is where, and how to submit it")])
+    print_next(*steps, ("README.md", "what is where, and how to submit it"))
 
 
 def adopt(folder: Path) -> None:
@@ -54,7 +54,7 @@ def adopt(folder: Path) -> None:
     else:
         os.chdir(root)
         lint([], LintOptions(baseline=baseline, write_baseline=True))
-    _print_next([(f"{program()} lint", "what is new since the baseline"), (f"{program()} explain", "all rules")])
+    print_next((f"{program()} lint", "what is new since the baseline"), (f"{program()} explain", "all rules"))
 
 
 def add_component(name: str) -> None:
@@ -62,11 +62,9 @@ def add_component(name: str) -> None:
     project = working_folder.project()
     _add(project, scaffolding.new_component(project, name))
     package = scaffolding.own_package(project)
-    _print_next(
-        [
-            (f"src/{package}/{name}.py", "its settings and its work; then `trainyard render`"),
-            (f"{program()} new pipeline {name}", "a pipeline that runs it"),
-        ]
+    print_next(
+        (f"src/{package}/{name}.py", "its settings and its work; then `trainyard render`"),
+        (f"{program()} new pipeline {name}", "a pipeline that runs it"),
     )
 
 
@@ -74,7 +72,7 @@ def add_pipeline(name: str, component: str | None) -> None:
     """Write the template of a new pipeline, render, and say where it is."""
     project = working_folder.project()
     _add(project, scaffolding.new_pipeline(project, name, component))
-    _print_next([(f"{program()} run pipelines/{name}.yaml", "run it on this machine")])
+    print_next((f"{program()} run pipelines/{name}.yaml", "run it on this machine"))
 
 
 def _add(project: Project, texts: Mapping[str, str]) -> None:
@@ -93,9 +91,3 @@ def _write(root: Path, texts: Mapping[str, str], *, force: bool) -> None:
         raise UserError(f"{counted(len(in_the_way), 'file')} would be overwritten, so nothing was written:\n{listed}")
     for path, text in texts.items():
         write_atomically(root / path, text)
-
-
-def _print_next(steps: Sequence[tuple[str, str]]) -> None:
-    """Print what to do next, each with its purpose."""
-    lines = [f"{what}  # {purpose}" if purpose else what for what, purpose in steps]
-    print_facts(zip(("next", *[""] * len(lines)), lines, strict=False))

@@ -6,7 +6,7 @@ from trainyard.spec.components import read_command
 from trainyard.spec.documents import Node
 from trainyard.spec.parsed import Reading
 from trainyard.spec.pipelines import ComponentCache
-from trainyard.spec.ports import check_input_path, job_outputs, pipeline_inputs
+from trainyard.spec.ports import check_input_path, job_ports
 from trainyard.spec.reading import is_address, is_remote
 from trainyard.spec.rules.keys import MISSING_KEY
 from trainyard.spec.rules.references import COMPONENT_NOT_FOUND, DATA_NOT_FOUND
@@ -18,9 +18,7 @@ _AUTOML_DATA = ("training_data", "validation_data", "test_data")
 
 def read_sweep_job(node: Node, reading: Reading, cache: ComponentCache) -> None:
     """A standalone sweep: its trial is an inline command, or a component's file."""
-    inputs = pipeline_inputs(node.get("inputs"), reading)
-    outputs = job_outputs(node.get("outputs"), reading)
-    _check_input_paths(node, reading)
+    inputs, outputs = job_ports(node, reading)
     trial = node.get("trial")
     if trial is None or trial.data is None:
         span = trial.span if trial is not None else next(iter(node.entries.values())).key.span
@@ -37,9 +35,11 @@ def read_sweep_job(node: Node, reading: Reading, cache: ComponentCache) -> None:
 
 def read_other_job(node: Node, reading: Reading) -> None:
     """A parallel, Spark or AutoML job: its data, its code, and the arguments of its script."""
-    inputs = pipeline_inputs(node.get("inputs"), reading)
-    outputs = job_outputs(node.get("outputs"), reading)
-    _check_input_paths(node, reading)
+    inputs, outputs = job_ports(node, reading)
+    for key in _AUTOML_DATA:
+        data = node.get(key)
+        if data is not None:
+            check_input_path(data, reading)
     check_files(node, reading)
     check_arguments(node, inputs, outputs, reading)
 
@@ -61,13 +61,3 @@ def read_asset(node: Node, reading: Reading) -> None:
     path = node.get("path")
     if path is not None and path.is_text and path.text and not is_address(path.text):
         reading.existing(path, DATA_NOT_FOUND, "the asset")
-
-
-def _check_input_paths(node: Node, reading: Reading) -> None:
-    inputs = node.get("inputs")
-    for entry in inputs.entries.values() if inputs is not None else ():
-        check_input_path(entry.value, reading)
-    for key in _AUTOML_DATA:
-        data = node.get(key)
-        if data is not None:
-            check_input_path(data, reading)

@@ -26,9 +26,9 @@ from trainyard.spec.model import AnyComponent, Component, Job, OtherComponent, P
 from trainyard.spec.parsed import ParsedPipeline, Reading, Scope, UsedJob
 from trainyard.spec.ports import (
     DEFAULT_PORT_TYPE,
-    check_input_path,
     component_ports,
     job_outputs,
+    job_ports,
     literal_type,
     pipeline_inputs,
 )
@@ -111,11 +111,7 @@ def read_pipeline(node: Node, reading: Reading, cache: ComponentCache) -> Pipeli
     """The pipeline of a file. What is wrong goes to the findings."""
     findings = reading.findings
     _check_type(node, findings)
-    inputs = pipeline_inputs(node.get("inputs"), reading)
-    inputs_node = node.get("inputs")
-    for entry in inputs_node.entries.values() if inputs_node is not None else ():
-        check_input_path(entry.value, reading)
-    outputs = job_outputs(node.get("outputs"), reading)
+    inputs, outputs = job_ports(node, reading)
     seen = _root_component(node, reading, cache) if node.get("component") is not None else None
     if seen is not None:
         inputs = _with_values(seen.model.inputs, inputs, node, reading)
@@ -173,11 +169,7 @@ def _default_compute(node: Node, findings: Findings) -> Value | None:
 
 def read_command_job(node: Node, reading: Reading) -> Component:
     """A standalone command job as a component whose defaults are the values of the job's inputs."""
-    inputs_node = node.get("inputs")
-    inputs = pipeline_inputs(inputs_node, reading)
-    for entry in inputs_node.entries.values() if inputs_node is not None else ():
-        check_input_path(entry.value, reading)
-    outputs = job_outputs(node.get("outputs"), reading)
+    inputs, outputs = job_ports(node, reading)
     return read_command(node, inputs, outputs, reading, name=reading.file.stem)
 
 

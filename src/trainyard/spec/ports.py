@@ -164,6 +164,15 @@ def _checked_path(node: Node, path: Value, reading: Reading) -> Value | None:
     return path
 
 
+def job_ports(node: Node, reading: Reading) -> tuple[dict[str, Port], dict[str, Port]]:
+    """The inputs and outputs of a standalone job; a local path that does not exist is reported."""
+    written = node.get("inputs")
+    inputs = pipeline_inputs(written, reading)
+    for entry in written.entries.values() if written is not None else ():
+        check_input_path(entry.value, reading)
+    return inputs, job_outputs(node.get("outputs"), reading)
+
+
 def check_input_path(node: Node, reading: Reading) -> None:
     """Report an input's local path that does not exist."""
     path = node.get("path") if node.is_mapping else None
