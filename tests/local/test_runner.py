@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +114,11 @@ def test_a_failing_rank_ends_the_others_and_is_reported(workspace: Any, how: str
 
 
 def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(workspace: Any) -> None:
-    stubborn = "import os, signal, sys, time; signal.signal(15, signal.SIG_IGN)\n"
-    stubborn += "time.sleep(1) if os.environ['RANK'] == '1' else time.sleep(60)\nsys.exit(3)"
+    # Rank 1 fails only when rank 0 is sure to ignore SIGTERM, however slowly the machine starts it.
+    stubborn = f"import os, pathlib, signal, sys, time\nready = pathlib.Path({str(workspace.root / 'ready')!r})\n"
+    stubborn += "signal.signal(15, signal.SIG_IGN)\n"
+    stubborn += "if os.environ['RANK'] == '0':\n    ready.touch()\n    time.sleep(60)\n"
+    stubborn += "while not ready.exists():\n    time.sleep(0.01)\nsys.exit(3)"
     (workspace.code / "stubborn.py").write_text(stubborn)
 
     record = workspace.run(workspace.one_job("python stubborn.py", distribution=TWO_PROCESSES), grace_seconds=0.5)
@@ -126,11 +128,14 @@ def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(workspace: Any) -
 
 
 def test_of_ranks_that_fail_together_the_first_to_write_is_reported(workspace: Any) -> None:
-    script = "import os, sys, time\nrank = int(os.environ['RANK'])\nstart = float(open('go').read())\n"
-    script += "time.sleep(max(0, start + 0.4 - 0.1 * rank - time.time()))\nprint('rank', rank, 'fails')\n"
-    script += "time.sleep(max(0, start + 0.5 - time.time()))\nos._exit(1)"
+    script = f"import os, pathlib, time\nhere = pathlib.Path({str(workspace.root)!r})\n"
+    script += "def wait_for(name):\n    while not (here / name).exists():\n        time.sleep(0.002)\n"
+    script += "def fail():\n    print('rank', os.environ['RANK'], 'fails', flush=True)\n"
+    # Rank 1 writes first, and both end as soon as both have written.
+    script += "if os.environ['RANK'] == '1':\n    fail()\n    (here / 'first').touch()\n    wait_for('second')\n"
+    script += "else:\n    wait_for('first')\n    time.sleep(0.05)\n    fail()\n    (here / 'second').touch()\n"
+    script += "os._exit(1)"
     (workspace.code / "together.py").write_text(script)
-    (workspace.code / "go").write_text(str(time.time() + 0.5))
 
     record = workspace.run(workspace.one_job("python together.py", distribution=TWO_PROCESSES))
 

@@ -125,4 +125,4 @@ def test_quiet_steps_read_no_number_from_a_device_on_a_cpu(
     assert Watched.calls > 30
     # On a CPU the optimizer looks at the norm, which is on the host; on a GPU its kernel does (step_decided_on_device).
     assert set(seen) <= {"agreement.py: tolist", "optimizer.py: item"}  # very short steps share a late read
-    assert seen.count("agreement.py: tolist") < 20, "not even once a step, since these steps are short"
+    assert seen.count("agreement.py: tolist") <= 20, "at most once a step; less often where steps are very short"
