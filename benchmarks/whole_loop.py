@@ -43,7 +43,7 @@ class InMemoryTask(Task):
     """A model and its loss, without a dataset."""
 
     def __init__(self, new_model: Callable[[], torch.nn.Module], tokens: int | None = None) -> None:
-        self._new_model, self._tokens = new_model, tokens
+        self._new_model, self._tokens, self.settings = new_model, tokens, self.Settings()
 
     @property
     def tokens_per_sample(self) -> int | None:

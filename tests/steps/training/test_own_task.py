@@ -41,12 +41,12 @@ def test_the_example_trains_resumes_and_evaluates_at_the_size_of_its_setting(tmp
     other_size = training_arguments(data, tmp_path, "forecasting:Forecasting", "--hidden-size", 32)
     exit_codes, outputs = run_ranks("train_ddp", other_size, 1, environment=environment)
     assert exit_codes == [1]
-    assert "it had hidden_size 96, now 32" in outputs[0]
+    assert "with hidden_size 96 (now 32)" in outputs[0]
     resumed = training_arguments(data, tmp_path, *task, "--absolute-error-weight", 0.1)
     exit_codes, outputs = run_ranks("train_ddp", resumed, 2, environment=environment)
     assert exit_codes == [0, 0], outputs
     assert "step 20" in outputs[0]
-    assert "it had total_steps 20, now 63; absolute_error_weight 0.0, now 0.1" in outputs[0]
+    assert "total_steps was 20, is now 63; absolute_error_weight was 0.0, is now 0.1" in outputs[0]
     settings = json.loads((tmp_path / "metrics" / "settings.json").read_text())["settings"]
     assert (settings["hidden_size"], settings["adam_beta2"]) == (96, 0.999)
 
