@@ -41,7 +41,7 @@ SLOW = {
 }
 # What a reader puts in place of a placeholder.
 PLACEHOLDERS = {"prepare_images.inputs.source=PATH": "my-images", "prepare_text.inputs.source=PATH": "docs"}
-TIMEOUT_SECONDS = 400
+TIMEOUT_SECONDS = 1500
 SOAK_TIMEOUT_SECONDS = 3600
 
 

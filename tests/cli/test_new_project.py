@@ -19,7 +19,7 @@ from trainyard.author.scaffolding import RECIPES
 ROOT = Path(__file__).parents[2]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +28,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("installed")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(root), str(ROOT)]
-    subprocess.run(build, check=True, timeout=120)
+    subprocess.run(build, check=True, timeout=600)
     (wheel,) = root.glob("trainyard-*.whl")
     environment = root / "venv"
     venv.create(environment, with_pip=False)
     python = environment / "bin" / "python"
     subprocess.run(
-        [*pip, "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)], check=True, timeout=120
+        [*pip, "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)], check=True, timeout=600
     )
     # A folder on the path, whose own .pth files are not followed: so it brings no Trainyard that is being worked on.
     (site_packages,) = (environment / "lib").glob("python*/site-packages")
@@ -50,7 +50,7 @@ def run(installed: Path, tmp_path: Path) -> Run:
         variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
         return subprocess.run(
             [str(installed / words[0]), *words[1:]],
-            cwd=tmp_path / folder, env=variables, capture_output=True, text=True, timeout=300, check=False,
+            cwd=tmp_path / folder, env=variables, capture_output=True, text=True, timeout=6000, check=False,
         )  # fmt: skip
 
     return run_program

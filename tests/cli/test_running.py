@@ -14,7 +14,7 @@ from trainyard.commands import working_folder
 
 Run = Callable[..., Any]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 FIRST = ("run", "pipelines/ddp.yaml", "--profile", "local")
 

@@ -476,7 +476,7 @@ def test_a_full_disk_is_named_and_leaves_no_dataset(tmp_path: Path) -> None:
     """A limit on the size of files fails a write in its middle, as a full disk does."""
     limited = f"ulimit -f 8; exec {sys.executable} -m trainyard.steps.prepare_images --prepared {tmp_path}/out"
     result = subprocess.run(
-        ["bash", "-c", limited], env=clean_environment(), capture_output=True, text=True, timeout=60
+        ["bash", "-c", limited], env=clean_environment(), capture_output=True, text=True, timeout=400
     )
     assert result.returncode == 1
     assert result.stderr == (

@@ -28,7 +28,7 @@ class World(NamedTuple):
 ALONE = World(1, {"alone": DDP}, {"alone": DDP, "alone, micro-batches": DDP | IN_MICRO_BATCHES})
 
 
-def run_trainings(digits: Path, out: Path, world: World, limit_seconds: float = 90) -> Figures:
+def run_trainings(digits: Path, out: Path, world: World, limit_seconds: float = 400) -> Figures:
     curves = {f"curve {name}": how | {"steps": STEPS} for name, how in world.curves.items()}
     still = {"steps": SINGLE_STEPS, "learning_rate": 0.0}
     trainings = curves | {f"single {name}": how | still for name, how in world.single.items()}

@@ -50,7 +50,7 @@ def python(restricted: Path, *arguments: str) -> subprocess.CompletedProcess[str
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{SOURCE}:{restricted}:{TESTS}"},
         capture_output=True,
         text=True,
-        timeout=80,
+        timeout=400,
     )
 
 
@@ -90,6 +90,6 @@ def test_flags_are_parsed_before_anything_heavy_is_imported() -> None:
         "print([name for name in ('torch', 'numpy', 'transformers', 'mlflow') if name in sys.modules])\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", probe], env={"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", probe], env={"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, timeout=400
     )
     assert result.stdout.splitlines()[-1] == "[]"

@@ -33,7 +33,7 @@ def test_the_example_trains_resumes_and_evaluates_at_the_size_of_its_setting(tmp
     data = tmp_path / "waves"
     environment = clean_environment()
     environment["PYTHONPATH"] += f":{EXAMPLE.parent}"
-    subprocess.run([sys.executable, EXAMPLE, data], env=environment, check=True, timeout=60)
+    subprocess.run([sys.executable, EXAMPLE, data], env=environment, check=True, timeout=400)
 
     task = ("forecasting:Forecasting", "--hidden-size", 96, "--learning-rate", 0.01)
     stopped = training_arguments(data, tmp_path, *task, "--max-steps", 20)

@@ -211,7 +211,7 @@ def one_rank(
         env={**clean_environment(), **rank_variables(rank, world_size, port)},
         capture_output=True,
         text=True,
-        timeout=80,
+        timeout=400,
     )
 
 
@@ -222,7 +222,7 @@ def test_a_full_disk_ends_a_training_with_one_line(digits: Path, tmp_path: Path)
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=80,
+        timeout=400,
     )
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()
