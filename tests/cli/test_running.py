@@ -95,7 +95,7 @@ def test_fsdp_and_deepspeed_train_the_same_language_model(trainyard: Run, runs_h
             assert words in run.stdout
         folder = runs_here / recipe
         evaluations[recipe] = json.loads((folder / "jobs/evaluate/outputs/evaluation/evaluation.json").read_text())
-        assert "What it writes" in (folder / "report.html").read_text()
+        assert "Generated text" in (folder / "report.html").read_text()
     assert evaluations["deepspeed"]["perplexity"] == pytest.approx(evaluations["fsdp"]["perplexity"], rel=1e-3)
     record = json.loads((runs_here / "deepspeed" / "run.json").read_text())
     assert record["jobs"]["prepare_text"]["reused_from"] == "fsdp", "the same text is prepared once"

@@ -173,7 +173,7 @@ def test_thinned_curves_have_a_readout_and_mark_what_is_not_finite(open_page, ma
     page.keyboard.press("ArrowLeft")
     assert "training not finite" in chart.locator(".readout").inner_text()
     summary = page.locator("figure.chart svg[aria-label^='Gradient norm']").get_attribute("aria-label")
-    assert "greatest 77.5" in summary
+    assert "maximum 77.5" in summary
 
 
 def test_the_confusion_matrix_and_its_classes_are_drawn(open_page, make_digits_run) -> None:
