@@ -1,7 +1,8 @@
 """Write again what every profile renders, after a deliberate change of templates, profiles or steps' settings.
 
-    python tests/golden/regenerate.py && git diff tests/golden
+    python tests/golden/regenerate.py && git diff tests/golden tests/azure_client/golden
 
+What Microsoft's client sends for them (tests/azure_client/golden) is written again too.
 Headers are left out: they hold digests, which say nothing to a reader. Each file's name ends in `.golden`, so that
 `trainyard lint .` does not take these texts, which lie far from the code they name, for files that are handed in.
 """
@@ -9,6 +10,8 @@ Headers are left out: they hold digests, which say nothing to a reader. Each fil
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 from trainyard.author.header import content_of
@@ -36,6 +39,8 @@ def main() -> None:
             file = GOLDEN / profile / (name + SUFFIX)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
+    bodies = PROJECT.root / "tests" / "azure_client" / "helpers" / "golden_bodies.py"
+    subprocess.run([sys.executable, str(bodies)], check=True)
 
 
 if __name__ == "__main__":

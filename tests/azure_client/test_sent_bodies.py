@@ -1,0 +1,141 @@
+"""What Microsoft's client sends for every rendered file of every profile, over a real connection, to loopback.
+
+The client is the pinned one (constraints.txt). tests/azure_client/golden holds all that it sends for a profile with one
+machine and for one with several: another version of the client that sends something else is noticed there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import azure.ai.ml as azure_ml
+import golden_bodies
+import pytest
+from loopback_azure import WORKSPACE_PATH, LoopbackAzure, Request
+
+from trainyard.author.profiles import load_profile, profile_names
+from trainyard.author.project import Project
+from trainyard.author.rendering import render
+from trainyard.author.writing import write
+from trainyard.local.snapshot import snapshot_of
+from trainyard.spec.loading import load_pipeline
+from trainyard.spec.model import Component
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The `context` parameter is deprecated")
+
+PROJECT = Project(Path(__file__).resolve().parents[2])
+PIPELINES = sorted(file.stem for file in (PROJECT.root / "pipelines").glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def renderings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Every profile, rendered into a folder of its own."""
+    folders = {profile: tmp_path_factory.mktemp("out") / profile for profile in profile_names(PROJECT)}
+    for profile, folder in folders.items():
+        write(PROJECT, render(PROJECT, profile, {}, folder))
+    return folders
+
+
+@pytest.mark.parametrize("profile", profile_names(PROJECT))
+def test_every_pipeline_of_a_profile_is_sent_whole(
+    profile: str, renderings: dict[str, Path], azure: LoopbackAzure, client: Any
+) -> None:
+    on_disk = {path.relative_to(PROJECT.root).as_posix() for path in (PROJECT.root / "src").rglob("*.py")}
+    machines = load_profile(PROJECT, profile)
+    for name in PIPELINES:
+        file = renderings[profile] / "pipelines" / f"{name}.yaml"
+        pipeline = load_pipeline(file)
+        client.jobs.create_or_update(azure_ml.load_job(file))
+        sent = azure.sent("PUT", "/jobs/")[-1].json["properties"]
+        components = {request.path: request for request in azure.sent("PUT", "/components/")}
+
+        assert sent["settings"]["default_compute"].endswith(f"/computes/{machines.cluster}")
+        assert set(sent["jobs"]) == set(pipeline.jobs)
+        for job, node in sent["jobs"].items():
+            request = components[node["componentId"]]
+            component = pipeline.jobs[job].component
+            assert isinstance(component, Component)
+            check_component(request.json["properties"]["componentSpec"], component)
+            check_bindings(node, sent)
+            uploaded = code_of(azure, request)
+            assert sorted(uploaded) == [place for _, place in snapshot_of(component).files]
+            assert {f"src/{place}" for place in uploaded if place.endswith(".py")} <= on_disk
+            for path, place in snapshot_of(component).files:
+                assert uploaded[place] == path.read_bytes(), place
+        train = sent["jobs"].get(f"train_{name}")
+        if train is not None:
+            assert train["resources"]["instance_count"] == machines.nodes
+            assert train["distribution"]["process_count_per_instance"] == machines.processes_per_node
+            literals = {key: value["value"] for key, value in sent["inputs"].items() if "value" in value}
+            assert int(literals["global_batch_size"]) % machines.world_size == 0
+            assert literals["precision"] == machines.precision
+        assert all(not isinstance(value, (int, float)) for value in literals_of(sent))
+
+
+def code_of(azure: LoopbackAzure, component: Request) -> dict[str, bytes]:
+    """The files of a component's snapshot as they were uploaded, by their paths in it."""
+    code_id = component.json["properties"]["componentSpec"]["code"].removeprefix(f"azureml:{WORKSPACE_PATH}/")
+    return azure.files_below(azure.resources[code_id]["properties"]["codeUri"])
+
+
+def check_component(sent: dict[str, Any], component: Component) -> None:
+    """What is sent of a component is what its file says."""
+    written = azure_ml.load_component(component.file)
+    assert " ".join(sent["command"].split()) == " ".join(str(written.command).split())
+    assert sent["is_deterministic"] is True
+    assert set(sent["inputs"]) == set(written.inputs)
+    assert set(sent["outputs"]) == set(written.outputs)
+    for name, port in written.inputs.items():
+        assert sent["inputs"][name]["type"] == port.type, name
+        if port.default is not None:
+            assert sent["inputs"][name]["default"] == str(port.default), name
+
+
+def check_bindings(node: dict[str, Any], sent: dict[str, Any]) -> None:
+    """Every binding of a job names something that the same body has."""
+    for value in (*node.get("inputs", {}).values(), *node.get("outputs", {}).values()):
+        words = str(value["value"]).removeprefix("${{").removesuffix("}}").split(".")
+        if words[:2] == ["parent", "jobs"]:
+            assert words[2] in sent["jobs"], value
+        elif words[0] == "parent":
+            assert words[2] in sent[words[1]], value
+
+
+def literals_of(sent: dict[str, Any]) -> Iterator[Any]:
+    """Every literal of a pipeline and of its jobs."""
+    for inputs in (sent["inputs"], *(node.get("inputs", {}) for node in sent["jobs"].values())):
+        yield from (value["value"] for value in inputs.values() if "value" in value)
+
+
+@pytest.mark.parametrize("profile", golden_bodies.PROFILES)
+def test_the_bodies_are_those_of_the_golden_file(
+    profile: str, renderings: dict[str, Path], azure: LoopbackAzure, client: Any
+) -> None:
+    sent = golden_bodies.bodies_of(renderings[profile], azure, client)
+    known = json.loads(golden_bodies.golden_file(profile).read_text(encoding="utf-8"))
+    assert sent == known, "if this is meant: python tests/azure_client/helpers/golden_bodies.py"
+
+
+@pytest.mark.parametrize("profile", profile_names(PROJECT))
+def test_every_environment_and_cluster_of_a_profile_can_be_created(
+    profile: str, renderings: dict[str, Path], azure: LoopbackAzure, client: Any
+) -> None:
+    for file in sorted((renderings[profile] / "environments").glob("*.yaml")):
+        environment = azure_ml.load_environment(file)
+        client.environments.create_or_update(environment)
+        sent = azure.sent("PUT", f"/environments/{environment.name}/versions/")[-1].json["properties"]
+        context = azure.files_below(sent["build"]["contextUri"])
+        assert set(context) == {"Dockerfile", "requirements.txt"}
+        # The service builds from at most 1 MiB of context quickly; these are two small texts.
+        assert sum(map(len, context.values())) < 16_384
+        assert all("==" in line for line in context["requirements.txt"].decode().splitlines() if line[0] != "#")
+    machines = load_profile(PROJECT, profile)
+    for file in sorted((renderings[profile] / "compute").glob("*.yaml")):
+        compute = azure_ml.load_compute(file)
+        client.compute.begin_create_or_update(compute).result()
+        sent = azure.sent("PUT", f"/computes/{compute.name}")[-1].json["properties"]["properties"]
+        assert sent["vmSize"] == machines.sku_name
+        assert sent["scaleSettings"]["minNodeCount"] == 0
