@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,9 +111,11 @@ class Layers:
                 del spans[known]
 
 
-def read_layers(project: Project, name: str, settings: Mapping[str, object]) -> Layers:
+def read_layers(
+    project: Project, name: str, settings: Mapping[str, object], read: Callable[[Path], Document] = read_document
+) -> Layers:
     """Read a profile and what it extends. Raises SpecError for unreadable files, unknown names and cycles."""
-    documents = _chain(project, name)
+    documents = _chain(project, name, read)
     layers = Layers(tuple(each.file for each in documents), tuple(each.text for each in documents))
     for document in reversed(documents):
         layers.lay_over(document.root)
@@ -123,17 +125,16 @@ def read_layers(project: Project, name: str, settings: Mapping[str, object]) -> 
     return layers
 
 
-def _chain(project: Project, name: str) -> list[Document]:
+def _chain(project: Project, name: str, read: Callable[[Path], Document]) -> list[Document]:
     """The documents of a profile and of what it extends, nearest first."""
-    documents = list(profile_chain(project.profiles, name, _read_mapping))
+    documents = list(profile_chain(project.profiles, name, lambda file: _without_problems(read(file))))
     extended = documents[-1].root.get("extends")
     if extended is not None:
         raise SpecError(_broken_chain(project, extended, documents))
     return documents
 
 
-def _read_mapping(file: Path) -> Document:
-    document = read_document(file)
+def _without_problems(document: Document) -> Document:
     require_mapping(document)
     if document.problems:
         raise SpecError(document.problems)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from trainyard.catalogue.skus import Sku, UnknownSku, closest_current, find_sku
 from trainyard.errors import UsageError, unknown_name
 from trainyard.foundation.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.spec.documents import Document, read_document
 from trainyard.spec.set_arguments import COMMAND_LINE
 
 # What an Azure image for machine learning sets for its GPUs' libraries, and what only the host has: NCCL's topology
@@ -92,9 +93,15 @@ def deepspeed_config_names(project: Project) -> list[str]:
     return sorted(file.name.removesuffix(".json.j2") for file in files if not file.name.startswith("_"))
 
 
-def load_profile(project: Project, name: str, settings: Mapping[str, object] | None = None) -> Profile:
+def load_profile(
+    project: Project,
+    name: str,
+    settings: Mapping[str, object] | None = None,
+    read: Callable[[Path], Document] = read_document,
+) -> Profile:
     """Read a profile, what it extends, and lay `settings` (dotted keys, as in `--set`) over it.
 
+    `read` returns the document of a file, for callers that have read it, or that replace its text.
     Raise UsageError for an unknown profile and invalid settings, SpecError with every mistake in the files.
     """
     known = profile_names(project)
@@ -104,7 +111,7 @@ def load_profile(project: Project, name: str, settings: Mapping[str, object] | N
     if "extends" in given:
         setting = as_argument("extends", given["extends"])
         raise UsageError(f"--set {setting}: name the profile itself, as in: trainyard render {name}")
-    layers = read_layers(project, name, given)
+    layers = read_layers(project, name, given, read)
     _raise_if_any(check_against_schema(project, layers))
     _raise_if_any(
         [

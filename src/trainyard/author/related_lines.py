@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from trainyard.author.project import Project
 from trainyard.author.rendered_files import read_rendered
@@ -15,21 +16,24 @@ from trainyard.errors import UsageError
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 
 
-def relate(diagnostics: Sequence[Diagnostic], project: Project) -> list[Diagnostic]:
+def relate(
+    diagnostics: Sequence[Diagnostic], project: Project, texts: Mapping[Path, str] = MappingProxyType({})
+) -> list[Diagnostic]:
     """Return findings with the template's and the profile's lines added to those in rendered files.
 
     Each profile is rendered again for this, once. Lines that were edited by hand since are distinguished from others;
-    if the profile or a template no longer renders, findings stay as they are.
+    if the profile or a template no longer renders, findings stay as they are. `texts` replace what is on disk.
     """
-    finder = _SourceFinder(project)
+    finder = _SourceFinder(project, texts)
     return [replace(each, related=(*each.related, *finder.related_of(each.span))) for each in diagnostics]
 
 
 class _SourceFinder:
     """Finds the sources of lines in rendered files, rendering each profile once."""
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, project: Project, texts: Mapping[Path, str]) -> None:
         self._project = project
+        self._texts = texts
         self._lines: dict[Path, Callable[[int], tuple[Related, ...]]] = {}
 
     def related_of(self, span: Span) -> tuple[Related, ...]:
@@ -50,7 +54,7 @@ class _SourceFinder:
         rendered = rendering.files.get(root / target)
         if rendered is None:
             return lambda _: ()
-        return _sources_by_disk_line(rendered, on_disk.text)
+        return _sources_by_disk_line(rendered, self._texts.get(file, on_disk.text))
 
 
 def _sources_by_disk_line(rendered: RenderedFile, text: str) -> Callable[[int], tuple[Related, ...]]:

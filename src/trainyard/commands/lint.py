@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 import click
 
@@ -20,6 +21,7 @@ from trainyard.lint.rules import RULES
 from trainyard.lint.rules.computes import no_compute
 from trainyard.lint.settings import LintSettings, settings_for
 from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.spec.documents import Document, read_document
 from trainyard.spec.findings import DocumentStore
 from trainyard.terminal import colour_choice, print_diagnostics, short
 
@@ -44,20 +46,20 @@ def lint(paths: Sequence[Path], options: LintOptions) -> bool:
     """
     if options.fix and options.write_baseline:
         raise UsageError("--fix and --write-baseline cannot be combined: fix first, then write the baseline.")
-    chosen = list(paths) or _folders_of_project()
+    chosen = list(paths) or folders_to_check(Path.cwd())
     settings, result = _check(chosen, pedantic=options.pedantic)
     baseline = options.baseline or settings.baseline
     if options.write_baseline and baseline is None:
         raise UsageError("--write-baseline requires --baseline FILE.")
     if options.fix:
         result = _fix(chosen, settings, result)
-    found = _with_profile_findings(result.diagnostics, chosen, result.files, settings)
+    found = with_profile_findings(result.diagnostics, chosen, result.files, settings)
     if options.write_baseline:
         assert baseline is not None
         _write_baseline(baseline, found, result.files)
         return True
-    left = _without_known(found, baseline, result.files)
-    related = _with_template_lines(left)
+    left = without_known(found, baseline, result.files)
+    related = with_template_lines(left)
     _print(related, options.output_format)
     if options.output_format == "text":
         known, fixable = len(found) - len(left), 0 if options.fix else _count_fixable(left)
@@ -72,10 +74,10 @@ def errors_that_stop_a_run(file: Path, store: DocumentStore) -> Sequence[Diagnos
     The files that are read stay in `store`.
     """
     settings, result = _check([file], store)
-    found = _without_known(result.diagnostics, settings.baseline, result.files)
+    found = without_known(result.diagnostics, settings.baseline, result.files)
     # A local run uses this machine as its compute.
     errors = [each for each in found if each.severity == "error" and each.rule != no_compute.id]
-    return _with_template_lines(errors)
+    return with_template_lines(errors)
 
 
 def rules_that_find_something(file: Path) -> list[str]:
@@ -85,11 +87,11 @@ def rules_that_find_something(file: Path) -> list[str]:
     return list(dict.fromkeys(each.rule for each in result.diagnostics if each.span.file.resolve() == resolved))
 
 
-def _folders_of_project() -> list[Path]:
-    """Return the project's folders with Azure ML files, from anywhere in it; outside one, the working directory."""
-    project = _project_of(Path.cwd())
+def folders_to_check(start: Path) -> list[Path]:
+    """Return the folders with Azure ML files of the project that contains a folder; outside one, the folder itself."""
+    project = _project_of(start)
     if project is None:
-        return [Path.cwd()]
+        return [start]
     return [folder for folder in (project.root / name for name in STANDARD_FOLDERS) if folder.is_dir()]
 
 
@@ -146,19 +148,26 @@ def _write_baseline(file: Path, found: Sequence[Diagnostic], checked: Sequence[P
     click.echo(f"{short(file)} now contains {counted(written, 'finding')}", err=True)
 
 
-def _without_known(
-    diagnostics: Sequence[Diagnostic], baseline: Path | None, checked: Sequence[Path]
+def without_known(
+    diagnostics: Sequence[Diagnostic],
+    baseline: Path | None,
+    checked: Sequence[Path],
+    read: Callable[[Path], Document] = read_document,
 ) -> list[Diagnostic]:
     """Return the findings that the baseline does not contain, and one for each of its stale entries."""
     if baseline is None:
         return list(diagnostics)
     from trainyard.lint.baseline import read_baseline
 
-    return read_baseline(baseline).new_findings(diagnostics, checked)
+    return read_baseline(baseline).new_findings(diagnostics, checked, read)
 
 
-def _with_profile_findings(
-    diagnostics: Sequence[Diagnostic], chosen: Sequence[Path], checked: Sequence[Path], settings: LintSettings
+def with_profile_findings(
+    diagnostics: Sequence[Diagnostic],
+    chosen: Sequence[Path],
+    checked: Sequence[Path],
+    settings: LintSettings,
+    read: Callable[[Path], Document] = read_document,
 ) -> list[Diagnostic]:
     """Return findings, with those in profiles from their own reader, which follows `extends` and knows the machines."""
     profiles = [each for each in _profiles_among(chosen, checked) if not settings.excludes(each[1])]
@@ -169,7 +178,7 @@ def _with_profile_findings(
     found: dict[Diagnostic, None] = {}
     for project, file in profiles:
         try:
-            load_profile(project, file.stem)
+            load_profile(project, file.stem, read=read)
         except SpecError as error:
             found.update(dict.fromkeys(error.diagnostics))
     with_findings = {diagnostic.span.file for diagnostic in found}
@@ -198,10 +207,13 @@ def _project_of(path: Path) -> Project | None:
         return None
 
 
-def _with_template_lines(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
+def with_template_lines(
+    diagnostics: Sequence[Diagnostic], texts: Mapping[Path, str] = MappingProxyType({})
+) -> list[Diagnostic]:
     """Add the lines of templates and profiles to findings in rendered files.
 
     A file belongs to the project that contains it; what was rendered elsewhere, to that of the working directory.
+    `texts` replace what is on disk.
     """
     places_by_project: dict[Project, list[int]] = {}
     for place, diagnostic in enumerate(diagnostics):
@@ -212,7 +224,7 @@ def _with_template_lines(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
     for project, places in places_by_project.items():
         from trainyard.author.related_lines import relate
 
-        for place, related in zip(places, relate([found[place] for place in places], project), strict=True):
+        for place, related in zip(places, relate([found[place] for place in places], project, texts), strict=True):
             found[place] = related
     return found
 

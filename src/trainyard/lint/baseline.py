@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from trainyard.errors import UsageError
 from trainyard.lint.fingerprints import Fingerprints, Identity
 from trainyard.lint.rules.linting import ABOUT_IGNORING, STALE_BASELINE
 from trainyard.spec.diagnostic import Diagnostic, Span
-from trainyard.spec.documents import shorten
+from trainyard.spec.documents import Document, read_document, shorten
 
 FORMAT = "trainyard.lint-baseline/1"
 _REWRITE = "Delete it, and write a new one with `trainyard lint --write-baseline`."
@@ -36,9 +36,14 @@ class Baseline:
     file: Path
     known: tuple[tuple[Identity, Span], ...] = ()
 
-    def new_findings(self, diagnostics: Iterable[Diagnostic], checked: Collection[Path]) -> list[Diagnostic]:
+    def new_findings(
+        self,
+        diagnostics: Iterable[Diagnostic],
+        checked: Collection[Path],
+        read: Callable[[Path], Document] = read_document,
+    ) -> list[Diagnostic]:
         """Return the findings that are not known, and one for each entry that no longer applies to a checked file."""
-        fingerprints = Fingerprints(self.file.parent)
+        fingerprints = Fingerprints(self.file.parent, read)
         left = Counter(identity for identity, _ in self.known)
         new = []
         for diagnostic in diagnostics:

@@ -30,14 +30,13 @@ class LintContext:
 
     parsed: Parsed
     computes: Computes
+    outside: dict[Hashable, Any] = field(default_factory=dict)
+    """What was read in scripts and code folders. It may be shared by calls, for as long as these do not change."""
     _cache: dict[Hashable, Any] = field(default_factory=dict)
 
     def cached(self, key: Hashable, make: Callable[[], _Made]) -> _Made:
         """Return what `make` returned for a key the first time."""
-        if key not in self._cache:
-            self._cache[key] = make()
-        made: _Made = self._cache[key]
-        return made
+        return _kept(self._cache, key, make)
 
     def calls_of(self, command: ParsedCommand) -> list[CalledScript]:
         """The Python scripts that a command calls."""
@@ -45,15 +44,15 @@ class LintContext:
 
     def flags_of(self, script: Path, root: Path) -> ScriptFlags | None:
         """The flags of a script in a snapshot; None if they cannot be determined."""
-        return self.cached(("flags", script, root), lambda: read_flags(script, root))
+        return _kept(self.outside, ("flags", script, root), lambda: read_flags(script, root))
 
     def reads_variables(self, script: Path) -> bool:
         """Whether a script may read environment variables."""
-        return self.cached(("variables", script), lambda: _mentions(script, _READS_VARIABLES))
+        return _kept(self.outside, ("variables", script), lambda: _mentions(script, _READS_VARIABLES))
 
     def is_left_out(self, root: Path, file: Path) -> bool:
         """Whether the ignore file of a snapshot excludes a file."""
-        is_ignored = self.cached(("ignored", root), lambda: _ignore_rule(root))
+        is_ignored = _kept(self.outside, ("ignored", root), lambda: _ignore_rule(root))
         return is_ignored(file.relative_to(root).as_posix())
 
     def command_of(self, component: Component) -> ParsedCommand | None:
@@ -99,6 +98,13 @@ class LintContext:
             for pipeline in self.parsed.pipelines
             if pipeline.body is pipeline.reading.document.root
         }
+
+
+def _kept(cache: dict[Hashable, Any], key: Hashable, make: Callable[[], _Made]) -> _Made:
+    if key not in cache:
+        cache[key] = make()
+    made: _Made = cache[key]
+    return made
 
 
 def _mentions(script: Path, pattern: re.Pattern[bytes]) -> bool:

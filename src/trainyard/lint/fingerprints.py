@@ -6,7 +6,7 @@ import hashlib
 import json
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,8 +27,9 @@ class Identity(NamedTuple):
 class Fingerprints:
     """The identities of findings, with files relative to a folder; each file is read once."""
 
-    def __init__(self, relative_to: Path) -> None:
+    def __init__(self, relative_to: Path, read: Callable[[Path], Document] = read_document) -> None:
         self._relative_to = relative_to
+        self._read = read
         self._outlines: dict[Path, _Outline | None] = {}
 
     def identity(self, diagnostic: Diagnostic) -> Identity:
@@ -52,7 +53,7 @@ class Fingerprints:
     def _outline(self, file: Path) -> _Outline | None:
         if file not in self._outlines:
             try:
-                self._outlines[file] = _Outline(read_document(file))
+                self._outlines[file] = _Outline(self._read(file))
             except SpecError:
                 self._outlines[file] = None
         return self._outlines[file]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from trainyard.errors import UsageError
 from trainyard.foundation.suggestions import closest
@@ -72,6 +73,7 @@ class LintResult:
     diagnostics: tuple[Diagnostic, ...]
     files: tuple[Path, ...]
     ignores: Mapping[Path, Ignores] = field(default_factory=dict)
+    parsed: Parsed = field(default_factory=Parsed)
 
 
 def lint(paths: Sequence[Path], settings: LintSettings | None = None, store: DocumentStore | None = None) -> LintResult:
@@ -81,18 +83,41 @@ def lint(paths: Sequence[Path], settings: LintSettings | None = None, store: Doc
     holds files that were read already, or texts that replace what is on disk. Raise UnreadablePath for a path that does
     not exist, is not a YAML file, or contains none.
     """
-    session = _Session(settings or LintSettings(), store or DocumentStore())
-    for file, is_explicit in _files(paths or _standard_folders()):
+    return lint_files(_files(paths or _standard_folders()), settings or LintSettings(), store or DocumentStore())
+
+
+def lint_files(
+    files: Iterable[tuple[Path, bool]],
+    settings: LintSettings,
+    store: DocumentStore,
+    outside: dict[Hashable, Any] | None = None,
+    checkpoint: Callable[[], None] = lambda: None,
+) -> LintResult:
+    """Check files, given by absolute path and whether they were named explicitly, and those that they name.
+
+    `outside` keeps what was read in scripts from one call to the next. `checkpoint` is called between files; what it
+    raises ends the call.
+    """
+    session = _Session(settings, store, checkpoint)
+    for file, is_explicit in files:
         session.read_file(file, is_explicit=is_explicit)
-    session.run_checks()
-    return LintResult(session.result(), tuple(session.files), session.ignores)
+    session.run_checks({} if outside is None else outside)
+    return LintResult(session.result(), tuple(session.files), session.ignores, session.parsed)
+
+
+def read_files(files: Iterable[Path], store: DocumentStore) -> Parsed:
+    """Return what is in files, and in those that they name, without checking it."""
+    session = _Session(LintSettings(), store)
+    for file in files:
+        session.read_file(file, is_explicit=False)
+    return session.parsed
 
 
 def _standard_folders() -> list[Path]:
     here = Path.cwd()
     existing = [here / name for name in STANDARD_FOLDERS if (here / name).is_dir()]
     # Nobody named these folders, so an empty one is skipped; if all are empty, the first is reported.
-    found = [folder for folder in existing if any(_yaml_files(folder))] or existing[:1]
+    found = [folder for folder in existing if any(yaml_files(folder))] or existing[:1]
     if not found:
         raise UnreadablePath(
             f"none of the folders {', '.join(STANDARD_FOLDERS)} exist in {here}: name the files or folders to check"
@@ -105,7 +130,7 @@ def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
     for path in paths:
         absolute = Path(os.path.abspath(path))
         if absolute.is_dir():
-            files = list(_yaml_files(absolute))
+            files = list(yaml_files(absolute))
             if not files:
                 raise UnreadablePath(f"no YAML files in {path}")
             yield from ((file, False) for file in files)
@@ -129,7 +154,7 @@ def _is_yaml(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in _YAML_SUFFIXES
 
 
-def _yaml_files(folder: Path) -> Iterator[Path]:
+def yaml_files(folder: Path) -> Iterator[Path]:
     """Yield all YAML files in a folder and its subfolders. Linked folders are not followed, since they may loop."""
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(n for n in folders if not n.startswith(".") and n not in _SKIPPED_FOLDERS)
@@ -139,15 +164,18 @@ def _yaml_files(folder: Path) -> Iterator[Path]:
 class _Session:
     """One call of lint: it keeps what was read, collects findings, and reports nothing twice."""
 
-    def __init__(self, settings: LintSettings, store: DocumentStore) -> None:
+    def __init__(
+        self, settings: LintSettings, store: DocumentStore, checkpoint: Callable[[], None] = lambda: None
+    ) -> None:
         self._settings = settings
         self._store = store
+        self._checkpoint = checkpoint
         self._components = ComponentCache()
-        self._parsed = Parsed()
         self._linted: list[LintedFile] = []
         self._found: dict[_Place, list[Diagnostic]] = {}
         self._reported_as_typo: set[_Place] = set()
         self._started: set[Path] = set()
+        self.parsed = Parsed()
         self.files: list[Path] = []
         self.ignores: dict[Path, Ignores] = {}
 
@@ -173,6 +201,7 @@ class _Session:
         """Read a file and those that it names, with the findings of its schema and readers."""
         if file in self._started or self._settings.excludes(file):
             return
+        self._checkpoint()
         self._started.add(file)
         try:
             document = self._store.read(file)
@@ -201,20 +230,23 @@ class _Session:
             message = f"the linter failed on this file, which is a bug in Trainyard: {type(error).__name__}: {error}"
             self._add([CHECK_FAILED.at(Span(file), message, "Please report it, with the file.")])
 
-    def run_checks(self) -> None:
+    def run_checks(self, outside: dict[Hashable, Any]) -> None:
         """Run the checks that look beyond one file, now that all are read."""
-        context = LintContext(self._parsed, Computes(self._store, self._settings.computes))
+        context = LintContext(self.parsed, Computes(self._store, self._settings.computes), outside)
         for linted in self._linted:
+            self._checkpoint()
             with self._one_file(linted.document.file):
                 for check in CHECKS["file"]:
                     self._add(check(linted, context))
-        for command in self._parsed.commands:
+        for command in self.parsed.commands:
+            self._checkpoint()
             with self._one_file(command.reading.file):
                 for check in CHECKS["command"]:
                     self._add(check(command, context))
                 if not context.is_used(command.component):
                     self._check_placement(placement_of_command(command, context), context)
-        for pipeline in self._parsed.pipelines:
+        for pipeline in self.parsed.pipelines:
+            self._checkpoint()
             with self._one_file(pipeline.reading.file):
                 for check in CHECKS["pipeline"]:
                     self._add(check(pipeline, context))
@@ -232,7 +264,7 @@ class _Session:
         known = len(self._store.files)
         findings = Findings()
         if kind in _READERS:
-            _READERS[kind](document.root, Reading(document, self._store, findings, self._parsed), self._components)
+            _READERS[kind](document.root, Reading(document, self._store, findings, self.parsed), self._components)
         # Files that this one names come first, so that their schemas are checked before the reader's findings.
         for file in self._store.files[known:]:
             self.read_file(file, is_explicit=False)

@@ -248,6 +248,7 @@ def read_document(file: Path) -> Document:
 
 def parse_document(file: Path, text: str) -> Document:
     """Read a text as the YAML file `file`. Raises SpecError as `read_document` does."""
+    _refuse_unreadable(file, text)
     if _may_nest_deeply(text):
         _refuse_deep_nesting(file, text)
     problems: list[Diagnostic] = []
@@ -305,10 +306,21 @@ def _read_text(file: Path) -> str:
         message = f"the file is not UTF-8: byte 0x{content[error.start]:02x} is invalid"
         hint = "Save it as UTF-8."
         raise SpecError(WRONG_ENCODING.at(span, message, hint=hint)) from None
+    return text
+
+
+def _refuse_unreadable(file: Path, text: str) -> None:
+    # A character takes four bytes at most, so that only large texts are encoded.
+    if len(text) * 4 > LARGEST_FILE_BYTES and len(text.encode("utf-8", "surrogatepass")) > LARGEST_FILE_BYTES:
+        raise SpecError(_too_many_bytes(file, len(text.encode("utf-8", "surrogatepass"))))
     if "\0" in text:
         span = _point(file, text[: text.index("\0")])
         raise SpecError(WRONG_ENCODING.at(span, "the file is binary, or UTF-16: it contains a NUL byte"))
-    return text
+
+
+def _too_many_bytes(file: Path, size_bytes: int) -> Diagnostic:
+    message = f"the file has {size_bytes:,} bytes; at most {LARGEST_FILE_BYTES:,} are read"
+    return TOO_LARGE.at(Span(file), message)
 
 
 def _read_bytes(file: Path) -> bytes:
@@ -316,8 +328,7 @@ def _read_bytes(file: Path) -> bytes:
         raise SpecError(UNREADABLE_FILE.at(Span(file), "a file name cannot contain NUL"))
     size_bytes = file.stat().st_size
     if size_bytes > LARGEST_FILE_BYTES:
-        message = f"the file has {size_bytes:,} bytes; at most {LARGEST_FILE_BYTES:,} are read"
-        raise SpecError(TOO_LARGE.at(Span(file), message))
+        raise SpecError(_too_many_bytes(file, size_bytes))
     if not file.is_file():
         raise SpecError(UNREADABLE_FILE.at(Span(file), "this is not a file"))
     return file.read_bytes()

@@ -23,11 +23,16 @@ _FALSE_WORDS = frozenset({"false", "f", "no", "n", "off", "0"})
 
 
 class DocumentStore:
-    """Files read once each, for everything that refers to them. `texts` are read instead of the files on disk."""
+    """Files read once each, for everything that refers to them. `texts` are read instead of the files on disk.
 
-    def __init__(self, texts: Mapping[Path, str] | None = None) -> None:
+    `documents` are what was read before, which is not read again; it takes what this store reads.
+    """
+
+    def __init__(
+        self, texts: Mapping[Path, str] | None = None, documents: dict[Path, Document | SpecError] | None = None
+    ) -> None:
         self._texts = texts or {}
-        self._documents: dict[Path, Document | SpecError] = {}
+        self._documents = {} if documents is None else documents
         self._named: set[Path] = set()
         self.files: list[Path] = []
         """The files that were read, or tried, in that order."""
