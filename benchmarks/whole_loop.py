@@ -16,7 +16,8 @@ import torch
 
 from trainyard.foundation.batch_arithmetic import divide_batch
 from trainyard.foundation.configs.training import TrainDDP
-from trainyard.steps.runtime.world import World, read_rank_variables
+from trainyard.steps.runtime.rank_variables import read_rank_variables
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreement import Agreement
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.engines.base import EngineParts

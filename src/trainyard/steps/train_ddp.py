@@ -3,8 +3,8 @@
     python -m trainyard.steps.train_ddp --data data/digits --model out/model --checkpoints out/checkpoints \\
         --metrics out/metrics
 
-One process, or as many as the environment describes (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), as set by
-Azure ML for a job with `distribution: type: pytorch`.
+One process, or as many as the environment describes: with torch's variables, which Azure ML sets for a job with
+`distribution: type: pytorch` and torchrun on its own, with Open MPI's (`type: mpi`), or with Slurm's.
 """
 
 from __future__ import annotations

@@ -11,34 +11,8 @@ import pytest
 import torch
 
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.world import join_world, lost_connections_explained, read_rank_variables
+from trainyard.steps.runtime.world import join_world, lost_connections_explained
 from trainyard.steps.training.randomness import random_state, restore_random_state
-
-COMPLETE = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "MASTER_ADDR": "10.0.0.4", "MASTER_PORT": "6105"}
-
-
-def test_what_azure_ml_sets() -> None:
-    variables = read_rank_variables({**COMPLETE, "AZUREML_NODE_COUNT": "2", "NODE_RANK": "1"})
-    assert (variables.rank, variables.local_rank, variables.world_size) == (5, 1, 8)
-    assert (variables.master_address, variables.master_port) == ("10.0.0.4", 6105)
-    assert variables.processes_per_node == 4
-
-
-def test_without_rank_variables_a_process_is_alone() -> None:
-    assert read_rank_variables({"PATH": "/bin", "MASTER_ADDR": "ignored"}).world_size == 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"MASTER_PORT": ""}, "some of the variables of a distributed job but not MASTER_PORT; set all five"),
-        ({"RANK": "8"}, "RANK=8 is not below WORLD_SIZE=8"),
-        ({"RANK": "first"}, "the environment variable RANK='first' is not a whole number"),
-    ],
-)
-def test_invalid_variables_are_rejected(changes: dict[str, str], message: str) -> None:
-    with pytest.raises(StepError, match=message):
-        read_rank_variables({**COMPLETE, **changes})
 
 
 def test_a_world_of_one_sums_and_gathers_like_any_other() -> None:

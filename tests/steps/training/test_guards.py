@@ -18,7 +18,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from trainyard.foundation.batch_arithmetic import divide_batch
 from trainyard.steps import train_ddp
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.world import RankVariables
+from trainyard.steps.runtime.rank_variables import RankVariables
 from trainyard.steps.training.agreement import AgreedStep
 from trainyard.steps.training.observing.hang_watch import HangWatch, Place, late_ranks
 from trainyard.steps.training.observing.step_clock import StepTimes

@@ -18,8 +18,9 @@ from trainyard.steps.evaluation.whole_split import evaluate_split
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_writable, write_json
 from trainyard.steps.runtime.flags import Value
+from trainyard.steps.runtime.rank_variables import read_rank_variables
 from trainyard.steps.runtime.versions import banner
-from trainyard.steps.runtime.world import World, join_world, lost_connections_explained, read_rank_variables
+from trainyard.steps.runtime.world import World, join_world, lost_connections_explained
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import ask_for_determinism
@@ -39,7 +40,7 @@ def run_evaluation(settings: Evaluate, task_settings: Mapping[str, Value]) -> in
     rank = read_rank_variables(os.environ).rank
     require_writable([settings.evaluation], rank)
     with lost_connections_explained(rank), join_world(settings.process_group_timeout_seconds) as world:
-        world.log(banner(world.device, world.size))
+        world.log(banner(world.device, world.variables))
         ask_for_determinism()
         precision = Precision(settings.precision, world.device)
         sums = evaluate_split(task, model.to(world.device), split, world, precision, settings.micro_batch_size)

@@ -38,8 +38,9 @@ def run_step(
 ) -> int:
     """Parse the flags and run the step. Return its exit code.
 
-    0: done; 1: invalid values, or the step failed; 2: wrong flags (by SystemExit, before anything heavy is imported);
-    75: stopped on request, can be resumed. Unexpected exceptions propagate with their traceback.
+    0: done; 1: invalid values, or the step failed; 2: wrong flags (by SystemExit, before anything heavy is imported)
+    or a setup that cannot work; 75: stopped on request, can be resumed. Unexpected exceptions propagate with their
+    traceback.
     """
     config = parse_flags(config_class, program, arguments)
     return _run(program, lambda: body(config))
@@ -60,7 +61,7 @@ def _run(program: str, body: Callable[[], int]) -> int:
     try:
         return body()
     except StepError as error:
-        return _report(program, str(error))
+        return _report(program, str(error), error.exit_code)
     except OSError as failure:
         if failure.errno not in _USER_OS_ERRORS:
             raise

@@ -12,3 +12,11 @@ The number is EX_TEMPFAIL of sysexits.h, a temporary failure.
 class StepError(ValueError):
     """A mistake in what the step was given, or in the machine beneath it. A step reports it in one line, which says
     how to fix it, without a traceback."""
+
+    exit_code = 1
+
+
+class SetupError(StepError):
+    """What a step runs in is not what it needs: a package is missing, or launchers contradict each other."""
+
+    exit_code = 2

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from trainyard.steps.runtime.rank_variables import RankVariables
+
 _PACKAGES = ("torch", "numpy", "transformers", "safetensors", "deepspeed", "mlflow-skinny")
 _NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 _AMD_DRIVER = Path("/sys/module/amdgpu/version")
@@ -42,8 +44,9 @@ def _driver_version() -> str | None:
     return _AMD_DRIVER.read_text().strip() if _AMD_DRIVER.is_file() else None
 
 
-def banner(device: torch.device, world_size: int) -> str:
-    """Return the first line of a log."""
+def banner(device: torch.device, variables: RankVariables) -> str:
+    """Return the first line of a log: versions, ranks, and whose variables the ranks were read from."""
     versions = ", ".join(f"{name} {number}" for name, number in installed_versions().items())
-    ranks = f"{world_size} rank{'s' if world_size > 1 else ''} on {device.type}"
+    size = variables.world_size
+    ranks = f"{size} rank{'s' if size > 1 else ''} on {device.type} (from {variables.launcher})"
     return f"{versions}; {ranks}, {torch.get_num_threads()} threads each"

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -14,14 +13,13 @@ import torch
 import torch.distributed as dist
 
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.rank_variables import RankVariables, read_rank_variables
 
 Value = TypeVar("Value")
 
 _LOST_CONNECTION_WORDS = ("/gloo/", "ncclRemoteError", "ncclSystemError")
 _MEET_EVERY_SECONDS = 1.0
 """While all wait for rank 0's work."""
-_RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
 
 _LEFT_GROUPS: list[object] = []
 """Process groups that were left, kept so that they are never torn down.
@@ -31,56 +29,11 @@ them may still be dropping its last tensor, for which it needs the GIL too: a de
 """
 
 
-@dataclass(frozen=True)
-class RankVariables:
-    """What Azure ML sets for each process of a job with `distribution: type: pytorch`."""
-
-    rank: int = 0
-    local_rank: int = 0
-    world_size: int = 1
-    node_count: int = 1
-    master_address: str | None = None
-    master_port: int = 0
-
-    @property
-    def processes_per_node(self) -> int:
-        """The number of processes per node, the same on every node."""
-        return max(1, self.world_size // self.node_count)
-
-
-def read_rank_variables(environment: Mapping[str, str]) -> RankVariables:
-    """Read RANK and its companions. Without any of RANK, LOCAL_RANK, WORLD_SIZE this process is alone.
-
-    StepError if some are missing or invalid.
-    """
-    if not any(name in environment for name in _RANK_VARIABLES[:3]):
-        return RankVariables()
-    missing = [name for name in _RANK_VARIABLES if not environment.get(name)]
-    if missing:
-        raise StepError(
-            f"the environment has some of the variables of a distributed job but not {', '.join(missing)}; "
-            "set all five (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) or none"
-        )
-    rank, local_rank, world_size, port = (
-        _whole_number(environment, name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")
-    )
-    if not 0 <= rank < world_size:
-        raise StepError(f"RANK={rank} is not below WORLD_SIZE={world_size}")
-    node_count = _whole_number(environment, "AZUREML_NODE_COUNT") if environment.get("AZUREML_NODE_COUNT") else 1
-    return RankVariables(rank, local_rank, world_size, max(1, node_count), environment["MASTER_ADDR"], port)
-
-
-def _whole_number(environment: Mapping[str, str], name: str) -> int:
-    try:
-        return int(environment[name])
-    except ValueError:
-        raise StepError(f"the environment variable {name}={environment[name]!r} is not a whole number") from None
-
-
 class World:
     """The process group of a training or evaluation; with one process, a group of one."""
 
     def __init__(self, variables: RankVariables, timeout_seconds: int) -> None:
+        self.variables = variables
         self.rank, self.size = variables.rank, variables.world_size
         self.local_rank = variables.local_rank
         self.device = _own_device(variables)
@@ -195,11 +148,12 @@ def _join(variables: RankVariables, device: torch.device, timeout: timedelta) ->
 def _meeting_point(variables: RankVariables, timeout: timedelta) -> Any:
     if variables.master_address is None:
         return dist.HashStore()  # type: ignore[attr-defined]
+    hosted_by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return dist.TCPStore(  # type: ignore[attr-defined]
         variables.master_address,
         variables.master_port,
         variables.world_size,
-        is_master=variables.rank == 0,
+        is_master=variables.rank == 0 and not hosted_by_torchrun,
         timeout=timeout,
         wait_for_workers=False,
     )

@@ -13,8 +13,9 @@ from trainyard.foundation.configs.training import Training
 from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE
 from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.flags import Value
+from trainyard.steps.runtime.rank_variables import read_rank_variables
 from trainyard.steps.runtime.versions import banner
-from trainyard.steps.runtime.world import join_world, lost_connections_explained, read_rank_variables
+from trainyard.steps.runtime.world import join_world, lost_connections_explained
 from trainyard.steps.training.building import build_training, check_request
 from trainyard.steps.training.engines.base import Engine
 from trainyard.steps.training.loop import TrainingRun, save_last_checkpoint, train
@@ -47,7 +48,7 @@ def run_training(
         lost_connections_explained(variables.rank),
         join_world(settings.process_group_timeout_seconds) as world,
     ):
-        world.log(banner(world.device, world.size))
+        world.log(banner(world.device, world.variables))
         hang_watch.start()
         with ExitStack() as opened:
             if events_url is not None and variables.local_rank == 0:

@@ -29,13 +29,8 @@ from trainyard.steps.data.tokenizing.vocabulary import (
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.long_work import ProgressLines
-from trainyard.steps.runtime.world import (
-    World,
-    join_world,
-    lost_connections_explained,
-    read_rank_variables,
-    usable_processors,
-)
+from trainyard.steps.runtime.rank_variables import read_rank_variables
+from trainyard.steps.runtime.world import World, join_world, lost_connections_explained, usable_processors
 
 
 @dataclass

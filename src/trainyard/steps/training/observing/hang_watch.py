@@ -20,7 +20,7 @@ from typing import Any, TextIO
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.world import RankVariables
+from trainyard.steps.runtime.rank_variables import RankVariables
 
 _PART_OF_TIMEOUT = 0.5
 _PART_IN_LONG_WORK = 0.9

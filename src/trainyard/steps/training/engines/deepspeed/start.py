@@ -95,7 +95,9 @@ def _join(world: World) -> Any:
     """Let DeepSpeed use the existing process group."""
     deepspeed = import_deepspeed()
     # DeepSpeed reads it, even in a single process.
-    os.environ.setdefault("LOCAL_RANK", str(world.local_rank))
+    os.environ["LOCAL_RANK"] = str(world.local_rank)
+    # It insists that this one, if set, is the same; with a spawner under mpirun it is that of the spawner.
+    os.environ.pop("OMPI_COMM_WORLD_LOCAL_RANK", None)
     backend = deepspeed.get_accelerator().communication_backend_name()
     deepspeed.init_distributed(dist_backend=backend, dist_init_required=False)
     return deepspeed

@@ -1,0 +1,210 @@
+"""Which of the processes that train together this one is, read from the variables of whatever started it.
+
+Azure ML with `distribution: type: pytorch`, torchrun, and most other launchers set torch's variables; Azure ML with
+`type: mpi` starts processes with Open MPI; Slurm has its own. One launcher may start another, once per node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainyard.steps.runtime.errors import SetupError
+
+MASTER_PORT = 6105
+"""The port that Azure ML itself gives to `type: pytorch`; taken where a launcher names none."""
+_TORCH_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_THIS_MACHINE = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class RankVariables:
+    """One process's place among all, and where they meet."""
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    node_count: int = 1
+    master_address: str | None = None
+    master_port: int = 0
+    launcher: str = "no launcher"
+    """Whose variables were taken."""
+
+    @property
+    def processes_per_node(self) -> int:
+        """The number of processes per node, the same on every node."""
+        return max(1, self.world_size // self.node_count)
+
+    @property
+    def node_rank(self) -> int:
+        """This node's index. Ranks are counted node by node."""
+        return self.rank // self.processes_per_node
+
+
+@dataclass(frozen=True)
+class _Launcher:
+    """The variables in which a launcher states a process's place."""
+
+    name: str
+    rank: str
+    world_size: str
+    local_rank: str
+
+    def started(self, environment: Mapping[str, str]) -> bool:
+        return bool(environment.get(self.rank)) and bool(environment.get(self.world_size))
+
+
+# OMPI_COMM_WORLD_NODE_RANK is not the node's: it counts the processes within a node.
+_OPEN_MPI = _Launcher("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
+_SLURM = _Launcher("Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+
+
+def read_rank_variables(environment: Mapping[str, str]) -> RankVariables:
+    """Read the variables of torch (as torchrun sets them too), Open MPI or Slurm. Without any, this process is alone.
+
+    Torch's variables beside those of another launcher must agree with them, or come from a spawner that the other
+    launcher started once per node. SetupError if variables are missing, invalid, or contradict each other.
+    """
+    outer = _of_open_mpi(environment) or _of_slurm(environment)
+    given = [name for name in _TORCH_NAMES[:3] if name in environment]
+    if outer is None:
+        return _of_torch(environment) if given else RankVariables()
+    if given and outer.world_size > 1:
+        if outer.processes_per_node == 1 and all(environment.get(name) for name in _TORCH_NAMES):
+            spawned = _of_torch(environment, outer.node_count)
+            if spawned.world_size != outer.world_size:
+                return _spawned_per_node(spawned, outer)
+        _refuse_contradictions(environment, outer)
+    elif given and _whole_number(environment, "WORLD_SIZE", 1) > 1:
+        return _of_torch(environment)  # a spawner in the only process of the other launcher
+    return outer
+
+
+def _of_torch(environment: Mapping[str, str], node_count: int | None = None) -> RankVariables:
+    missing = [name for name in _TORCH_NAMES if not environment.get(name)]
+    if missing:
+        raise SetupError(
+            f"the environment has some of the variables of a distributed job but not {', '.join(missing)}; "
+            "set all five (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) or none"
+        )
+    rank, local_rank, world_size, port = (
+        _whole_number(environment, name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")
+    )
+    _require_below(rank, world_size, "RANK", "WORLD_SIZE")
+    if node_count is None:
+        node_count = _whole_number(environment, "AZUREML_NODE_COUNT", 0)
+    per_node = _whole_number(environment, "LOCAL_WORLD_SIZE", 0)
+    if per_node:  # of torchrun, which may be started on other nodes than Azure ML counts
+        _require_below(local_rank, per_node, "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        node_count = max(1, world_size // per_node)
+    elif node_count and world_size % node_count == 0:
+        per_node = world_size // node_count
+        if local_rank >= per_node:
+            raise SetupError(
+                f"LOCAL_RANK={local_rank} contradicts WORLD_SIZE={world_size} on {node_count} nodes "
+                f"(AZUREML_NODE_COUNT), which is {per_node} per node"
+            )
+    launcher = "torchrun" if "TORCHELASTIC_RUN_ID" in environment else "RANK and WORLD_SIZE"
+    address = environment["MASTER_ADDR"]
+    return RankVariables(rank, local_rank, world_size, max(1, node_count), address, port, launcher)
+
+
+def _of_open_mpi(environment: Mapping[str, str]) -> RankVariables | None:
+    if not _OPEN_MPI.started(environment):
+        return None
+    per_node = _whole_number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", 1)
+    found = _place(environment, _OPEN_MPI, per_node)
+    if found.world_size % per_node:
+        raise SetupError(
+            f"OMPI_COMM_WORLD_SIZE={found.world_size} is not a multiple of OMPI_COMM_WORLD_LOCAL_SIZE={per_node}; "
+            "start equally many processes on every node"
+        )
+    if found.local_rank != found.rank % per_node:
+        raise SetupError(
+            f"OMPI_COMM_WORLD_RANK={found.rank} is process {found.local_rank} of its node "
+            f"(OMPI_COMM_WORLD_LOCAL_RANK); expected {found.rank % per_node}, as mpirun counts with --map-by slot"
+        )
+    node = environment.get("AZ_BATCH_MASTER_NODE") or environment.get("AZ_BATCHAI_MPI_MASTER_NODE")
+    # The port that follows the host belongs to Azure Batch.
+    host = node and re.sub(r":\d+$", "", node)
+    return _meeting(environment, found, host, "Azure ML sets AZ_BATCH_MASTER_NODE")
+
+
+def _of_slurm(environment: Mapping[str, str]) -> RankVariables | None:
+    # Only srun sets a step: a batch script has the other variables too, though it is a single process.
+    if not (_SLURM.started(environment) and environment.get("SLURM_STEP_ID")):
+        return None
+    nodes = _whole_number(environment, "SLURM_STEP_NUM_NODES", _whole_number(environment, "SLURM_JOB_NUM_NODES", 1))
+    per_node = max(1, _whole_number(environment, "SLURM_NTASKS") // max(1, nodes))
+    found = _place(environment, _SLURM, per_node)
+    names = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST")
+    return _meeting(environment, found, names and _first_host(names), "Slurm sets SLURM_STEP_NODELIST")
+
+
+def _place(environment: Mapping[str, str], launcher: _Launcher, per_node: int) -> RankVariables:
+    rank, world_size = _whole_number(environment, launcher.rank), _whole_number(environment, launcher.world_size)
+    local_rank = _whole_number(environment, launcher.local_rank, rank % per_node)
+    _require_below(rank, world_size, launcher.rank, launcher.world_size)
+    return RankVariables(rank, local_rank, world_size, max(1, world_size // per_node), launcher=launcher.name)
+
+
+def _meeting(environment: Mapping[str, str], found: RankVariables, host: str | None, who_sets_it: str) -> RankVariables:
+    """Add where the processes meet: what MASTER_ADDR and MASTER_PORT say, else the launcher's first node."""
+    host = environment.get("MASTER_ADDR") or host or (_THIS_MACHINE if found.node_count == 1 else None)
+    if host is None:
+        raise SetupError(
+            f"{found.launcher} started processes on {found.node_count} nodes, and no variable names the first of them "
+            f"({who_sets_it}); set MASTER_ADDR"
+        )
+    port = _whole_number(environment, "MASTER_PORT", MASTER_PORT)
+    return RankVariables(
+        found.rank, found.local_rank, found.world_size, found.node_count, host, port, launcher=found.launcher
+    )
+
+
+def _first_host(names: str) -> str:
+    """Return the first host of Slurm's notation: `gpu[03-04,7],big1` gives gpu03."""
+    prefix, bracket, rest = names.partition("[")
+    if not bracket or "," in prefix:
+        return names.partition(",")[0]
+    numbers, _, suffix = rest.partition("]")
+    return prefix + re.split("[-,]", numbers)[0] + suffix.partition(",")[0]
+
+
+def _spawned_per_node(spawned: RankVariables, outer: RankVariables) -> RankVariables:
+    """Return the place that a spawner gave, which another launcher started once on each of its nodes."""
+    if spawned.node_count != outer.node_count or spawned.node_rank != outer.rank:
+        raise SetupError(
+            f"two launchers contradict each other: by {spawned.launcher} this is rank {spawned.rank} of "
+            f"{spawned.world_size} (nodes: {spawned.node_count}) on node {spawned.node_rank}; by {outer.launcher} it "
+            f"is on node {outer.rank} of {outer.node_count}; give the inner one the outer one's nodes (torchrun "
+            "--nnodes, --node-rank), or leave it out"
+        )
+    return spawned
+
+
+def _refuse_contradictions(environment: Mapping[str, str], outer: RankVariables) -> None:
+    for name, expected in (("RANK", outer.rank), ("WORLD_SIZE", outer.world_size), ("LOCAL_RANK", outer.local_rank)):
+        if environment.get(name) and _whole_number(environment, name) != expected:
+            launcher = _OPEN_MPI if outer.launcher == _OPEN_MPI.name else _SLURM
+            theirs = {"RANK": launcher.rank, "WORLD_SIZE": launcher.world_size, "LOCAL_RANK": launcher.local_rank}
+            raise SetupError(
+                f"{name}={environment[name]} contradicts {theirs[name]}={expected} of {outer.launcher}; start the "
+                "processes with one launcher only, and leave torch's variables to it"
+            )
+
+
+def _require_below(value: int, bound: int, name: str, bound_name: str) -> None:
+    if not 0 <= value < bound:
+        raise SetupError(f"{name}={value} is not below {bound_name}={bound}")
+
+
+def _whole_number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = environment.get(name)
+    if not text and default is not None:
+        return default
+    try:
+        return int(text or "")
+    except ValueError:
+        raise SetupError(f"the environment variable {name}={text!r} is not a whole number") from None

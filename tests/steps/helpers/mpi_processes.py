@@ -1,0 +1,63 @@
+"""Processes that a real mpirun starts, on this machine as if it were several hosts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from rank_processes import LIMIT_SECONDS, clean_environment, without_greetings
+
+needs_mpirun = pytest.mark.skipif(
+    shutil.which("mpirun") is None, reason="no mpirun: apt-get install openmpi-bin (Debian, Ubuntu)"
+)
+# In place of ssh: called with a host's name and the command to run there.
+_RUN_HERE = '#!/bin/sh\nshift\nexec sh -c "$*"\n'
+
+
+def run_with_mpi(
+    command: Sequence[object],
+    folder: Path,
+    *,
+    hosts: int = 1,
+    per_host: int = 1,
+    environment: Mapping[str, str] | None = None,
+    limit_seconds: float = LIMIT_SECONDS,
+) -> tuple[int, str]:
+    """Run a command `per_host` times on each of so many hosts. Return mpirun's exit code and what all wrote."""
+    agent = folder / "run_here.sh"
+    agent.write_text(_RUN_HERE)
+    agent.chmod(0o755)
+    names = ",".join(f"host{number}:{per_host}" for number in range(hosts)) if hosts > 1 else f"localhost:{per_host}"
+    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+    mpirun += ["-np", str(hosts * per_host), "-H", names, "--mca", "plm_rsh_agent", str(agent)]
+    variables = clean_environment(environment)
+    for name in variables:  # mpirun sends other hosts its own variables only
+        if name in ("PATH", "PYTHONPATH", "OMP_NUM_THREADS", *(environment or {})):
+            mpirun += ["-x", name]
+    process = subprocess.Popen(
+        [*mpirun, *map(str, command)],
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said, _ = process.communicate(timeout=limit_seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        said, _ = process.communicate()
+        raise AssertionError(f"mpirun ran for more than {limit_seconds:.0f} seconds:\n{said}") from None
+    return process.returncode, without_greetings(said)
+
+
+def torchrun(processes: int, port: int, module: str, *arguments: object) -> list[object]:
+    """A command that starts torchrun, as one process per node does that spawns the others."""
+    flags = ["--nproc-per-node", processes, "--master-addr", "127.0.0.1", "--master-port", port]
+    return [sys.executable, "-m", "torch.distributed.run", *flags, "-m", module, *arguments]
