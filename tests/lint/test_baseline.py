@@ -98,8 +98,8 @@ def test_entries_of_files_that_were_not_checked_stay(spoilt: Path) -> None:
 
 
 def test_invalid_yaml_can_be_in_a_baseline(project: Path) -> None:
-    (project / "components" / "broken.yaml").write_text("a: [")
-    (project / "components" / "binary.yaml").write_bytes(b"\0")
+    (project / "components" / "broken.yaml").write_text("type: command\na: [")
+    (project / "components" / "binary.yaml").write_bytes(b"type: command\n\0")
     assert write(project) == 2
     assert sift(project) == []
 

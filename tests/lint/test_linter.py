@@ -165,9 +165,10 @@ def test_hidden_folders_and_links_to_folders_are_not_followed(tmp_path: Path) ->
 
 def test_what_cannot_be_read_is_a_diagnostic_each(tmp_path: Path) -> None:
     (tmp_path / "dangling.yaml").symlink_to(tmp_path / "none.yaml")
-    (tmp_path / "binary.yml").write_bytes(bytes(range(256)))
-    put(tmp_path, "deep.yaml", "[" * 10_000)
+    (tmp_path / "binary.yml").write_bytes(b"type: command\n" + bytes(range(256)))
+    put(tmp_path, "deep.yaml", "# azureml:\n" + "[" * 10_000)
     with open(tmp_path / "large.yaml", "wb") as large:
+        large.write(b"type: pipeline\n")
         large.truncate(100 * 1024 * 1024)
     os.mkfifo(tmp_path / "pipe.yaml")
     start = time.perf_counter()

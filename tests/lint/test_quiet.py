@@ -106,6 +106,114 @@ def test_a_program_outside_the_code_may_read_any_input(tmp_path: Path) -> None:
     assert rules(tmp_path, text) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("# only a comment\n", "AML005"),
+        ("{{- if .Values.job }}\nkind: Job\n{{- end }}\n", "AML002"),
+        ("- " + "x" * 100 + "\n" + "- item\n" * 400_000, "AML004"),
+        ("name: resnet\nimage: {size: 224}\n", "AML011"),
+        ("a: 1\n---\na: 2\n", "AML005"),
+    ],
+    ids=["comment", "helm", "list", "vision", "documents"],
+)
+def test_files_of_other_programs_are_diagnosed_only_if_asked_for(tmp_path: Path, text: str, expected: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "job.yml").write_text(JOB + "command: run\n")
+    other = tmp_path / "folder" / "other.yml"
+    other.write_text(text)
+    result = lint([tmp_path / "folder"])
+    assert (result.diagnostics, len(result.files)) == ((), 1)
+    assert expected in {found.rule for found in lint([other]).diagnostics}
+
+
+@pytest.mark.parametrize("text", ["# $schema: https://azureml/x.json\n", "type: command\na: [\n", "x: azureml:e:1\n]"])
+def test_a_broken_file_of_azure_ml_is_diagnosed_wherever_it_is(tmp_path: Path, text: str) -> None:
+    (tmp_path / "other.yml").write_text(text)
+    assert len(lint([tmp_path]).diagnostics) == 1
+
+
+def test_a_broken_file_that_another_one_names_is_diagnosed(tmp_path: Path) -> None:
+    (tmp_path / "a_conda.yml").write_text("dependencies: [\n")
+    (tmp_path / "job.yml").write_text(
+        "type: command\ncommand: run\ncompute: azureml:c\nenvironment: {image: i, conda_file: a_conda.yml}\n"
+    )
+    assert [found.rule for found in lint([tmp_path]).diagnostics] == ["AML002"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("acpt-pytorch-2.8-cuda12.4", ["AML411"]),
+        ("acpt-pytorch-2.9-cuda12.6", []),
+        ("acpt-pytorch-2.8-cuda13.0", []),
+        ("tensorflow-2.17-cuda12", []),
+        ("acpt-of-our-own", []),
+    ],
+)
+def test_newer_and_own_curated_environments_are_fine(tmp_path: Path, name: str, expected: list[str]) -> None:
+    (tmp_path / "environment.yml").write_text("name: acpt-of-our-own\ntype: environment\n")
+    reference = f"azureml://registries/azureml/environments/{name}/versions/1"
+    (tmp_path / "job.yml").write_text(JOB.replace("azureml:e:1", reference) + "command: run\n")
+    assert [found.rule for found in lint([tmp_path]).diagnostics] == expected
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        "azureml://virtualclusters/ours",
+        "azureml:/subscriptions/s/resourceGroups/r/providers/Microsoft.MachineLearningServices/virtualclusters/v",
+    ],
+)
+def test_a_virtual_cluster_is_a_compute(tmp_path: Path, compute: str) -> None:
+    assert rules(tmp_path, JOB.replace("azureml:gpu-cluster", compute) + "command: run\n") == []
+
+
+def test_an_input_that_is_set_is_not_suggested(tmp_path: Path) -> None:
+    (tmp_path / "c.yml").write_text(COMPONENT + "command: run ${{inputs.data}}\ninputs: {data: {type: integer}}\n")
+    text = "type: pipeline\nsettings: {default_compute: azureml:gpus}\njobs:\n  a:\n    component: ./c.yml\n"
+    (found,) = findings(tmp_path, text + "    inputs: {data: 1, datas: 2}\n")
+    assert (found.rule, found.hint, found.replacement) == ("AML302", "The component has no other inputs.", None)
+
+
+@pytest.mark.parametrize(("count", "expected"), [("-1", []), ("2", []), ("-2", ["AML106"])])
+def test_a_parallel_component_may_take_all_machines(tmp_path: Path, count: str, expected: list[str]) -> None:
+    (tmp_path / "score.py").write_text("def init(): ...\ndef run(batch): return batch\n")
+    text = f"""\
+type: parallel
+name: score
+inputs: {{d: {{type: uri_folder}}}}
+input_data: ${{{{inputs.d}}}}
+mini_batch_size: "10"
+resources: {{instance_count: {count}}}
+task: {{type: run_function, code: ., entry_script: score.py, environment: azureml:e:1}}
+"""
+    assert rules(tmp_path, text) == expected
+    assert rules(tmp_path, text.replace("score.py", "steps.score")) == [*expected, "AML406"]
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "score.py").rename(tmp_path / "steps" / "score.py")
+    # A module with dots can use relative imports.
+    assert rules(tmp_path, text.replace("score.py", "steps.score")) == expected
+
+
+def test_private_features_are_fine_where_they_are_switched_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "type: pipeline\nsettings: {default_compute: azureml:c}\njobs:\n  a: {component: azureml:a:1}\n"
+    text += "  c: {type: if_else, condition: '${{parent.jobs.a.outputs.ok}}', true_block: '${{parent.jobs.a}}'}\n"
+    (found,) = findings(tmp_path, text)
+    assert found.rule == "AML112"
+    assert "AZURE_ML_CLI_PRIVATE_FEATURES_ENABLED=true" in found.hint
+    monkeypatch.setenv("AZURE_ML_CLI_PRIVATE_FEATURES_ENABLED", "true")
+    assert rules(tmp_path, text) == []
+
+
+def test_empty_sections_are_fine(tmp_path: Path) -> None:
+    """`jobs: {}` alone is a warning: the client takes it, and there is nothing to run."""
+    empty = "inputs: {}\noutputs: {}\ntags: {}\nproperties: {}\nresources: {}\n"
+    assert rules(tmp_path, COMPONENT + "command: run\n" + empty) == []
+    pipeline = "type: pipeline\nsettings: {}\ninputs: {}\noutputs: {}\njobs: {}\n"
+    assert [(found.rule, found.severity) for found in findings(tmp_path, pipeline)] == [("AML102", "warning")]
+
+
 def test_a_key_that_is_present_is_not_suggested(tmp_path: Path) -> None:
     (found,) = findings(tmp_path, JOB + "command: run\ncommands: run\n")
     assert found.rule == "AML101"

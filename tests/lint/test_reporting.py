@@ -71,6 +71,24 @@ def test_a_line_is_cut_to_the_terminal_around_what_is_wrong(tmp_path: Path) -> N
     assert carets == "  | " + " " * 14 + "^^^^^"
 
 
+def test_repeated_warnings_of_a_file_are_shown_once_with_their_lines(tmp_path: Path) -> None:
+    file, other = put(tmp_path, "a.yaml", "a: 1\n" * 30), put(tmp_path, "b.yaml", "b: 2\n")
+
+    def finding(line: int, severity: Any, rule: str = "AML551", where: Path = file) -> Diagnostic:
+        return Diagnostic(Span(where, line, 1, line, 2), rule, f"{severity} in line {line}", severity)
+
+    found = [finding(line, "warning") for line in (2, 5, 5, 9)]
+    found += [finding(3, "error", "AML101"), finding(4, "error", "AML101"), finding(1, "warning", where=other)]
+    text = as_text(found, colour=False, relative_to=tmp_path)
+    assert "a.yaml:2:1: warning[AML551] warning in line 2" in text
+    assert "  and 3 more of these, in lines 5 and 9" in text
+    assert "warning in line 5" not in text
+    assert all(f"error in line {line}" in text for line in (3, 4)), "each error has to be fixed"
+    assert "b.yaml:1:1: warning[AML551]" in text
+    many = as_text([finding(line, "info") for line in range(1, 31)], colour=False, relative_to=tmp_path)
+    assert many.endswith("and 29 more of these, in lines 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, …")
+
+
 def test_the_summary_suggests_what_to_do_next() -> None:
     def finding(severity: Any) -> Diagnostic:
         return Diagnostic(Span(Path("a")), "AML001", "message", severity)

@@ -75,6 +75,11 @@ class LintContext:
         jobs = (job for parsed in self.parsed.pipelines for job in parsed.model.jobs.values())
         return frozenset(map(id, (*roots, *(job.component for job in jobs))))
 
+    @cached_property
+    def names_defined(self) -> frozenset[str]:
+        """The names of environments and other assets that files of this repository define, as far as they were read."""
+        return frozenset(name.text for root in self.computes.store.roots() if (name := root.get("name")) is not None)
+
     def job_node(self, job: Job) -> tuple[Node, Reading]:
         """The YAML of a job of the model, and the reading of its file."""
         return self._node_by_job[id(job)]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from trainyard.errors import UsageError
 from trainyard.foundation.suggestions import closest
@@ -31,7 +31,7 @@ from trainyard.spec.other_files import read_asset, read_other_job, read_schedule
 from trainyard.spec.parsed import Parsed, Reading
 from trainyard.spec.pipelines import ComponentCache, read_command_job, read_pipeline
 from trainyard.spec.rules.bindings import CYCLE, UNKNOWN_JOB_PORT
-from trainyard.spec.rules.documents import DUPLICATE_KEY, UNKNOWN_KIND, YAML_TRAP
+from trainyard.spec.rules.documents import DUPLICATE_KEY, UNKNOWN_KIND, UNREADABLE_FILE, YAML_TRAP
 from trainyard.spec.rules.keys import BAD_TEXT, MISSING_KEY, NOT_A_CHOICE, OUT_OF_BOUNDS, UNKNOWN_KEY, WRONG_TYPE
 from trainyard.spec.rules.references import BAD_REFERENCE
 from trainyard.spec.rules.values import LITERAL_NOT_A_CHOICE
@@ -42,6 +42,9 @@ _YAML_SUFFIXES = frozenset({".yaml", ".yml"})
 # Tools keep these, not people; `.github` and the like are excluded because of their dot.
 _SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "venv"})
 _Place = tuple[Path, int, int]
+# Why a file is read: someone asked for it, another file names it, or it is in a folder to check. What is merely in a
+# folder may belong to another program, and is passed over then.
+Reason = Literal["asked", "named", "walked"]
 
 _READERS: Mapping[Kind, Callable[[Node, Reading, ComponentCache], object]] = {
     "pipeline": read_pipeline,
@@ -100,7 +103,7 @@ def lint_files(
     """
     session = _Session(settings, store, checkpoint)
     for file, is_explicit in files:
-        session.read_file(file, is_explicit=is_explicit)
+        session.read_file(file, "asked" if is_explicit else "walked")
     session.run_checks({} if outside is None else outside)
     return LintResult(session.result(), tuple(session.files), session.ignores, session.parsed)
 
@@ -109,7 +112,7 @@ def read_files(files: Iterable[Path], store: DocumentStore) -> Parsed:
     """Return what is in files, and in those that they name, without checking it."""
     session = _Session(LintSettings(), store)
     for file in files:
-        session.read_file(file, is_explicit=False)
+        session.read_file(file, "walked")
     return session.parsed
 
 
@@ -197,21 +200,27 @@ class _Session:
             remaining = sorted([*remaining, *about_comments], key=lambda diagnostic: diagnostic.span)
         return tuple(self._settings.with_severity(remaining, RULES))
 
-    def read_file(self, file: Path, *, is_explicit: bool) -> None:
+    def read_file(self, file: Path, reason: Reason) -> None:
         """Read a file and those that it names, with the findings of its schema and readers."""
         if file in self._started or self._settings.excludes(file):
             return
         self._checkpoint()
-        self._started.add(file)
         try:
-            document = self._store.read(file)
+            document = self._store.peek(file)
         except SpecError as error:
+            is_readable = all(diagnostic.rule != UNREADABLE_FILE.id for diagnostic in error.diagnostics)
+            if reason == "walked" and is_readable and not self._store.says_azureml(file):
+                return  # another file may still name it
+            self._store.touch(file)
+            self._started.add(file)
             self.files.append(file)
             self._add(error.diagnostics)
             return
+        self._store.touch(file)
+        self._started.add(file)
         kind = self._components.kind_of_read(file) or kind_of(document)
         if kind is None:
-            if is_explicit:
+            if reason == "asked":
                 self._add_unknown_kind(document)
             return
         self.files.append(file)
@@ -267,7 +276,7 @@ class _Session:
             _READERS[kind](document.root, Reading(document, self._store, findings, self.parsed), self._components)
         # Files that this one names come first, so that their schemas are checked before the reader's findings.
         for file in self._store.files[known:]:
-            self.read_file(file, is_explicit=False)
+            self.read_file(file, "named")
         self._add(d for d in findings.diagnostics if not self._is_known_from_schema(d))
 
     def _schema_findings(self, document: Document, kind: Kind) -> Iterator[Diagnostic]:

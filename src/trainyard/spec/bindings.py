@@ -115,9 +115,11 @@ def _check_inputs(job: UsedJob, scope: Scope, reading: Reading) -> None:
             _check_bound_literal(job, entry.value, port, scope, reading)
             continue
         message = f"job '{job.name}' sets the input '{shorten(name)}', which its component does not have"
-        hint = did_you_mean(name, declared, "The component has no inputs.")
+        # One that the job sets already is not what was meant.
+        free = [other for other in declared if other not in entries]
+        hint = did_you_mean(name, free, "The component has no other inputs." if declared else "It has no inputs.")
         message += "; Azure ML drops it"
-        meant = only_close(name, [other for other in declared if other not in entries])
+        meant = only_close(name, free)
         findings.add(entry.key.span, UNKNOWN_INPUT, message, hint=hint, replacement=meant)
     if declared is None or job.has_own_command:
         return
@@ -197,8 +199,10 @@ def _check_outputs(job: UsedJob, scope: Scope, reading: Reading) -> None:
                 _check_output_binding(node, binding, scope, reading)
         if job.declared_outputs is not None and name not in job.declared_outputs:
             message = f"job '{job.name}' binds the output '{shorten(name)}', which its component does not have"
-            hint = did_you_mean(name, job.declared_outputs, "The component has no outputs.")
-            meant = only_close(name, [other for other in job.declared_outputs if other not in entries])
+            free = [other for other in job.declared_outputs if other not in entries]
+            none = "The component has no other outputs." if job.declared_outputs else "It has no outputs."
+            hint = did_you_mean(name, free, none)
+            meant = only_close(name, free)
             reading.findings.add(entry.key.span, UNKNOWN_OUTPUT, message, hint=hint, replacement=meant)
 
 

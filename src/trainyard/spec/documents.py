@@ -42,6 +42,15 @@ LONGEST_TEXT = 64 * 1024
 # Python writes no integer out that has more than 4300 digits.
 _MOST_BITS = 14_000
 
+_BEGINNING_BYTES = 64 * 1024
+# `$schema`, a reference, or the `type` of a job, component or compute at the root. Other programs' files, such as
+# templates of Helm, have none of them.
+_SAYS_AZUREML = re.compile(
+    r"\$schema\W+\S*azureml|azureml:"
+    r"|^[\"']?type[\"']?\s*:\s*[\"']?(?:command|pipeline|sweep|parallel|spark|automl|amlcompute|computeinstance)\b",
+    re.IGNORECASE | re.MULTILINE,
+)
+
 _LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 # Cheap signs that nesting might be deep; only then are the parser's events counted (libyaml's composer recurses in C).
 _MANY_NESTED_ON_ONE_LINE = re.compile(rf"(?:[-?:][ \t]+){{{DEEPEST_NESTING}}}")
@@ -262,6 +271,22 @@ def parse_document(file: Path, text: str) -> Document:
     if "*" in text and "&" in text:
         _refuse_alias_bombs(file, composed)
     return Document(file, text, _Converter(file, problems).convert(composed), problems)
+
+
+def beginning_of(file: Path) -> str:
+    """What a file begins with, as far as it can be read at all: enough to tell whose it is."""
+    try:
+        if not file.is_file():
+            return ""
+        with file.open("rb") as stream:
+            return stream.read(_BEGINNING_BYTES).decode("utf-8", errors="replace")
+    except (OSError, ValueError):
+        return ""
+
+
+def says_azureml(text: str) -> bool:
+    """Whether a text that is not valid YAML is meant for Azure ML: by its `$schema`, references or keys."""
+    return _SAYS_AZUREML.search(text) is not None
 
 
 def require_mapping(document: Document) -> None:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from trainyard.foundation.suggestions import close_match
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
-from trainyard.spec.documents import Document, Node, describe, parse_document, read_document, require_mapping
+from trainyard.spec.documents import (
+    Document,
+    Node,
+    beginning_of,
+    describe,
+    parse_document,
+    read_document,
+    require_mapping,
+    says_azureml,
+)
 from trainyard.spec.expressions import ExpressionError, bindings_in
 from trainyard.spec.literals import LiteralError, typed_literal, whole_number, yaml_trap
 from trainyard.spec.model import Port, Value
@@ -58,10 +67,21 @@ class DocumentStore:
             raise known
         return known
 
+    def roots(self) -> Iterator[Node]:
+        """The mappings of all files that were read."""
+        for known in self._documents.values():
+            if isinstance(known, Document) and known.root.is_mapping:
+                yield known.root
+
     def touch(self, file: Path) -> None:
         """Add a file to `files`, whether or not it can be read."""
         with contextlib.suppress(SpecError):
             self.read(file)
+
+    def says_azureml(self, file: Path) -> bool:
+        """Whether a file that cannot be read, or holds nothing, is meant for Azure ML by what its beginning says."""
+        text = self._texts.get(file)
+        return says_azureml(beginning_of(file) if text is None else text)
 
     def read_mapping(self, file: Path) -> Document:
         """The document of a file that must be a mapping. Raises SpecError if it is not."""

@@ -102,6 +102,8 @@ def _kind_without_type(root: Node, type_text: str) -> Kind | None:
         return "component"
     if type_text in _JOB_TYPES and keys & {"task", "entry", "primary_metric"}:
         return "other_job"
+    if type_text == "import" and keys >= {"source", "output"} and root.find("source", "type") is not None:
+        return "other_job"
     if type_text and keys & {"jobs"} and _holds_azure_jobs(root):
         return "pipeline"
     if type_text and keys & {"command"} and keys & {"environment", "code"}:
@@ -114,15 +116,21 @@ def _kind_without_type(root: Node, type_text: str) -> Kind | None:
         return _form(root, None, "component", "command_job")
     if {"trial", "search_space"} <= keys:
         return "sweep_job"
-    if keys & {"image", "build"} and "services" not in keys and "name" in keys:
+    if "name" in keys and "services" not in keys and _names_software(root):
         # A key may be mistyped; what has keys of its own is somebody else's file.
         unknown = keys - _ENVIRONMENT_KEYS
         return "environment" if all("conda" in key or close_match(key, _ENVIRONMENT_KEYS) for key in unknown) else None
     return None
 
 
+def _names_software(root: Node) -> bool:
+    """Whether `image` or `build` are those of an environment: configurations of vision models have an `image` too."""
+    image, build = root.get("image"), root.get("build")
+    return (image is not None and image.is_text) or (build is not None and build.is_mapping)
+
+
 _ASSET_TYPES = frozenset({"uri_file", "uri_folder", "mltable", "mlflow_model", "custom_model", "triton_model"})
-_JOB_TYPES = frozenset({"parallel", "spark", "automl"})
+_JOB_TYPES = frozenset({"parallel", "spark", "automl", "data_transfer"})
 _AUTOML_JOB_KEYS = frozenset({"primary_metric", "training_data", "target_column_name", "compute"})
 _ENVIRONMENT_KEYS = frozenset(
     {

@@ -228,7 +228,8 @@ def _with_values(declared: dict[str, Port], given: dict[str, Port], node: Node, 
     for name, port in given.items():
         if name not in declared:
             message = f"the pipeline sets the input '{shorten(name)}', which its component does not have"
-            hint = did_you_mean(name, declared, "The component has no inputs.")
+            free = [other for other in declared if other not in given]
+            hint = did_you_mean(name, free, "The component has no other inputs." if declared else "It has no inputs.")
             reading.findings.add(port.key_span, UNKNOWN_INPUT, message, hint=hint)
     settled = {}
     for name, port in declared.items():
@@ -343,7 +344,8 @@ def _see_ports_of_trial(used: UsedJob, trial: AnyComponent, reading: Reading) ->
     for name, entry in names.items():
         if name not in declared:
             message = f"the search space sets '{shorten(name)}', which the trial does not have"
-            hint = did_you_mean(name, declared, "The trial has no inputs.")
+            free = [other for other in declared if other not in names]
+            hint = did_you_mean(name, free, "The trial has no other inputs." if declared else "It has no inputs.")
             reading.findings.add(entry.key.span, UNKNOWN_INPUT, message, hint=hint)
         else:
             for value in _drawn(entry.value):

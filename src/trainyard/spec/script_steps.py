@@ -41,12 +41,23 @@ def _check_script(holder: Node, folder: Path, reading: Reading) -> None:
     """Report a step's script that its code does not contain."""
     entry = holder.get("entry")
     script = entry.get("file") if entry is not None and entry.is_mapping else holder.get("entry_script")
-    if script is None or not script.is_text or "${{" in script.text or os.path.isfile(folder / script.text):
+    if script is None or not script.is_text or "${{" in script.text:
+        return
+    if script_file(folder, script.text) is not None:
         return
     names = python_files(folder)
     if names:
         message = f"the code '{folder.name}' contains no '{script.text}'"
         reading.findings.add(script.span, SCRIPT_NOT_FOUND, message, close_match(script.text, names))
+
+
+def script_file(folder: Path, script: str) -> Path | None:
+    """The file that a step's script means: its path, or a module with dots, whose imports may then be relative."""
+    try:
+        module = folder / (script.replace(".", "/") + ".py")
+        return next((file for file in (folder / script, module) if os.path.isfile(file)), None)
+    except ValueError:
+        return None
 
 
 def python_files(folder: Path) -> list[str]:

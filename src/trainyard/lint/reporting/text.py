@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +18,8 @@ _COLOUR: dict[Severity, str] = {"error": "\x1b[31m", "warning": "\x1b[33m", "inf
 # Wider lines would have to be scrolled sideways.
 WIDEST = 160
 _NARROWEST = 20
+# So many lines of repeated findings are named; the other formats have them all.
+_MOST_LINES = 12
 _CUT = "…"
 # Larger files are not shown; the linter does not read them either.
 _MOST_BYTES = 4 * 1024 * 1024
@@ -29,13 +31,40 @@ def as_text(diagnostics: Sequence[Diagnostic], *, colour: bool, relative_to: Pat
     """Return findings with place, message, the source line with the culprit underlined, the hint, and related places.
 
     File names are relative to a folder where that is shorter. `colour` adds ANSI sequences; `widest` is how many cells
-    a source line may take.
+    a source line may take. Warnings and notes of one rule in one file are shown once, with the lines of the others;
+    errors are all shown, since each has to be fixed.
     """
     sources = Sources()
-    return "\n\n".join(_one(diagnostic, sources, colour, relative_to, widest) for diagnostic in diagnostics)
+    return "\n\n".join(
+        _one(first, others, sources, colour, relative_to, widest) for first, others in _folded(diagnostics)
+    )
 
 
-def _one(diagnostic: Diagnostic, sources: Sources, colour: bool, relative_to: Path, widest: int) -> str:
+def _folded(diagnostics: Sequence[Diagnostic]) -> Iterator[tuple[Diagnostic, list[Diagnostic]]]:
+    """The findings to show, each with the later ones of its rule in its file that it stands for."""
+    groups: dict[tuple[object, ...], list[Diagnostic]] = {}
+    for number, diagnostic in enumerate(diagnostics):
+        key = (diagnostic.span.file, diagnostic.rule, number if diagnostic.severity == "error" else diagnostic.severity)
+        groups.setdefault(key, []).append(diagnostic)
+    return ((first, others) for first, *others in groups.values())
+
+
+def _lines_of_others(others: Sequence[Diagnostic]) -> str:
+    """Say how often a finding repeats, and where: `and 3 more of these, in lines 4, 9 and 12`."""
+    lines = [str(line) for line in dict.fromkeys(other.span.line for other in others)]
+    named = lines[:_MOST_LINES] if len(lines) <= _MOST_LINES else [*lines[:_MOST_LINES], "…"]
+    listed = " and ".join([", ".join(named[:-1]), named[-1]] if len(lines) == len(named) > 1 else [", ".join(named)])
+    return f"and {len(others)} more of these, in line{'s' if len(lines) > 1 else ''} {listed}"
+
+
+def _one(
+    diagnostic: Diagnostic,
+    others: Sequence[Diagnostic],
+    sources: Sources,
+    colour: bool,
+    relative_to: Path,
+    widest: int,
+) -> str:
     def paint(text: str, *codes: str) -> str:
         return f"{''.join(codes)}{text}{_RESET}" if colour and text else text
 
@@ -53,6 +82,8 @@ def _one(diagnostic: Diagnostic, sources: Sources, colour: bool, relative_to: Pa
         lines.append(f"  {paint('hint:', _BOLD, _GREEN)} {printable(diagnostic.hint)}")
     for related in diagnostic.related:
         lines.append(f"  {paint(_place(related.span, relative_to), _BLUE)}: {printable(related.message)}")
+    if others:
+        lines.append(f"  {_lines_of_others(others)}")
     return "\n".join(lines)
 
 

@@ -24,6 +24,7 @@ _CURATED = (
     *("sklearn-1.5", "sklearn-1.1", "sklearn-1.0"),
 )
 _FAMILY = re.compile(r"(acpt|tensorflow|sklearn)-")
+_VERSIONED = re.compile(r"(pytorch-|tensorflow-|sklearn-|cuda)([0-9]+(?:\.[0-9]+)?)")
 _REGISTRY_ENVIRONMENT = re.compile(r"azureml://registries/azureml/environments/([^/]+)(?:/|$)")
 _NAME_ONLY = re.compile(r"azureml:(?!/)[^:@/\s]+")
 _DATA_ADDRESS = re.compile(r"azureml://([^/]*)")
@@ -134,8 +135,9 @@ def _moving(node: Node, what: str) -> Iterator[Diagnostic]:
     "unknown-curated-environment",
     "warning",
     summary="Azure ML's registry has no known curated environment of this name.",
-    why="Only reported for names that resemble the ACPT, TensorFlow and scikit-learn families. New ones appear: check "
-    "with `az ml environment list --registry-name azureml`.",
+    why="Only reported for names that resemble the ACPT, TensorFlow and scikit-learn families. Newer versions than "
+    "those known here, and environments that this repository defines, are not reported. Check with "
+    "`az ml environment list --registry-name azureml`.",
     example="""\
 type: command
 name: train
@@ -146,9 +148,28 @@ environment: ‸azureml://registries/azureml/environments/‹acpt-pytorch-2.8-cu
 def unknown_curated_environment(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     environment = command.node.get("environment")
     match = _REGISTRY_ENVIRONMENT.match(environment.text) if environment is not None else None
-    if environment is not None and match is not None and match[1] not in _CURATED and _FAMILY.match(match[1]):
+    if environment is None or match is None or match[1] in _CURATED or not _FAMILY.match(match[1]):
+        return
+    if not _is_newer_than_known(match[1]) and match[1] not in context.names_defined:
         hint = close_match(match[1], _CURATED) or "`az ml environment list --registry-name azureml` lists them."
         yield unknown_curated_environment.at(environment.span, f"unknown curated environment '{match[1]}'", hint)
+
+
+def _is_newer_than_known(name: str) -> bool:
+    """Whether the framework or CUDA of a curated environment is newer than all known ones of its family."""
+    versions = dict(_VERSIONED.findall(name))
+    return any(
+        _numbers(version) > max((_numbers(known) for known in _known_versions(part)), default=_numbers(version))
+        for part, version in versions.items()
+    )
+
+
+def _known_versions(part: str) -> list[str]:
+    return [version for name in _CURATED for known, version in _VERSIONED.findall(name) if known == part]
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")]
 
 
 def _data_paths(file: LintedFile) -> Iterator[Node]:

@@ -15,7 +15,9 @@ from trainyard.spec.documents import Node, shorten
 from trainyard.spec.parsed import ParsedPipeline
 
 _COMPUTE_NAME = re.compile(r"azureml:[^:@/\s]+")
-_RESOURCE_ID = re.compile(r"(azureml:)?/subscriptions/|azureml://(?:subscriptions|locations)/", re.IGNORECASE)
+_RESOURCE_ID = re.compile(
+    r"(azureml:)?/subscriptions/|azureml://(?:subscriptions|locations|virtualclusters)/", re.IGNORECASE
+)
 _DEVICE = re.compile("[cg]pu")
 _DEEPEST_PIPELINE = 20
 # A nested pipeline's jobs have their own computes; Spark jobs may have `resources` instead.
