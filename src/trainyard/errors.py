@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import PurePath
 
 from trainyard.foundation.suggestions import close_match
 
@@ -22,5 +23,7 @@ class UsageError(UserError):
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """Return the error for an unknown name, with the closest known one and the list of all."""
     names = sorted(known)
-    parts = (f"unknown {kind} {name!r}.", close_match(name, names), f"Known: {', '.join(names) or 'none'}.")
+    # `profiles/nd96.yaml` and `nd96.yaml` mean nd96.
+    hint = close_match(PurePath(name).stem, names) or close_match(name, names)
+    parts = (f"unknown {kind} {name!r}.", hint, f"Known: {', '.join(names) or 'none'}.")
     return UsageError(" ".join(filter(None, parts)))

@@ -202,7 +202,11 @@ def test_set_reaches_the_input_of_one_job(workspace: Any) -> None:
         ("jobs.wrk.inputs.a", "there is no job 'wrk'. Did you mean 'work'?"),
         ("jobs.work.inputs.lr", "the job 'work' has no input 'lr'. Known here: 'a'."),
         ("jobs.work.input.a", "names no input. Did you mean 'jobs.work.inputs.a'?"),
-        ("epochs", "names no input. Known here: 'inputs.a', 'jobs.work.inputs.a'."),
+        (
+            "epochs",
+            "names no input. Known here: 'inputs.a', 'jobs.work.inputs.a'. "
+            "`trainyard render --set` sets the keys of a profile.",
+        ),
     ],
 )
 def test_set_of_an_unknown_input_suggests_a_known_one(workspace: Any, key: str, message: str) -> None:

@@ -19,7 +19,7 @@ from trainyard.author.project import Project
 from trainyard.author.steps import StepDescription, step_descriptions
 from trainyard.foundation.configs.tasks import BUILT_IN_TASKS
 from trainyard.foundation.step_fields import StepField
-from trainyard.foundation.suggestions import did_you_mean
+from trainyard.foundation.suggestions import close_match, did_you_mean
 from trainyard.foundation.task_fields import TaskError, task_fields
 from trainyard.resources import schema_file
 from trainyard.spec.diagnostic import Diagnostic
@@ -159,7 +159,7 @@ def _problems(layers: Layers, error: Any, whole_schema: dict[str, Any]) -> list[
         return [layers.problem(path, rules.PROFILE_VALUE, f"{what}: expected {expected}, found {found}", described)]
     if kind == "enum":
         choices = [str(choice) for choice in schema["enum"]]
-        hint = did_you_mean(str(error.instance), choices)
+        hint = close_match(str(error.instance), choices)
         message = f"{what}: expected one of {', '.join(choices)}, found {found}"
         return [layers.problem(path, rules.PROFILE_VALUE, message, hint)]
     if kind in ("minimum", "maximum"):
@@ -168,7 +168,7 @@ def _problems(layers: Layers, error: Any, whole_schema: dict[str, Any]) -> list[
     if kind == "minLength":
         return [layers.problem(path, rules.PROFILE_VALUE, f"{what} is empty", described)]
     assert kind == "pattern", kind
-    message = f"{what}: invalid {found}; expected {_PATTERN_WORDS[schema['pattern']]}"
+    message = f"{what}: expected {_PATTERN_WORDS[schema['pattern']]}, found {found}"
     return [layers.problem(path, rules.PROFILE_VALUE, message, described)]
 
 

@@ -153,6 +153,9 @@ def find_sku(name: str) -> Sku:
     found = _by_plain_name().get(_plain(name))
     if found is not None:
         return found
+    with_gpu = [sku for sku in all_skus() if sku.is_current and name.lower() in (sku.gpu_model or "").lower().split()]
+    if with_gpu:
+        raise UnknownSku(f"unknown VM size {name!r}. Sizes with this GPU: {', '.join(sku.name for sku in with_gpu)}")
     close = ", ".join(sku.name for sku in closest_by_name(name))
     closest = f" Closest: {close}." if close else ""
     raise UnknownSku(f"unknown VM size {name!r}.{closest} `trainyard skus` lists all.")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from trainyard.cli.parameters import OneOf, PathOf
+
 _LINT_FORMATS = ("text", "json", "sarif", "github")
 
 
@@ -15,7 +17,7 @@ _LINT_FORMATS = ("text", "json", "sarif", "github")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change one value of the profile.")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 and show the diff where files have drifted.")
 @click.option("--diff", is_flag=True, help="Write nothing; show what this profile would change on disk.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write into another folder.")
+@click.option("--out", type=PathOf("folder"), help="Write into another folder.")
 def render(profile: str | None, settings: tuple[str, ...], check: bool, diff: bool, out: Path | None) -> None:
     """Render every template for PROFILE; without one, for the profile the files on disk were rendered for.
 
@@ -41,10 +43,10 @@ def render(profile: str | None, settings: tuple[str, ...], check: bool, diff: bo
 @click.command(short_help="Every mistake in the YAML, on its line.")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("-f", "--file", "more_paths", multiple=True, metavar="FILE", help="The same as PATH, as in `az ml`.")
-@click.option("--format", "output_format", type=click.Choice(_LINT_FORMATS), default="text", show_default=True)
+@click.option("--format", "output_format", type=OneOf(_LINT_FORMATS), default="text", show_default=True)
 @click.option("--fix", is_flag=True, help="Fix what is safe to fix: mistyped names, unquoted texts.")
 @click.option("--pedantic", is_flag=True, help="Also report what careful teams differ on.")
-@click.option("--baseline", type=click.Path(dir_okay=False, path_type=Path), help="Known findings, not reported again.")
+@click.option("--baseline", type=PathOf("file"), help="Known findings, not reported again.")
 @click.option("--write-baseline", is_flag=True, help="Write the current findings to the baseline.")
 def lint(
     paths: tuple[str, ...],

@@ -14,6 +14,7 @@ from trainyard.cli.parameters import VerbGroup
 from trainyard.cli.planning import doctor, graph, plan, skus
 from trainyard.cli.running import run, runs
 from trainyard.cli.scaffolding import init, new
+from trainyard.cli.usage_errors import usage_message
 from trainyard.foundation.files import describe_os_error
 from trainyard.terminal import colour_choice, fail, print_diagnostics, write_out_unencodable
 
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         fail("interrupted", _INTERRUPTED)
     except click.UsageError as error:
-        fail(_usage_message(error), error.exit_code)
+        fail(usage_message(error), error.exit_code)
     except click.ClickException as error:
         fail(error.format_message(), error.exit_code)
     except SpecError as error:
@@ -69,9 +70,3 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except OSError as error:
         fail(describe_os_error(error), exit_code=1)
     sys.exit(exit_code or 0)
-
-
-def _usage_message(error: click.UsageError) -> str:
-    """Return click's message with the command whose help answers it."""
-    command = error.ctx.command_path if error.ctx is not None else "trainyard"
-    return f"{error.format_message()}\nSee `{command} --help`."

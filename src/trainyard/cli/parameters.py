@@ -1,7 +1,8 @@
-"""What several verbs share: the order of verbs in help, and FILE."""
+"""What several verbs share: the order of verbs in help, FILE, and values whose errors say what was expected."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,88 @@ import click
 
 
 class VerbGroup(click.Group):
-    """A group whose help has its own order."""
+    """A group whose help has its own order; without a verb it prints its help and exits with 2."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs in the order they were added, rather than alphabetically."""
         return list(self.commands)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse what stands before the verb."""
+        if not args:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the verb that is named; for an unknown one the error names the closest."""
+        from trainyard.foundation.suggestions import did_you_mean
+
+        name = args[0]
+        # Options are left to click, which knows the known ones.
+        if name not in self.commands and not name.startswith("-"):
+            ctx.fail(f"unknown command {name!r}. {did_you_mean(name, self.commands)}")
+        return super().resolve_command(ctx, args)
+
+
+class AtLeast(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on only
+    """A number with a minimum, whole if the minimum is an int."""
+
+    name = "number"
+
+    def __init__(self, minimum: int | float) -> None:
+        self._minimum = minimum
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | float:
+        """Return the number; fail with what was expected and the value."""
+        kind = type(self._minimum)
+        try:
+            number = kind(value)
+        except ValueError:
+            number = None
+        if number is None or not number >= self._minimum:
+            noun = "a whole number" if kind is int else "a number"
+            self.fail(f"expected {noun} of at least {self._minimum:g}, got {value!r}", param, ctx)
+        return number
+
+
+class OneOf(click.Choice):  # type: ignore[type-arg]
+    """One of some words; an error names the closest."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        super().__init__(words)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the word; fail with the words that there are and the value."""
+        from trainyard.foundation.suggestions import close_match
+
+        if value not in self.choices:
+            hint = close_match(str(value), self.choices)
+            self.fail(
+                f"expected one of {', '.join(self.choices)}, got {value!r}{f'. {hint}' if hint else ''}", param, ctx
+            )
+        return str(value)
+
+
+class PathOf(click.ParamType):  # type: ignore[type-arg]
+    """A path that need not exist, but is a folder, or a file, if it does."""
+
+    name = "path"
+
+    def __init__(self, kind: str) -> None:
+        assert kind in ("file", "folder")
+        self._kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path; fail where something of the other kind has its name."""
+        path = Path(value)
+        is_there, is_right = path.exists(), path.is_dir() if self._kind == "folder" else path.is_file()
+        if is_there and not is_right:
+            other = "file" if self._kind == "folder" else "folder"
+            self.fail(f"{path} is a {other}; expected a {self._kind}", param, ctx)
+        return path
 
 
 def file_argument(function: Any) -> Any:
@@ -30,10 +108,10 @@ def chosen_file(file: str | None, file_option: str | None) -> Path:
     Raise click.UsageError when there is none, when there are two, and when it is not a file.
     """
     if file and file_option:
-        raise click.UsageError(f"FILE is given twice: {file} and -f {file_option}.")
+        raise click.UsageError(f"FILE is given twice: {file} and -f {file_option}; give one")
     chosen = file or file_option
     if not chosen:
-        raise click.UsageError("missing FILE, such as pipelines/ddp.yaml.")
+        raise click.UsageError(f"missing FILE, such as {_an_example(Path('pipelines')) or 'pipelines/ddp.yaml'}")
     path = Path(chosen)
     if not path.is_file():
         raise click.UsageError(_no_such_file(path))
@@ -44,6 +122,18 @@ def _no_such_file(path: Path) -> str:
     from trainyard.foundation.suggestions import close_match
 
     if path.is_dir():
-        return f"{path} is a folder; expected a pipeline file, such as {path / 'ddp.yaml'}."
-    neighbours = [str(other) for other in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
-    return f"{path}: no such file. {close_match(str(path), neighbours)}".rstrip()
+        example = _an_example(path)
+        return f"{path} is a folder; expected a file{f', such as {example}' if example else ''}"
+    # `ddp` and `pipeline/ddp.yml` mean pipelines/ddp.yaml.
+    known = [file for folder in (path.parent, Path("pipelines"), Path()) for file in _yaml_files(folder)]
+    same_stem = next((str(file) for file in known if file.stem == path.stem), "")
+    hint = f"Did you mean '{same_stem}'?" if same_stem else close_match(str(path), [str(file) for file in known])
+    return f"{path}: no such file. {hint}".rstrip(" .")
+
+
+def _yaml_files(folder: Path) -> list[Path]:
+    return sorted(file for pattern in ("*.yaml", "*.yml") for file in folder.glob(pattern))
+
+
+def _an_example(folder: Path) -> Path | None:
+    return next(iter(_yaml_files(folder)), None)

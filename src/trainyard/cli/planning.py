@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from trainyard.cli.parameters import chosen_file, file_argument
+from trainyard.cli.parameters import OneOf, chosen_file, file_argument
 
 _PLAN_FORMATS = ("text", "json", "markdown")
 _GRAPH_FORMATS = ("text", "mermaid")
@@ -15,7 +15,7 @@ _GRAPH_FORMATS = ("text", "mermaid")
 
 @click.command(short_help="Machines, batch sizes and price of a pipeline.")
 @file_argument
-@click.option("--format", "output_format", type=click.Choice(_PLAN_FORMATS), default="text", show_default=True)
+@click.option("--format", "output_format", type=OneOf(_PLAN_FORMATS), default="text", show_default=True)
 def plan(file: str | None, file_option: str | None, output_format: str) -> None:
     """Show what machines a pipeline takes, how its batches multiply out, and what an hour of it costs.
 
@@ -40,7 +40,7 @@ def plan(file: str | None, file_option: str | None, output_format: str) -> None:
 
 @click.command(short_help="Draw a pipeline.")
 @file_argument
-@click.option("--format", "output_format", type=click.Choice(_GRAPH_FORMATS), default="text", show_default=True)
+@click.option("--format", "output_format", type=OneOf(_GRAPH_FORMATS), default="text", show_default=True)
 def graph(file: str | None, file_option: str | None, output_format: str) -> None:
     """Draw a pipeline: its jobs and what flows between them.
 
@@ -57,7 +57,7 @@ def graph(file: str | None, file_option: str | None, output_format: str) -> None
 
 @click.command(short_help="Azure's machines for training.")
 @click.argument("name", required=False)
-@click.option("--format", "output_format", type=click.Choice(("text", "json")), default="text", show_default=True)
+@click.option("--format", "output_format", type=OneOf(("text", "json")), default="text", show_default=True)
 def skus(name: str | None, output_format: str) -> None:
     """List Azure's machines for training; with NAME, show one in full, with sources.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from trainyard.cli.parameters import VerbGroup, chosen_file, file_argument
+from trainyard.cli.parameters import AtLeast, OneOf, PathOf, VerbGroup, chosen_file, file_argument
 
 _RECORD_FORMATS = ("text", "json")
 
@@ -16,11 +16,11 @@ _RECORD_FORMATS = ("text", "json")
 @file_argument
 @click.option("--profile", metavar="NAME", help="Render this profile aside and run that; FILE itself stays as it is.")
 @click.option("--set", "settings", multiple=True, metavar="inputs.X=V", help="Or jobs.J.inputs.X=V: set an input.")
-@click.option("--max-processes", type=click.IntRange(min=1), metavar="N", help="At most N processes per job.")
+@click.option("--max-processes", type=AtLeast(1), metavar="N", help="At most N processes per job.")
 @click.option("--only", metavar="JOB", help="Run one job, on the outputs of earlier runs.")
 @click.option("--from", "from_job", metavar="JOB", help="Run this job and what depends on it.")
 @click.option("--no-cache", is_flag=True, help="Run unchanged steps again.")
-@click.option("--run-dir", type=click.Path(file_okay=False, path_type=Path), help="Where this run's files go.")
+@click.option("--run-dir", type=PathOf("folder"), help="Where this run's files go.")
 @click.option("--name", help="The run's name; generated otherwise.")
 @click.option("--quiet", is_flag=True, help="Print only how it ended.")
 def run(
@@ -59,8 +59,7 @@ def run(
         from_job=from_job,
         use_cache=not no_cache,
     )
-    if not run_file(chosen_file(file, file_option), options, profile=profile, quiet=quiet):
-        sys.exit(1)
+    sys.exit(run_file(chosen_file(file, file_option), options, profile=profile, quiet=quiet))
 
 
 @click.group(cls=VerbGroup, short_help="Past runs: list, show, logs, resume, clean.")
@@ -76,7 +75,7 @@ def runs() -> None:
 
 
 @runs.command("list")
-@click.option("--format", "output_format", type=click.Choice(_RECORD_FORMATS), default="text", show_default=True)
+@click.option("--format", "output_format", type=OneOf(_RECORD_FORMATS), default="text", show_default=True)
 def runs_list(output_format: str) -> None:
     """List all runs, newest first."""
     from trainyard.commands.runs import print_runs
@@ -86,7 +85,7 @@ def runs_list(output_format: str) -> None:
 
 @runs.command("show")
 @click.argument("name", required=False)
-@click.option("--format", "output_format", type=click.Choice(_RECORD_FORMATS), default="text", show_default=True)
+@click.option("--format", "output_format", type=OneOf(_RECORD_FORMATS), default="text", show_default=True)
 def runs_show(name: str | None, output_format: str) -> None:
     """Show one run (without NAME, the newest): its jobs, and where its files are."""
     from trainyard.commands.runs import print_run
@@ -97,7 +96,7 @@ def runs_show(name: str | None, output_format: str) -> None:
 @runs.command("logs")
 @click.argument("name", required=False)
 @click.option("--job", metavar="JOB", help="Only this job's logs.")
-@click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Only this rank's log.")
+@click.option("--rank", type=AtLeast(0), metavar="N", help="Only this rank's log.")
 def runs_logs(name: str | None, job: str | None, rank: int | None) -> None:
     """Print the logs of a run (without NAME, the newest)."""
     from trainyard.commands.runs import print_logs
@@ -115,13 +114,12 @@ def runs_resume(name: str | None, quiet: bool) -> None:
     """
     from trainyard.commands.run import resume
 
-    if not resume(name, quiet=quiet):
-        sys.exit(1)
+    sys.exit(resume(name, quiet=quiet))
 
 
 @runs.command("clean")
-@click.option("--keep", type=click.IntRange(min=0), default=10, show_default=True, help="How many of the newest stay.")
-@click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Of the others, only older ones.")
+@click.option("--keep", type=AtLeast(0), default=10, show_default=True, help="How many of the newest stay.")
+@click.option("--older-than", type=AtLeast(0.0), metavar="DAYS", help="Of the others, only older ones.")
 def runs_clean(keep: int, older_than: float | None) -> None:
     """Delete the files of older runs. A run that is still going is never touched."""
     from trainyard.commands.runs import clean

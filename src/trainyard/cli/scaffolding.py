@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from trainyard.cli.parameters import VerbGroup
+from trainyard.cli.parameters import OneOf, PathOf, VerbGroup
 
 _RECIPES = ("ddp", "fsdp", "deepspeed", "blank")
 
 
 @click.command(short_help="A new project, ready to run.")
-@click.argument("folder", required=False, default=".", metavar="[DIR]", type=click.Path(path_type=Path))
-@click.option("--from", "recipe", type=click.Choice(_RECIPES), default="ddp", show_default=True, help="What it trains.")
+@click.argument("folder", required=False, default=".", metavar="[DIR]", type=PathOf("folder"))
+@click.option("--from", "recipe", type=OneOf(_RECIPES), default="ddp", show_default=True, help="What it trains.")
 @click.option("--existing", is_flag=True, help="Only lint: its settings, a baseline, CI, pre-commit, the editor.")
 @click.option("--force", is_flag=True, help="Replace files that are in the way.")
 def init(folder: Path, recipe: str, existing: bool, force: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trainyard.author import rules as author_rules
+from trainyard.errors import UsageError
 from trainyard.lint.explanation import as_list, as_text, find_rule
 from trainyard.lint.rules import RULES
 
@@ -17,6 +18,8 @@ def explanation_of(subject: str | None) -> str:
         return as_list(_ALL.values())
     if Path(subject).is_file():
         return _rules_of_file(Path(subject))
+    if subject.endswith((".yaml", ".yml")):
+        raise UsageError(f"{subject}: no such file")
     return as_text(find_rule(subject, _ALL))
 
 

@@ -17,6 +17,7 @@ from trainyard.commands.lint import errors_that_stop_a_run
 from trainyard.errors import UsageError
 from trainyard.foundation.quantities import duration
 from trainyard.foundation.run_record import RunRecord
+from trainyard.local.cancellation import exit_code_after
 from trainyard.local.display import Display
 from trainyard.local.overrides import resolve_with
 from trainyard.local.records import read_record
@@ -34,8 +35,10 @@ from trainyard.spec.set_arguments import COMMAND_LINE
 from trainyard.terminal import print_facts, print_next, program, short
 
 
-def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: bool) -> bool:
-    """Run a pipeline, rendered for `profile` if one is given, and write its report; return whether it completed.
+def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: bool) -> int:
+    """Run a pipeline, rendered for `profile` if one is given, and write its report; return the exit code.
+
+    It is 0 for a run that completed, 1 for one that failed, 130 after Ctrl-C.
 
     Raise SpecError when lint finds an error in it; nothing has started then.
     """
@@ -51,8 +54,8 @@ def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: boo
     return _conclude(record.folder, pipeline, file, profile)
 
 
-def resume(name: str | None, *, quiet: bool) -> bool:
-    """Continue a run (without a name, the newest) that failed or was canceled; return whether it completed."""
+def resume(name: str | None, *, quiet: bool) -> int:
+    """Continue a run (without a name, the newest) that failed or was canceled; return the exit code, as `run_file`."""
     runs_folder = working_folder.runs_folder()
     record = find_run(runs_folder, name)
     file = Path(record.pipeline_file)
@@ -98,8 +101,8 @@ def _warnings_of_uploads(pipeline: PipelineComponent) -> dict[str, None]:
     return warnings
 
 
-def _conclude(run_folder: Path, pipeline: Pipeline, file: Path, profile: str | None = None) -> bool:
-    """Write the report, print how the run ended and what to do next, and return whether it completed."""
+def _conclude(run_folder: Path, pipeline: Pipeline, file: Path, profile: str | None = None) -> int:
+    """Write the report, print how the run ended and what to do next, and return the exit code."""
     write_report(run_folder)
     record = read_record(run_folder)
     click.echo("")
@@ -110,7 +113,7 @@ def _conclude(run_folder: Path, pipeline: Pipeline, file: Path, profile: str | N
         if working_folder.has_profile("nd96"):
             suggestions.append((f"{program()} render nd96 --diff", "the same pipeline for machines with 8 x A100"))
         print_next(*suggestions)
-        return True
+        return 0
     # A run in another place (--run-dir) is found by its folder only.
     in_runs_folder = run_folder.parent.resolve() == working_folder.runs_folder().resolve()
     run = record.name if in_runs_folder else str(short(run_folder))
@@ -126,7 +129,7 @@ def _conclude(run_folder: Path, pipeline: Pipeline, file: Path, profile: str | N
         print_next(
             logs, (f"{program()} runs resume {run}", "keeps what completed; trainings continue from their checkpoints")
         )
-    return False
+    return exit_code_after(record.reason) if record.status == "canceled" else 1
 
 
 @dataclass(frozen=True)

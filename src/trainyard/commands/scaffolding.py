@@ -19,13 +19,14 @@ from trainyard.foundation.quantities import counted
 from trainyard.terminal import print_next, program, short
 
 _FIRST_PROFILE = "local"
+_MOST_LISTED = 3
 
 
 def create(folder: Path, recipe: str, *, force: bool) -> None:
     """Write a new project into a folder and render it. Raise UserError, writing nothing, where files are in the way."""
     root = folder.resolve()
     texts = scaffolding.new_project(root.name, recipe)
-    _write(root, texts, force=force)
+    _write(root, texts, force=force, way_out="choose another folder, or replace them with --force")
     project = Project(root)
     report = write(project, render(project, _FIRST_PROFILE))
     click.echo(f"wrote {short(root)}: {counted(len(texts) + len(report.written), 'file')}", err=True)
@@ -83,11 +84,13 @@ def _add(project: Project, texts: Mapping[str, str]) -> None:
         click.echo(line, err=True)
 
 
-def _write(root: Path, texts: Mapping[str, str], *, force: bool) -> None:
+def _write(root: Path, texts: Mapping[str, str], *, force: bool, way_out: str = "choose another name") -> None:
     """Write files below a folder. Raise UserError, and write nothing, where one exists already."""
     in_the_way = [path for path in texts if (root / path).exists()]
     if in_the_way and not force:
-        listed = "\n".join(f"  {short(root / path)}" for path in in_the_way)
-        raise UserError(f"{counted(len(in_the_way), 'file')} would be overwritten, so nothing was written:\n{listed}")
+        listed = ", ".join(str(short(root / path)) for path in in_the_way[:_MOST_LISTED])
+        more = f" and {len(in_the_way) - _MOST_LISTED} more" if len(in_the_way) > _MOST_LISTED else ""
+        would_be = f"{counted(len(in_the_way), 'file')} would be overwritten, so nothing was written"
+        raise UserError(f"{would_be}: {listed}{more}; {way_out}")
     for path, text in texts.items():
         write_atomically(root / path, text)

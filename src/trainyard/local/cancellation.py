@@ -9,6 +9,13 @@ from contextlib import contextmanager
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_RECEIVED = " received"
+
+
+def exit_code_after(reason: str | None) -> int:
+    """Return the exit code of a run that was canceled for a reason: 128 + the signal, as shells report it, else 1."""
+    numbers = {f"{each.name}{_RECEIVED}": int(each) for each in _SIGNALS}
+    return 128 + numbers[reason] if reason in numbers else 1
 
 
 class Cancellation:
@@ -41,7 +48,7 @@ def canceled_by_signals(cancellation: Cancellation) -> Iterator[None]:
     def on_signal(number: int, frame: FrameType | None) -> None:
         nonlocal is_first
         if is_first:
-            cancellation.request(f"{signal.Signals(number).name} received")
+            cancellation.request(f"{signal.Signals(number).name}{_RECEIVED}")
         else:
             cancellation.at_once.set()
         is_first = False

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trainyard.errors import UsageError
-from trainyard.foundation.suggestions import did_you_mean
+from trainyard.foundation.suggestions import close_match, did_you_mean
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.model import Pipeline, Port, Value
 from trainyard.spec.resolution import Resolution, Wrong, settled
@@ -58,7 +58,9 @@ def _key(key: str, ports: Mapping[str, Port]) -> str:
     jobs = list(dict.fromkeys(known.split(".inputs.")[0].removeprefix("jobs.") for known in ports if known[0] == "j"))
     job = scope.removeprefix("jobs.").removesuffix(".")
     if "inputs." not in key or (scope and not scope.startswith("jobs.")):
-        message = f"names no input. {did_you_mean(key, ports)}"
+        # A key without a dot is probably one of the profile's: nodes, cluster.
+        elsewhere = "" if "." in key else " `trainyard render --set` sets the keys of a profile."
+        message = f"names no input. {close_match(key, ports) or did_you_mean(key, ports) + elsewhere}"
     elif not scope:
         message = f"the pipeline has no input {name!r}. {did_you_mean(name, names)}"
     elif job not in jobs:

@@ -56,6 +56,9 @@ def _create(folder: Path, *, may_exist: bool) -> Path:
     """Make the folder; one that exists is accepted only if it was named as a folder and is empty."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    try:
         folder.mkdir()
     except FileExistsError:
         if may_exist and folder.is_dir() and not any(folder.iterdir()):
@@ -93,7 +96,8 @@ def find_run(runs_folder: Path, name: str | None) -> RunRecord:
         return records[0]
     if name is None:
         raise UsageError(f"{runs_folder}: no runs yet; start one with `trainyard run FILE`")
-    raise UsageError(f"unknown run {name!r}. {did_you_mean(name, [record.name for record in records])}")
+    hint = did_you_mean(name, [record.name for record in records], "There are no runs yet.")
+    raise UsageError(f"unknown run {name!r}. {hint}")
 
 
 def log_files(record: RunRecord, job: str | None = None, rank: int | None = None) -> list[Path]:

@@ -21,7 +21,7 @@ def split_settings(texts: Iterable[str], example: str) -> dict[str, str]:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"--set {printable(text)}: expected KEY=VALUE, such as {example}.")
-        settings[key] = value
+        settings[key.strip()] = value
     return settings
 
 

@@ -254,7 +254,7 @@ def test_a_format_without_its_source(capsys: pytest.CaptureFixture[str], tmp_pat
         "--format idx needs --source, the folder that holds the images"
     )
     assert complaint(capsys, tmp_path, "--format", "idx", "--source", tmp_path / "no") == (
-        f"--source {tmp_path / 'no'} is not a folder"
+        f"--source {tmp_path / 'no'}: no such folder"
     )
 
 

@@ -401,7 +401,7 @@ def test_a_killed_step_leaves_no_spooled_tokens(tmp_path: Path) -> None:
 
 def test_invalid_sources_and_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    assert complaint(capsys, tmp_path / "none", out) == f"--source {tmp_path}/none is not a folder"
+    assert complaint(capsys, tmp_path / "none", out) == f"--source {tmp_path}/none: no such folder"
     source = write_files(tmp_path / "source", {"picture.png": b"", "table.csv.gz": b""})
     assert complaint(capsys, source, out) == (
         f"--source {source} holds no text: expected .txt .md .jsonl .parquet, plain or as .gz .zst; "

@@ -30,6 +30,14 @@ def read_json_object(file: Path, expected_format: str) -> dict[str, Any]:
     return document
 
 
+def require_folder(flag: str, folder: Path) -> None:
+    """Raise StepError, with the flag, unless the folder exists."""
+    if folder.is_file():
+        raise StepError(f"{flag} {folder} is a file; give the folder that holds it")
+    if not folder.is_dir():
+        raise StepError(f"{flag} {folder}: no such folder")
+
+
 def require_writable(folders: Iterable[Path], rank: int) -> None:
     """Make the folders and write a byte into each. OSError names one that is not writable."""
     for folder in folders:

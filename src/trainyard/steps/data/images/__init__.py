@@ -10,6 +10,7 @@ from trainyard.foundation.configs.prepare_images import PrepareImages
 from trainyard.steps.data.images import cifar10, idx, image_folder, image_table
 from trainyard.steps.data.images.source import ImageSource, part_in_memory
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.files import require_folder
 
 _DARKEST_DIGIT_PIXEL = 16
 
@@ -19,8 +20,10 @@ def open_source(settings: PrepareImages) -> ImageSource:
     if settings.format != "digits":
         if settings.source is None:
             raise StepError(f"--format {settings.format} needs --source, the folder that holds the images")
-        if not settings.source.is_dir():
-            raise StepError(f"--source {settings.source} is not a folder")
+        require_folder("--source", settings.source)
+    elif settings.source is not None:
+        others = ", ".join(name for name in _FORMATS if name != "digits")
+        raise StepError(f"--format digits reads no --source, but it is {settings.source}; say what it holds: {others}")
     return _FORMATS[settings.format](settings)
 
 

@@ -112,7 +112,9 @@ def _part_folders(folder: Path) -> dict[str, Path]:
 def _class_names(folder: Path) -> list[str]:
     names = sorted(child.name for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
     if not names:
-        raise StepError(f"{folder} holds no images: expected one folder of PNG or JPEG files per class")
+        loose = sum(child.suffix.lower() in _SUFFIXES for child in folder.iterdir())
+        held = f"{loose} images without a folder, so without a class" if loose else "no images"
+        raise StepError(f"{folder} holds {held}: expected one folder of PNG or JPEG files per class")
     return names
 
 

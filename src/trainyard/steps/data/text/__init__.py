@@ -13,6 +13,7 @@ from trainyard.steps.data.text.parquet import ParquetFile
 from trainyard.steps.data.text.plain_text import PlainTextFile
 from trainyard.steps.data.text.source import BLOCK_BYTES, RowsBlock, TextFile, TextSource, first_names
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.files import require_folder
 
 _FORMATS: dict[str, Callable[[Path, str, str], TextFile]] = {
     ".txt": lambda path, name, _: PlainTextFile(path, name),
@@ -31,8 +32,7 @@ def open_source(settings: PrepareText) -> tuple[TextSource, list[str]]:
     folder = settings.source
     if folder is None:
         return TextSource([PythonTopics()], "the documentation of Python"), []
-    if not folder.is_dir():
-        raise StepError(f"--source {folder} is not a folder")
+    require_folder("--source", folder)
     files: list[TextFile] = []
     skipped: list[str] = []
     for path in sorted(_below(folder, frozenset()), key=Path.as_posix):
