@@ -149,7 +149,7 @@ def make_odd_paths(folder: Path) -> None:
 def test_paths_that_are_no_plain_files(tmp_path: Path) -> None:
     make_odd_paths(tmp_path)
     found = rules_of(tmp_path)
-    assert sorted(set(found)) == ["AML001", "AML101"], "a huge file without a sign of Azure ML is passed over"
+    assert sorted(set(found)) == ["AML001", "AML101"], "a huge file without a sign of Azure ML is skipped"
     assert found.count("AML101") == 1
 
 

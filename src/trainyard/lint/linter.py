@@ -43,7 +43,7 @@ _YAML_SUFFIXES = frozenset({".yaml", ".yml"})
 _SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "venv"})
 _Place = tuple[Path, int, int]
 # Why a file is read: someone asked for it, another file names it, or it is in a folder to check. What is merely in a
-# folder may belong to another program, and is passed over then.
+# folder may belong to another program, and is skipped then.
 Reason = Literal["asked", "named", "walked"]
 
 _READERS: Mapping[Kind, Callable[[Node, Reading, ComponentCache], object]] = {
