@@ -198,7 +198,7 @@ def test_inputs_outputs_and_parameters_have_their_variables(workspace: Any, outp
     (workspace.root / "labels.csv").write_text("0")
     component = workspace.component(
         "worker",
-        WRITE,
+        WRITE + " && cat '${{inputs.images}}/one.txt' '${{inputs.labels}}'",
         inputs={
             "images": {"type": "uri_folder"},
             "labels": {"type": "uri_file"},
@@ -218,8 +218,7 @@ def test_inputs_outputs_and_parameters_have_their_variables(workspace: Any, outp
     links = Path(seen["AZUREML_CR_DATA_CAPABILITY_PATH"])
     assert seen["AZURE_ML_INPUT_images"] == seen["AZUREML_DATAREFERENCE_images"] == str(links / "INPUT_images")
     assert seen["AZURE_ML_INPUT_labels"] == str(links / "INPUT_labels" / "labels.csv")
-    assert (links / "INPUT_images" / "one.txt").read_text() == "1"
-    assert (links / "INPUT_labels" / "labels.csv").read_text() == "0"
+    assert (record.folder / record.jobs["work"].logs[0]).read_text() == "10"
     assert (links / "seen").resolve() == Path(seen["AZURE_ML_OUTPUT_seen"]) == Path(seen["seen"])
     assert seen["AZUREML_PARAMETER_learning_rate"] == "1e-05"
     assert "AZURE_ML_INPUT_extra" not in seen

@@ -242,15 +242,21 @@ def test_a_path_is_relative_to_the_yaml_and_on_the_command_line_to_the_shell(
 
 
 @pytest.mark.parametrize(
-    "path", ["azureml:mnist:1", "azureml://datastores/x/paths/y", "https://example.org/x.zip", "wasbs://c@a/x"]
+    ("path", "why"),
+    [
+        ("azureml:mnist:1", "only Azure ML can read"),
+        ("azureml://datastores/x/paths/y", "is in a datastore of Azure ML, and not in "),
+        ("https://example.org/x", "is a folder, and folders have no listing over HTTP"),
+        ("wasbs://container@account/x", "is a folder"),
+    ],
 )
-def test_remote_data_is_refused_with_a_fix(workspace: Any, path: str) -> None:
+def test_remote_data_is_refused_with_a_fix(workspace: Any, path: str, why: str) -> None:
     with pytest.raises(SpecError) as caught:
         workspace.run(with_data(workspace, path))
 
     (diagnostic,) = caught.value.diagnostics
-    assert diagnostic.message == (f"job 'work': input 'data' is remote data ({path}), which a local run does not fetch")
-    assert diagnostic.hint == "give a local copy with --set inputs.data=PATH"
+    assert diagnostic.message.startswith(f"job 'work': input 'data' is {path}, which {why}")
+    assert diagnostic.hint == "give local data in its place: --set inputs.data.path=./data"
     assert path in diagnostic.span.file.read_text().splitlines()[diagnostic.span.line - 1]
 
 
@@ -300,11 +306,13 @@ def test_an_optional_input_outside_optional_parts_must_be_given(workspace: Any) 
         ('echo \\" $[[ "${{inputs.a}}" ]]', "`id`", "`"),
     ],
 )
-def test_a_value_that_would_break_its_quotes_is_refused(workspace: Any, command: str, text: str, found: str) -> None:
+def test_a_strict_run_refuses_a_value_that_breaks_its_quotes(
+    workspace: Any, command: str, text: str, found: str
+) -> None:
     file = workspace.one_job(command, inputs={"a": {"type": "string", "default": text}})
 
     with pytest.raises(SpecError) as caught:
-        workspace.run(file)
+        workspace.run(file, strict=True)
 
     quote = "'" if found == "'" else '"'
     message = f"input 'a' of worker contains {found}, which would break the {quote} around it in the command: {text}"
@@ -320,19 +328,19 @@ def test_a_value_may_hold_what_its_quotes_allow(workspace: Any, command: str, te
     assert shown_by(record) == text
 
 
-def test_a_folder_that_would_break_its_quotes_is_refused(workspace: Any) -> None:
+def test_a_strict_run_refuses_a_folder_that_would_break_its_quotes(workspace: Any) -> None:
     folder = workspace.root / "ada's"
     folder.mkdir()
     component = workspace.component("worker", "ls '${{inputs.data}}'", inputs={"data": {"type": "uri_folder"}})
     data = {"type": "uri_folder", "path": str(folder)}
     reads = workspace.pipeline({"work": {"component": component, "inputs": {"data": data}}})
     with pytest.raises(SpecError, match=r"input 'data' of worker contains ', .*ada's") as caught:
-        workspace.run(reads)
+        workspace.run(reads, strict=True)
     assert "rename the folder" in caught.value.diagnostics[0].hint
 
     writes = workspace.one_job("touch '${{outputs.out}}/x'", outputs={"out": "uri_folder"})
     with pytest.raises(SpecError, match=r"output 'out' of worker contains '") as caught:
-        workspace.run(writes, run_folder=folder / "run")
+        workspace.run(writes, run_folder=folder / "run", strict=True)
     assert caught.value.diagnostics[0].hint == "put the run in another folder with --run-dir DIR"
     assert not (folder / "run").exists()
 

@@ -244,7 +244,7 @@ def test_a_job_that_is_left_out_may_read_what_is_not_here(workspace: Any) -> Non
     workspace.run(file, overrides={"inputs.data": str(workspace.code)})
 
     assert workspace.run(file, only="second").status == "completed"
-    with pytest.raises(SpecError, match="remote data"):
+    with pytest.raises(SpecError, match="only Azure ML can read"):
         workspace.run(file)
 
 

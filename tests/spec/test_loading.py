@@ -180,7 +180,7 @@ jobs:
     [
         ("component: azureml:step:1", NOT_SEEN_OFFLINE.id),
         ("component: azureml://registries/r/components/step/versions/1", NOT_SEEN_OFFLINE.id),
-        ("type: sweep\n    trial: ./c.yaml", NOT_RUN_LOCALLY.id),
+        ("type: automl\n    task: classification", NOT_RUN_LOCALLY.id),
         ("type: pipeline\n    component: ./c.yaml", BAD_REFERENCE.id),
         ("type: pipeline\n    component: ./circle.yaml", BAD_REFERENCE.id),
         ("command: run\n    environment: azureml:e:1\n    code: azureml:code:1", NOT_SEEN_OFFLINE.id),
@@ -227,7 +227,7 @@ def test_one_mistake_in_a_job(write: Callable[[str, str], Path], job: str, rule:
     write("nested.yaml", "type: pipeline\nname: n\njobs: {x: {component: ./c.yaml}}\n")
     write("circle.yaml", "type: pipeline\nname: n\njobs: {x: {type: pipeline, component: ./circle_back.yaml}}\n")
     write("circle_back.yaml", "type: pipeline\nname: n\njobs: {x: {type: pipeline, component: ./circle.yaml}}\n")
-    write("other.yaml", "type: parallel\nname: n\ntask: {type: run_function, entry_script: x.py}\n")
+    write("other.yaml", "type: automl\nname: n\n")
     file = write("p.yaml", f"type: pipeline\njobs:\n  a:\n    {job}\n")
     assert rule in {d.rule for d in errors_of(file)}
 

@@ -20,6 +20,7 @@ _RECORD_FORMATS = ("text", "json")
 @click.option("--only", metavar="JOB", help="Run one job, on the outputs of earlier runs.")
 @click.option("--from", "from_job", metavar="JOB", help="Run this job and what depends on it.")
 @click.option("--no-cache", is_flag=True, help="Run unchanged steps again.")
+@click.option("--strict", is_flag=True, help="Refuse what Azure ML would let pass: dropped keys, ignored inputs.")
 @click.option("--run-dir", type=PathOf("folder"), help="Where this run's files go.")
 @click.option("--name", help="The run's name; generated otherwise.")
 @click.option("--quiet", is_flag=True, help="Print only how it ended.")
@@ -32,11 +33,12 @@ def run(
     only: str | None,
     from_job: str | None,
     no_cache: bool,
+    strict: bool,
     run_dir: Path | None,
     name: str | None,
     quiet: bool,
 ) -> None:
-    """Run a pipeline on this machine, with the processes and variables that Azure ML would give it.
+    """Run a pipeline or job on this machine, with the processes and variables that Azure ML would give it.
 
     \b
     Examples:
@@ -58,6 +60,7 @@ def run(
         only=only,
         from_job=from_job,
         use_cache=not no_cache,
+        strict=strict,
     )
     sys.exit(run_file(chosen_file(file, file_option), options, profile=profile, quiet=quiet))
 

@@ -23,6 +23,7 @@ from trainyard.lint.settings import LintSettings, settings_for
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Document, read_document
 from trainyard.spec.findings import DocumentStore
+from trainyard.spec.rules.let_pass import stops_a_run
 from trainyard.terminal import colour_choice, print_diagnostics, short
 
 _PROFILES = "profiles"
@@ -68,8 +69,8 @@ def lint(paths: Sequence[Path], options: LintOptions) -> bool:
     return not any(diagnostic.severity == "error" for diagnostic in related)
 
 
-def errors_that_stop_a_run(file: Path, store: DocumentStore) -> Sequence[Diagnostic]:
-    """Return the errors in a pipeline: a run with a misspelt `distributon:` would not show what the cluster does.
+def errors_before_a_run(file: Path, store: DocumentStore) -> tuple[Sequence[Diagnostic], Sequence[Diagnostic]]:
+    """Return the errors in a job's file that Azure ML refuses it for, and those that it lets pass.
 
     The files that are read stay in `store`.
     """
@@ -77,7 +78,8 @@ def errors_that_stop_a_run(file: Path, store: DocumentStore) -> Sequence[Diagnos
     found = without_known(result.diagnostics, settings.baseline, result.files)
     # A local run uses this machine as its compute.
     errors = [each for each in found if each.severity == "error" and each.rule != no_compute.id]
-    return with_template_lines(errors)
+    related = with_template_lines(errors)
+    return [each for each in related if stops_a_run(each)], [each for each in related if not stops_a_run(each)]
 
 
 def rules_that_find_something(file: Path) -> list[str]:

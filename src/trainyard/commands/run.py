@@ -13,7 +13,7 @@ from trainyard.author.rendered_files import read_rendered
 from trainyard.author.rendering import render
 from trainyard.author.writing import write
 from trainyard.commands import working_folder
-from trainyard.commands.lint import errors_that_stop_a_run
+from trainyard.commands.lint import errors_before_a_run
 from trainyard.errors import UsageError
 from trainyard.foundation.quantities import duration
 from trainyard.foundation.run_record import RunRecord
@@ -28,7 +28,7 @@ from trainyard.report.run_summary import summarise
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.ignore_files import ignore_file, ignore_rule
-from trainyard.spec.loading import load_pipeline
+from trainyard.spec.loading import load_job
 from trainyard.spec.model import Component, Pipeline, PipelineComponent
 from trainyard.spec.resolution import Known
 from trainyard.spec.set_arguments import COMMAND_LINE
@@ -36,17 +36,22 @@ from trainyard.terminal import print_facts, print_next, program, short
 
 
 def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: bool) -> int:
-    """Run a pipeline, rendered for `profile` if one is given, and write its report; return the exit code.
+    """Run a pipeline or job, rendered for `profile` if one is given, and write its report; return the exit code.
 
     It is 0 for a run that completed, 1 for one that failed, 130 after Ctrl-C.
 
-    Raise SpecError when lint finds an error in it; nothing has started then.
+    Raise SpecError when lint finds an error that Azure ML refuses the file for, or in a strict run any; nothing has
+    started then. Other errors are printed.
     """
     path = _render_aside(file, profile) if profile else file
     store = DocumentStore()
-    if errors := errors_that_stop_a_run(path, store):
-        raise SpecError(errors)
-    pipeline = load_pipeline(path, store)
+    refused, let_pass = errors_before_a_run(path, store)
+    if refused or (options.strict and let_pass):
+        raise SpecError([*refused, *let_pass])
+    for each in let_pass:
+        place = f"{short(each.span.file)}:{each.span.line}:{each.span.column}"
+        click.echo(f"{place}: {each.message} [{each.rule}: Azure ML lets it pass, --strict does not]", err=True)
+    pipeline = load_job(path, store, strict=options.strict)
     working_folder.keep_out_of_git()
     for warning in _warnings_of_uploads(pipeline):
         click.echo(warning, err=True)
@@ -59,7 +64,7 @@ def resume(name: str | None, *, quiet: bool) -> int:
     runs_folder = working_folder.runs_folder()
     record = find_run(runs_folder, name)
     file = Path(record.pipeline_file)
-    pipeline = load_pipeline(file)
+    pipeline = load_job(file, strict=record.strict)
     resumed = resume_run(record, pipeline, RunOptions(runs_folder=runs_folder), Display(quiet=quiet))
     return _conclude(resumed.folder, pipeline, short(file))
 

@@ -114,6 +114,7 @@ class RunRecord:
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     overrides: dict[str, str] = field(default_factory=dict)
     max_processes: int | None = None
+    strict: bool = False
     only: str | None = None
     from_job: str | None = None
     notes: list[str] = field(default_factory=list)

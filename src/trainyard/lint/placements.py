@@ -114,6 +114,8 @@ def placements_of_pipeline(seen: ParsedPipeline, context: LintContext) -> Iterat
     if context.is_used(seen.model):
         return
     for use in Resolution(seen.model).jobs.values():
+        if not isinstance(use.job.component, Component):
+            continue
         node, reading = context.job_node(use.job)
         yield Placement(use, use.job.key_span, node, use.job.inputs, reading, context)
 

@@ -19,7 +19,7 @@ from typing import Any
 from trainyard.local.digests import ContentDigests, digest_of, files_beneath, write_json
 from trainyard.local.errors import cannot_write
 from trainyard.local.imported_code import code_of_job
-from trainyard.local.resolution import LocalPath, ResolvedJob
+from trainyard.local.resolution import LocalPath, ResolvedJob, WrittenValue
 from trainyard.local.snapshot import Snapshot
 from trainyard.spec.model import Environment
 from trainyard.spec.resolution import JobOutput
@@ -57,7 +57,7 @@ def job_key(
     """
     component = job.component
     resources = job.resources
-    literals = [source for source in job.inputs.values() if not isinstance(source, (JobOutput, LocalPath))]
+    literals = [source for source in job.inputs.values() if isinstance(source, (str, int, float))]
     parts = {
         "code": code_of_job(component.command.data, literals, job.environment_variables, snapshot).digest(digests),
         "command": digest_of(component.command.data),
@@ -73,7 +73,9 @@ def job_key(
         "environment_variables": digest_of(job.environment_variables),
     }
     for name, source in job.inputs.items():
-        if isinstance(source, JobOutput):
+        if isinstance(source, WrittenValue):
+            content = digest_of(upstream_identities[source.output.job], source.output.port)
+        elif isinstance(source, JobOutput):
             content = digest_of(upstream_identities[source.job], source.port)
         elif isinstance(source, LocalPath):
             content = digests.of_path(source.path)
@@ -176,16 +178,17 @@ def link_result(earlier: EarlierResult, job_folder: Path) -> None:
     source = earlier.run_folder / "jobs" / earlier.job
     shutil.rmtree(job_folder, ignore_errors=True)
     try:
-        for part in ("outputs", "user_logs"):
+        for part in ("outputs", "user_logs", "artifacts"):
             if (source / part).is_dir():
-                shutil.copytree(source / part, job_folder / part, symlinks=True, copy_function=_link_or_copy)
+                shutil.copytree(source / part, job_folder / part, symlinks=True, copy_function=link_or_copy)
     except (OSError, shutil.Error) as error:
         shutil.rmtree(job_folder, ignore_errors=True)
         reason = error if isinstance(error, OSError) and error.errno else OSError(str(error))
         raise cannot_write(job_folder, reason) from error
 
 
-def _link_or_copy(source: str, target: str) -> None:
+def link_or_copy(source: str, target: str) -> None:
+    """Make a file a hard link to another, or a copy of it where the file system has no such links."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:

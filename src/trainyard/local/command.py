@@ -1,7 +1,8 @@
 """A component's command, filled in as Azure ML does: nothing is quoted, and optional parts without a value are dropped.
 
-A value that contains the quote around it would therefore end the quoted text and break the command, or have a part of
-the value executed; such a value is refused. Values outside quotes are the component's responsibility.
+A value that contains the quote around it therefore ends the quoted text and breaks the command, or has a part of the
+value executed, here as there; a strict run refuses such a value. Values outside quotes are the component's
+responsibility.
 """
 
 from __future__ import annotations
@@ -15,13 +16,32 @@ from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Component
 
 
-def fill_command(component: Component, inputs: Mapping[str, ParameterValue | Path], outputs: Mapping[str, Path]) -> str:
+def fill_command(
+    component: Component,
+    inputs: Mapping[str, ParameterValue | Path],
+    outputs: Mapping[str, Path],
+    *,
+    strict: bool = False,
+) -> str:
     """Return the shell line of a job: `${{inputs.x}}` as a literal's `str()` or a path, `${{outputs.y}}` as a path.
 
-    `$[[ … ]]` is dropped when an optional input in it has no value. Raise `SpecError` for a binding to an unknown port,
-    an input without a value outside `$[[ ]]`, or a value that would break out of the quotes around it.
+    `${{search_space.x}}` is an input as well: what a sweep draws for it. `$[[ … ]]` is dropped when an optional input
+    in it has no value. Raise `SpecError` for a binding to an unknown port, an input without a value outside `$[[ ]]`,
+    and if `strict` for a value that would break out of the quotes around it.
     """
-    return _Filler(component, inputs, outputs).fill(parse_expressions(component.command.data))
+    return fill_text(component.command.data, component, inputs, outputs, strict=strict)
+
+
+def fill_text(
+    text: str,
+    component: Component,
+    inputs: Mapping[str, ParameterValue | Path],
+    outputs: Mapping[str, Path],
+    *,
+    strict: bool = False,
+) -> str:
+    """Return another text of a component, filled in like its command."""
+    return _Filler(component, inputs, outputs, strict).fill(parse_expressions(text))
 
 
 # What ends a quoted text of a POSIX shell, or has a meaning in it.
@@ -30,11 +50,16 @@ _UNSAFE_WITHIN = {"'": "'", '"': '"$`\\'}
 
 class _Filler:
     def __init__(
-        self, component: Component, inputs: Mapping[str, ParameterValue | Path], outputs: Mapping[str, Path]
+        self,
+        component: Component,
+        inputs: Mapping[str, ParameterValue | Path],
+        outputs: Mapping[str, Path],
+        strict: bool,
     ) -> None:
         self.component = component
         self.inputs = inputs
         self.outputs = outputs
+        self.strict = strict
         self.quote: str | None = None
 
     def fill(self, segments: tuple[Segment, ...]) -> str:
@@ -58,7 +83,7 @@ class _Filler:
         """Return the text if it does not break the quotes around it; `value` is an input's, None for an output."""
         unsafe = _UNSAFE_WITHIN.get(self.quote or "", "")
         found = next((character for character in text if character in unsafe), None)
-        if found is None:
+        if found is None or not self.strict:
             return text
         if value is None:
             fix = "put the run in another folder with --run-dir DIR"
@@ -75,7 +100,7 @@ class _Filler:
 
     def _binding(self, binding: Binding) -> str:
         kind, name = binding.path[0], ".".join(binding.path[1:])
-        if kind == "inputs" and name in self.inputs:
+        if kind in ("inputs", "search_space") and name in self.inputs:
             value = self.inputs[name]
             return self._unbroken(str(value), binding, value)
         if kind == "outputs" and name in self.outputs:

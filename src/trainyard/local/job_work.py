@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import re
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.local.cache import EarlierResult, JobKey, StepCache, job_key, link_result
+from trainyard.local.cache import EarlierResult, JobKey, StepCache, job_key, link_or_copy, link_result
 from trainyard.local.cancellation import Cancellation
 from trainyard.local.digests import ContentDigests
-from trainyard.local.errors import RunError
+from trainyard.local.errors import RunError, cannot_write
+from trainyard.local.given_inputs import GivenInput
 from trainyard.local.launcher import Attempt, AttemptEnd, launch, make_folders
-from trainyard.local.resolution import LocalPath, ResolvedJob
+from trainyard.local.resolution import KeptData, LocalPath, ResolvedJob, WrittenValue
 from trainyard.local.snapshot import Snapshot
 from trainyard.local.tracking_store import EndStatus, RunIdentity, TrackingStore
-from trainyard.spec.diagnostic import SpecError
-from trainyard.spec.literals import ParameterValue
+from trainyard.spec.diagnostic import Span, SpecError
+from trainyard.spec.literals import LiteralError, ParameterValue, typed_literal
+from trainyard.spec.model import Port, Value
 from trainyard.spec.resolution import JobOutput
+
+_MACRO = re.compile(r"\$\{\{\s*(\w+)\s*\}\}")
 
 
 @dataclass(frozen=True)
@@ -29,11 +35,13 @@ class RunContext:
     pipeline: str
     store: TrackingStore
     cache: StepCache
+    kept: KeptData
     digests: ContentDigests
     cancellation: Cancellation
     grace_seconds: float
     use_cache: bool
     force_rerun: bool
+    strict: bool
     named_job: str | None
 
     def job_folder(self, job: str) -> Path:
@@ -101,13 +109,16 @@ def work(
         if earlier is not None:
             link_result(earlier, context.job_folder(job.name))
             context.cache.remember_result(key, earlier.identity, context.folder, context.name, job.name)
+            _publish(context, job)
             post(Reused(job.name, earlier, key, attempt.command))
             return
         identity = identity_of(job, key, context.identity.run_id, earlier_keys)
         # Before the event, which writes the record: that must not meet a disk that the copy is filling.
-        make_folders(attempt)
+        given = make_folders(attempt)
         post(Started(job.name, attempt, key, identity, why))
-        end = _run(context, attempt)
+        end = _run(context, attempt, given)
+        if end.reason is None:
+            _publish(context, job)
         if end.reason is None and identity == key.key:
             context.cache.remember_result(key, identity, context.folder, context.name, job.name)
         post(Ended(job.name, end))
@@ -148,11 +159,11 @@ def _earlier_result(
     return None, why
 
 
-def _run(context: RunContext, attempt: Attempt) -> AttemptEnd:
+def _run(context: RunContext, attempt: Attempt, given: Sequence[GivenInput]) -> AttemptEnd:
     status: EndStatus = "FAILED"
     context.store.start_run(attempt.run, attempt.job.name)
     try:
-        end = launch(attempt, context.cancellation)
+        end = launch(attempt, given, context.cancellation)
         status = "KILLED" if end.processes.was_canceled else "FINISHED" if end.reason is None else "FAILED"
     finally:
         context.store.end_run(attempt.run, status)
@@ -168,7 +179,32 @@ def _attempt(context: RunContext, job: ResolvedJob, snapshot: Snapshot, number: 
         run=context.identity.of_job(job.name),
         number=number,
         grace_seconds=context.grace_seconds,
+        strict=context.strict,
     )
+
+
+def _publish(context: RunContext, job: ResolvedJob) -> None:
+    """Put outputs that have a path in a datastore into the local folder of that datastore, as links or copies."""
+    for port, written in job.destinations.items():
+        macros = {"name": context.identity.of_job(job.name).run_id, "output_name": port}
+        place = context.kept.of_datastore(_filled_in(written, macros | {"default_datastore": "workspaceblobstore"}))
+        source = context.job_folder(job.name) / "outputs" / port
+        if place is None or not source.exists():
+            continue
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(place, ignore_errors=True)
+            place.unlink(missing_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, place, copy_function=link_or_copy)
+            else:
+                link_or_copy(str(source), str(place))
+        except OSError as error:
+            raise cannot_write(place, error) from error
+
+
+def _filled_in(path: str, macros: Mapping[str, str]) -> str:
+    return _MACRO.sub(lambda found: macros.get(found[1], found[0]), path)
 
 
 def _inputs(context: RunContext, job: ResolvedJob) -> dict[str, ParameterValue | Path]:
@@ -176,8 +212,21 @@ def _inputs(context: RunContext, job: ResolvedJob) -> dict[str, ParameterValue |
     for name, source in job.inputs.items():
         if isinstance(source, JobOutput):
             inputs[name] = context.job_folder(source.job) / "outputs" / source.port
+        elif isinstance(source, WrittenValue):
+            inputs[name] = _read_value(context, name, source)
         elif isinstance(source, LocalPath):
             inputs[name] = source.path
         else:
             inputs[name] = source
     return inputs
+
+
+def _read_value(context: RunContext, name: str, source: WrittenValue) -> ParameterValue:
+    """The literal that a job wrote into an output; RunError if it did not, or if that is not of the input's type."""
+    file = context.job_folder(source.output.job) / "outputs" / source.output.port
+    try:
+        text = file.read_text(encoding="utf-8").strip()
+        span = Span(file)
+        return typed_literal(Value(text, span, text), Port(name, source.type, span, span))
+    except (OSError, UnicodeDecodeError, LiteralError) as error:
+        raise RunError(f"{file}: cannot be read as the {source.type} {name!r}: {error}") from error

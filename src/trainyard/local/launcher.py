@@ -6,8 +6,8 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from trainyard.local.cancellation import Cancellation
 from trainyard.local.command import fill_command
 from trainyard.local.contract import ProcessContext, process_environment
 from trainyard.local.errors import RunError, cannot_write
+from trainyard.local.given_inputs import GivenInput, give_input, place_of_input, take_back_inputs
 from trainyard.local.logs import last_error, log_name
 from trainyard.local.machine import AZURE_ML_MASTER_PORT, available_gpus, gpus_of_node, reserved_port
 from trainyard.local.processes import ProcessesEnded, ProcessStart, run_processes
@@ -39,12 +40,13 @@ class Attempt:
     run: RunIdentity
     number: int
     grace_seconds: float
+    strict: bool = False
 
     @property
     def input_paths(self) -> dict[str, Path]:
         """The paths that the job reads: `INPUT_<name>` within its own data folder."""
         return {
-            name: _place_of_input(self.job_folder / "data", name, path)
+            name: place_of_input(self.job_folder / "data", name, path)
             for name, path in self.inputs.items()
             if isinstance(path, Path)
         }
@@ -62,7 +64,14 @@ class Attempt:
     @property
     def command(self) -> str:
         """The shell line, filled in. Raises `SpecError` for a value that would break it."""
-        return fill_command(self.job.component, {**self.parameters, **self.input_paths}, self.output_paths)
+        inputs = {**self.parameters, **self.input_paths}
+        return fill_command(self.job.component, inputs, self.output_paths, strict=self.strict)
+
+    @property
+    def artifacts_folder(self) -> Path:
+        """What becomes of `./outputs` and `./logs`: the magic output `artifacts` holds them, if it is declared."""
+        is_declared = "artifacts" in self.job.component.outputs
+        return self.output_paths["artifacts"] if is_declared else self.job_folder / "artifacts"
 
     @property
     def logs(self) -> list[Path]:
@@ -80,8 +89,19 @@ class AttemptEnd:
     error_lines: list[str] | None = None
 
 
-def launch(attempt: Attempt, cancellation: Cancellation) -> AttemptEnd:
-    """Run the attempt to its end, in folders made by `make_folders`. Raise `RunError` when it cannot start."""
+def launch(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancellation) -> AttemptEnd:
+    """Run the attempt to its end, in folders made by `make_folders`, which returned what it was `given`.
+
+    Raise `RunError` when it cannot start.
+    """
+    try:
+        return _launch(attempt, given, cancellation)
+    finally:
+        take_back_inputs(attempt.job_folder / "data")
+        _drop_empty_artifacts(attempt)
+
+
+def _launch(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancellation) -> AttemptEnd:
     try:
         with reserved_port() if attempt.job.distribution == "pytorch" else nullcontext(AZURE_ML_MASTER_PORT) as port:
             processes = run_processes(
@@ -89,11 +109,14 @@ def launch(attempt: Attempt, cancellation: Cancellation) -> AttemptEnd:
                 cancellation,
                 grace_seconds=attempt.grace_seconds,
                 beneath=attempt.job_folder,
+                timeout_seconds=attempt.job.timeout_seconds,
             )
     except OSError as error:
         raise RunError(f"{attempt.job.name}: its processes cannot be started: {error.strerror or error}") from error
     if processes.was_canceled:
         return AttemptEnd(processes, cancellation.reason)
+    if processes.timed_out:
+        return AttemptEnd(processes, f"it took longer than its limits.timeout of {attempt.job.timeout_seconds} s")
     rank = processes.failed_rank
     if rank is not None:
         logged = last_error(attempt.logs[rank], _ERROR_LINES)
@@ -102,41 +125,73 @@ def launch(attempt: Attempt, cancellation: Cancellation) -> AttemptEnd:
     missing = [name for name, path in attempt.output_paths.items() if _is_file(attempt, name) and not path.is_file()]
     if missing:
         return AttemptEnd(processes, f"it exited with 0, but did not write its output {', '.join(missing)}")
+    changed = {each.name: file for each in given if (file := each.changed()) is not None}
+    if changed:
+        named = ", ".join(f"{name} ({file})" for name, file in changed.items())
+        return AttemptEnd(processes, f"it wrote to an input, which Azure ML mounts read-only: {named}")
     return AttemptEnd(processes)
 
 
-def make_folders(attempt: Attempt) -> None:
-    """Make the attempt's folders, and put its snapshot in them. Raise `RunError` when they cannot be written."""
+def make_folders(attempt: Attempt) -> list[GivenInput]:
+    """Make the attempt's folders, and put its snapshot and inputs in them; return how it was given its inputs.
+
+    Raise `RunError` when they cannot be written.
+    """
     folder = attempt.job_folder
+    take_back_inputs(folder / "data")
     if attempt.number == 1:
         # A runner that was killed while it linked an earlier result leaves hard links, which must not be written to.
         shutil.rmtree(folder, ignore_errors=True)
     try:
         for part in ("data", "nodes"):
             shutil.rmtree(folder / part, ignore_errors=True)
-        for part in ("data", "outputs", "user_logs"):
+        for part in ("data", "outputs", "user_logs", "system_logs"):
             (folder / part).mkdir(parents=True, exist_ok=True)
         for name, path in attempt.output_paths.items():
             if not _is_file(attempt, name):
                 path.mkdir(exist_ok=True)
             (folder / "data" / name).symlink_to(path)
-        for name, place in attempt.input_paths.items():
-            place.parent.mkdir(exist_ok=True)
-            place.symlink_to(Path(str(attempt.inputs[name])))
-    except OSError as error:
-        raise cannot_write(folder, error) from error
-    for node in range(attempt.job.nodes):
-        attempt.snapshot.copy_to(_working_folder(attempt, node))
+        given = [
+            give_input(name, Path(str(attempt.inputs[name])), place) for name, place in attempt.input_paths.items()
+        ]
+        lines = "".join(f"input {each.name}: {each.how}\n" for each in given)
+        (folder / "system_logs" / "job.log").write_text(f"attempt {attempt.number}\n{lines}", encoding="utf-8")
+        for node in range(attempt.job.nodes):
+            attempt.snapshot.copy_to(_working_folder(attempt, node))
+            _link_artifacts(attempt, _working_folder(attempt, node))
+    except (OSError, shutil.Error) as error:
+        reason = error if isinstance(error, OSError) and error.errno else OSError(str(error))
+        raise cannot_write(folder, reason) from error
+    return given
 
 
-def _place_of_input(data_folder: Path, name: str, path: Path) -> Path:
-    """Return `INPUT_<name>`, or for a file its own name within that folder, which keeps its extension."""
-    place = data_folder / f"INPUT_{name}"
-    return place / path.name if path.is_file() else place
+# The folders of a job's working directory that Azure ML keeps.
+_KEPT_FOLDERS = ("outputs", "logs")
+
+
+def _link_artifacts(attempt: Attempt, working_folder: Path) -> None:
+    """Have `./outputs` and `./logs` there when the job starts, with what the snapshot brings."""
+    for part in _KEPT_FOLDERS:
+        target, place = attempt.artifacts_folder / part, working_folder / part
+        target.mkdir(parents=True, exist_ok=True)
+        if place.is_dir():
+            shutil.copytree(place, target, dirs_exist_ok=True)
+            shutil.rmtree(place)
+        if not place.exists():
+            place.symlink_to(target)
+
+
+def _drop_empty_artifacts(attempt: Attempt) -> None:
+    folders = [attempt.artifacts_folder / part for part in _KEPT_FOLDERS]
+    folders += [attempt.artifacts_folder] if attempt.artifacts_folder.parent == attempt.job_folder else []
+    for folder in folders:
+        with suppress(OSError):  # it holds something
+            folder.rmdir()
 
 
 def _is_file(attempt: Attempt, output: str) -> bool:
-    return attempt.job.component.outputs[output].type == "uri_file"
+    port = attempt.job.component.outputs[output]
+    return port.type == "uri_file" or port.is_parameter
 
 
 def _working_folder(attempt: Attempt, node: int) -> Path:

@@ -13,15 +13,17 @@ from trainyard.spec.resolution import Resolution, Wrong, settled
 from trainyard.spec.set_arguments import COMMAND_LINE
 
 
-def resolve_with(pipeline: Pipeline, overrides: Mapping[str, str]) -> Resolution:
+def resolve_with(pipeline: Pipeline, overrides: Mapping[str, str], *, strict: bool = False) -> Resolution:
     """Return what the pipeline's values come to with these inputs set.
+
+    Only a strict resolution holds the literals of the YAML against the inputs they are given to; Azure ML does not.
 
     Raises `UsageError` for a key that names no input (with the nearest that there is), and for a value that the
     declared type, range or choice does not allow.
     """
     ports = _settable(Resolution(pipeline))
     values = {_key(key, ports): Value(text, Span(COMMAND_LINE), text) for key, text in overrides.items()}
-    resolution = Resolution(pipeline, values)
+    resolution = Resolution(pipeline, values, takes_any_literal=not strict)
     for resolved in resolution.inputs.values():
         if isinstance(resolved, Wrong):
             settled(resolved)

@@ -38,11 +38,16 @@ class ProcessStart:
 
 @dataclass
 class ProcessesEnded:
-    """How an attempt ended. `failed_rank` is the first that failed by itself; `was_canceled` if the runner ended it."""
+    """How an attempt ended.
+
+    `failed_rank` is the first that failed by itself; `was_canceled` if the run was canceled, `timed_out` if the runner
+    ended it because its time was over.
+    """
 
     exit_codes: dict[int, int] = field(default_factory=dict)
     failed_rank: int | None = None
     was_canceled: bool = False
+    timed_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,13 +58,18 @@ class _Exit:
 
 
 def run_processes(
-    starts: Sequence[ProcessStart], cancellation: Cancellation, *, grace_seconds: float, beneath: Path
+    starts: Sequence[ProcessStart],
+    cancellation: Cancellation,
+    *,
+    grace_seconds: float,
+    beneath: Path,
+    timeout_seconds: float | None = None,
 ) -> ProcessesEnded:
     """Run processes until all have ended; return how they ended.
 
-    When one fails, or the run is canceled, all others get SIGTERM, and after `grace_seconds` SIGKILL. Whatever they
-    started (recognized by a working folder beneath `beneath`) is ended with them, so nothing is left running. Raise
-    `OSError` when a process cannot be started.
+    When one fails, the time is over or the run is canceled, all others get SIGTERM, and after `grace_seconds` SIGKILL.
+    Whatever they started (recognized by a working folder beneath `beneath`) is ended with them, so nothing is left
+    running. Raise `OSError` when a process cannot be started.
     """
     exits: queue.SimpleQueue[_Exit] = queue.SimpleQueue()
     processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -68,7 +78,8 @@ def run_processes(
             processes[start.rank] = process = _start(start)
             threading.Thread(target=_report_exit, args=(process, start.rank, exits), daemon=True).start()
         logs = {start.rank: start.log for start in starts}
-        return _watch(processes, logs, exits, cancellation, grace_seconds, beneath)
+        deadline = time.monotonic() + (float("inf") if timeout_seconds is None else timeout_seconds)
+        return _watch(processes, logs, exits, cancellation, grace_seconds, beneath, deadline)
     finally:
         _signal_groups(processes.values(), signal.SIGKILL)
         kill_beneath(beneath)
@@ -102,13 +113,17 @@ def _watch(
     cancellation: Cancellation,
     grace_seconds: float,
     beneath: Path,
+    deadline: float,
 ) -> ProcessesEnded:
     ended = ProcessesEnded()
     while len(ended.exit_codes) < len(processes):
         failures = [exit for exit in _collect(exits, ended, _POLL_SECONDS) if exit.code != 0]
-        if failures or cancellation.requested.is_set():
+        is_late = time.monotonic() > deadline
+        if failures or is_late or cancellation.requested.is_set():
             if cancellation.requested.is_set():
                 ended.was_canceled = True
+            elif is_late:
+                ended.timed_out = True
             else:
                 failures += [exit for exit in _collect_for(exits, ended, _SIMULTANEOUS_SECONDS) if exit.code != 0]
                 ended.failed_rank = _first(failures, logs)

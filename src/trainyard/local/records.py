@@ -21,7 +21,7 @@ from trainyard.foundation.run_record import (
     write_run_record,
 )
 from trainyard.local.errors import UsageError, cannot_write
-from trainyard.local.resolution import LocalPath, ResolvedJob, ResolvedPipeline
+from trainyard.local.resolution import LocalPath, ResolvedJob, ResolvedPipeline, WrittenValue
 from trainyard.spec.model import Environment
 from trainyard.spec.resolution import JobOutput
 
@@ -72,6 +72,8 @@ def recorded_inputs(job: ResolvedJob) -> dict[str, object]:
 
 
 def _recorded_input(source: object) -> object:
+    if isinstance(source, WrittenValue):
+        source = source.output
     if isinstance(source, JobOutput):
         return _output_path(source)
     return str(source.path) if isinstance(source, LocalPath) else source

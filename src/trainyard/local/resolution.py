@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trainyard.local.errors import UsageError, error_at
+from trainyard.local.downloads import download, web_address
+from trainyard.local.errors import RunError, UsageError, error_at
 from trainyard.local.machine import available_gpus, available_processors
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Component, Pipeline, Resources
-from trainyard.spec.resolution import DataPath, JobOutput, JobUse, Known, Resolution, settled
+from trainyard.spec.resolution import DataPath, JobOutput, JobUse, Known, Resolution, Unknown, settled
 from trainyard.spec.set_arguments import COMMAND_LINE
 
-_REMOTE = re.compile(r"^(azureml:|[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
+_REMOTE = re.compile(r"^(azureml:|/subscriptions/|[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
+_DATASTORE_PATH = re.compile(r"azureml://(?:subscriptions/.+/)?datastores/([^/]+)/paths/(.*)", re.IGNORECASE)
 # More processes than this on a processor mostly wait for each other, and for memory.
 _PROCESSES_PER_PROCESSOR = 4
 
@@ -34,13 +36,39 @@ class LocalPath:
     settable: str
 
 
-Source = ParameterValue | LocalPath | JobOutput
+@dataclass(frozen=True)
+class WrittenValue:
+    """A literal that another job writes into this output, as text."""
+
+    output: JobOutput
+    type: str
+
+
+Source = ParameterValue | LocalPath | JobOutput | WrittenValue
 """What an input is: a literal, local data, or another job's output. An optional input that is not given is absent."""
 
 
 @dataclass(frozen=True)
+class KeptData:
+    """Where data with an address lies on this machine: what was downloaded, and a folder for each datastore."""
+
+    downloads: Path
+    datastores: Path
+
+    def of_datastore(self, address: str) -> Path | None:
+        """Return the local place of a path in a datastore, whether or not it exists; None for other addresses."""
+        found = _DATASTORE_PATH.fullmatch(address)
+        parts = found[2].strip("/").split("/") if found else []
+        return self.datastores.joinpath(found[1], *parts) if found and ".." not in (found[1], *parts) else None
+
+
+@dataclass(frozen=True)
 class ResolvedJob:
-    """A job with nothing left open but the paths of the run folder."""
+    """A job with nothing left open but the paths of the run folder.
+
+    `destinations` are the datastore paths that outputs are to be found under, with Azure ML's macros as written.
+    `trial` is set for one trial of a sweep: what it runs in place of the sweep.
+    """
 
     use: JobUse
     depends_on: tuple[str, ...]
@@ -49,6 +77,9 @@ class ResolvedJob:
     distribution: str | None
     nodes: int
     processes_per_node: int
+    timeout_seconds: int | None = None
+    destinations: Mapping[str, str] = field(default_factory=dict)
+    trial: Component | None = None
 
     @property
     def name(self) -> str:
@@ -58,7 +89,7 @@ class ResolvedJob:
     @property
     def component(self) -> Component:
         """What the job runs."""
-        return self.use.component
+        return self.trial or self.use.component
 
     @property
     def resources(self) -> Resources | None:
@@ -83,12 +114,17 @@ class ResolvedPipeline:
 
 
 def resolve(
-    pipeline: Pipeline, resolution: Resolution, *, selected: Collection[str], max_processes: int | None = None
+    pipeline: Pipeline,
+    resolution: Resolution,
+    *,
+    kept: KeptData,
+    selected: Collection[str],
+    max_processes: int | None = None,
 ) -> ResolvedPipeline:
     """Return the pipeline as it runs on this machine.
 
-    Data inputs must exist for the jobs in `selected`; the others only provide their outputs. Raises `SpecError` at the
-    line of whatever cannot be run here, `UsageError` where the command line gave it.
+    Data inputs must exist for the jobs in `selected`, or be downloaded; the others only provide their outputs. Raises
+    `SpecError` at the line of whatever cannot be run here, `UsageError` where the command line gave it.
     """
     if max_processes is not None and max_processes < 1:
         raise UsageError(f"--max-processes {max_processes}: at least one process is needed")
@@ -96,11 +132,11 @@ def resolve(
     jobs = {}
     for name in resolution.order():
         job = _job(resolution, name, max_processes, notes)
-        jobs[name] = job
         if name in selected:
-            _check_data(job)
+            job = replace(job, inputs={port: _found(job, port, each, kept) for port, each in job.inputs.items()})
             if max_processes is None:
                 notes += _overload(name, job.processes)
+        jobs[name] = job
     inputs = {name: found.value for name, found in resolution.inputs.items() if isinstance(found, Known)}
     shown = {name: value.text if isinstance(value, DataPath) else value for name, value in inputs.items()}
     literals = {name: value for name, value in shown.items() if isinstance(value, (str, int, float))}
@@ -109,19 +145,62 @@ def resolve(
 
 def _job(resolution: Resolution, name: str, max_processes: int | None, notes: list[str]) -> ResolvedJob:
     use = resolution.jobs[name]
+    _refuse(use)
     inputs: dict[str, Source] = {}
     for port, resolved in use.inputs.items():
+        if isinstance(resolved, Unknown) and resolved.output is not None:
+            inputs[port] = WrittenValue(resolved.output, use.component.inputs[port].type)
+            continue
         value = settled(resolved)
         if isinstance(value, DataPath):
             assert isinstance(resolved, Known)
             inputs[port] = _local_path(value, resolved)
         elif isinstance(value, (str, int, float, JobOutput)):
             inputs[port] = value
-    distribution = _distribution(use)
+    distribution = use.job.effective_distribution
     nodes, processes_per_node = _capped(use, max_processes, notes)
     variables = {name: str(settled(resolved)) for name, resolved in use.environment_variables.items()}
     depends_on = tuple(sorted(resolution.waits_for[name]))
-    return ResolvedJob(use, depends_on, inputs, variables, distribution, nodes, processes_per_node)
+    timeout = settled(use.timeout_seconds) if use.timeout_seconds is not None else None
+    assert timeout is None or isinstance(timeout, int)
+    return ResolvedJob(
+        use,
+        depends_on,
+        inputs,
+        variables,
+        distribution.type if distribution is not None else None,
+        nodes,
+        processes_per_node,
+        timeout,
+        dict(_destinations(resolution, use)),
+    )
+
+
+def _refuse(use: JobUse) -> None:
+    distribution, task = use.job.effective_distribution, use.component.task
+    if task is not None:
+        raise error_at(
+            use.job.key_span, f"job {use.name!r}: a {type(task).__name__.lower()} job is not run locally yet"
+        )
+    if distribution is not None and distribution.type != "pytorch":
+        raise error_at(
+            distribution.span,
+            f"job {use.name!r}: distribution {distribution.type!r} is not run locally yet",
+            "use pytorch or none; on Azure ML the job runs as it is",
+        )
+
+
+def _destinations(resolution: Resolution, use: JobUse) -> Iterator[tuple[str, str]]:
+    """The datastore paths that a job's outputs are written to, its own or those of the pipeline's outputs."""
+    of_outputs = {output: resolution.pipeline.outputs[name] for name, output in resolution.outputs.items()}
+    for port in use.component.outputs:
+        value = use.job.outputs.get(port)
+        of_pipeline = of_outputs.get(JobOutput(use.name, port))
+        text = value.data.get("path") if value is not None and isinstance(value.data, dict) else None
+        if of_pipeline is not None and of_pipeline.path is not None:
+            text = of_pipeline.path.data
+        if isinstance(text, str) and text.startswith("azureml://"):
+            yield port, text
 
 
 def _local_path(data: DataPath, resolved: Known) -> LocalPath:
@@ -138,34 +217,42 @@ _KINDS: dict[str, tuple[str, Callable[[Path], bool]]] = {
 }
 
 
-def _check_data(job: ResolvedJob) -> None:
-    for name, source in job.inputs.items():
-        if not isinstance(source, LocalPath):
-            continue
-        if _REMOTE.match(source.written):
-            raise error_at(
-                source.span,
-                f"job {job.name!r}: input {name!r} is remote data ({source.written}), which a local run does not fetch",
-                f"give a local copy with --set {source.settable}=PATH",
-            )
-        expected, exists = _KINDS.get(job.component.inputs[name].type, ("file or folder", Path.exists))
-        if not exists(source.path):
-            raise error_at(
-                source.span,
-                f"job {job.name!r}: input {name!r}: there is no {expected} {source.path}",
-                f"correct the path, or give another with --set {source.settable}=PATH",
-            )
+def _found(job: ResolvedJob, name: str, source: Source, kept: KeptData) -> Source:
+    """The source of an input, with data on this machine; raise for data that is not."""
+    if not isinstance(source, LocalPath):
+        return source
+    port_type = job.component.inputs[name].type
+    expected, exists = _KINDS.get(port_type, ("file or folder", Path.exists))
+    set_it = f"--set {source.settable}.path=./data"
+    if _REMOTE.match(source.written):
+        path, why = _local_copy(source.written, port_type, kept)
+        if path is None or not exists(path):
+            message = f"job {job.name!r}: input {name!r} is {source.written}, which {why}"
+            raise error_at(source.span, message, f"give local data in its place: {set_it}")
+        return replace(source, path=path)
+    if not exists(source.path):
+        raise error_at(
+            source.span,
+            f"job {job.name!r}: input {name!r}: there is no {expected} {source.path}",
+            f"correct the path, or give other data in its place: {set_it}",
+        )
+    return source
 
 
-def _distribution(use: JobUse) -> str | None:
-    distribution = use.job.effective_distribution
-    if distribution is None or distribution.type == "pytorch":
-        return None if distribution is None else "pytorch"
-    raise error_at(
-        distribution.span,
-        f"job {use.name!r}: distribution {distribution.type!r} is not run locally yet",
-        "use pytorch or none; on Azure ML the job runs as it is",
-    )
+def _local_copy(written: str, port_type: str, kept: KeptData) -> tuple[Path | None, str]:
+    """Where data with an address lies on this machine, and what to say if it does not."""
+    of_datastore = kept.of_datastore(written)
+    if of_datastore is not None:
+        return of_datastore, f"is in a datastore of Azure ML, and not in {of_datastore}"
+    address = web_address(written)
+    if address is None:
+        return None, "only Azure ML can read"
+    if port_type == "uri_folder":
+        return None, "is a folder, and folders have no listing over HTTP"
+    try:
+        return download(address, kept.downloads), ""
+    except RunError as error:
+        return None, str(error).removeprefix(f"{address}: ")
 
 
 def _capped(use: JobUse, limit: int | None, notes: list[str]) -> tuple[int, int]:

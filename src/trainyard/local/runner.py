@@ -17,7 +17,7 @@ from trainyard.local.errors import UsageError
 from trainyard.local.job_work import RunContext
 from trainyard.local.overrides import resolve_with, with_absolute_paths
 from trainyard.local.records import new_record
-from trainyard.local.resolution import LocalPath, ResolvedPipeline, Source, resolve
+from trainyard.local.resolution import KeptData, LocalPath, ResolvedPipeline, Source, WrittenValue, resolve
 from trainyard.local.reuse import ReusedResult, Selection, find_reused, select
 from trainyard.local.run_store import create_run_folder, list_runs
 from trainyard.local.scheduler import Scheduler
@@ -41,6 +41,17 @@ class RunOptions:
     from_job: str | None = None
     use_cache: bool = True
     grace_seconds: float = 10.0
+    strict: bool = False
+
+    @property
+    def state_folder(self) -> Path:
+        """What runs share: the cache, the tracking store, downloads, datastores."""
+        return self.runs_folder.resolve().parent
+
+    @property
+    def kept(self) -> KeptData:
+        """Where data with an address lies."""
+        return KeptData(self.state_folder / "cache" / "downloads", self.state_folder / "datastores")
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,7 @@ def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, displ
         options,
         overrides=record.overrides,
         max_processes=record.max_processes,
+        strict=record.strict,
         only=record.only,
         from_job=record.from_job,
     )
@@ -97,15 +109,18 @@ def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, displ
 
 def _check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> _Checked:
     """Check all that can be checked before a process starts; `run_folder` is that of the run, or a stand-in."""
-    resolution = resolve_with(pipeline, options.overrides)
+    resolution = resolve_with(pipeline, options.overrides, strict=options.strict)
     selection = select(resolution.waits_for, only=options.only, from_job=options.from_job)
-    resolved = resolve(pipeline, resolution, selected=selection.run, max_processes=options.max_processes)
+    resolved = resolve(
+        pipeline, resolution, kept=options.kept, selected=selection.run, max_processes=options.max_processes
+    )
     for name in selection.run:
         job = resolved.jobs[name]
         fill_command(
             job.component,
             {port: _planned(source, run_folder.resolve()) for port, source in job.inputs.items()},
             {port: _planned_output(run_folder.resolve(), name, port) for port in job.component.outputs},
+            strict=options.strict,
         )
     return _Checked(resolved, selection, {name: snapshot_of(resolved.jobs[name].component) for name in selection.run})
 
@@ -113,6 +128,8 @@ def _check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> _Checke
 def _planned(source: Source, run_folder: Path) -> ParameterValue | Path:
     if isinstance(source, JobOutput):
         return _planned_output(run_folder, source.job, source.port)
+    if isinstance(source, WrittenValue):
+        return f"<{source.output.job}.{source.output.port}>"
     return source.path if isinstance(source, LocalPath) else source
 
 
@@ -123,7 +140,7 @@ def _planned_output(run_folder: Path, job: str, port: str) -> Path:
 def _record(name: str, folder: Path, checked: _Checked, options: RunOptions) -> RunRecord:
     record = new_record(name, folder, checked.resolved)
     record.overrides = with_absolute_paths(checked.resolved.pipeline, options.overrides)
-    record.max_processes = options.max_processes
+    record.max_processes, record.strict = options.max_processes, options.strict
     record.only, record.from_job = options.only, options.from_job
     return record
 
@@ -134,26 +151,27 @@ def _reused(checked: _Checked, jobs: Collection[str], options: RunOptions) -> di
 
 
 def _digests(options: RunOptions) -> ContentDigests:
-    return ContentDigests(options.runs_folder.resolve().parent / "cache" / "file_digests.json")
+    return ContentDigests(options.state_folder / "cache" / "file_digests.json")
 
 
 def _scheduler(
     record: RunRecord, checked: _Checked, options: RunOptions, display: Display, *, seconds_spent: float = 0.0
 ) -> Scheduler:
-    state_folder = options.runs_folder.resolve().parent
-    store = TrackingStore(state_folder / "mlruns")
+    store = TrackingStore(options.state_folder / "mlruns")
     context = RunContext(
         name=record.name,
         identity=store.identity(record.experiment, record.id),
         folder=record.folder,
         pipeline=record.pipeline,
         store=store,
-        cache=StepCache(state_folder / "cache"),
+        cache=StepCache(options.state_folder / "cache"),
+        kept=options.kept,
         digests=_digests(options),
         cancellation=Cancellation(),
         grace_seconds=options.grace_seconds,
         use_cache=options.use_cache,
         force_rerun=checked.resolved.pipeline.force_rerun,
+        strict=options.strict,
         named_job=checked.selection.named,
     )
     return Scheduler(

@@ -126,6 +126,7 @@ def _write_run(folder: Path, run_name: str, parent_run_id: str | None) -> None:
             "lifecycle_stage": "active",
             "run_id": folder.name,
             "run_name": run_name,
+            "run_uuid": folder.name,  # which MLflow 2 requires
             "source_name": "",
             "source_type": _LOCAL_SOURCE,
             "source_version": "",

@@ -12,7 +12,7 @@ from trainyard.errors import UsageError
 from trainyard.plan.batches import JobBatch, batch_of
 from trainyard.plan.concurrency import most_at_once
 from trainyard.spec.computes import Computes
-from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.model import Environment, Pipeline
 from trainyard.spec.resolution import JobUse, Known, ProcessCounts, Resolution, Wrong, settled
 from trainyard.spec.rules.keys import NOT_A_CHOICE
@@ -99,6 +99,7 @@ def plan(pipeline: Pipeline, computes: Computes) -> Plan:
     """
     resolution = Resolution(pipeline)
     waits_for = resolution.waits_for
+    _refuse_tasks(resolution)
     if refused := [problem for job in resolution.jobs.values() for problem in refused_settings(job)]:
         raise SpecError(refused)
     jobs = tuple(_plan_job(resolution.jobs[name], resolution, computes) for name in resolution.order())
@@ -120,6 +121,15 @@ def plan(pipeline: Pipeline, computes: Computes) -> Plan:
             spot_usd_per_hour=_at_once({job.name: job.spot for job in jobs}, waits_for),
         ),
     )
+
+
+def _refuse_tasks(resolution: Resolution) -> None:
+    """Raise SpecError for sweeps, parallel and Spark jobs: what they take depends on more than their machines."""
+    for name, use in resolution.jobs.items():
+        if use.component.task is not None:
+            kind = type(use.component.task).__name__.lower()
+            message = f"the job '{name}' is of type {kind}, which is not planned"
+            raise SpecError(Diagnostic(use.job.key_span, "plan", message, hint="A plan takes jobs of type command."))
 
 
 def _shown(file: Path) -> str:

@@ -1,4 +1,4 @@
-"""From a file to the model: the two functions that everybody else calls."""
+"""From a file to the model: the functions that everybody else calls."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from trainyard.spec.findings import DocumentStore, Findings
 from trainyard.spec.kinds import KIND_NAMES, Kind, kind_of
 from trainyard.spec.model import Component, Pipeline
 from trainyard.spec.parsed import Reading
-from trainyard.spec.pipelines import ComponentCache, read_pipeline
+from trainyard.spec.pipelines import ComponentCache, read_pipeline, read_standalone_job
 from trainyard.spec.rules.documents import UNKNOWN_KIND, YAML_TRAP
+from trainyard.spec.rules.let_pass import stops_a_run
 from trainyard.spec.rules.references import DATA_NOT_FOUND
 
-# Without a `$schema`, files that declare ports look like files that set them.
-_READABLE_AS: dict[Kind, tuple[Kind, ...]] = {
-    "pipeline": ("pipeline", "pipeline_component"),
-    "component": ("component", "command_job"),
-}
+_STANDALONE_JOBS: tuple[Kind, ...] = ("command_job", "sweep_job", "other_job")
 
 
 def load_pipeline(file: Path, store: DocumentStore | None = None) -> Pipeline:
@@ -28,28 +25,43 @@ def load_pipeline(file: Path, store: DocumentStore | None = None) -> Pipeline:
 
     `store` holds files that were read already. Paths in the model, and in what is raised, are absolute. Raises
     SpecError with all that is wrong: YAML, bindings, types of literals, missing files, cycles, and what only Azure ML
-    has (components and code kept there, jobs of other types than command and pipeline).
+    has (components and code kept there, AutoML and data transfer).
     """
-    reading = _open(file, "pipeline", store or DocumentStore())
+    reading = _open(file, ("pipeline", "pipeline_component"), "pipeline", store or DocumentStore())
     pipeline = read_pipeline(reading.document.root, reading, ComponentCache())
     _raise_findings(reading)
     return pipeline
 
 
+def load_job(file: Path, store: DocumentStore | None = None, *, strict: bool = False) -> Pipeline:
+    """Read what `trainyard run` takes: a pipeline, or a job that stands alone as a pipeline of this one job.
+
+    As `load_pipeline`, but raises only for what Azure ML itself refuses, unless `strict`.
+    """
+    reading = _open(file, (*_STANDALONE_JOBS, "pipeline", "pipeline_component"), "pipeline", store or DocumentStore())
+    root, kind = reading.document.root, kind_of(reading.document)
+    read = read_standalone_job if kind in _STANDALONE_JOBS else read_pipeline
+    pipeline = read(root, reading, ComponentCache())
+    _raise_findings(reading, strict=strict)
+    return pipeline
+
+
 def load_component(file: Path) -> Component:
     """Read a command component. Raises SpecError with all that is wrong."""
-    reading = _open(file, "component", DocumentStore())
+    reading = _open(file, ("component", "command_job"), "component", DocumentStore())
     component = read_component(reading.document.root, reading)
     _raise_findings(reading)
     return component
 
 
-def _open(file: Path, wanted: Kind, store: DocumentStore) -> Reading:
+def _open(file: Path, readable: tuple[Kind, ...], wanted: Kind, store: DocumentStore) -> Reading:
+    """Read a file that is of one of these kinds; without a `$schema`, files that declare ports look like files that
+    set them."""
     findings = Findings()
     document = store.read_mapping(Path(os.path.abspath(file)))
     findings.diagnostics.extend(document.problems)
     kind = kind_of(document)
-    if kind is not None and kind not in _READABLE_AS[wanted]:
+    if kind is not None and kind not in readable:
         findings.diagnostics.append(_wrong_kind(document, kind, wanted))
         raise SpecError(findings.diagnostics)
     return Reading(document, store, findings)
@@ -70,7 +82,7 @@ def _wrong_kind(document: Document, found: Kind, wanted: Kind) -> Diagnostic:
 _TOLERATED = frozenset({YAML_TRAP.id, DATA_NOT_FOUND.id})
 
 
-def _raise_findings(reading: Reading) -> None:
-    errors = reading.findings.errors()
+def _raise_findings(reading: Reading, *, strict: bool = True) -> None:
+    errors = [error for error in reading.findings.errors() if strict or stops_a_run(error)]
     if any(error.rule not in _TOLERATED for error in errors):
         raise SpecError(errors)

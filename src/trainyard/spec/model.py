@@ -88,12 +88,66 @@ class Resources:
 
 
 @dataclass(frozen=True)
+class Sweep:
+    """How a sweep searches: what it draws for each input, in which way, for which metric, and when it ends.
+
+    The values of `search_space` are mappings as written (`{type: choice, values: […]}`). `trial` is what each trial
+    runs; unlike the component that holds this, it has the searched inputs.
+    """
+
+    trial: Component
+    search_space: dict[str, Value]
+    sampling: str
+    seed: int | None
+    goal: str
+    primary_metric: str
+    max_total_trials: int
+    max_concurrent_trials: int
+    timeout_seconds: int | None = None
+    trial_timeout_seconds: int | None = None
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """How a parallel job divides its input into mini-batches, and when it gives up.
+
+    The component's `command` is what the script is called with. Of the thresholds, -1 allows any number of failures.
+    """
+
+    entry_script: str
+    input_data: Value
+    mini_batch_size: Value | None
+    partition_keys: tuple[str, ...]
+    append_row_to: Value | None
+    error_threshold: int
+    mini_batch_error_threshold: int
+    max_retries: int
+    timeout_seconds: int
+    max_concurrency_per_instance: Value | None
+
+
+@dataclass(frozen=True)
+class Spark:
+    """What a Spark job submits. The component's `command` is what the script is called with."""
+
+    entry_file: str
+    conf: dict[str, str]
+    py_files: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    jars: tuple[str, ...] = ()
+    archives: tuple[str, ...] = ()
+
+
+Task = Sweep | Parallel | Spark
+
+
+@dataclass(frozen=True)
 class Component:
     """A command component: a reusable step with typed ports.
 
     `code` is the folder of the snapshot, absolute, or None. `file` is where the component is written; for a job
     with an inline command that is the pipeline's own file. `environment_variables` come from inline jobs and from
-    nodes (Azure ML drops a component's own).
+    nodes (Azure ML drops a component's own). `task` says what is run where that is not the command alone.
     """
 
     name: str
@@ -110,6 +164,7 @@ class Component:
     display_name: str = ""
     version: str = ""
     additional_includes: tuple[Path, ...] = ()
+    task: Task | None = None
 
 
 @dataclass(frozen=True)
@@ -127,13 +182,24 @@ class PipelineComponent:
 
 @dataclass(frozen=True)
 class OtherComponent:
-    """The ports of a component of another type (parallel, Spark, sweep, AutoML); None if unknown."""
+    """The ports of a component of another type (parallel, Spark, sweep, AutoML); None if unknown.
+
+    `runs` is what such a job runs, if that is code of its own: of sweeps, parallel and Spark jobs.
+    """
 
     inputs: dict[str, Port] | None
     outputs: dict[str, Port] | None
+    runs: Component | None = None
 
 
 AnyComponent = Component | PipelineComponent | OtherComponent
+
+
+def code_of(component: AnyComponent | None) -> Component | None:
+    """The component with the code that a job runs itself; None for pipelines, and for what Azure ML alone runs."""
+    if isinstance(component, OtherComponent):
+        return component.runs
+    return component if isinstance(component, Component) else None
 
 
 @dataclass(frozen=True)
@@ -156,19 +222,22 @@ class Job:
     environment_variables: dict[str, Value] = field(default_factory=dict)
     compute: Value | None = None
     display_name: str = ""
+    timeout_seconds: Value | None = None
 
     @property
     def effective_distribution(self) -> Distribution | None:
         """The node's distribution where it has one, else the component's."""
-        if self.distribution is None and isinstance(self.component, Component):
-            return self.component.distribution
+        code = code_of(self.component)
+        if self.distribution is None and code is not None:
+            return code.distribution
         return self.distribution
 
     @property
     def effective_resources(self) -> Resources | None:
         """The node's resources where it has them, else the component's."""
-        if self.resources is None and isinstance(self.component, Component):
-            return self.component.resources
+        code = code_of(self.component)
+        if self.resources is None and code is not None:
+            return code.resources
         return self.resources
 
 

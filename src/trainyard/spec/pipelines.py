@@ -22,7 +22,17 @@ from trainyard.spec.expressions import only_binding
 from trainyard.spec.findings import Findings
 from trainyard.spec.graph import CYCLE_HINT, bindings_of_value, cycle_message, find_cycle, job_bound_to
 from trainyard.spec.kinds import Kind, kind_of
-from trainyard.spec.model import AnyComponent, Component, Job, OtherComponent, Pipeline, PipelineComponent, Port, Value
+from trainyard.spec.model import (
+    AnyComponent,
+    Component,
+    Job,
+    OtherComponent,
+    Pipeline,
+    PipelineComponent,
+    Port,
+    Value,
+    code_of,
+)
 from trainyard.spec.parsed import ParsedPipeline, Reading, Scope, UsedJob
 from trainyard.spec.ports import (
     DEFAULT_PORT_TYPE,
@@ -39,6 +49,7 @@ from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY, NOT_RUN_LOCALLY,
 from trainyard.spec.rules.references import BAD_REFERENCE, COMPONENT_NOT_FOUND, NOT_SEEN_OFFLINE
 from trainyard.spec.rules.values import MISSING_INPUT, UNKNOWN_INPUT
 from trainyard.spec.script_steps import check_arguments, check_files, check_search_space
+from trainyard.spec.tasks import read_parallel, read_spark, read_sweep, with_own_settings
 
 JOB_TYPES = (
     "command",
@@ -104,7 +115,24 @@ def read_any_component(
     outputs = component_ports(node.get("outputs"), "an output", reading)
     check_files(node, reading)
     check_arguments(node, inputs, outputs, reading)
-    return OtherComponent(inputs, outputs)
+    return OtherComponent(inputs, outputs, _code_of_kind(kind, node, inputs, outputs, reading, name))
+
+
+def _code_of_kind(
+    kind: str,
+    node: Node,
+    inputs: dict[str, Port],
+    outputs: dict[str, Port],
+    reading: Reading,
+    name: str,
+    own: Node | None = None,
+) -> Component | None:
+    """What a parallel or Spark job runs; `own` is the job itself where `node` is its component."""
+    if kind == "parallel":
+        return read_parallel(node, inputs, outputs, reading, name=name, own=own)
+    if kind == "spark":
+        return read_spark(node, inputs, outputs, reading, name=name, own=own)
+    return None
 
 
 def read_pipeline(node: Node, reading: Reading, cache: ComponentCache) -> Pipeline:
@@ -171,6 +199,37 @@ def read_command_job(node: Node, reading: Reading) -> Component:
     """A standalone command job as a component whose defaults are the values of the job's inputs."""
     inputs, outputs = job_ports(node, reading)
     return read_command(node, inputs, outputs, reading, name=reading.file.stem)
+
+
+def read_standalone_job(node: Node, reading: Reading, cache: ComponentCache) -> Pipeline:
+    """A command, sweep or Spark job outside of pipelines, as a pipeline of this one job.
+
+    The job's inputs and outputs are those of the pipeline, so that they are set and found as those of any other.
+    """
+    findings = reading.findings
+    inputs, outputs = job_ports(node, reading)
+    name = re.sub(r"[^A-Za-z0-9_-]+", "_", reading.file.stem)
+    used = _use(name, node, node, reading, cache)
+    assert used is not None
+    used.inputs = {name: _bound_to("inputs", port) for name, port in inputs.items()}
+    used.outputs = {name: _bound_to("outputs", port) for name, port in outputs.items()}
+    _settle_own_ports(used, Scope(inputs, outputs, {}), reading)
+    return Pipeline(
+        name=reading.file.stem,
+        file=reading.file,
+        span=node.span,
+        inputs=inputs,
+        outputs=outputs,
+        jobs={name: _model_of(used, reading)},
+        display_name=findings.text(node, "display_name"),
+        experiment_name=findings.text(node, "experiment_name"),
+        description=findings.text(node, "description"),
+    )
+
+
+def _bound_to(kind: str, port: Port) -> Value:
+    text = f"${{{{parent.{kind}.{port.name}}}}}"
+    return Value(text, port.key_span, text)
 
 
 def _read_jobs(
@@ -265,9 +324,10 @@ def _use(name: str, key: Node, node: Node, reading: Reading, cache: ComponentCac
     _read_bound_ports(used, reading)
     if kind_text != "command":
         _see_ports_of_other_kinds(used, kind_text, reading, cache)
-        if not isinstance(used.component, PipelineComponent):
+        if not isinstance(used.component, PipelineComponent) and code_of(used.component) is None:
             message = f"the job '{name}' is of type {kind_text}, which is not run locally"
-            findings.add(key.span, NOT_RUN_LOCALLY, message, hint="A local run takes jobs of type command.")
+            hint = "A local run takes jobs of type command, sweep, parallel and spark with local parts."
+            findings.add(key.span, NOT_RUN_LOCALLY, message, hint=hint)
         return used
     component = mapping.get("component")
     if component is not None:
@@ -303,7 +363,7 @@ def _see_ports_of_other_kinds(used: UsedJob, kind: str, reading: Reading, cache:
     """Read the ports of a job of another type than command, if it names a component's file."""
     reference = used.node.get("trial" if kind == "sweep" else "component")
     if reference is None and kind in ("parallel", "spark"):
-        _check_own_script(used, reading)
+        _check_own_script(used, kind, reading)
     if reference is None and kind == "automl" and used.node.get("outputs") is not None:
         used.component = OtherComponent(None, _own_ports(used.node, reading)[1])
     if reference is not None and reference.is_mapping:
@@ -320,8 +380,19 @@ def _see_ports_of_other_kinds(used: UsedJob, kind: str, reading: Reading, cache:
         _see_ports_of_trial(used, found, reading)
         return
     used.component = found
+    if kind in ("parallel", "spark") and isinstance(found, OtherComponent) and found.runs is not None:
+        used.component = _with_settings_of_job(used, kind, file, found, found.runs, reading)
     if isinstance(found, Component) and kind in ("parallel", "spark", "pipeline"):
         _note_other_kind(used, reference, "a command component", reading)
+
+
+def _with_settings_of_job(
+    used: UsedJob, kind: str, file: Path, found: OtherComponent, runs: Component, reading: Reading
+) -> OtherComponent:
+    """A parallel or Spark component as one job uses it: with the job's own settings in place of the component's."""
+    document = reading.store.read_mapping(file)
+    code = _code_of_kind(kind, document.root, runs.inputs, runs.outputs, reading.of(document), runs.name, used.node)
+    return replace(found, runs=code)
 
 
 def _is_circle(file: Path, reference: Node, reading: Reading, cache: ComponentCache) -> bool:
@@ -350,7 +421,8 @@ def _see_ports_of_trial(used: UsedJob, trial: AnyComponent, reading: Reading) ->
         else:
             for value in _drawn(entry.value):
                 reading.findings.check_literal(value, declared[name])
-    used.component = OtherComponent({n: port for n, port in declared.items() if n not in names}, trial.outputs)
+    runs = read_sweep(used.node, with_own_settings(trial, used.node, reading)) if isinstance(trial, Component) else None
+    used.component = OtherComponent({n: port for n, port in declared.items() if n not in names}, trial.outputs, runs)
 
 
 def _drawn(space: Node) -> list[Value]:
@@ -367,12 +439,18 @@ def _drawn(space: Node) -> list[Value]:
     return [end.value for end in ends if end is not None and type(end.data) in (int, float)]
 
 
-def _check_own_script(used: UsedJob, reading: Reading) -> None:
+def _check_own_script(used: UsedJob, kind: str, reading: Reading) -> None:
     """An inline parallel or Spark job: its code and arguments, checked against its own ports."""
     inputs, outputs = _own_ports(used.node, reading)
     check_files(used.node, reading)
     check_arguments(used.node, inputs, outputs, reading)
-    used.component = OtherComponent(None, outputs)
+    runs = _code_of_kind(kind, used.node, _without_values(inputs), outputs, reading, used.name)
+    used.component = OtherComponent(None, outputs, runs)
+
+
+def _without_values(inputs: dict[str, Port]) -> dict[str, Port]:
+    """The inputs of a job's own code: the values written beside it are what the job sets them to."""
+    return {name: replace(port, default=None, path=None) for name, port in inputs.items()}
 
 
 def _read_inline(used: UsedJob, node: Node, kind: str, reading: Reading, cache: ComponentCache) -> None:
@@ -384,7 +462,10 @@ def _read_inline(used: UsedJob, node: Node, kind: str, reading: Reading, cache: 
     check_search_space(node, used.node, reading)
     own = node if node.get("inputs") is not None or node.get("outputs") is not None else used.node
     inputs, outputs = _own_ports(own, reading)
-    read_command(node, inputs, outputs, reading, name=used.name, head=used.node.key_span("trial"))
+    head = used.node.key_span("trial")
+    bare = inputs if own is node else _without_values(inputs)
+    trial = read_command(node, bare, outputs, reading, name=used.name, head=head)
+    used.component = OtherComponent(None, outputs, read_sweep(used.node, with_own_settings(trial, used.node, reading)))
 
 
 def _is_flow(file: Path) -> bool:
@@ -419,8 +500,9 @@ def _use_component(used: UsedJob, component: Node, reading: Reading, cache: Comp
     else:
         used.component = _component_in_file(used, component, reading, cache)
     _note_ignored(used, reading)
-    if isinstance(used.component, OtherComponent) or (
-        isinstance(used.component, PipelineComponent) and used.node.get("type") is not None
+    is_typed = used.node.get("type") is not None
+    if (isinstance(used.component, OtherComponent) and (is_typed or used.component.runs is None)) or (
+        isinstance(used.component, PipelineComponent) and is_typed
     ):
         _note_other_kind(used, component, "not a command component", reading)
 
@@ -458,7 +540,7 @@ def _note_other_kind(used: UsedJob, component: Node, found: str, reading: Readin
     kind = used.node.get("type")
     message = f"the component of the job '{used.name}' is {found}"
     hint = "Give the job the component's type, or name a component of this one."
-    # Without a type, Azure ML's client takes any component; a local run takes commands alone.
+    # Without a type, Azure ML's client takes any component; a local run takes those with code of their own.
     rule = BAD_REFERENCE if kind is not None else NOT_RUN_LOCALLY
     reading.findings.add((kind or component).span, rule, message, hint=hint)
 
@@ -488,16 +570,17 @@ def _own_ports(node: Node, reading: Reading) -> tuple[dict[str, Port], dict[str,
 def _use_own_command(used: UsedJob, reading: Reading) -> None:
     """A job with its own command, as a component. The types of bound ports are settled later."""
     inputs, outputs = _own_ports(used.node, reading)
-    bare = {name: replace(port, default=None, path=None) for name, port in inputs.items()}
-    used.component = read_command(used.node, bare, outputs, reading, name=used.name)
+    used.component = read_command(used.node, _without_values(inputs), outputs, reading, name=used.name)
     used.has_own_command = True
 
 
 def _settle_own_ports(job: UsedJob, scope: Scope, reading: Reading) -> None:
     """Give the ports of a job's own command the types of what they are bound to."""
-    if not job.has_own_command or not isinstance(job.component, Component):
+    has_own_ports = job.has_own_command or (isinstance(job.component, OtherComponent) and job.component.inputs is None)
+    code = code_of(job.component)
+    if not has_own_ports or code is None:
         return
-    inputs, outputs = job.component.inputs, job.component.outputs
+    inputs, outputs = code.inputs, code.outputs
     for name, port in inputs.items():
         value = job.inputs.get(name)
         if value is not None and isinstance(value.data, str) and "${{" in value.data:
@@ -554,7 +637,9 @@ def _bound_data(job: UsedJob) -> list[object]:
 def _model_of(used: UsedJob, reading: Reading) -> Job:
     node, findings = used.node, reading.findings
     # A job's own command has its distribution and resources in that component.
-    replaces = isinstance(used.component, Component) and not used.has_own_command
+    is_inline = isinstance(used.component, OtherComponent) and used.component.inputs is None
+    replaces = code_of(used.component) is not None and not used.has_own_command and not is_inline
+    limits = findings.expect_mapping(node.get("limits"), "'limits'")
     variables = findings.expect_mapping(node.get("environment_variables"), "'environment_variables'")
     return Job(
         name=used.name,
@@ -570,4 +655,13 @@ def _model_of(used: UsedJob, reading: Reading) -> Job:
         },
         compute=_default_compute(node, findings),
         display_name=findings.text(node, "display_name"),
+        timeout_seconds=_time_limit(used, limits, findings),
     )
+
+
+def _time_limit(used: UsedJob, limits: Node | None, findings: Findings) -> Value | None:
+    """The `limits.timeout` of a job; a sweep's bounds all of its trials, and stands in the sweep."""
+    code = code_of(used.component)
+    if limits is None or (code is not None and code.task is not None):
+        return None
+    return findings.whole_number(limits, "timeout", least=1)

@@ -21,7 +21,7 @@ from trainyard.spec.documents import describe
 from trainyard.spec.expressions import Binding, ExpressionError, Literal, only_binding, parse_expressions
 from trainyard.spec.graph import bindings_of_value, cycle_diagnostic, find_cycle
 from trainyard.spec.literals import LiteralError, ParameterValue, typed_literal, whole_number
-from trainyard.spec.model import Component, Environment, Job, Pipeline, PipelineComponent, Port, Value
+from trainyard.spec.model import Component, Environment, Job, Pipeline, PipelineComponent, Port, Value, code_of
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.bindings import (
     CYCLE,
@@ -78,11 +78,15 @@ class Known:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Why a value is not known before the pipeline runs, where it is used, and how to set it."""
+    """Why a value is not known before the pipeline runs, where it is used, and how to set it.
+
+    `output` is the job's output that holds the value, where a job writes it.
+    """
 
     reason: str
     span: Span
     hint: str = ""
+    output: JobOutput | None = None
 
 
 @dataclass(frozen=True)
@@ -133,12 +137,20 @@ class Resolution:
     """A pipeline with every binding followed.
 
     `settings` are values in place of those written, by key: `inputs.epochs`, `jobs.fit.train.inputs.epochs`. A
-    pipeline component can be resolved by itself; what its users set is unknown then.
+    pipeline component can be resolved by itself; what its users set is unknown then. With `takes_any_literal`, literals
+    that do not suit their inputs are passed on as they were written, as Azure ML does.
     """
 
-    def __init__(self, pipeline: PipelineComponent, settings: Mapping[str, Value] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        pipeline: PipelineComponent,
+        settings: Mapping[str, Value] = MappingProxyType({}),
+        *,
+        takes_any_literal: bool = False,
+    ) -> None:
         self.pipeline = pipeline
         self.settings = settings
+        self.takes_any_literal = takes_any_literal
         self.depth = 0
         self._body = _Body(self, pipeline, None)
 
@@ -153,8 +165,8 @@ class Resolution:
 
     @cached_property
     def jobs(self) -> dict[str, JobUse]:
-        """The command jobs at every depth, by their dotted names, as written."""
-        return {name: use for name, use in self.uses.items() if isinstance(use.job.component, Component)}
+        """The jobs at every depth that run code of their own, by their dotted names, as written."""
+        return {name: use for name, use in self.uses.items() if code_of(use.job.component) is not None}
 
     @cached_property
     def inputs(self) -> dict[str, Resolved]:
@@ -169,11 +181,11 @@ class Resolution:
 
     @cached_property
     def waits_for(self) -> dict[str, frozenset[str]]:
-        """For each command job, the command jobs whose outputs it reads."""
+        """For each of these jobs, those whose outputs it reads."""
         return {name: use.reads_from & self.jobs.keys() for name, use in self.jobs.items()}
 
     def order(self) -> list[str]:
-        """The command jobs, each after those it waits for; otherwise as written.
+        """The jobs that run code, each after those it waits for; otherwise as written.
 
         Raises SpecError, naming the whole cycle, when jobs wait for each other.
         """
@@ -215,9 +227,10 @@ class JobUse:
 
     @property
     def component(self) -> Component:
-        """The command component of a command job."""
-        assert isinstance(self.job.component, Component)
-        return self.job.component
+        """What a job runs, if it runs code of its own."""
+        component = code_of(self.job.component)
+        assert component is not None
+        return component
 
     @property
     def environment(self) -> Environment | None:
@@ -233,8 +246,16 @@ class JobUse:
     @property
     def inputs(self) -> dict[str, Resolved]:
         """Every input that the component declares, or that the job sets if the component is unknown."""
-        declared = self.job.component.inputs if self.job.component is not None else None
+        declared = self._declared
         return {name: self.input(name) for name in (self.job.inputs if declared is None else declared)}
+
+    @property
+    def _declared(self) -> Mapping[str, Port] | None:
+        """The inputs that are declared, None if they are unknown."""
+        code = code_of(self.job.component)
+        if code is not None:
+            return code.inputs
+        return self.job.component.inputs if self.job.component is not None else None
 
     def input(self, name: str) -> Resolved:
         """The value of an input: what the job sets, else its component's default."""
@@ -253,8 +274,7 @@ class JobUse:
         return Wrong(CYCLE.at(span, message, hint="Bind it to something else."))
 
     def _input(self, name: str) -> Resolved:
-        component, key = self.job.component, f"jobs.{self.name}.inputs.{name}"
-        declared = component.inputs if component is not None else None
+        key, declared = f"jobs.{self.name}.inputs.{name}", self._declared
         port = declared.get(name) if declared is not None else None
         value = self._body.resolution.settings.get(key) or self.job.inputs.get(name)
         if declared is not None and port is None:
@@ -364,9 +384,16 @@ class JobUse:
         return replace(resolved, value=str(resolved.value))
 
     @property
+    def timeout_seconds(self) -> Resolved | None:
+        """The limit of a job's time; None if it has none."""
+        value = self.job.timeout_seconds
+        return None if value is None or value.data is None else self._count(value, "limits.timeout", 1)
+
+    @property
     def outputs(self) -> dict[str, Resolved]:
         """Where each output goes: an output of the pipeline, a path, or (None) wherever Azure ML puts it."""
-        declared = (self.job.component.outputs if self.job.component is not None else None) or {}
+        code = code_of(self.job.component) or self.job.component
+        declared = (code.outputs if code is not None else None) or {}
         return {name: self._output(name) for name in {**declared, **self.job.outputs}}
 
     def _output(self, name: str) -> Resolved:
@@ -529,7 +556,7 @@ class _Body:
             if not port.is_parameter:
                 return resolved
             if isinstance(given, JobOutput) and self._is_parameter(given):
-                return Unknown(f"the job '{given.job}' writes it when it runs", value.span)
+                return Unknown(f"the job '{given.job}' writes it when it runs", value.span, output=given)
             message = f"'{port.name}' is of type {port.type} and cannot be bound to files"
             return _wrong(value, WRONG_LITERAL, message, resolved)
         if not port.is_parameter:
@@ -543,6 +570,8 @@ class _Body:
         try:
             return replace(resolved, value=typed_literal(written, port))
         except LiteralError as error:
+            if self.resolution.takes_any_literal and written.span.file != COMMAND_LINE and _is_literal(written.data):
+                return replace(resolved, value=written.data)
             return _wrong(
                 resolved.written, error.rule, str(error), resolved, error.hint, _bound_at(port, value, written)
             )
@@ -550,6 +579,7 @@ class _Body:
     def _is_parameter(self, output: JobOutput) -> bool:
         """Whether an output is, or may be, a literal that a job writes."""
         component = self.resolution.uses[output.job].job.component
+        component = code_of(component) or component
         port = component.outputs.get(output.port) if component is not None and component.outputs is not None else None
         return port is None or port.is_parameter
 

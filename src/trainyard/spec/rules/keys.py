@@ -157,6 +157,6 @@ NOT_RUN_LOCALLY = Rule(
     "not-run-locally",
     "error",
     summary="A local run does not support this type of job.",
-    why="`trainyard run` supports jobs of type command.",
+    why="`trainyard run` supports jobs of type command, sweep, parallel and spark.",
     local_run_only=True,
 )

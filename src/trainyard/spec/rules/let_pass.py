@@ -1,0 +1,54 @@
+"""The errors of lint that do not keep Azure ML from running a file: it drops something, or the job itself fails later.
+
+The client (azure-ai-ml 1.35.2) accepts each of these, and nothing is known that the service would refuse. A local run
+reports them and does as the service does; `--strict` refuses them.
+"""
+
+from __future__ import annotations
+
+from trainyard.spec.diagnostic import Diagnostic
+from trainyard.spec.rules.keys import UNKNOWN_KEY
+
+# Ids, because most of these rules are declared with their checks in lint, which this package does not know.
+LET_PASS = frozenset(
+    {
+        "AML007",  # duplicate-key: the last one wins
+        "AML101",  # unknown-key: ignored, but for the keys of the job itself (see `stops_a_run`)
+        "AML107",  # ignored-key
+        "AML301",  # missing-input: whoever runs it may set it; the run refuses what is still missing
+        "AML302",  # unknown-input: dropped
+        "AML304",  # wrong-literal: sent as text
+        "AML305",  # literal-out-of-range: not enforced
+        "AML306",  # literal-not-a-choice: not enforced
+        "AML311",  # limits-contradict
+        "AML319",  # batch-does-not-divide, and all below: the job's own program decides
+        "AML320",  # settings-not-json
+        "AML406",  # script-not-found
+        "AML407",  # script-left-out
+        "AML408",  # module-not-found
+        "AML501",  # unknown-flag
+        "AML502",  # missing-flag
+        "AML503",  # wrong-choice
+        "AML504",  # unknown-program
+        "AML505",  # flag-value
+        "AML601",  # processes-exceed-gpus
+        "AML613",  # launcher-under-distribution
+        "AML701",  # deepspeed-config-not-found
+        "AML702",  # deepspeed-config-not-json
+        "AML703",  # deepspeed-unknown-key
+        "AML704",  # deepspeed-batch-arithmetic
+        "AML705",  # deepspeed-offload-against-stage
+        "AML706",  # deepspeed-two-precisions
+        "AML708",  # deepspeed-wrong-value
+    }
+)
+
+
+def stops_a_run(diagnostic: Diagnostic) -> bool:
+    """Return whether Azure ML refuses a file for this error.
+
+    A key at the left margin of a job's file is the job's own; the client refuses one that it does not know.
+    """
+    if diagnostic.rule == UNKNOWN_KEY.id:
+        return diagnostic.span.column == 1
+    return diagnostic.rule not in LET_PASS

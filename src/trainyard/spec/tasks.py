@@ -1,0 +1,194 @@
+"""Sweeps, parallel and Spark jobs: from their YAML to what a local run executes.
+
+What is wrong with them is reported where their ports and files are read; here a value that cannot be read is left at
+its default.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from trainyard.spec.components import read_distribution, read_resources
+from trainyard.spec.diagnostic import Span
+from trainyard.spec.documents import Entry, Node
+from trainyard.spec.environments import read_environment
+from trainyard.spec.literals import whole_number
+from trainyard.spec.model import Component, Parallel, Port, Spark, Sweep, Value
+from trainyard.spec.parsed import Reading
+from trainyard.spec.reading import is_remote
+
+# https://learn.microsoft.com/azure/machine-learning/reference-yaml-job-sweep: without a limit there are 1,000 trials;
+# a run on one machine is meant to end.
+_MOST_TRIALS = 1000
+# https://learn.microsoft.com/azure/machine-learning/reference-yaml-job-parallel
+_ANY_NUMBER_OF_FAILURES = -1
+_DEFAULT_RETRIES = 2
+_DEFAULT_TIMEOUT_SECONDS = 60
+
+
+def read_sweep(node: Node, trial: Component) -> Component:
+    """A sweep's `search_space`, `objective` and `limits` around what each trial runs.
+
+    The component that is returned lacks the inputs that the sweep draws.
+    """
+    space = node.get("search_space")
+    drawn = {name: entry.value.value for name, entry in _entries(space).items()}
+    objective, limits, sampling = node.get("objective"), node.get("limits"), node.get("sampling_algorithm")
+    named = sampling.get("type") if sampling is not None and sampling.is_mapping else sampling
+    most = _number(limits, "max_total_trials", _MOST_TRIALS)
+    sweep = Sweep(
+        trial=trial,
+        search_space=drawn,
+        sampling=_text(named).lower() or "random",
+        seed=_optional_number(sampling, "seed"),
+        goal=_text(_child(objective, "goal")).lower() or "minimize",
+        primary_metric=_text(_child(objective, "primary_metric")),
+        max_total_trials=most,
+        max_concurrent_trials=_number(limits, "max_concurrent_trials", most),
+        timeout_seconds=_optional_number(limits, "timeout"),
+        trial_timeout_seconds=_optional_number(limits, "trial_timeout"),
+    )
+    return replace(trial, inputs={n: port for n, port in trial.inputs.items() if n not in drawn}, task=sweep)
+
+
+def read_parallel(
+    node: Node,
+    inputs: dict[str, Port],
+    outputs: dict[str, Port],
+    reading: Reading,
+    *,
+    name: str,
+    own: Node | None = None,
+) -> Component | None:
+    """A parallel component, or an inline parallel job; `own` are keys of a job, which replace its component's."""
+    task = node.get("task")
+    if task is None or not task.is_mapping or task.get("entry_script") is None:
+        return None
+
+    def setting(key: str) -> Node | None:
+        given = own.get(key) if own is not None else None
+        return given if given is not None else node.get(key)
+
+    data = setting("input_data")
+    append_to = task.get("append_row_to")
+    arguments = task.get("program_arguments") or task.get("args")
+    keys = setting("partition_keys")
+    retries = setting("retry_settings")
+    batch, concurrency = setting("mini_batch_size"), setting("max_concurrency_per_instance")
+    parallel = Parallel(
+        entry_script=_text(task.get("entry_script")),
+        input_data=data.value if data is not None else Value("", node.span),
+        mini_batch_size=batch.value if batch is not None and batch.data is not None else None,
+        partition_keys=tuple(item.text for item in keys.items) if keys is not None else (),
+        append_row_to=append_to.value if append_to is not None and append_to.is_text else None,
+        error_threshold=_whole(setting("error_threshold"), _ANY_NUMBER_OF_FAILURES),
+        mini_batch_error_threshold=_whole(setting("mini_batch_error_threshold"), _ANY_NUMBER_OF_FAILURES),
+        max_retries=_number(retries, "max_retries", _DEFAULT_RETRIES),
+        timeout_seconds=_number(retries, "timeout", _DEFAULT_TIMEOUT_SECONDS),
+        max_concurrency_per_instance=concurrency.value if concurrency is not None else None,
+    )
+    return Component(
+        name=_text(node.get("name")) or name,
+        file=reading.file,
+        span=node.span,
+        command=_arguments(arguments, node.span),
+        inputs=inputs,
+        outputs=outputs,
+        code=_folder(task.get("code"), reading),
+        environment=read_environment(task.get("environment"), reading),
+        resources=read_resources(node, reading),
+        is_deterministic=reading.findings.boolean(node, "is_deterministic", default=True),
+        task=parallel,
+    )
+
+
+def read_spark(
+    node: Node,
+    inputs: dict[str, Port],
+    outputs: dict[str, Port],
+    reading: Reading,
+    *,
+    name: str,
+    own: Node | None = None,
+) -> Component | None:
+    """A Spark component or job; `own` are keys of a job, whose configuration is added to its component's."""
+    entry = _child(node.get("entry"), "file")
+    if entry is None or not entry.is_text:
+        return None
+    conf = {key: each.value.text for key, each in _entries(node.get("conf")).items()}
+    if own is not None:
+        conf |= {key: each.value.text for key, each in _entries(own.get("conf")).items()}
+    return Component(
+        name=_text(node.get("name")) or name,
+        file=reading.file,
+        span=node.span,
+        command=_arguments(node.get("args"), node.span),
+        inputs=inputs,
+        outputs=outputs,
+        code=_folder(node.get("code"), reading),
+        environment=read_environment(node.get("environment"), reading),
+        is_deterministic=reading.findings.boolean(node, "is_deterministic", default=True),
+        task=Spark(
+            entry_file=entry.text,
+            conf=conf,
+            py_files=_texts(node, "py_files"),
+            files=_texts(node, "files"),
+            jars=_texts(node, "jars"),
+            archives=_texts(node, "archives"),
+        ),
+    )
+
+
+def with_own_settings(component: Component, node: Node, reading: Reading) -> Component:
+    """A sweep's trial with the `resources` and `distribution` that its job sets."""
+    return replace(
+        component,
+        distribution=read_distribution(node, reading) or component.distribution,
+        resources=read_resources(node, reading) or component.resources,
+    )
+
+
+def _arguments(node: Node | None, span: Span) -> Value:
+    return node.value if node is not None and node.is_text else Value("", span)
+
+
+def _folder(node: Node | None, reading: Reading) -> Path | None:
+    if node is None or not node.is_text or is_remote(node.text):
+        return None
+    path = reading.path(node.text)
+    return Path(os.path.abspath(path)) if path.exists() else None
+
+
+def _entries(node: Node | None) -> Mapping[str, Entry]:
+    return node.entries if node is not None and node.is_mapping else {}
+
+
+def _child(node: Node | None, key: str) -> Node | None:
+    return node.get(key) if node is not None and node.is_mapping else None
+
+
+def _text(node: Node | None) -> str:
+    return node.text if node is not None and node.data is not None else ""
+
+
+def _texts(node: Node, key: str) -> tuple[str, ...]:
+    listed = node.get(key)
+    return tuple(item.text for item in listed.items) if listed is not None else ()
+
+
+def _whole(node: Node | None, default: int) -> int:
+    number = whole_number(node.data) if node is not None else None
+    return default if number is None else number
+
+
+def _optional_number(node: Node | None, key: str) -> int | None:
+    found = _child(node, key)
+    return whole_number(found.data) if found is not None else None
+
+
+def _number(node: Node | None, key: str, default: int) -> int:
+    number = _optional_number(node, key)
+    return default if number is None else number

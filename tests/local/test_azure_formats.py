@@ -1,0 +1,209 @@
+"""What public pipelines and jobs use of Azure ML's format, in small ones of our own."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.foundation.run_record import RunRecord
+from trainyard.local.display import Display
+from trainyard.local.runner import RunOptions, run_pipeline
+from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.loading import load_job
+
+ENVIRONMENT = "environment: azureml:some_environment:1\ncompute: azureml:cpu\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Any:
+    """Run a file with this text."""
+
+    def run_text(text: str, **options: Any) -> RunRecord:
+        file = tmp_path / "job.yml"
+        file.write_text(text)
+        options = {"grace_seconds": 2.0, **options}
+        pipeline = load_job(file, strict=bool(options.get("strict")))
+        return run_pipeline(pipeline, RunOptions(tmp_path / ".trainyard" / "runs", **options), Display(quiet=True))
+
+    return run_text
+
+
+def log_of(record: RunRecord, job: str = "job") -> str:
+    return (record.folder / record.jobs[job].logs[0]).read_text()
+
+
+def test_a_command_job_runs_alone(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a,b\n")
+    record = run(
+        ENVIRONMENT
+        + """
+command: cat ${{inputs.rows}} && echo $GREETING ${{inputs.count}} > ${{outputs.out}}/count.txt
+environment_variables: {GREETING: hello}
+inputs:
+  rows: {type: uri_file, path: rows.csv}
+  count: 3
+outputs:
+  out:
+"""
+    )
+
+    assert record.status == "completed"
+    assert log_of(record) == "a,b\n"
+    assert (record.folder / record.outputs["out"] / "count.txt").read_text() == "hello 3\n"
+
+
+def test_outputs_and_logs_are_there_and_become_artifacts(run: Any) -> None:
+    record = run(ENVIRONMENT + "command: echo kept > outputs/a.txt && test -d logs\n")
+
+    assert record.status == "completed"
+    assert (record.folder / "jobs/job/artifacts/outputs/a.txt").read_text() == "kept\n"
+    assert not (record.folder / "jobs/job/artifacts/logs").exists()
+
+
+def test_the_output_artifacts_holds_outputs(run: Any) -> None:
+    record = run(
+        """
+type: pipeline
+settings: {default_compute: azureml:cpu}
+jobs:
+  first:
+    command: echo kept > outputs/a.txt
+    environment: azureml:e:1
+    outputs: {artifacts: }
+  second:
+    command: cat ${{inputs.all}}/outputs/a.txt
+    environment: azureml:e:1
+    inputs: {all: "${{parent.jobs.first.outputs.artifacts}}"}
+"""
+    )
+
+    assert record.status == "completed"
+    assert log_of(record, "second") == "kept\n"
+
+
+def test_a_value_that_a_job_writes_is_an_input_of_another(run: Any) -> None:
+    record = run(
+        """
+type: pipeline
+settings: {default_compute: azureml:cpu}
+jobs:
+  count:
+    component:
+      type: command
+      command: echo 7 > ${{outputs.rows}}
+      environment: azureml:e:1
+      outputs: {rows: {type: integer}}
+  use:
+    component:
+      type: command
+      command: echo there are ${{inputs.rows}}
+      environment: azureml:e:1
+      inputs: {rows: {type: integer}}
+    inputs: {rows: "${{parent.jobs.count.outputs.rows}}"}
+"""
+    )
+
+    assert log_of(record, "use") == "there are 7\n"
+
+
+def test_an_input_is_a_read_only_copy(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.txt").write_text("a")
+    record = run(
+        ENVIRONMENT
+        + """
+command: stat -c %A ${{inputs.data}} ${{inputs.data}}/a.txt; readlink -f ${{inputs.data}}/a.txt
+inputs: {data: {type: uri_folder, path: data}}
+"""
+    )
+
+    folder, file, place = log_of(record).split()
+    assert "w" not in folder + file
+    assert place == str(record.folder / "jobs/job/data/INPUT_data/a.txt")
+    assert not (record.folder / "jobs/job/data/INPUT_data").exists()
+    assert "input data: 1 files, 1 bytes, copied" in (record.folder / "jobs/job/system_logs/job.log").read_text()
+    assert (tmp_path / "data" / "a.txt").stat().st_mode & stat.S_IWUSR
+
+
+def test_a_job_that_takes_longer_than_its_limit_is_ended(run: Any) -> None:
+    record = run(ENVIRONMENT + "command: sleep 60\nlimits: {timeout: 1}\n")
+
+    assert record.status == "failed"
+    assert record.jobs["job"].reason == "it took longer than its limits.timeout of 1 s"
+
+
+def test_what_azure_ml_lets_pass_runs_unless_strict(run: Any) -> None:
+    text = """
+type: pipeline
+settings: {default_compute: azureml:cpu}
+jobs:
+  job:
+    component:
+      type: command
+      command: echo ${{inputs.n}}
+      environment: azureml:e:1
+      inputs: {n: {type: integer, max: 3}}
+    inputs: {n: "4", other: 1}
+"""
+
+    assert log_of(run(text)) == "4\n"
+    with pytest.raises(SpecError, match="above the max"):
+        run(text, strict=True)
+
+
+def test_datastores_are_folders_beside_the_runs(run: Any, tmp_path: Path) -> None:
+    store = tmp_path / ".trainyard" / "datastores" / "workspaceblobstore"
+    written = run(
+        ENVIRONMENT
+        + """
+command: echo 1 > ${{outputs.out}}/a.txt
+outputs:
+  out: {type: uri_folder, path: "azureml://datastores/${{default_datastore}}/paths/kept/${{output_name}}"}
+"""
+    )
+    assert written.status == "completed"
+    assert (store / "kept" / "out" / "a.txt").read_text() == "1\n"
+
+    read = run(
+        ENVIRONMENT
+        + """
+command: cat ${{inputs.data}}/a.txt
+inputs: {data: {type: uri_folder, path: "azureml://datastores/workspaceblobstore/paths/kept/out"}}
+"""
+    )
+    assert log_of(read) == "1\n"
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[str]:
+    (tmp_path / "www").mkdir()
+    (tmp_path / "www" / "iris.csv").write_text("5.1,3.5\n")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path / "www"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_data_with_an_address_is_downloaded_once(run: Any, served: str, tmp_path: Path) -> None:
+    text = f"""{ENVIRONMENT}
+command: cat ${{{{inputs.rows}}}}; basename ${{{{inputs.rows}}}}
+inputs: {{rows: {{type: uri_file, path: "{served}/iris.csv"}}}}
+"""
+    assert log_of(run(text)) == "5.1,3.5\niris.csv\n"
+    (tmp_path / "www" / "iris.csv").unlink()
+    assert run(text, use_cache=False).status == "completed"
+
+    missing = text.replace("iris.csv", "none.csv")
+    with pytest.raises(SpecError, match=r"none.csv, which cannot be downloaded \(File not found\)"):
+        run(missing)
+    (tmp_path / "here.csv").write_text("1\n")
+    replaced = run(missing, overrides={"inputs.rows.path": str(tmp_path / "here.csv")})
+    assert log_of(replaced) == "1\nhere.csv\n"
