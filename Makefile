@@ -76,6 +76,7 @@ check: $(VENV)/.ready-to-test ## Style, types, imports, drift of rendered files,
 	@$(BIN)/python docs/generate.py --check
 	@$(BIN)/python docs/generate_rules.py --check
 	@$(BIN)/python docs/generate_packages.py --check
+	@$(BIN)/python docs/generate_estimates.py --check
 	@$(TRAINYARD) render --check
 	@$(TRAINYARD) lint
 

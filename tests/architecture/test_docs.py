@@ -40,3 +40,8 @@ def test_every_dependency_has_its_line_and_its_pin() -> None:
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower()
     assert {name for name in names if name not in page} == set()
     assert {name for name in names if f"\n{name}==" not in pins} == set()
+
+
+def test_the_page_of_estimates_is_current() -> None:
+    page = runpy.run_path(str(ROOT / "docs" / "generate_estimates.py"))["page"]
+    assert (ROOT / "docs" / "estimates.md").read_text(encoding="utf-8") == page()

@@ -15,7 +15,21 @@ import trainyard as package
 
 Run = Callable[..., Any]
 
-VERBS = ("init", "new", "render", "lint", "explain", "plan", "graph", "run", "runs", "skus", "schemas", "doctor")
+VERBS = (
+    "init",
+    "new",
+    "render",
+    "lint",
+    "explain",
+    "plan",
+    "estimate",
+    "graph",
+    "run",
+    "runs",
+    "skus",
+    "schemas",
+    "doctor",
+)
 
 
 def test_help_lists_the_verbs_in_the_order_of_a_day(trainyard: Run) -> None:

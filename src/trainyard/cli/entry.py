@@ -11,7 +11,7 @@ import click
 import trainyard
 from trainyard.cli.authoring import explain, lint, render, schemas
 from trainyard.cli.parameters import VerbGroup
-from trainyard.cli.planning import doctor, graph, plan, skus
+from trainyard.cli.planning import doctor, estimate, graph, plan, skus
 from trainyard.cli.running import run, runs
 from trainyard.cli.scaffolding import init, new
 from trainyard.cli.usage_errors import usage_message
@@ -37,7 +37,7 @@ def trainyard_command() -> None:
 
 
 # In the order of a day's work, which is the order of `trainyard --help`.
-for _verb in (init, new, render, lint, explain, plan, graph, run, runs, skus, schemas, doctor):
+for _verb in (init, new, render, lint, explain, plan, estimate, graph, run, runs, skus, schemas, doctor):
     trainyard_command.add_command(_verb)
 
 

@@ -1,13 +1,15 @@
-"""Verbs that answer questions before anything runs: plan, graph, skus, doctor."""
+"""Verbs that answer questions before anything runs: plan, estimate, graph, skus, doctor."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from trainyard.cli.parameters import OneOf, chosen_file, file_argument
+from trainyard.estimate.choices import CHECKPOINTING, ENGINES, PRECISIONS
 
 _PLAN_FORMATS = ("text", "json", "markdown")
 _GRAPH_FORMATS = ("text", "mermaid")
@@ -36,6 +38,41 @@ def plan(file: str | None, file_option: str | None, output_format: str) -> None:
     planned = plan_pipeline(load_pipeline(chosen, store), Computes(store, computes_for([chosen])))
     formatters = {"text": reporters.as_text, "json": reporters.as_json, "markdown": reporters.as_markdown}
     click.echo(formatters[output_format](planned))
+
+
+@click.command(short_help="Memory, time and price of a training without YAML.")
+@click.option("--model", required=True, metavar="NAME|PATH", help="A model such as llama-3.1-8b, or a config.json.")
+@click.option("--sku", metavar="NAME", help="An Azure size; prices come with it.")
+@click.option("--gpu", metavar="NAME", help="A GPU such as H100-SXM, in the machines it is usually in.")
+@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--gpus-per-node", type=click.IntRange(1), help="If not all of a node's.")
+@click.option("--engine", type=OneOf(ENGINES), default="fsdp", show_default=True)
+@click.option(
+    "--micro-batch-size",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Samples of a forward pass.",
+)
+@click.option("--accumulation-steps", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--sequence-length", type=click.IntRange(1), help="Tokens of a sample.  [default: the model's, to 8192]")
+@click.option("--precision", type=OneOf(PRECISIONS), help="bf16-true keeps AdamW in bf16 too.  [default: bf16]")
+@click.option("--activation-checkpointing", type=OneOf(CHECKPOINTING), default="none", show_default=True)
+@click.option("--compile", "compiled", is_flag=True, help="The model is compiled with torch.compile.")
+@click.option("--search", "searches", is_flag=True, help="Find what fits and is fastest or cheapest.")
+@click.option("--format", "output_format", type=OneOf(("text", "json")), default="text", show_default=True)
+def estimate(output_format: str, searches: bool, **flags: Any) -> None:
+    """Estimate what a training takes, before there is any YAML: memory of a GPU, time of a step, price.
+
+    \b
+    Examples:
+      trainyard estimate --model llama-3.1-8b --sku Standard_ND96isr_H100_v5 --nodes 2 --micro-batch-size 2
+      trainyard estimate --model gpt2-xl --gpu A100-SXM-40GB --engine zero2 --micro-batch-size 4 --format json
+      trainyard estimate --model path/to/config.json --nodes 4 --sequence-length 4096 --search
+    """
+    from trainyard.commands.estimate import EstimateOptions, estimate_as
+
+    click.echo(estimate_as(EstimateOptions(**flags), output_format, searches=searches))
 
 
 @click.command(short_help="Draw a pipeline.")

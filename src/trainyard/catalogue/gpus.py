@@ -1,0 +1,99 @@
+"""GPUs as data: peak rates, memory and links of `gpus.csv`, which names a source for each."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from trainyard.catalogue.skus import Sku
+from trainyard.errors import UsageError
+from trainyard.foundation.suggestions import close_match
+
+_CSV_FILE = Path(__file__).parent / "gpus.csv"
+_VENDORS = re.compile(r"\b(nvidia|amd|instinct|tesla)\b")
+_SOCKET = re.compile(r"sxm\d")
+
+
+def _column(convert: Callable[[str], Any] = str) -> Any:
+    return field(metadata={"convert": convert})
+
+
+def _rate(cell: str) -> float | None:
+    return float(cell) if cell else None
+
+
+def _names(cell: str) -> tuple[str, ...]:
+    return tuple(cell.split())
+
+
+def _yes(cell: str) -> bool:
+    return cell == "yes"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One kind of GPU. Dense peak rates are in TFLOP/s, None where the hardware lacks the type.
+
+    `link_gbyte_per_second` is what a GPU sends to the others of its machine, in one direction.
+    `network_gbit_per_second_per_gpu` and `gpus_per_node` are those of the machines it is usually in: Azure's ND and NC
+    sizes, or DGX. `flash_attention` says whether a fused attention kernel runs on it; without one, the scores are
+    written to memory.
+    """
+
+    name: str = _column()
+    other_names: tuple[str, ...] = _column(_names)
+    catalogue_model: str = _column()
+    generation: str = _column()
+    memory_gb: float = _column(float)
+    fp32_tflops: float | None = _column(_rate)
+    fp16_tflops: float | None = _column(_rate)
+    bf16_tflops: float | None = _column(_rate)
+    fp8_tflops: float | None = _column(_rate)
+    memory_gbyte_per_second: float = _column(float)
+    link: str = _column()
+    link_gbyte_per_second: float = _column(float)
+    network_gbit_per_second_per_gpu: float = _column(float)
+    gpus_per_node: int = _column(int)
+    flash_attention: bool = _column(_yes)
+    source: str = _column()
+
+    def peak_tflops(self, precision: str) -> float | None:
+        """Return the dense peak of `fp32`, `fp16`, `bf16` or `fp8`; None where the hardware lacks it."""
+        rates = {"fp32": self.fp32_tflops, "fp16": self.fp16_tflops, "bf16": self.bf16_tflops, "fp8": self.fp8_tflops}
+        return rates[precision]
+
+
+@cache
+def all_gpus() -> tuple[Gpu, ...]:
+    """Return every GPU of the table, oldest first."""
+    with _CSV_FILE.open(encoding="utf-8", newline="") as file:
+        return tuple(
+            Gpu(**{each.name: each.metadata["convert"](row[each.name]) for each in fields(Gpu)})
+            for row in csv.DictReader(file)
+        )
+
+
+def find_gpu(name: str) -> Gpu:
+    """Return a GPU by its name or another name of it, ignoring case, vendor and separators. UsageError if unknown."""
+    by_name = {_plain(known): gpu for gpu in all_gpus() for known in (*gpu.other_names, gpu.name)}
+    found = by_name.get(_plain(name))
+    if found is not None:
+        return found
+    names = [gpu.name for gpu in all_gpus()]
+    hint = close_match(name, [known for gpu in all_gpus() for known in (gpu.name, *gpu.other_names)])
+    raise UsageError(" ".join(filter(None, (f"unknown GPU {name!r}.", hint, f"Known: {', '.join(names)}."))))
+
+
+def gpu_of(sku: Sku) -> Gpu | None:
+    """Return the GPU of an Azure size; None for a size without GPUs, or with one that the table lacks."""
+    return next((gpu for gpu in all_gpus() if gpu.catalogue_model and gpu.catalogue_model == sku.gpu_model), None)
+
+
+def _plain(name: str) -> str:
+    words = _VENDORS.sub("", name.lower())
+    return re.sub(r"[^a-z0-9]", "", _SOCKET.sub("sxm", words))

@@ -1,0 +1,273 @@
+"""The shape of a language model, from the table of architectures or from a config.json, and its parameters counted."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import UsageError, unknown_name
+from trainyard.foundation.suggestions import close_match
+
+_CSV_FILE = Path(__file__).parent / "architectures.csv"
+
+
+class BrokenConfig(UsageError):
+    """A config.json that cannot be read, or that lacks what a model's size follows from."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """What models of one `model_type` of transformers have beside their matrices.
+
+    `names` are the keys of config.json, which differ between families; `defaults` are those of transformers.
+    """
+
+    names: Mapping[str, str]
+    defaults: Mapping[str, Any]
+    gated: bool
+    attention_bias: str
+    mlp_bias: bool
+    norm_values: int
+    learned_positions: int
+    head_norms: bool = False
+
+
+_LLAMA_NAMES = {
+    "hidden_size": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_size": "head_dim",
+    "intermediate_size": "intermediate_size",
+    "vocabulary_size": "vocab_size",
+    "positions": "max_position_embeddings",
+    "tied": "tie_word_embeddings",
+}
+_GPT2_NAMES = {
+    "hidden_size": "n_embd",
+    "layers": "n_layer",
+    "heads": "n_head",
+    "intermediate_size": "n_inner",
+    "vocabulary_size": "vocab_size",
+    "positions": "n_positions",
+    "tied": "tie_word_embeddings",
+}
+_MPT_NAMES = {
+    "hidden_size": "d_model",
+    "layers": "n_layers",
+    "heads": "n_heads",
+    "vocabulary_size": "vocab_size",
+    "positions": "max_seq_len",
+    "tied": "tie_word_embeddings",
+}
+
+
+def _defaults(hidden: int, layers: int, heads: int, inner: int, vocabulary: int, positions: int, tied: bool) -> Any:
+    return {
+        "hidden_size": hidden,
+        "layers": layers,
+        "heads": heads,
+        "intermediate_size": inner,
+        "vocabulary_size": vocabulary,
+        "positions": positions,
+        "tied": tied,
+    }
+
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family(_LLAMA_NAMES, _defaults(4096, 32, 32, 11008, 32000, 2048, False), True, "", False, 1, 0),
+    "mistral": Family(
+        _LLAMA_NAMES, {**_defaults(4096, 32, 32, 14336, 32000, 131072, False), "kv_heads": 8}, True, "", False, 1, 0
+    ),
+    "qwen2": Family(
+        _LLAMA_NAMES, {**_defaults(4096, 32, 32, 22016, 151936, 32768, False), "kv_heads": 32}, True, "qkv", False, 1, 0
+    ),
+    "qwen3": Family(
+        _LLAMA_NAMES,
+        {**_defaults(4096, 32, 32, 22016, 151936, 32768, False), "kv_heads": 32, "head_size": 128},
+        True,
+        "",
+        False,
+        1,
+        0,
+        head_norms=True,
+    ),
+    "gpt2": Family(_GPT2_NAMES, _defaults(768, 12, 12, 0, 50257, 1024, True), False, "qkvo", True, 2, 1),
+    "opt": Family(
+        {**_LLAMA_NAMES, "intermediate_size": "ffn_dim"},
+        _defaults(768, 12, 12, 3072, 50272, 2048, True),
+        False,
+        "qkvo",
+        True,
+        2,
+        1,
+    ),
+    "gpt_neox": Family(_LLAMA_NAMES, _defaults(6144, 44, 64, 24576, 50432, 2048, False), False, "qkvo", True, 2, 0),
+    "mpt": Family(_MPT_NAMES, _defaults(2048, 24, 16, 0, 50368, 2048, True), False, "", False, 1, 0),
+}
+"""Families whose parameters are counted in closed form; tests hold each to the count of transformers' own model."""
+
+_OPT_EXTRA_POSITIONS = 2
+_POSITIVE = ("hidden_size", "layers", "heads", "kv_heads", "head_size", "intermediate_size", "vocabulary_size")
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A decoder of one of the families; sizes as in its config.json."""
+
+    name: str
+    family: str
+    hidden_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    intermediate_size: int
+    vocabulary_size: int
+    positions: int
+    tied: bool
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether the MLP has a gate (SwiGLU): three matrices instead of two."""
+        return FAMILIES[self.family].gated
+
+    @property
+    def query_width(self) -> int:
+        """The width of all queries."""
+        return self.heads * self.head_size
+
+    @property
+    def kv_width(self) -> int:
+        """The width of all keys, which is that of all values."""
+        return self.kv_heads * self.head_size
+
+    @property
+    def layer_matrix_parameters(self) -> int:
+        """The parameters of one layer's matrices: query, key, value, output, and the MLP's two or three."""
+        attention = self.hidden_size * (2 * self.query_width + 2 * self.kv_width)
+        return attention + (3 if self.is_gated else 2) * self.hidden_size * self.intermediate_size
+
+    @property
+    def layer_parameters(self) -> int:
+        """All parameters of one layer, with its biases and norms."""
+        family = FAMILIES[self.family]
+        biases = {
+            "": 0,
+            "qkv": self.query_width + 2 * self.kv_width,
+            "qkvo": self.query_width + 2 * self.kv_width + self.hidden_size,
+        }[family.attention_bias]
+        if family.mlp_bias:
+            biases += self.intermediate_size + self.hidden_size
+        norms = 2 * family.norm_values * self.hidden_size + (2 * self.head_size if family.head_norms else 0)
+        return self.layer_matrix_parameters + biases + norms
+
+    @property
+    def embedding_parameters(self) -> int:
+        """The parameters of the word embedding, which a tied model also predicts with."""
+        return self.vocabulary_size * self.hidden_size
+
+    @property
+    def parameters(self) -> int:
+        """All parameters, each once: the closed form of Kaplan et al. 2020 (arXiv:2001.08361), table 1, and the rest.
+
+        The rest is embeddings, biases, norms and, in families that learn them, positions.
+        """
+        family = FAMILIES[self.family]
+        positions = family.learned_positions * self.positions * self.hidden_size
+        if self.family == "opt":
+            positions += _OPT_EXTRA_POSITIONS * self.hidden_size
+        embeddings = self.embedding_parameters * (1 if self.tied else 2)
+        return self.layers * self.layer_parameters + embeddings + positions + family.norm_values * self.hidden_size
+
+
+def find_architecture(name: str) -> Architecture:
+    """Return a model of the table by its name, or by the name it has on the Hugging Face Hub. UsageError if unknown."""
+    found = _by_plain_name().get(_plain(name))
+    if found is not None:
+        return found
+    names = [architecture.name for architecture in all_architectures()]
+    hint = close_match(name, names)
+    raise UsageError(
+        f"unknown model {name!r}; {hint or 'expected the path of a config.json or one of: ' + ', '.join(names) + '.'}"
+    )
+
+
+@cache
+def all_architectures() -> tuple[Architecture, ...]:
+    """Return the models of the table, in its order."""
+    with _CSV_FILE.open(encoding="utf-8", newline="") as file:
+        return tuple(
+            Architecture(
+                name=row["name"],
+                family=row["family"],
+                tied=row["tied"] == "yes",
+                **{key: int(row[key]) for key in (*_POSITIVE, "positions")},
+            )
+            for row in csv.DictReader(file)
+        )
+
+
+def read_config(file: Path) -> Architecture:
+    """Return the model of a config.json as `save_pretrained` writes it; BrokenConfig if it is not one."""
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, ValueError) as error:
+        raise BrokenConfig(f"{file}: not JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise BrokenConfig(f"{file}: expected a JSON object, not {type(config).__name__}")
+    family = config.get("model_type")
+    if not isinstance(family, str):
+        raise BrokenConfig(f"{file}: no model_type; expected one of: {', '.join(FAMILIES)}")
+    try:
+        return from_settings(family, config, str(file))
+    except UsageError as error:
+        raise BrokenConfig(f"{file}: {error}") from None
+
+
+def from_settings(family: str, settings: Mapping[str, Any], name: str) -> Architecture:
+    """Return a model of a family with settings named as in its config.json; what is missing has transformers' default.
+
+    Raise UsageError for a family that is not counted in closed form and for sizes that no model can have.
+    """
+    known = FAMILIES.get(family)
+    if known is None:
+        raise unknown_name("model_type", family, FAMILIES)
+    if settings.get("num_experts") or settings.get("num_local_experts"):
+        raise UsageError(f"{name} is a mixture of experts, which is not estimated; expected a dense model")
+    given = {ours: settings[theirs] for ours, theirs in known.names.items() if settings.get(theirs) is not None}
+    sizes = {**known.defaults, **given}
+    for key, value in sizes.items():
+        if key != "tied" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise UsageError(f"{known.names.get(key, key)} is {value!r}; expected a whole number above 0")
+    if not sizes["heads"] or not sizes["hidden_size"]:
+        raise UsageError(f"{known.names['heads' if not sizes['heads'] else 'hidden_size']} is 0; expected more")
+    if "head_size" not in sizes and sizes["hidden_size"] % sizes["heads"]:
+        raise UsageError(
+            f"{known.names['hidden_size']} {sizes['hidden_size']} is not a multiple of "
+            f"{known.names['heads']} {sizes['heads']}"
+        )
+    sizes.setdefault("kv_heads", sizes["heads"])
+    sizes.setdefault("head_size", sizes["hidden_size"] // sizes["heads"])
+    # Families without a default of their own take a multiple of the width.
+    sizes["intermediate_size"] = sizes["intermediate_size"] or settings.get("expansion_ratio", 4) * sizes["hidden_size"]
+    for key in _POSITIVE:
+        if not sizes[key]:
+            raise UsageError(f"{known.names.get(key, key)} is 0; expected more")
+    return Architecture(name=name, family=family, **{**sizes, "tied": bool(sizes["tied"])})
+
+
+def _plain(name: str) -> str:
+    """Return a name without what people write differently: owner, case, separators."""
+    return re.sub(r"[^a-z0-9]", "", name.lower().rsplit("/", 1)[-1].removeprefix("meta-"))
+
+
+@cache
+def _by_plain_name() -> dict[str, Architecture]:
+    return {_plain(architecture.name): architecture for architecture in all_architectures()}

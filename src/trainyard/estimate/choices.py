@@ -1,0 +1,10 @@
+"""What may be chosen for a training; imported by the command line, so it imports nothing."""
+
+from __future__ import annotations
+
+ENGINES = ("ddp", "fsdp", "zero0", "zero1", "zero2", "zero3")
+
+PRECISIONS = ("bf16", "fp16", "fp32", "fp8", "bf16-true")
+"""fp32 computes in fp32; fp16, bf16 and fp8 keep parameters and AdamW in fp32; bf16-true keeps everything in bf16."""
+
+CHECKPOINTING = ("none", "selective", "full")

@@ -1,0 +1,125 @@
+"""The estimate of one training: whether it fits, how long a step is, what it costs; how it scales to 1,024 nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from trainyard.errors import UsageError
+from trainyard.estimate.choices import CHECKPOINTING
+from trainyard.estimate.compute import efficiency_curves
+from trainyard.estimate.memory import RUNTIME_BYTES, Memory, memory_of
+from trainyard.estimate.money import Money, money_of, usd_per_billion_tokens
+from trainyard.estimate.step_time import StepTime, step_time_of, tokens_per_second_per_gpu
+from trainyard.estimate.training import Training
+
+SCALING_NODES = tuple(2**power for power in range(11))
+"""1 to 1,024."""
+
+_MOST_CHANGES = 4
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a training takes. `time` is None where nothing is known to compute it from; `time_reason` says why."""
+
+    training: Training
+    memory: Memory
+    time: StepTime | None
+    time_reason: str
+    money: Money
+
+    @property
+    def fits(self) -> bool:
+        """Whether the tensors, and what libraries take beside them, fit in a GPU's memory."""
+        return self.memory.total + RUNTIME_BYTES <= self.training.machines.memory_bytes_per_gpu
+
+    @property
+    def tokens_per_second_per_gpu(self) -> float | None:
+        """The rate of one GPU."""
+        return tokens_per_second_per_gpu(self.training, self.time.total) if self.time else None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """The rate of all GPUs."""
+        each = self.tokens_per_second_per_gpu
+        return None if each is None else each * self.training.machines.world_size
+
+    @property
+    def usd_per_billion_tokens(self) -> float | None:
+        """The price of a billion tokens on demand."""
+        if self.tokens_per_second is None or self.money.on_demand is None:
+            return None
+        return usd_per_billion_tokens(self.money.on_demand.usd_per_hour, self.tokens_per_second)
+
+
+def estimate(training: Training) -> Estimate:
+    """Return what a training takes. UsageError for a precision that the GPU lacks."""
+    gpu = training.machines.gpu
+    if gpu.peak_tflops(training.product_precision) is None:
+        possible = ", ".join(each for each in ("bf16", "fp16", "fp32", "fp8") if gpu.peak_tflops(each) is not None)
+        raise UsageError(f"{gpu.name} has no {training.product_precision}; it has {possible}")
+    curve = efficiency_curves().get(gpu.generation)
+    reason = "" if curve else f"no published training on {gpu.generation} GPUs to take their efficiency from"
+    return Estimate(
+        training,
+        memory_of(training),
+        step_time_of(training, curve) if curve else None,
+        reason,
+        money_of(training.architecture.parameters, training.machines),
+    )
+
+
+def scaling_curve(training: Training) -> list[tuple[int, float]]:
+    """Return (nodes, share of one node's rate per GPU) with the same work on each GPU; empty where time is unknown."""
+    rates = [(nodes, estimate(on_nodes(training, nodes)).tokens_per_second_per_gpu) for nodes in SCALING_NODES]
+    first = rates[0][1]
+    return [(nodes, rate / first) for nodes, rate in rates if rate is not None and first is not None]
+
+
+def on_nodes(training: Training, nodes: int) -> Training:
+    """Return the same training on another number of nodes."""
+    return replace(training, machines=replace(training.machines, nodes=nodes))
+
+
+def settings_that_fit(training: Training) -> list[Estimate]:
+    """Return trainings of the same batch on the same machines that fit, fastest first: one for each engine.
+
+    What may change: the micro-batch (with accumulation, so that the global batch stays), activation checkpointing, the
+    engine among those of the same library, and offloading with ZeRO.
+    """
+    found: dict[str, Estimate] = {}
+    for changed in _variants(training):
+        candidate = estimate(changed)
+        if not candidate.fits:
+            continue
+        name = changed.engine + ("+offload" if changed.offload_optimizer else "")
+        known = found.get(name)
+        if known is None or _seconds(candidate) < _seconds(known):
+            found[name] = candidate
+    return sorted(found.values(), key=_seconds)[:_MOST_CHANGES]
+
+
+def _variants(training: Training) -> Iterator[Training]:
+    engines = [training.engine]
+    engines += [engine for engine in ("fsdp", "zero2", "zero3") if engine != training.engine]
+    samples = training.micro_batch_size * training.accumulation_steps
+    for engine in engines:
+        for offload in (False, True) if engine == "zero3" else (False,):
+            for checkpointing in CHECKPOINTING:
+                for micro in (size for size in range(1, training.micro_batch_size + 1) if samples % size == 0):
+                    yield replace(
+                        training,
+                        engine=engine,
+                        micro_batch_size=micro,
+                        accumulation_steps=samples // micro,
+                        activation_checkpointing=checkpointing,
+                        offload_optimizer=offload,
+                        offload_parameters=offload,
+                    )
+
+
+def _seconds(candidate: Estimate) -> float:
+    """Return the step's time; offloading, whose copies are not estimated, comes last."""
+    time = candidate.time.total if candidate.time else float(candidate.training.activation_checkpointing != "none")
+    return time + (1e9 if candidate.training.offload_optimizer else 0)

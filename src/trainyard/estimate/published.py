@@ -1,0 +1,92 @@
+"""Published trainings with their sources, and what the estimate says of each."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from trainyard.catalogue.gpus import find_gpu
+from trainyard.estimate.architectures import find_architecture
+from trainyard.estimate.compute import Efficiency, efficiency_curves
+from trainyard.estimate.memory import memory_of
+from trainyard.estimate.step_time import step_time_of, tokens_per_second_per_gpu
+from trainyard.estimate.training import Training, machines_of_gpu
+
+_CSV_FILE = Path(__file__).parent / "published.csv"
+
+
+@dataclass(frozen=True)
+class Published:
+    """One training that somebody published; `memory_bytes` is None where they do not say.
+
+    `is_fitted` marks the rows that the efficiency curves are fitted to; the others are predicted unseen.
+    """
+
+    source: str
+    training: Training
+    tokens_per_second_per_gpu: float
+    memory_bytes: float | None
+    is_fitted: bool
+    note: str
+
+    @property
+    def step_seconds(self) -> float:
+        """The published time of a step."""
+        return self.training.tokens_per_micro_batch * self.training.accumulation_steps / self.tokens_per_second_per_gpu
+
+    @property
+    def predicted_memory_bytes(self) -> float:
+        """What the estimate says of the memory of a GPU."""
+        return memory_of(self.training).total
+
+    @property
+    def memory_error(self) -> float | None:
+        """How far the prediction of memory is off, as a share of what was published."""
+        return None if self.memory_bytes is None else self.predicted_memory_bytes / self.memory_bytes - 1
+
+    def predicted_rate(self, curve: Efficiency | None = None) -> float:
+        """Return the tokens a second and GPU that the estimate says, with this efficiency curve or the GPU's own."""
+        used = curve or efficiency_curves()[self.training.machines.gpu.generation]
+        return tokens_per_second_per_gpu(self.training, step_time_of(self.training, used).total)
+
+    def time_error(self, curve: Efficiency | None = None) -> float:
+        """Return how far the predicted time of a step is off, as a share of the published."""
+        return self.tokens_per_second_per_gpu / self.predicted_rate(curve) - 1
+
+
+@cache
+def published_trainings() -> tuple[Published, ...]:
+    """Return all rows of the table, in its order."""
+    with _CSV_FILE.open(encoding="utf-8", newline="") as file:
+        return tuple(_published(row) for row in csv.DictReader(file))
+
+
+def _published(row: dict[str, str]) -> Published:
+    training = Training(
+        architecture=find_architecture(row["model"]),
+        machines=machines_of_gpu(find_gpu(row["gpu"]), int(row["nodes"]), int(row["gpus_per_node"])),
+        engine=row["engine"],
+        micro_batch_size=int(row["micro_batch_size"]),
+        accumulation_steps=int(row["accumulation_steps"]),
+        sequence_length=int(row["sequence_length"]),
+        precision=row["precision"],
+        activation_checkpointing=row["activation_checkpointing"],
+        compiled=row["compile"] == "yes",
+    )
+    memory = float(row["memory_gb"]) * 1e9 if row["memory_gb"] else None
+    rate = float(row["tokens_per_second_per_gpu"])
+    return Published(row["source"], training, rate, memory, row["fit"] == "yes", row["note"])
+
+
+def rows_of(generation: str) -> list[Published]:
+    """Return the rows on GPUs of a generation."""
+    return [row for row in published_trainings() if row.training.machines.gpu.generation == generation]
+
+
+def median_time_error(rows: Iterable[Published]) -> float:
+    """Return the median of how far the time of a step is off, whatever the direction."""
+    return statistics.median(abs(row.time_error()) for row in rows)

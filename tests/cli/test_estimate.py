@@ -1,0 +1,151 @@
+"""`trainyard estimate` as a person types it, and as a program reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+H100 = ("--sku", "Standard_ND96isr_H100_v5")
+
+
+def test_an_estimate_says_whether_it_fits_how_long_and_how_much(trainyard: Run) -> None:
+    outcome = trainyard("estimate", "--model", "llama-3.1-8b", *H100, "--nodes", "2", "--sequence-length", "2048")
+    assert outcome.exit_code == 0
+    lines = outcome.stdout.splitlines()
+    assert len(lines) <= 24
+    for words in ("8,030,261,248 parameters", "fits", "tokens a second and GPU", "a billion tokens", "1024:"):
+        assert words in outcome.stdout
+
+
+def test_what_does_not_fit_comes_with_what_does(trainyard: Run) -> None:
+    outcome = trainyard("estimate", "--model", "llama-3.1-8b", *H100, "--micro-batch-size", "4")
+    assert "does not fit" in outcome.stdout
+    assert "what fits" in outcome.stdout
+
+
+def test_json_has_the_fields_of_a_plan(trainyard: Run) -> None:
+    outcome = trainyard("estimate", "--model", "gpt2-xl", *H100, "--engine", "zero2", "--format", "json")
+    document = json.loads(outcome.stdout)
+    assert document["format"] == "trainyard.plan/2"
+    (job,) = document["jobs"].values()
+    assert (job["sku"], job["nodes"], job["processes_per_node"]) == ("Standard_ND96isr_H100_v5", 1, 8)
+    assert job["global_batch_size"] == 8
+    assert job["memory"]["total_bytes_per_gpu"] == pytest.approx(sum(job["memory"]["parts"].values()), abs=10)
+    assert job["memory"]["fits"] is True
+    assert job["time"]["step_seconds"] == pytest.approx(sum(job["time"]["parts"].values()))
+    assert job["time"]["tokens_per_second_per_gpu"] == pytest.approx(1024 / job["time"]["step_seconds"])
+    assert job["money"]["on_demand_usd_per_hour"] > 0
+    assert job["money"]["on_demand_usd"] is None
+    assert "number of steps" in job["money"]["reason"]
+
+
+def test_zeros_stages_are_those_of_the_paper(trainyard: Run, tmp_path: Path) -> None:
+    """7.5 billion parameters on 64 GPUs, as near as whole layers come: figure 1 of Rajbhandari et al. 2020."""
+    config = {"model_type": "gpt2", "n_embd": 4096, "n_layer": 36, "n_head": 32, "vocab_size": 50257}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    shares = {"zero0": 120 / 120, "zero1": 31.4 / 120, "zero2": 16.6 / 120, "zero3": 1.9 / 120}
+    for engine, share in shares.items():
+        outcome = trainyard(
+            "estimate",
+            "--model",
+            str(tmp_path),
+            "--gpu",
+            "V100",
+            "--nodes",
+            "8",
+            "--engine",
+            engine,
+            "--format",
+            "json",
+        )
+        job = json.loads(outcome.stdout)["jobs"]["train"]
+        states = sum(job["memory"]["parts"][part] for part in ("parameters", "gradients", "optimizer"))
+        assert states / (16 * job["parameters"]) == pytest.approx(share, abs=0.0005)
+
+
+def test_unknown_figures_are_null_with_a_reason(trainyard: Run) -> None:
+    outcome = trainyard("estimate", "--model", "gpt2", "--gpu", "T4", "--format", "json")
+    job = json.loads(outcome.stdout)["jobs"]["train"]
+    assert job["time"]["step_seconds"] is None
+    assert "Turing" in job["time"]["reason"]
+    assert job["money"]["on_demand_usd_per_hour"] is None
+    assert "--sku" in job["money"]["reason"]
+
+
+def test_a_search_names_the_fastest_and_the_cheapest(trainyard: Run) -> None:
+    outcome = trainyard("estimate", "--model", "llama-3.1-8b", "--nodes", "2", "--sequence-length", "4096", "--search")
+    assert outcome.exit_code == 0
+    assert outcome.stdout.startswith("fastest")
+    assert "cheapest" in outcome.stdout
+
+
+def test_a_search_on_one_size_stays_on_it(trainyard: Run) -> None:
+    outcome = trainyard("estimate", "--model", "llama-2-7b", *H100, "--search", "--format", "json")
+    document = json.loads(outcome.stdout)
+    assert {job["sku"] for job in document["fastest"]} == {"Standard_ND96isr_H100_v5"}
+    assert all(job["memory"]["fits"] for job in document["fastest"])
+
+
+@pytest.mark.parametrize(
+    "name", ["meta-llama/Llama-3.1-8B", "llama3.1-8b", "Meta-Llama-3-8B", "GPT2-XL", "mosaicml/mpt-7b"]
+)
+def test_a_models_name_may_be_written_as_elsewhere(trainyard: Run, name: str) -> None:
+    assert trainyard("estimate", "--model", name, "--gpu", "H100").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["NVIDIA H100-SXM5-80GB", "h100", "A100-SXM4-40GB", "AMD Instinct MI300X", "v100-sxm2-32gb"]
+)
+def test_a_gpus_name_may_be_written_as_elsewhere(trainyard: Run, name: str) -> None:
+    assert trainyard("estimate", "--model", "gpt2", "--gpu", name).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--model", "lama-3.1-8b", *H100), "llama-3.1-8b"),
+        (("--model", "gpt2", "--sku", "Standard_ND96isr_H100_v4"), "Standard_ND96isr_H100_v5"),
+        (("--model", "gpt2", "--gpu", "H100-SXN"), "H100-SXM"),
+        (("--model", "gpt2", "--gpu", "H100", *H100), "not both"),
+        (("--model", "gpt2"), "--sku or --gpu"),
+        (("--model", "gpt2", "--sku", "Standard_D8s_v5"), "no GPU"),
+        (("--model", "gpt2", *H100, "--gpus-per-node", "16"), "--gpus-per-node 16"),
+        (("--model", "gpt2", *H100, "--micro-batch-size", "0"), "--micro-batch-size"),
+        (("--model", "gpt2", "--gpu", "A100", "--precision", "fp8"), "has no fp8"),
+        (("--model", "no/such/config.json", *H100), "no such file"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(trainyard: Run, arguments: tuple[str, ...], words: str) -> None:
+    outcome = trainyard("estimate", *arguments)
+    assert outcome.exit_code == 2
+    assert words in outcome.stderr
+    assert outcome.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "not JSON"),
+        ("[]", "expected a JSON object"),
+        ("{}", "no model_type"),
+        ('{"model_type": "lama"}', "llama"),
+        ('{"model_type": "llama", "hidden_size": "4096"}', "hidden_size"),
+        ('{"model_type": "llama", "hidden_size": 100, "num_attention_heads": 3}', "not a multiple"),
+        ('{"model_type": "llama", "num_hidden_layers": 0}', "num_hidden_layers"),
+        ('{"model_type": "mistral", "num_local_experts": 8}', "mixture of experts"),
+    ],
+)
+def test_a_broken_config_is_one_line_with_its_path(trainyard: Run, tmp_path: Path, content: str, words: str) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(content, encoding="utf-8")
+    outcome = trainyard("estimate", "--model", str(file), *H100)
+    assert outcome.exit_code == 2
+    assert outcome.stderr.count("\n") == 1
+    assert str(file) in outcome.stderr
+    assert words in outcome.stderr
