@@ -27,9 +27,9 @@ _AZURE_TYPE_OF = {str: "string", int: "integer", float: "number", bool: "boolean
 class StepField:
     """One setting of a step, in Azure ML's terms.
 
-    `type` is Azure ML's: string, integer, number, boolean for parameters; uri_folder and uri_file for ports. `required`
-    means that there is no default and it must be given; `optional` that it may be absent altogether (None in the step),
-    which Azure ML writes as `optional: true` and `$[[ … ]]` in the command.
+    `type` is Azure ML's: string, integer, number, boolean for parameters; uri_folder, uri_file, mlflow_model for ports.
+    `required` means that there is no default and it must be given; `optional` that it may be absent altogether (None in
+    the step), which Azure ML writes as `optional: true` and `$[[ … ]]` in the command.
     """
 
     name: str
@@ -86,9 +86,9 @@ def input_file() -> Any:
     return dataclasses.field(metadata={"kind": "input", "type": "uri_file"})
 
 
-def output_folder(*, mode: str = "rw_mount") -> Any:
+def output_folder(*, mode: str = "rw_mount", type: str = "uri_folder") -> Any:
     """Declare a folder that the step writes; `rw_mount` makes its files durable as they are written."""
-    return dataclasses.field(metadata={"kind": "output", "mode": mode})
+    return dataclasses.field(metadata={"kind": "output", "mode": mode, "type": type})
 
 
 def step_fields(config_class: type) -> tuple[StepField, ...]:

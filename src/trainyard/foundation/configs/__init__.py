@@ -1,6 +1,7 @@
 """The settings of every step: dataclasses only, so that the author's side can read them without the job's packages."""
 
 from trainyard.foundation.configs.evaluate import Evaluate
+from trainyard.foundation.configs.export_model import ExportModel
 from trainyard.foundation.configs.prepare_images import PrepareImages
 from trainyard.foundation.configs.prepare_text import PrepareText
 from trainyard.foundation.configs.training import TrainDDP, TrainDeepSpeed, TrainFSDP
@@ -12,12 +13,14 @@ STEP_CONFIGS: dict[str, type] = {
     "train_fsdp": TrainFSDP,
     "train_deepspeed": TrainDeepSpeed,
     "evaluate": Evaluate,
+    "export_model": ExportModel,
 }
 """Each step's module name under `trainyard.steps`, with the dataclass of its settings."""
 
 __all__ = [
     "STEP_CONFIGS",
     "Evaluate",
+    "ExportModel",
     "PrepareImages",
     "PrepareText",
     "TrainDDP",

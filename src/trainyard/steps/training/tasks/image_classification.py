@@ -124,12 +124,12 @@ class ImageClassification(Task):
             images = augment(images, batch[SAMPLE_DRAWS], flip=self.settings.augmentation == "shift_flip")
         smoothing = self.settings.label_smoothing
         return functional.cross_entropy(
-            _logits(model, images), batch["labels"], reduction="sum", label_smoothing=smoothing
+            image_logits(model, images), batch["labels"], reduction="sum", label_smoothing=smoothing
         )
 
     def measure(self, model: torch.nn.Module, batch: Tensors) -> dict[str, torch.Tensor]:
         """Return sums for loss (without smoothing) and accuracy, and counts of pairs (true, predicted) of classes."""
-        logits, labels = _logits(model, batch["images"]), batch["labels"]
+        logits, labels = image_logits(model, batch["images"]), batch["labels"]
         predicted = logits.argmax(dim=1)
         classes = len(self.manifest.classes)
         pairs = torch.bincount(labels * classes + predicted, minlength=classes * classes)
@@ -150,7 +150,8 @@ class ImageClassification(Task):
         return load_model(folder, self._needs)
 
 
-def _logits(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
+def image_logits(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
+    """Return the logits of each class, fp32 [images, classes], for pixels 0…255 [images, channels, height, width]."""
     pixels = images.float() / _HALF_RANGE - 1
     logits: torch.Tensor = model(pixel_values=pixels).logits
     return logits.float()

@@ -1,0 +1,30 @@
+"""Export a trained model for MLflow, as safetensors with its configuration, and as ONNX.
+
+    python -m trainyard.steps.export_model --data data/digits --model out/model --mlflow-model out/mlflow \\
+        --files out/files
+
+The MLflow model is served with `mlflow models serve -m out/mlflow --env-manager local`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainyard.foundation.configs.export_model import ExportModel
+from trainyard.steps.runtime.entrypoint import end_process, run_step
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the step. Return its exit code."""
+    return run_step(ExportModel, "trainyard.steps.export_model", export_model, arguments)
+
+
+def export_model(settings: ExportModel) -> int:
+    """Export the model; StepError if a format, loaded again, computes something else."""
+    from trainyard.steps.exporting.run import run_export
+
+    return run_export(settings)
+
+
+if __name__ == "__main__":
+    end_process(main())

@@ -1,0 +1,1 @@
+"""Writing a trained model in the formats that other programs load."""

@@ -1,0 +1,17 @@
+"""Packages that only some steps need, asked for before anything else is done."""
+
+from __future__ import annotations
+
+import importlib
+
+from trainyard.steps.runtime.errors import SetupError
+
+
+def require_packages(what: str, extra: str, *names: str) -> None:
+    """Import packages. SetupError says which of them `what` needs, and which extra of Trainyard has it."""
+    for name in names:
+        try:
+            importlib.import_module(name)  # may import: not trainyard
+        except ImportError as failure:
+            package = (failure.name or name).partition(".")[0]
+            raise SetupError(f'{what} needs the package {package}; pip install "trainyard[{extra}]"') from None
