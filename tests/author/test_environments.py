@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,14 @@ from packaging.requirements import Requirement
 from trainyard.author.project import Project
 from trainyard.author.rendering import render
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 ENVIRONMENTS = ("trainyard", "trainyard-rocm")
+EXTRAS = ("train", "onnx")
+"""What steps may import."""
 IMPORTED_AS = {
     "pillow": "PIL",
     "scikit-learn": "sklearn",
@@ -34,16 +42,16 @@ def rendered(project: Project, name: str) -> str:
     return render(project, "t4").files[project.root / "environments" / name].text
 
 
-def train_extra(root: Path) -> set[str]:
-    """What pyproject.toml says that a step may import. Its `train` is a list with one requirement on each line."""
-    lines = (root / "pyproject.toml").read_text(encoding="utf-8").split("\ntrain = [\n")[1].split("\n]")[0].splitlines()
-    return {Requirement(line.strip(' ",')).name for line in lines if line.strip().startswith('"')}
+def packages_of(root: Path, *extras: str) -> set[str]:
+    """What pyproject.toml lists in extras."""
+    table = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    return {Requirement(line).name for extra in extras for line in table[extra]}
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_an_image_has_every_package_that_steps_import_but_torch(repository: Project, environment: str) -> None:
     installed = pins(rendered(repository, f"{environment}/requirements.txt"))
-    assert set(installed) == train_extra(repository.root) - {"torch"} | {"azureml-mlflow"}
+    assert set(installed) == packages_of(repository.root, *EXTRAS) - {"torch"} | {"azureml-mlflow"}
     assert all(version.startswith("==") for version in installed.values())
 
 

@@ -40,8 +40,7 @@ class LanguageModel:
                 do_sample=False,
                 pad_token_id=end,
             )
-        new: str = self._tokenizer.decode(written[0, context.shape[1] :], skip_special_tokens=True)
-        return text + new
+        return text + str(self._tokenizer.decode(written[0, context.shape[1] :], skip_special_tokens=True))
 
     def get_raw_model(self) -> torch.nn.Module:
         """Return the model itself."""
