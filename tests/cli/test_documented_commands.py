@@ -1,6 +1,7 @@
 """Every command that README.md, CONTRIBUTING.md and docs/*.md show runs as written, in the state of a fresh clone.
 
 The commands of a page run in one shell, in their order. Output that a page shows must be printed, apart from numbers.
+What is submitted goes to a stand-in for Azure on this machine.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "azure_client" / "helpers"))
+
+from loopback_azure import LoopbackAzure
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -128,13 +133,15 @@ def run_in_one_shell(commands: list[Command], clone: Path, timeout_seconds: int)
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     environment |= {"PATH": f"{Path(sys.executable).parent}:{environment['PATH']}", "NO_COLOR": "1"}
-    shell = subprocess.Popen(["bash", "-c", script], cwd=clone, env=environment, start_new_session=True)
-    try:
-        shell.wait(timeout_seconds)
-    finally:
-        if shell.poll() is None:
-            os.killpg(shell.pid, signal.SIGKILL)
-            shell.wait()
+    with LoopbackAzure(clone.parent) as azure:
+        environment |= azure.variables
+        shell = subprocess.Popen(["bash", "-c", script], cwd=clone, env=environment, start_new_session=True)
+        try:
+            shell.wait(timeout_seconds)
+        finally:
+            if shell.poll() is None:
+                os.killpg(shell.pid, signal.SIGKILL)
+                shell.wait()
     codes = (clone.parent / "codes").read_text().split()
     assert len(codes) == len(commands), f"the shell ended at: {commands[len(codes)].text}"
     return [(int(code), (clone.parent / f"{number}.out").read_text()) for number, code in enumerate(codes)]

@@ -14,6 +14,7 @@ from trainyard.cli.parameters import VerbGroup
 from trainyard.cli.planning import doctor, estimate, graph, plan, skus
 from trainyard.cli.running import run, runs
 from trainyard.cli.scaffolding import init, new
+from trainyard.cli.submitting import submit
 from trainyard.cli.usage_errors import usage_message
 from trainyard.foundation.files import describe_os_error
 from trainyard.terminal import colour_choice, fail, print_diagnostics, write_out_unencodable
@@ -32,12 +33,12 @@ def trainyard_command() -> None:
       trainyard run pipelines/ddp.yaml --profile local    the whole pipeline, on this machine
       trainyard render nd96                               all YAML for 8 x A100 nodes
       trainyard lint                                      every mistake, on its line
-      az ml job create -f pipelines/ddp.yaml              the same files, on Azure ML
+      trainyard submit pipelines/ddp.yaml                 the same files, to Azure ML
     """
 
 
 # In the order of a day's work, which is the order of `trainyard --help`.
-for _verb in (init, new, render, lint, explain, plan, estimate, graph, run, runs, skus, schemas, doctor):
+for _verb in (init, new, render, lint, explain, plan, estimate, graph, run, runs, submit, skus, schemas, doctor):
     trainyard_command.add_command(_verb)
 
 

@@ -74,12 +74,16 @@ def errors_before_a_run(file: Path, store: DocumentStore) -> tuple[Sequence[Diag
 
     The files that are read stay in `store`.
     """
+    # A local run uses this machine as its compute.
+    errors = [each for each in errors_before_a_submission(file, store) if each.rule != no_compute.id]
+    return [each for each in errors if stops_a_run(each)], [each for each in errors if not stops_a_run(each)]
+
+
+def errors_before_a_submission(file: Path, store: DocumentStore) -> Sequence[Diagnostic]:
+    """Return the errors in a job's file and in what it names. The files that are read stay in `store`."""
     settings, result = _check([file], store)
     found = without_known(result.diagnostics, settings.baseline, result.files)
-    # A local run uses this machine as its compute.
-    errors = [each for each in found if each.severity == "error" and each.rule != no_compute.id]
-    related = with_template_lines(errors)
-    return [each for each in related if stops_a_run(each)], [each for each in related if not stops_a_run(each)]
+    return with_template_lines([each for each in found if each.severity == "error"])
 
 
 def rules_that_find_something(file: Path) -> list[str]:

@@ -108,7 +108,7 @@ class LoopbackAzure:
         # None: a cluster of every name.
         self.clusters = clusters
         self.job_status = "Completed"
-        self.logs = "step 1\nstep 2\n"
+        self.logs = "train_ddp has started\n"
         self._lock = threading.Lock()
         self._authority, certificate = _certificates(folder)
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -187,6 +187,9 @@ class LoopbackAzure:
         kind = rest.partition("/")[0]
         if rest == "":
             return Answer(body=_workspace())
+        if rest == "computes":
+            names = sorted(self.clusters or {})
+            return Answer(body={"value": [self._cluster(name).body for name in names]})
         if kind == "computes" and request.method == "GET":
             return self._cluster(rest.partition("/")[2])
         if kind == "datastores":
@@ -254,11 +257,12 @@ class LoopbackAzure:
         if request.path.endswith("/discovery"):
             return Answer(body={"history": "https://eastus.api.azureml.ms", "api": "https://eastus.api.azureml.ms"})
         name = request.path.rsplit("/", 2)[-2] if request.path.endswith("/details") else ""
+        is_first = len([each for each in self.requests if each.path == request.path]) == 1
         return Answer(
             body={
                 "runId": name,
-                "status": self.job_status,
-                "logFiles": {"user_logs/std_log.txt": f"{_STORAGE}/logs/std_log.txt?sig=x"},
+                "status": "Running" if is_first else self.job_status,
+                "logFiles": {"logs/azureml/executionlogs.txt": f"{_STORAGE}/logs/executionlogs.txt?sig=x"},
                 "error": {"error": {"code": "UserError", "message": "AssertionError: accuracy 0.5 is below 0.9"}}
                 if self.job_status == "Failed"
                 else None,

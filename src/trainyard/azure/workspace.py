@@ -1,0 +1,114 @@
+"""Which workspace a command is about: flags, else environment variables, else the defaults of the Azure CLI."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """An Azure ML workspace."""
+
+    subscription: str
+    resource_group: str
+    name: str
+
+    @property
+    def az_arguments(self) -> str:
+        """How `az ml` is told of it, in the subscription that is chosen there."""
+        return f"--resource-group {self.resource_group} --workspace-name {self.name}"
+
+    def __str__(self) -> str:
+        return f"workspace '{self.name}' of resource group '{self.resource_group}'"
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """One part of a workspace's address: what it is called, where it is looked up, and how it is set for good."""
+
+    words: str
+    flag: str
+    variables: tuple[str, ...]
+    az_default: str
+    command: str
+
+
+# AZURE_DEFAULTS_… are the Azure CLI's own; AZUREML_ARM_… are what a job on Azure ML has.
+_SUBSCRIPTION = _Setting(
+    "subscription",
+    "--subscription",
+    ("AZURE_SUBSCRIPTION_ID", "AZUREML_ARM_SUBSCRIPTION"),
+    "",
+    "az account set --subscription NAME",
+)
+_RESOURCE_GROUP = _Setting(
+    "resource group",
+    "--resource-group",
+    ("AZURE_DEFAULTS_GROUP", "AZUREML_ARM_RESOURCEGROUP"),
+    "group",
+    "az configure --defaults group=NAME",
+)
+_NAME = _Setting(
+    "workspace",
+    "--workspace",
+    ("AZURE_DEFAULTS_WORKSPACE", "AZUREML_ARM_WORKSPACE_NAME"),
+    "workspace",
+    "az configure --defaults workspace=NAME",
+)
+
+
+def find_workspace(
+    subscription: str | None = None, resource_group: str | None = None, workspace: str | None = None
+) -> Workspace:
+    """Return the workspace; what is not given comes from environment variables, then from `az configure`.
+
+    Raise UsageError that names every part that is set nowhere.
+    """
+    given = {_SUBSCRIPTION: subscription, _RESOURCE_GROUP: resource_group, _NAME: workspace}
+    found = {setting: value or _looked_up(setting) for setting, value in given.items()}
+    missing = [setting for setting, value in found.items() if not value]
+    if missing:
+        lines = [
+            f"no {setting.words} is set; give {setting.flag}, set {setting.variables[0]}, or run: {setting.command}"
+            for setting in missing
+        ]
+        raise UsageError("\n".join(lines))
+    return Workspace(found[_SUBSCRIPTION], found[_RESOURCE_GROUP], found[_NAME])
+
+
+def _looked_up(setting: _Setting) -> str:
+    """Return a part of the address from where it is set, or an empty text."""
+    for variable in setting.variables:
+        if os.environ.get(variable):
+            return os.environ[variable]
+    folder = Path(os.environ.get("AZURE_CONFIG_DIR") or Path.home() / ".azure")
+    return _az_default(folder, setting.az_default) if setting.az_default else _az_subscription(folder)
+
+
+def _az_default(folder: Path, key: str) -> str:
+    """Return what `az configure --defaults` has written, or an empty text."""
+    config = configparser.ConfigParser(interpolation=None)
+    try:
+        config.read(folder / "config", encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError) as error:
+        raise UsageError(f"{folder / 'config'} cannot be read: {error}; write it again with `az configure`") from error
+    return config.get("defaults", key, fallback="")
+
+
+def _az_subscription(folder: Path) -> str:
+    """Return the id of the subscription that `az login` or `az account set` has chosen, or an empty text."""
+    file = folder / "azureProfile.json"
+    try:
+        profile = json.loads(file.read_text(encoding="utf-8-sig"))
+        chosen = [each["id"] for each in profile["subscriptions"] if each.get("isDefault")]
+    except FileNotFoundError:
+        return ""
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{file} cannot be read; write it again with `az login`") from error
+    return str(chosen[0]) if chosen else ""

@@ -1,0 +1,61 @@
+"""`trainyard submit`: lint, show the plan, ask the workspace what it has, upload, submit, and follow the logs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from trainyard.azure.submission import Submission, bodies_of
+from trainyard.azure.workspace import Workspace
+from trainyard.commands.lint import errors_before_a_submission
+from trainyard.lint.settings import computes_for
+from trainyard.plan import reporters
+from trainyard.plan.planner import plan
+from trainyard.spec.computes import Computes
+from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.findings import DocumentStore
+from trainyard.spec.kinds import kind_of
+from trainyard.spec.loading import load_pipeline
+from trainyard.spec.model import Pipeline
+from trainyard.terminal import print_facts, print_next
+
+
+def print_bodies(file: Path) -> None:
+    """Print as JSON what a submission would send. Raise SpecError for errors that lint finds."""
+    _checked(file)
+    click.echo(json.dumps(bodies_of(file), indent=2))
+
+
+def submit(file: Path, workspace: Workspace, *, name: str | None, stream: bool) -> None:
+    """Submit a job file, print where to find the job, and follow its logs if asked.
+
+    Raise SpecError and UserError for everything that prevents it: nothing is submitted then.
+    """
+    pipeline = _checked(file)
+    submission = Submission(file, workspace, name)
+    submission.check(pipeline)
+    click.echo(f"uploading to {workspace}", err=True)
+    submitted = submission.send()
+    click.echo(click.style(f"{submitted.name}: submitted to {workspace}", bold=True))
+    print_facts([("studio", submitted.studio_url)])
+    job = f"--name {submitted.name} {workspace.az_arguments}"
+    print_next((f"az ml job stream {job}", "follow the logs"), (f"az ml job cancel {job}", "end it"))
+    if stream:
+        submission.stream()
+
+
+def _checked(file: Path) -> Pipeline | None:
+    """Print the plan of a pipeline on stderr, and return the pipeline; None for other jobs, which have no plan.
+
+    Raise SpecError for errors that lint finds.
+    """
+    store = DocumentStore()
+    if errors := errors_before_a_submission(file, store):
+        raise SpecError(errors)
+    if kind_of(store.read(file.resolve())) != "pipeline":
+        return None
+    pipeline = load_pipeline(file, store)
+    click.echo(reporters.as_text(plan(pipeline, Computes(store, computes_for([file])))), err=True)
+    return pipeline

@@ -1,0 +1,316 @@
+"""`trainyard submit` against Azure on loopback: what is sent, what each refusal says; and nothing is sent twice."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loopback_azure import GROUP, WORKSPACE, Answer, Fault, LoopbackAzure, error_body
+
+from trainyard.azure.workspace import Workspace, find_workspace
+from trainyard.errors import UsageError
+
+ROOT = Path(__file__).resolve().parents[2]
+PIPELINE = "pipelines/ddp.yaml"
+AT_ONCE = {"retry-after-ms": "1"}
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The `context` parameter is deprecated")
+
+
+@pytest.fixture(autouse=True)
+def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def submitted_jobs(azure: LoopbackAzure) -> list[str]:
+    return [name for name in azure.resources if name.startswith("jobs/")]
+
+
+def line_of(file: str, text: str) -> int:
+    """The number of the first line of a file that contains a text."""
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
+
+
+def test_a_pipeline_is_submitted_and_its_link_printed(azure: LoopbackAzure, trainyard: Callable[..., Any]) -> None:
+    outcome = trainyard("submit", PIPELINE)
+    assert outcome.exit_code == 0, outcome.stderr
+    (name,) = (name.removeprefix("jobs/") for name in submitted_jobs(azure))
+    assert name.startswith("ddp-")
+    assert f"{name}: submitted to workspace '{WORKSPACE}'" in outcome.stdout
+    assert f"https://ml.azure.com/runs/{name}?wsid=" in outcome.stdout
+    assert "16 micro × 1 accumulation × 4 processes" in outcome.stderr, "the plan comes first"
+    assert len(azure.sent("PUT", "/jobs/")) == 1
+
+
+def test_the_logs_are_followed_to_the_end(azure: LoopbackAzure, trainyard: Callable[..., Any]) -> None:
+    outcome = trainyard("submit", PIPELINE, "--stream", "--name", "mine")
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "train_ddp has started" in outcome.stdout
+    azure.job_status = "Failed"
+    outcome = trainyard("submit", PIPELINE, "--stream", "--name", "yours")
+    assert outcome.exit_code == 1
+    assert "error: job 'yours' failed: AssertionError: accuracy 0.5 is below 0.9" in outcome.stderr
+
+
+def test_a_dry_run_prints_what_a_submission_sends(azure: LoopbackAzure, trainyard: Callable[..., Any]) -> None:
+    printed = json.loads(trainyard("submit", PIPELINE, "--dry-run").stdout)
+    assert azure.requests == []
+    trainyard("submit", PIPELINE)
+    sent = azure.sent("PUT", "/jobs/")[-1].json["properties"]
+    components = {request.path: request.json for request in azure.sent("PUT", "/components/")}
+    job = printed["job"]["properties"]
+    assert job["inputs"] == sent["inputs"]
+    for name, node in sent["jobs"].items():
+        component = components[node.pop("componentId")]["properties"]["componentSpec"]
+        assert job["jobs"][name].pop("componentId") == f"components.{name}"
+        assert job["jobs"][name] == node
+        described = printed["components"][name]["properties"]["componentSpec"]
+        for key in ("command", "inputs", "outputs", "resources", "environment"):
+            assert described[key] == component[key], (name, key)
+
+
+def test_nothing_is_sent_of_a_file_with_errors(
+    azure: LoopbackAzure, trainyard: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text("type: pipeline\njobs:\n  train:\n    component: ./missing.yaml\n", encoding="utf-8")
+    for arguments in ((), ("--dry-run",)):
+        outcome = trainyard("submit", str(file), *arguments)
+        assert outcome.exit_code == 1
+        assert "wrong.yaml:4:16: error[" in outcome.stderr
+    assert azure.requests == []
+
+
+# What is answered to which request, and what the user reads. ARM's codes and messages are those of its documentation.
+REFUSALS = {
+    "not signed in any more": (
+        Fault("GET", f"/{WORKSPACE}$", Answer(401, error_body("ExpiredAuthenticationToken", "The token has expired."))),
+        "Azure answered 401 ExpiredAuthenticationToken: The token has expired; sign in again with `az login`",
+    ),
+    "no role": (
+        Fault("GET", f"/{WORKSPACE}$", Answer(403, error_body("AuthorizationFailed", "The client may not read."))),
+        "Azure answered 403 AuthorizationFailed: The client may not read; ask for the role 'AzureML Data Scientist'",
+    ),
+    "unknown workspace": (
+        Fault("GET", f"/{WORKSPACE}$", Answer(404, error_body("ResourceNotFound", "It was not found."))),
+        f"unknown workspace '{WORKSPACE}' of resource group '{GROUP}' in subscription",
+    ),
+    "unknown resource group": (
+        Fault("GET", f"/{WORKSPACE}$", Answer(404, error_body("ResourceGroupNotFound", "Group 'group' was missed."))),
+        "404 ResourceGroupNotFound: Group 'group' was missed; `az group list` shows the resource groups",
+    ),
+    "another operation": (
+        Fault("PUT", "/jobs/", Answer(409, error_body("Conflict", "Another operation is in progress."))),
+        "Azure answered 409 Conflict: Another operation is in progress; wait until the other operation has ended",
+    ),
+    "too many requests": (
+        Fault("PUT", "/jobs/", Answer(429, error_body("TooManyRequests", "Slow down."), AT_ONCE)),
+        "Azure answered 429 TooManyRequests: Slow down; Azure limits requests; wait a few minutes",
+    ),
+    "a fault of the service": (
+        Fault("PUT", "/jobs/", Answer(500, error_body("InternalError", "Oops."), {**AT_ONCE, "x-ms-request-id": "r1"})),
+        "Azure answered 500 InternalError: Oops (request r1); this is a fault of the service",
+    ),
+    "no quota": (
+        Fault("PUT", "/jobs/", Answer(400, error_body("QuotaExceeded", "64 cores exceed the approved quota of 24."))),
+        "64 cores exceed the approved quota of 24; `az ml compute list-usage` shows your quota",
+    ),
+    "a storage account that refuses the upload": (
+        Fault(
+            "PUT",
+            "/steps/evaluate.py$",
+            Answer(403, headers={"x-ms-error-code": "AuthorizationFailure"}),
+        ),
+        "the upload to storage.blob.core.windows.net was refused: 403 AuthorizationFailure; ask for the role 'Storage",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("fault", "message"), REFUSALS.values(), ids=REFUSALS)
+def test_a_refusal_is_one_message_with_what_to_do(
+    azure: LoopbackAzure, trainyard: Callable[..., Any], fault: Fault, message: str
+) -> None:
+    azure.faults = [Fault(fault.method, fault.path, fault.answer)]
+    outcome = trainyard("submit", PIPELINE)
+    assert outcome.exit_code == 1
+    assert message in " ".join(outcome.stderr.split())
+    assert outcome.stderr.count("error: ") == 1
+    assert submitted_jobs(azure) == []
+
+
+def test_a_refusal_that_names_a_part_of_the_file_is_shown_there(
+    azure: LoopbackAzure, trainyard: Callable[..., Any]
+) -> None:
+    answer = error_body("UserError", "The job is invalid.", details=[
+        {"code": "InvalidInput", "message": "epochs is too large.", "target": "properties.jobs.train_ddp.inputs.epochs"}
+    ])  # fmt: skip
+    azure.faults = [Fault("PUT", "/jobs/", Answer(400, answer))]
+    outcome = trainyard("submit", PIPELINE)
+    assert outcome.exit_code == 1
+    line = line_of(PIPELINE, "epochs: ${{parent.inputs.epochs}}")
+    assert f"{PIPELINE}:{line}:15: error[InvalidInput] epochs is too large." in outcome.stderr
+
+
+def test_a_refused_component_is_shown_in_its_own_file(azure: LoopbackAzure, trainyard: Callable[..., Any]) -> None:
+    answer = error_body("UserError", "Input 'image_size' has a default outside of its range.")
+    azure.faults = [Fault("PUT", "/components/", Answer(400, answer), times=1)]
+    outcome = trainyard("submit", PIPELINE)
+    assert outcome.exit_code == 1
+    file = "components/prepare_images.yaml"
+    assert f"{file}:{line_of(file, '  image_size:')}:3: error[UserError] Input 'image_size'" in outcome.stderr
+
+
+def test_an_unknown_cluster_is_found_before_anything_is_uploaded(
+    azure: LoopbackAzure, trainyard: Callable[..., Any]
+) -> None:
+    azure.clusters = {"gpu-t44": {}}
+    outcome = trainyard("submit", PIPELINE)
+    assert outcome.exit_code == 1
+    line = line_of(PIPELINE, "default_compute:")
+    assert f"{PIPELINE}:{line}:20: error[workspace] workspace '{WORKSPACE}' of resource group" in outcome.stderr
+    assert "has no cluster 'gpu-t4'" in outcome.stderr
+    assert "Did you mean 'gpu-t44'?" in outcome.stderr
+    assert azure.blobs == {}
+
+
+def test_a_cluster_with_too_few_machines_is_found_before_anything_is_uploaded(
+    azure: LoopbackAzure, trainyard: Callable[..., Any]
+) -> None:
+    azure.clusters = {"gpu-t4": {"scaleSettings": {"maxNodeCount": 0}}}
+    outcome = trainyard("submit", PIPELINE)
+    assert "a job takes 1 node and would wait for ever: 'gpu-t4' has at most 0" in outcome.stderr
+    assert azure.blobs == {}
+
+
+def test_where_the_service_asks_to_wait_the_request_is_sent_again(
+    azure: LoopbackAzure, trainyard: Callable[..., Any]
+) -> None:
+    busy = Answer(429, error_body("TooManyRequests", "Slow down."), AT_ONCE)
+    azure.faults = [Fault("PUT", "/jobs/", busy, times=2), Fault("GET", "/computes/", busy, times=1)]
+    outcome = trainyard("submit", PIPELINE)
+    assert outcome.exit_code == 0, outcome.stderr
+    assert len(azure.sent("PUT", "/jobs/")) == 3
+    assert len(submitted_jobs(azure)) == 1
+
+
+def test_a_slow_answer_is_waited_for(azure: LoopbackAzure, trainyard: Callable[..., Any]) -> None:
+    azure.faults = [Fault("GET", "/computes/", Answer(503, delay_seconds=1, headers=AT_ONCE), times=1)]
+    assert trainyard("submit", PIPELINE).exit_code == 0
+
+
+def test_a_job_whose_confirmation_is_lost_is_not_submitted_twice(
+    azure: LoopbackAzure, trainyard: Callable[..., Any]
+) -> None:
+    """The service takes the job, and no answer arrives: neither to the request nor to its repetitions."""
+    azure.faults = [Fault("PUT", "/jobs/", Answer(500, headers=AT_ONCE), after=True)]
+    outcome = trainyard("submit", PIPELINE)
+    assert outcome.exit_code == 0, outcome.stderr
+    (name,) = submitted_jobs(azure)
+    assert f"{name.removeprefix('jobs/')}: submitted" in outcome.stdout
+    assert {request.path.rpartition("/")[2] for request in azure.sent("PUT", "/jobs/")} == {name.removeprefix("jobs/")}
+
+
+def test_when_azure_cannot_be_asked_either_the_user_is_told_how(
+    azure: LoopbackAzure, trainyard: Callable[..., Any]
+) -> None:
+    azure.faults = [Fault(method, "/jobs/mine", Answer(cut=True), after=True) for method in ("PUT", "GET")]
+    # The name is looked for once before anything is uploaded.
+    azure.faults.insert(0, Fault("GET", "/jobs/mine", Answer(404, error_body("NotFound", "No such job.")), times=1))
+    outcome = trainyard("submit", PIPELINE, "--name", "mine")
+    assert outcome.exit_code == 1
+    assert "the connection broke before Azure confirmed job 'mine'" in outcome.stderr
+    assert "az ml job show --name mine" in outcome.stderr
+
+
+@pytest.mark.slow
+def test_an_upload_that_is_cut_off_goes_on(azure: LoopbackAzure, trainyard: Callable[..., Any]) -> None:
+    azure.faults = [Fault("PUT", "/steps/evaluate.py$", Answer(cut=True), times=1)]
+    outcome = trainyard("submit", PIPELINE)
+    assert outcome.exit_code == 0, outcome.stderr
+    assert [body for name, body in azure.blobs.items() if name.endswith("/steps/evaluate.py")] == [
+        (ROOT / "src/trainyard/steps/evaluate.py").read_bytes()
+    ]
+
+
+def test_a_name_that_is_taken_is_refused_before_anything_is_uploaded(
+    azure: LoopbackAzure, trainyard: Callable[..., Any]
+) -> None:
+    assert trainyard("submit", PIPELINE, "--name", "mine").exit_code == 0
+    azure.blobs.clear()
+    outcome = trainyard("submit", PIPELINE, "--name", "mine")
+    assert outcome.exit_code == 1
+    assert "already has a job 'mine': https://ml.azure.com/runs/mine" in outcome.stderr
+    assert azure.blobs == {}
+    assert len(azure.sent("PUT", "/jobs/")) == 1
+
+
+def test_no_network(azure: LoopbackAzure, trainyard: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("HTTPS_PROXY", "https_proxy"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    outcome = trainyard("submit", PIPELINE)
+    assert outcome.exit_code == 1
+    assert outcome.stderr.count("error: ") == 1
+    assert "no answer from Azure" in outcome.stderr
+    assert "HTTPS_PROXY" in outcome.stderr
+
+
+def test_no_credential(azure: LoopbackAzure, trainyard: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AZURE_CLIENT_SECRET")
+    monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "EnvironmentCredential")
+    outcome = trainyard("submit", PIPELINE)
+    assert outcome.exit_code == 1
+    assert (
+        "error: not signed in to Azure: no credential was found; run `az login`, or set AZURE_TENANT_ID"
+        in outcome.stderr
+    )
+
+
+def test_without_the_client_one_line_says_how_to_install_it(
+    trainyard: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "azure.ai.ml", None)
+    outcome = trainyard("submit", PIPELINE, "--dry-run")
+    assert outcome.exit_code == 1
+    assert (
+        "azure.ai.ml is not installed; install what a submission needs: pip install 'trainyard[azure]'"
+        in outcome.stderr
+    )
+
+
+class TestWorkspace:
+    @pytest.fixture(autouse=True)
+    def az_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        for name in ("AZURE_SUBSCRIPTION_ID", "AZURE_DEFAULTS_GROUP", "AZURE_DEFAULTS_WORKSPACE"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("AZURE_CONFIG_DIR", str(tmp_path))
+        return tmp_path
+
+    def test_flags_come_before_variables_and_variables_before_az(
+        self, az_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (az_folder / "config").write_text("[defaults]\ngroup = from-az\nworkspace = from-az\n", encoding="utf-8")
+        subscriptions = [{"id": "other", "isDefault": False}, {"id": "chosen", "isDefault": True}]
+        (az_folder / "azureProfile.json").write_text(json.dumps({"subscriptions": subscriptions}), encoding="utf-8-sig")
+        assert find_workspace() == Workspace("chosen", "from-az", "from-az")
+        monkeypatch.setenv("AZURE_DEFAULTS_GROUP", "from-variable")
+        assert find_workspace(workspace="from-flag") == Workspace("chosen", "from-variable", "from-flag")
+
+    def test_every_part_that_is_missing_is_named(self) -> None:
+        with pytest.raises(UsageError) as error:
+            find_workspace(subscription="mine")
+        assert str(error.value).splitlines() == [
+            "no resource group is set; give --resource-group, set AZURE_DEFAULTS_GROUP, "
+            "or run: az configure --defaults group=NAME",
+            "no workspace is set; give --workspace, set AZURE_DEFAULTS_WORKSPACE, "
+            "or run: az configure --defaults workspace=NAME",
+        ]
+
+    @pytest.mark.parametrize(("name", "text"), [("config", "group = x"), ("azureProfile.json", "{")])
+    def test_a_file_of_az_that_is_damaged_is_named(self, az_folder: Path, name: str, text: str) -> None:
+        (az_folder / name).write_text(text, encoding="utf-8")
+        with pytest.raises(UsageError, match=f"{name} cannot be read"):
+            find_workspace()
