@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable, Iterable
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 Json = dict[str, Any]
+
+WIDE = {"width": 1280, "height": 900}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 DIGITS = [str(digit) for digit in range(10)]
 
@@ -391,3 +395,100 @@ def empty_run(tmp_path: Path) -> RunFolder:
 def training_lines() -> Callable[[Iterable[int]], list[Json]]:
     """Makes lines of metrics.jsonl for the given steps."""
     return training_steps
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Any]:
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if executable is None:
+        pytest.skip(f"the report was not tried in a browser: none of {', '.join(BROWSERS)} is on PATH")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=executable, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        )
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens a page offline; at the end nothing may have been complained of, nor anything else asked for."""
+    contexts, complaints, requests, files = [], [], [], []
+
+    def open_it(file: Path, viewport: dict[str, int] = WIDE, color_scheme: str = "light") -> Any:
+        context = browser.new_context(offline=True, viewport=viewport, color_scheme=color_scheme)
+        contexts.append(context)
+        files.append(file.as_uri())
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(file.as_uri())
+        return page
+
+    yield open_it
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert {request for request in requests if not request.startswith("data:")} == set(files)
+
+
+@pytest.fixture
+def make_run_to_compare(tmp_path: Path) -> Callable[[str], Path]:
+    """Makes run A, B or C of one pipeline, which differ in settings, results and times; C has no validation."""
+
+    def make(letter: str) -> Path:
+        number = "ABC".index(letter) + 1
+        folder = RunFolder(tmp_path / f"run-{letter}", name=f"run-{letter}", duration_s=10.0 * number)
+        folder.run["inputs"] = {"epochs": number, "format": "digits"}
+        folder.add_job(
+            "train",
+            component="train_ddp",
+            processes_per_node=2 * number,
+            duration_s=5.0,
+            reused_from="run-A" if letter == "B" else None,
+            inputs={"epochs": number, **({} if letter == "C" else {"seed": number - 1})},
+            outputs={"metrics": "jobs/train/outputs/metrics"},
+        )
+        folder.add_job(
+            "evaluate",
+            component="evaluate",
+            depends_on=["train"],
+            status="failed" if letter == "B" else "completed",
+            duration_s=0.0612,
+            outputs={"evaluation": "jobs/evaluate/outputs/evaluation"},
+        )
+        lines = [
+            {"step": step, "loss": 2 / 2**step / number, "samples_per_second": 100.0 * number} for step in range(3)
+        ]
+        if letter != "C":
+            lines[1]["validation_loss"], lines[2]["validation_loss"] = 0.6 / number, 0.9
+        folder.write("jobs/train/outputs/metrics/metrics.jsonl", lines)
+        folder.write(
+            "jobs/train/outputs/metrics/settings.json",
+            {
+                "format": "trainyard.settings/1",
+                "step": "train_ddp",
+                "settings": {"epochs": number, "precision": "fp32"},
+                "world_size": 2 * number,
+                "micro_batch_size": 8,
+                "accumulation_steps": 1,
+                "global_batch_size": 16 * number,
+                "versions": {"torch": "2.12.0" if letter == "C" else "2.13.0"},
+            },
+        )
+        folder.write(
+            "jobs/evaluate/outputs/evaluation/evaluation.json",
+            {
+                "format": "trainyard.evaluation/1",
+                "split": "test",
+                "samples": 10,
+                "accuracy": 1 - number / 10,
+                "loss": number / 10,
+            },
+        )
+        return folder.finish()
+
+    return make

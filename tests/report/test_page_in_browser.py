@@ -3,55 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trainyard.report.run_report import write_report
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if executable is None:
-        pytest.skip(f"the report was not tried in a browser: none of {', '.join(BROWSERS)} is on PATH")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=executable, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        )
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Opens a page offline; at the end nothing may have been complained of, nor anything else asked for."""
-    contexts, complaints, requests, files = [], [], [], []
-
-    def open_it(file: Path, viewport: dict[str, int] = WIDE, color_scheme: str = "light") -> Any:
-        context = browser.new_context(offline=True, viewport=viewport, color_scheme=color_scheme)
-        contexts.append(context)
-        files.append(file.as_uri())
-        page = context.new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(file.as_uri())
-        return page
-
-    yield open_it
-    for context in contexts:
-        context.close()
-    assert complaints == []
-    assert {request for request in requests if not request.startswith("data:")} == set(files)
 
 
 def states_shown(page: Any) -> dict[str, str]:

@@ -65,14 +65,15 @@ def run(
     sys.exit(run_file(chosen_file(file, file_option), options, profile=profile, quiet=quiet))
 
 
-@click.group(cls=VerbGroup, short_help="Past runs: list, show, logs, resume, clean.")
+@click.group(cls=VerbGroup, short_help="Past runs: list, show, compare, logs, resume, clean.")
 def runs() -> None:
-    """List, show, resume and clean up the runs on this machine, and print their logs.
+    """List, show, compare, resume and clean up the runs on this machine, and print their logs.
 
     \b
     Examples:
       trainyard runs list
-      trainyard runs logs --job train_ddp
+      trainyard runs logs --job train_ddp --follow
+      trainyard runs compare 20261120-213045-ddp 20261120-220112-ddp
       trainyard runs clean --keep 5
     """
 
@@ -100,11 +101,27 @@ def runs_show(name: str | None, output_format: str) -> None:
 @click.argument("name", required=False)
 @click.option("--job", metavar="JOB", help="Only this job's logs.")
 @click.option("--rank", type=AtLeast(0), metavar="N", help="Only this rank's log.")
-def runs_logs(name: str | None, job: str | None, rank: int | None) -> None:
+@click.option("-f", "--follow", is_flag=True, help="Print what is added until the run ends.")
+def runs_logs(name: str | None, job: str | None, rank: int | None, follow: bool) -> None:
     """Print the logs of a run (without NAME, the newest)."""
     from trainyard.commands.runs import print_logs
 
-    print_logs(name, job, rank)
+    print_logs(name, job, rank, follow=follow)
+
+
+@runs.command("compare")
+@click.argument("names", nargs=-1, required=True, metavar="A B [C]")
+@click.option("--out", type=PathOf("file"), metavar="FILE", help="Where the page goes.")
+def runs_compare(names: tuple[str, ...], out: Path | None) -> None:
+    """Compare two or three runs: settings that differ, results and times here, curves over each other on a page.
+
+    \b
+    Example:
+      trainyard runs compare 20261120-213045-ddp 20261120-220112-ddp
+    """
+    from trainyard.commands.runs import compare_runs
+
+    compare_runs(names, out)
 
 
 @runs.command("resume")
@@ -123,8 +140,9 @@ def runs_resume(name: str | None, quiet: bool) -> None:
 @runs.command("clean")
 @click.option("--keep", type=AtLeast(0), default=10, show_default=True, help="How many of the newest stay.")
 @click.option("--older-than", type=AtLeast(0.0), metavar="DAYS", help="Of the others, only older ones.")
-def runs_clean(keep: int, older_than: float | None) -> None:
-    """Delete the files of older runs. A run that is still going is never touched."""
+@click.option("--yes", is_flag=True, help="Delete without asking.")
+def runs_clean(keep: int, older_than: float | None, yes: bool) -> None:
+    """Show the files of older runs, and delete them if you agree. A run that is still going is never touched."""
     from trainyard.commands.runs import clean
 
-    clean(keep, older_than)
+    clean(keep, older_than, yes=yes)

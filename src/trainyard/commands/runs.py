@@ -1,18 +1,29 @@
-"""`trainyard runs`: list, show, clean up past runs, and print their logs."""
+"""`trainyard runs`: list, show, compare and clean up past runs, and print their logs."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
 from trainyard.commands import working_folder
-from trainyard.foundation.quantities import counted, duration, moment
+from trainyard.errors import UsageError
+from trainyard.foundation.quantities import counted, duration, memory, moment
 from trainyard.foundation.run_record import as_document
+from trainyard.local.run_store import bytes_held_alone, find_run, list_runs, log_files, runs_to_clean
 from trainyard.local.run_store import clean as remove_runs
-from trainyard.local.run_store import find_run, list_runs, log_files, runs_to_clean
+from trainyard.report.comparison import MOST_RUNS, Comparison, Row, compare, write_comparison
 from trainyard.report.run_summary import summarise
 from trainyard.terminal import print_facts, program, short, table
+
+_SECONDS_BETWEEN_LOOKS = 0.3
+_LABEL_WIDTH = 34
+_LEAST_VALUE_WIDTH = 12
 
 
 def print_runs(*, as_json: bool) -> None:
@@ -47,19 +58,90 @@ def print_run(name: str | None, *, as_json: bool) -> None:
     print_facts(summarise(record))
 
 
-def print_logs(name: str | None, job: str | None, rank: int | None) -> None:
-    """Print the logs of a run (without a name, the newest): of one job or rank, or of all."""
+def print_logs(name: str | None, job: str | None, rank: int | None, *, follow: bool) -> None:
+    """Print the logs of a run (without a name, the newest): of one job or rank, or of all.
+
+    With `follow`, print what is added to them until the run ends.
+    """
     record = find_run(working_folder.runs_folder(), name)
-    for path in log_files(record, job, rank):
+    printed: dict[Path, int] = {}
+    last: Path | None = None
+    while True:
+        # The state is read before the logs, so that nothing a run writes at its end is missed.
+        is_over = record.status != "running"
+        for path in log_files(record, job, rank):
+            last = _print_added(path, printed, last)
+        if is_over or not follow:
+            return
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        record = find_run(working_folder.runs_folder(), str(record.folder))
+
+
+def _print_added(path: Path, printed: dict[Path, int], last: Path | None) -> Path | None:
+    """Print what a log has beyond the bytes already printed, below its name; return the log printed last."""
+    with path.open("rb") as log:
+        log.seek(printed.get(path, 0))
+        text = log.read()
+    if path not in printed or (text and path != last):
         click.echo(click.style(f"==> {short(path)}", bold=True), err=True)
-        with path.open(errors="replace") as log:
-            for line in log:
-                click.echo(line, nl=False)
+        last = path
+    printed[path] = printed.get(path, 0) + len(text)
+    click.echo(text.decode(errors="replace"), nl=False)
+    return last
 
 
-def clean(keep: int, older_than_days: float | None) -> None:
-    """Delete the files of all but the `keep` newest runs, and of these only older ones if an age is given."""
+def compare_runs(names: Sequence[str], out: Path | None) -> None:
+    """Print what differs between runs, and write the same with their curves as a page."""
+    if not 2 <= len(names) <= MOST_RUNS:
+        listed = f"`{program()} runs list` names them all"
+        raise UsageError(f"expected 2 to {MOST_RUNS} runs to compare, got {len(names)}; {listed}")
+    folder = working_folder.runs_folder()
+    comparison = compare([find_run(folder, name) for name in names])
+    file = out or folder.parent / "comparisons" / f"{'_'.join(record.name for record in comparison.runs.values())}.html"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_comparison(comparison, file)
+    for letter, record in comparison.runs.items():
+        click.echo(f"{letter}  {record.name}: {record.status} in {duration(record.duration_s)}")
+    for heading, rows in (
+        ("settings that differ", comparison.settings),
+        ("results", comparison.results),
+        ("times", comparison.times),
+    ):
+        if rows:
+            click.echo(f"\n{_compared(heading, comparison, rows)}")
+    if not comparison.settings:
+        click.echo("\nno settings differ")
+    click.echo("")
+    print_facts([("curves", str(short(file)))])
+
+
+def _compared(heading: str, comparison: Comparison, rows: Sequence[Row]) -> str:
+    """Return a table as wide as the terminal at most."""
+    columns = len(comparison.runs)
+    width = max(_LEAST_VALUE_WIDTH, (shutil.get_terminal_size().columns - _LABEL_WIDTH) // columns - 2)
+    cells = [(_cut(row.label, _LABEL_WIDTH), *(_cut(value, width) for value in row.values)) for row in rows]
+    return table((heading, *comparison.runs), cells)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def clean(keep: int, older_than_days: float | None, *, yes: bool) -> None:
+    """Show all but the `keep` newest runs, of these only older ones if an age is given; delete them if confirmed."""
     folder = working_folder.runs_folder()
     removable = runs_to_clean(folder, keep=keep, older_than_days=older_than_days)
-    freed_bytes = remove_runs(folder, removable)
-    click.echo(f"removed {counted(len(removable), 'run')}, {freed_bytes / 2**20:.0f} MiB", err=True)
+    if not removable:
+        click.echo(f"nothing to delete: {counted(len(list_runs(folder)), 'run')} in {short(folder)}", err=True)
+        return
+    rows = [
+        (record.name, record.status, moment(record.started_at), memory(bytes_held_alone(record.folder)))
+        for record in removable
+    ]
+    click.echo(table(("run", "status", "started", "size"), rows), err=True)
+    question = f"delete {'this run' if len(removable) == 1 else f'these {len(removable)} runs'}?"
+    if not yes and not sys.stdin.isatty():
+        click.echo("nothing deleted; --yes deletes them", err=True)
+    elif yes or click.confirm(question, err=True):
+        freed_bytes = remove_runs(folder, removable)
+        click.echo(f"deleted {counted(len(removable), 'run')}, {memory(freed_bytes)}", err=True)

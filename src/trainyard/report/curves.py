@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -15,6 +15,9 @@ MOST_POINTS = 600
 _BUCKETS = 195  # at most three points of each are kept
 _MARKED_POINTS = 40
 _LEAST_RELATIVE_RANGE = 1e-4
+STYLES = ("first", "second", "third")
+_COMPARED_ROWS = 2
+"""What was learned and how the training went; times are compared as figures."""
 
 _HEIGHT = 240
 _WIDTHS = (430, 326, 326)  # of the charts in each row: two or three side by side, with letters of the same size
@@ -45,6 +48,7 @@ class Chart:
     """One chart; `readout` holds the values that the page's script shows under the pointer."""
 
     title: str
+    axis: str
     note: str
     width: float
     height: float
@@ -60,12 +64,29 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class _ChartKind:
+class Line:
+    """A series to draw: its name in the legend, its style (first, second, third), and whether its points get dots."""
+
+    label: str
+    style: str
+    points: Sequence[Point]
+    has_dots: bool = False
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a chart is called, what its axes are, and how its values read."""
+
     title: str
-    series: tuple[tuple[str, str, str], ...]
-    """Name in the metrics, label, style."""
     is_share: bool = False
     from_zero: bool = False
+    axis: str = "step"
+
+
+@dataclass(frozen=True)
+class _ChartKind(Look):
+    series: tuple[tuple[str, str, str], ...] = ()
+    """Name in the metrics, label, style."""
     unless: str = ""
     """A series with the same meaning in a better unit, which replaces this chart."""
 
@@ -73,38 +94,43 @@ class _ChartKind:
 # Three rows: what was learned, how the training went, and where its time went.
 _CHARTS = (
     (
-        _ChartKind("Loss", (("loss", "training", "first"), ("validation_loss", "validation", "second"))),
+        _ChartKind("Loss", series=(("loss", "training", "first"), ("validation_loss", "validation", "second"))),
         _ChartKind(
             "Accuracy",
-            (("accuracy", "training", "first"), ("validation_accuracy", "validation", "second")),
+            series=(("accuracy", "training", "first"), ("validation_accuracy", "validation", "second")),
             is_share=True,
         ),
-        _ChartKind("Perplexity", (("validation_perplexity", "validation", "second"),)),
+        _ChartKind("Perplexity", series=(("validation_perplexity", "validation", "second"),)),
     ),
     (
-        _ChartKind("Learning rate", (("learning_rate", "learning rate", "first"),), from_zero=True),
-        _ChartKind("Gradient norm", (("grad_norm", "gradient norm", "first"),), from_zero=True),
+        _ChartKind("Learning rate", series=(("learning_rate", "learning rate", "first"),), from_zero=True),
+        _ChartKind("Gradient norm", series=(("grad_norm", "gradient norm", "first"),), from_zero=True),
         _ChartKind(
             "Samples per second",
-            (("samples_per_second", "samples per second", "first"),),
+            series=(("samples_per_second", "samples per second", "first"),),
             from_zero=True,
             unless="tokens_per_second",
         ),
-        _ChartKind("Tokens per second", (("tokens_per_second", "tokens per second", "first"),), from_zero=True),
+        _ChartKind("Tokens per second", series=(("tokens_per_second", "tokens per second", "first"),), from_zero=True),
     ),
     (
         _ChartKind(
             "Seconds per step",
-            (("step_seconds_p50", "median", "first"), ("step_seconds_p99", "99th percentile", "second")),
+            series=(("step_seconds_p50", "median", "first"), ("step_seconds_p99", "99th percentile", "second")),
             from_zero=True,
         ),
         _ChartKind(
             "Seconds of own work",
-            (("slowest_rank_seconds", "slowest rank", "first"), ("fastest_rank_seconds", "fastest rank", "second")),
+            series=(
+                ("slowest_rank_seconds", "slowest rank", "first"),
+                ("fastest_rank_seconds", "fastest rank", "second"),
+            ),
             from_zero=True,
         ),
         _ChartKind(
-            "Seconds waited for data", (("data_wait_seconds", "seconds waited for data", "first"),), from_zero=True
+            "Seconds waited for data",
+            series=(("data_wait_seconds", "seconds waited for data", "first"),),
+            from_zero=True,
         ),
     ),
 )
@@ -113,10 +139,34 @@ _CHARTS = (
 def draw_charts(metrics: Metrics) -> list[list[Chart]]:
     """Return the charts for which these metrics have points, in rows."""
     rows = [
-        [_chart(kind, metrics, width) for kind in row if _present(kind, metrics)]
+        [draw_chart(kind, _lines(kind, metrics), width) for kind in row if _present(kind, metrics)]
         for row, width in zip(_CHARTS, _WIDTHS, strict=True)
     ]
     return [row for row in rows if row]
+
+
+def draw_compared_charts(of_runs: Mapping[str, Metrics]) -> list[Chart]:
+    """Return a chart per series that any of the runs has, with a curve for each run; at most as many as STYLES."""
+    charts = []
+    for kind in (kind for row in _CHARTS[:_COMPARED_ROWS] for kind in row):
+        for name, label, _ in kind.series:
+            lines = [
+                Line(run, style, metrics.series[name])
+                for (run, metrics), style in zip(of_runs.items(), STYLES, strict=False)
+                if name in metrics.series and kind.unless not in metrics.series
+            ]
+            title = f"{label} {kind.title}".capitalize() if len(kind.series) > 1 else kind.title
+            if lines:
+                charts.append(draw_chart(replace(kind, title=title), lines, _WIDTHS[-1]))
+    return charts
+
+
+def _lines(kind: _ChartKind, metrics: Metrics) -> list[Line]:
+    return [
+        Line(label, style, metrics.series[name], has_dots=style == "second")
+        for name, label, style in kind.series
+        if name in metrics.series
+    ]
 
 
 def _present(kind: _ChartKind, metrics: Metrics) -> bool:
@@ -153,15 +203,12 @@ def round_ticks(low: float, high: float, about: int) -> list[float]:
     return [multiple * step for multiple in range(first, last + 1)]
 
 
-def _chart(kind: _ChartKind, metrics: Metrics, width: float) -> Chart:
-    series = [
-        (label, style, name, thinned(metrics.series[name]))
-        for name, label, style in kind.series
-        if name in metrics.series
-    ]
-    steps = [step for *_, points in series for step, _ in points]
+def draw_chart(look: Look, lines: Sequence[Line], width: float = _WIDTHS[0]) -> Chart:
+    """Return the chart of some series, each of at least one point, thinned where they have many."""
+    series = [replace(line, points=thinned(line.points)) for line in lines]
+    steps = [step for line in series for step, _ in line.points]
     step_range = _widened(min(steps), max(steps))
-    value_range = _value_range([value for *_, points in series for _, value in points if math.isfinite(value)], kind)
+    value_range = _value_range([value for line in series for _, value in line.points if math.isfinite(value)], look)
     right, bottom = width - _RIGHT, _HEIGHT - _BOTTOM
 
     def x(step: float) -> float:
@@ -171,12 +218,13 @@ def _chart(kind: _ChartKind, metrics: Metrics, width: float) -> Chart:
         return round(bottom - (value - value_range[0]) / (value_range[1] - value_range[0]) * (bottom - _TOP), 1)
 
     value_ticks = round_ticks(*value_range, about=5)
-    value_labels = _labels(value_ticks, kind.is_share)
+    value_labels = _labels(value_ticks, look.is_share)
     step_ticks = [tick for tick in round_ticks(*step_range, about=5) if tick == int(tick)]
     step_distance = step_ticks[1] - step_ticks[0] if len(step_ticks) > 1 else 1.0
-    not_finite = sum(not math.isfinite(value) for _, _, name, _ in series for _, value in metrics.series[name])
+    not_finite = sum(not math.isfinite(value) for line in lines for _, value in line.points)
     return Chart(
-        title=kind.title,
+        title=look.title,
+        axis=look.axis,
         note=f"{counted(not_finite, 'value')} not finite, marked ×" if not_finite else "",
         width=width,
         height=_HEIGHT,
@@ -186,7 +234,7 @@ def _chart(kind: _ChartKind, metrics: Metrics, width: float) -> Chart:
         bottom=bottom,
         steps=tuple(Tick(x(tick), _compact(tick, step_distance)) for tick in step_ticks),
         values=tuple(Tick(y(tick), label) for tick, label in zip(value_ticks, value_labels, strict=True)),
-        curves=tuple(_curve(label, style, points, x, y) for label, style, _, points in series),
+        curves=tuple(_curve(line, x, y) for line in series),
         readout={
             "left": _LEFT,
             "right": right,
@@ -194,31 +242,30 @@ def _chart(kind: _ChartKind, metrics: Metrics, width: float) -> Chart:
             "bottom": bottom,
             "steps": list(step_range),
             "values": list(value_range),
-            "share": kind.is_share,
+            "share": look.is_share,
+            "axis": look.axis,
             "series": [
                 {
-                    "label": label,
-                    "style": style,
-                    "steps": [step for step, _ in points],
-                    "values": [value if math.isfinite(value) else None for _, value in points],
+                    "label": line.label,
+                    "style": line.style,
+                    "steps": [step for step, _ in line.points],
+                    "values": [value if math.isfinite(value) else None for _, value in line.points],
                 }
-                for label, style, _, points in series
+                for line in series
             ],
         },
-        summary="; ".join(_summary(label, metrics.series[name]) for label, _, name, _ in series),
+        summary="; ".join(_summary(line.label, line.points) for line in lines),
     )
 
 
-def _curve(
-    label: str, style: str, points: Sequence[Point], x: Callable[[float], float], y: Callable[[float], float]
-) -> Curve:
-    finite = [(x(step), y(value)) for step, value in points if math.isfinite(value)]
+def _curve(line: Line, x: Callable[[float], float], y: Callable[[float], float]) -> Curve:
+    finite = [(x(step), y(value)) for step, value in line.points if math.isfinite(value)]
     return Curve(
-        label=label,
-        style=style,
-        path=" ".join(_strokes(points, x, y)),
-        dots=tuple(finite) if style == "second" and len(finite) <= _MARKED_POINTS else (),
-        not_finite_at=tuple(x(step) for step, value in points if not math.isfinite(value)),
+        label=line.label,
+        style=line.style,
+        path=" ".join(_strokes(line.points, x, y)),
+        dots=tuple(finite) if line.has_dots and len(finite) <= _MARKED_POINTS else (),
+        not_finite_at=tuple(x(step) for step, value in line.points if not math.isfinite(value)),
     )
 
 
@@ -238,15 +285,15 @@ def _widened(low: float, high: float) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _value_range(values: Sequence[float], kind: _ChartKind) -> tuple[float, float]:
+def _value_range(values: Sequence[float], look: Look) -> tuple[float, float]:
     """Return the range of the values with a margin; shares include 0…1, other charts may start from zero."""
     if not values:
         return 0.0, 1.0
-    low, high = _widened(min(0.0, *values) if kind.from_zero else min(values), max(values))
+    low, high = _widened(min(0.0, *values) if look.from_zero else min(values), max(values))
     margin = (high - low) * 0.06
-    if kind.is_share:
+    if look.is_share:
         return max(low - margin, min(low, 0.0)), min(high + margin, max(high, 1.0))
-    return (low if kind.from_zero else low - margin), high + margin
+    return (low if look.from_zero else low - margin), high + margin
 
 
 def _labels(ticks: Sequence[float], is_share: bool) -> list[str]:

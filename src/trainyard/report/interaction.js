@@ -35,7 +35,7 @@ for (const figure of document.querySelectorAll("figure.chart")) {
 
   function show(step) {
     shown = step;
-    readout.replaceChildren(`step ${step.toLocaleString("en")}`);
+    readout.replaceChildren(`${chart.axis} ${step.toLocaleString("en")}`);
     chart.series.forEach((series, index) => {
       const at = nearest(series.steps, step);
       const value = series.values[at];
@@ -50,7 +50,7 @@ for (const figure of document.querySelectorAll("figure.chart")) {
       figureText.textContent = written(value);
       figureText.className = series.style;
       line.append(`${series.label} `, figureText);
-      if (series.steps[at] !== step) line.append(` (step ${series.steps[at].toLocaleString("en")})`);
+      if (series.steps[at] !== step) line.append(` (${chart.axis} ${series.steps[at].toLocaleString("en")})`);
       readout.append(line);
     });
     crosshair.setAttribute("d", `M${xOf(step)},${chart.top}V${chart.bottom}`);

@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import trainyard
 from trainyard.errors import UsageError
@@ -15,12 +14,11 @@ from trainyard.foundation.files import replace_text
 from trainyard.foundation.run_record import InvalidRunRecord, JobRecord, RunRecord, read_run_record
 from trainyard.report.confusion import HeatMap, Mistake, draw_heat_map, most_frequent_mistakes
 from trainyard.report.curves import Chart, draw_charts
-from trainyard.report.graph_drawing import BOX_HEIGHT, BOX_WIDTH, draw_graph, process_counts
+from trainyard.report.graph_drawing import BOX_HEIGHT, BOX_WIDTH, draw_graph
 from trainyard.report.job_results import Evaluation, JobResults, read_job_results
+from trainyard.report.page import page_templates
 from trainyard.report.speed import Figure, speed_figures
 from trainyard.report.timeline import draw_timeline
-
-_FILTERS = ("as_text", "count", "counted", "duration", "moment", "number", "percentage")
 
 
 @dataclass(frozen=True)
@@ -71,19 +69,7 @@ def write_report(run_folder: Path) -> Path:
 
 
 def _page(run: RunRecord, run_folder: Path) -> str:
-    import jinja2
-
-    templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    templates.filters.update({name: getattr(quantities, name) for name in _FILTERS})
-    templates.filters["processes"] = process_counts
-    templates.filters["link"] = lambda path: _link(path, run_folder)
-
+    templates = page_templates(run_folder)
     origins = _origins(run, run_folder)
     jobs = [_view(job, origins, run_folder) for job in run.jobs.values()]
     carried: dict[tuple[str, str], list[str]] = {}
@@ -171,9 +157,3 @@ def _evaluation_figures(evaluation: Evaluation) -> list[Figure]:
 def _extent(evaluation: Evaluation) -> tuple[int, str]:
     """Return the size of the evaluated split: tokens if they are counted, else samples."""
     return (evaluation.samples, "sample") if evaluation.tokens is None else (evaluation.tokens, "token")
-
-
-def _link(path: str, run_folder: Path) -> str:
-    """Return the address of a file as seen from the page; never a scheme, because its colon is quoted."""
-    relative = os.path.relpath(path, run_folder) if os.path.isabs(path) else path
-    return quote(relative.replace(os.sep, "/"), safe="/")

@@ -1,0 +1,137 @@
+"""`trainyard runs`: comparing runs, following logs, and deleting only what was agreed to."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+HELLO = """\
+type: pipeline
+inputs:
+  greeting: hello
+  times: 1
+jobs:
+  hello:
+    type: command
+    command: for i in $(seq ${{inputs.times}}); do echo ${{inputs.greeting}} $i; done
+    environment: azureml:any:1
+    inputs:
+      greeting: ${{parent.inputs.greeting}}
+      times: ${{parent.inputs.times}}
+"""
+
+
+@pytest.fixture
+def two_runs(trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the runs `first` and `second`, which differ in a greeting."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hello.yaml").write_text(HELLO)
+    for name, greeting in (("first", "hello"), ("second", "servus")):
+        outcome = trainyard("run", "hello.yaml", "--name", name, "--set", f"inputs.greeting={greeting}")
+        assert outcome.exit_code == 0, outcome.stderr
+    return tmp_path
+
+
+def test_compare_prints_what_differs_and_writes_a_page(
+    trainyard: Run, two_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    outcome = trainyard("runs", "compare", "first", "second")
+
+    assert outcome.exit_code == 0, outcome.stderr
+    lines = [line.split() for line in outcome.stdout.splitlines()]
+    assert ["inputs.greeting", "hello", "servus"] in lines
+    assert not any("inputs.times" in line for line in lines)
+    assert all(len(line) <= 80 for line in outcome.stdout.splitlines())
+    page = two_runs / ".trainyard/comparisons/first_second.html"
+    assert "servus" in page.read_text()
+
+    assert trainyard("runs", "compare", "first", "second", "--out", "page.html").exit_code == 0
+    assert Path("page.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["first"], "expected 2 to 3 runs to compare, got 1"),
+        (["first", "secnd"], "unknown run 'secnd'. Did you mean 'second'?"),
+        (["first"] * 4, "expected 2 to 3 runs to compare, got 4"),
+    ],
+)
+def test_compare_needs_two_or_three_runs(trainyard: Run, two_runs: Path, names: list[str], words: str) -> None:
+    outcome = trainyard("runs", "compare", *names)
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert words in outcome.stderr
+
+
+def test_clean_shows_what_it_would_delete_and_deletes_only_with_yes(trainyard: Run, two_runs: Path) -> None:
+    asked = trainyard("runs", "clean", "--keep", "1")
+    assert asked.exit_code == 0
+    assert "first  completed" in asked.stderr
+    assert "second" not in asked.stderr
+    assert "nothing deleted; --yes deletes them" in asked.stderr
+    assert (two_runs / ".trainyard/runs/first").is_dir()
+
+    done = trainyard("runs", "clean", "--keep", "1", "--yes")
+    assert "deleted 1 run" in done.stderr
+    assert not (two_runs / ".trainyard/runs/first").exists()
+    assert (two_runs / ".trainyard/runs/second").is_dir()
+
+    assert "nothing to delete: 1 run" in trainyard("runs", "clean", "--keep", "1").stderr
+
+
+@pytest.mark.parametrize(("answer", "is_kept"), [("n\n", True), ("\n", True), ("y\n", False)])
+def test_on_a_terminal_clean_asks(
+    trainyard: Run, two_runs: Path, monkeypatch: pytest.MonkeyPatch, answer: str, is_kept: bool
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    outcome = trainyard("runs", "clean", "--keep", "0")
+
+    assert outcome.exit_code == 0
+    assert "delete these 2 runs?" in outcome.stderr
+    assert (two_runs / ".trainyard/runs/first").exists() is is_kept
+
+
+SLOW = """\
+type: pipeline
+jobs:
+  slow:
+    type: command
+    command: echo one; while [ ! -e GO ]; do sleep 0.05; done; echo two
+    environment: azureml:any:1
+"""
+
+
+def test_logs_can_be_followed_until_the_run_ends(tmp_path: Path) -> None:
+    """The job ends only when its first line was seen by the follower."""
+    go = tmp_path / "go"
+    (tmp_path / "slow.yaml").write_text(SLOW.replace("GO", str(go)))
+    program = [sys.executable, "-m", "trainyard"]
+    pipes: dict[str, Any] = {"cwd": tmp_path, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*program, "run", "slow.yaml", "--name", "slow"], **pipes) as run:
+        assert run.stderr is not None
+        try:
+            next(line for line in run.stderr if "running" in line)
+            with subprocess.Popen([*program, "runs", "logs", "slow", "--follow"], **pipes) as follower:
+                assert follower.stdout is not None
+                assert follower.stdout.readline() == "one\n"
+                go.touch()
+                rest, errors = follower.communicate(timeout=120)
+            run.communicate(timeout=120)
+        finally:
+            go.touch()
+            run.kill()
+    assert (rest, follower.returncode) == ("two\n", 0)
+    assert errors.count("==> ") == 1

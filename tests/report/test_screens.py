@@ -1,0 +1,174 @@
+"""Report and comparison on a laptop and a phone, light and dark: nothing overlaps, all text can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.foundation.run_record import read_run_record
+from trainyard.report.comparison import compare, write_comparison
+from trainyard.report.run_report import write_report
+
+LAPTOP, PHONE = {"width": 1280, "height": 900}, {"width": 400, "height": 860}
+
+TEXTS = """() => {
+    // Every piece of visible text: its words, its box, its colour and the colour behind it.
+    const channels = colour => { const c = colour.match(/[\\d.]+/g).map(Number); return c.length < 4 ? [...c, 1] : c; };
+    const over = (top, share, below) => top.slice(0, 3).map((c, i) => c * share + below[i] * (1 - share));
+    const ground = node => {
+        const layers = [];
+        for (let at = node; at; at = at.parentElement) {
+            const colour = channels(getComputedStyle(at).backgroundColor);
+            if (colour[3] > 0) layers.push(colour);
+            if (colour[3] === 1) break;
+        }
+        return layers.reverse().reduce((below, layer) => over(layer, layer[3], below), [255, 255, 255]);
+    };
+    const behind = element => {
+        const rect = element.closest("g.cell, a.node")?.querySelector("rect");
+        if (!rect) return ground(element);
+        const style = getComputedStyle(rect);
+        const below = element.closest("g.cell")
+            ? channels(getComputedStyle(document.querySelector(".heat-ground")).fill) : ground(element);
+        return over(channels(style.fill), Number(style.fillOpacity), below);
+    };
+    const luminance = rgb => rgb.slice(0, 3).map(c => c / 255)
+        .map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+    const found = [];
+    const walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+    for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+        const element = node.parentElement;
+        if (!node.data.trim() || element.closest("script, title, template, style")) continue;
+        if (!element.checkVisibility({ visibilityProperty: true })) continue;
+        const style = getComputedStyle(element);
+        const text = channels(element instanceof SVGElement ? style.fill : style.color);
+        const [a, b] = [luminance(text), luminance(behind(element))];
+        const range = document.createRange();
+        range.selectNodeContents(node);
+        const rotated = Boolean(element.getAttribute("transform")?.includes("rotate"));
+        for (const box of range.getClientRects()) {
+            // A part that is scrolled out of its frame is not on the screen.
+            const frame = element.closest("pre, .scroll, .graph, .heat")?.getBoundingClientRect();
+            const left = Math.max(box.left, frame?.left ?? -1e9), right = Math.min(box.right, frame?.right ?? 1e9);
+            const top = Math.max(box.top, frame?.top ?? -1e9), bottom = Math.min(box.bottom, frame?.bottom ?? 1e9);
+            if (right - left < 1 || bottom - top < 1 || rotated) continue;
+            found.push({ text: node.data.trim().slice(0, 40), left, right, top, bottom,
+                contrast: (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05) });
+        }
+    }
+    return found;
+}"""
+
+BOXES = """() => [...document.querySelectorAll("section, .tile, .card, figure, details.job, footer, .failure")]
+    .filter(element => element.checkVisibility())
+    .map((element, index, all) => {
+        const { left, right, top, bottom } = element.getBoundingClientRect();
+        return { name: `${element.tagName}.${element.className} ${element.id}`, left, right, top, bottom,
+            within: all.map((other, at) => at).filter(at => at !== index && all[at].contains(element)) };
+    })"""
+
+
+def overlap(first: dict[str, Any], second: dict[str, Any], tolerance: float) -> bool:
+    width = min(first["right"], second["right"]) - max(first["left"], second["left"])
+    height = min(first["bottom"], second["bottom"]) - max(first["top"], second["top"])
+    return bool(width > tolerance and height > tolerance)
+
+
+def overlapping_texts(texts: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Texts that cover each other by more than the leading of a line."""
+    texts = sorted(texts, key=lambda text: float(text["top"]))
+    found = []
+    for index, text in enumerate(texts):
+        for other in texts[index + 1 :]:
+            if other["top"] > text["bottom"]:
+                break
+            if overlap(text, other, tolerance=6):
+                found.append((text["text"], other["text"]))
+    return found
+
+
+@pytest.fixture
+def comparison_page(make_run_to_compare: Callable[..., Any], tmp_path: Path) -> Path:
+    folders = [make_run_to_compare(letter) for letter in "ABC"]
+    file = tmp_path / "comparison.html"
+    write_comparison(compare([read_run_record(folder) for folder in folders]), file)
+    return file
+
+
+@pytest.fixture(params=["digits", "language", "failed", "wide", "comparison"])
+def page_file(request: pytest.FixtureRequest) -> Path:
+    if request.param == "comparison":
+        file: Path = request.getfixturevalue("comparison_page")
+        return file
+    return write_report(request.getfixturevalue(f"make_{request.param}_run")().finish())
+
+
+@pytest.mark.parametrize("color_scheme", ["light", "dark"])
+@pytest.mark.parametrize("screen", [LAPTOP, PHONE], ids=["laptop", "phone"])
+def test_nothing_overlaps_and_all_text_can_be_read(
+    open_page: Callable[..., Any], page_file: Path, screen: dict[str, int], color_scheme: str
+) -> None:
+    page = open_page(page_file, screen, color_scheme)
+    page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true })")
+
+    assert page.evaluate("document.documentElement.scrollWidth") == screen["width"]
+    texts = page.evaluate(TEXTS)
+    assert len(texts) > 40
+    assert overlapping_texts(texts) == []
+    assert [text for text in texts if text["contrast"] < 4.5] == []
+    boxes = page.evaluate(BOXES)
+    assert all(box["left"] >= 0 and box["right"] <= screen["width"] for box in boxes)
+    assert [
+        (first["name"], second["name"])
+        for index, first in enumerate(boxes)
+        for at, second in enumerate(boxes[:index])
+        if at not in first["within"] and index not in second["within"] and overlap(first, second, tolerance=0.5)
+    ] == []
+
+
+def test_the_report_can_be_read_by_keyboard(open_page: Callable[..., Any], make_digits_run: Callable[..., Any]) -> None:
+    page = open_page(write_report(make_digits_run().finish()), PHONE)
+    reached = tab_through(page)
+
+    assert {"a.node", "svg", "summary"} <= set(reached)
+    page.locator(".graph-tall [data-job=train]").focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#job-train").evaluate("element => element.open")
+    page.locator("#job-evaluate > summary").focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#job-evaluate").evaluate("element => element.open")
+
+
+def test_the_comparison_can_be_read_by_keyboard(open_page: Callable[..., Any], comparison_page: Path) -> None:
+    page = open_page(comparison_page, LAPTOP)
+    reached = tab_through(page)
+
+    assert reached[:3] == ["a.mono", "a.mono", "a.mono"]
+    assert reached.count("svg") == page.locator("figure.chart").count() == 3
+    page.locator("figure.chart > svg").first.focus()
+    page.keyboard.press("ArrowLeft")
+    shown = " ".join(page.locator("figure.chart .readout").first.inner_text().split())
+    assert all(f" {letter} " in shown for letter in "ABC")
+
+
+def tab_through(page: Any) -> list[str]:
+    """What Tab reaches in order, each with a visible outline."""
+    reached = []
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        name, outline = page.evaluate(
+            """() => {
+                const at = document.activeElement, style = getComputedStyle(at);
+                const name = at.tagName.toLowerCase() + (at.classList.length ? "." + at.classList[0] : "");
+                return [name, at === document.body ? "" : style.outlineStyle];
+            }"""
+        )
+        if name == "body":
+            return reached
+        assert outline != "none", name
+        reached.append(name)
+    raise AssertionError("Tab never left the page")
