@@ -144,6 +144,26 @@ def test_a_size_without_gpus_takes_its_processes_from_the_profile(repository: Pr
     assert profile.environment_variables == {}
 
 
+def test_steps_without_gpus_have_a_cluster_of_their_own(repository: Project) -> None:
+    prepare = load_profile(repository, "nd96", {"clusters.prepare.nodes": 3}).clusters["prepare"]
+    assert (prepare.name, prepare.sku_name, prepare.nodes) == ("cpu-prepare", "Standard_D8s_v5", 3)
+    assert load_profile(repository, "local").clusters == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("sku", "Standard_D8s_v9", "unknown VM size 'Standard_D8s_v9'"),
+        ("sku", "Standard_NC6", "Standard_NC6 was retired on 2023-08-31"),
+        ("sku", "Standard_ND96asr_v4", "Standard_ND96asr_v4 has 8 GPUs, which preparation leaves idle"),
+        ("name", "gpu-t4", "'gpu-t4' is the cluster of the trainings"),
+    ],
+)
+def test_a_cluster_without_gpus_is_checked(repository: Project, key: str, value: str, message: str) -> None:
+    with pytest.raises(UsageError, match=f"--set clusters.prepare.{key}={value}: {message}"):
+        load_profile(repository, "t4", {f"clusters.prepare.{key}": value})
+
+
 def test_an_unknown_profile_is_answered_with_the_likely_one_and_all(repository: Project) -> None:
     with pytest.raises(UsageError, match=r"unknown profile 'nd69'. Did you mean 'nd96'.*Known: local, nc96") as caught:
         load_profile(repository, "nd69")

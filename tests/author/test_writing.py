@@ -29,15 +29,15 @@ def test_a_rendering_is_written_and_then_unchanged(project: Project) -> None:
     assert set(first.written) == set(rendering.files)
     second = write(project, rendering)
     assert (second.written, second.removed, set(second.unchanged)) == ([], [], set(rendering.files))
-    assert second.lines() == ["t4: 23 files, 0 changed, 0 removed"]
+    assert second.lines() == ["t4: 24 files, 0 changed, 0 removed"]
 
 
 def test_another_profile_replaces_and_removes_what_the_first_made(project: Project) -> None:
     written(project, "t4")
     report = written(project, "local")
-    cluster = project.root / "compute" / "gpu_cluster.yaml"
-    assert report.removed == [cluster]
-    assert not cluster.exists()
+    clusters = [project.root / "compute" / f"{name}_cluster.yaml" for name in ("cpu", "gpu")]
+    assert report.removed == clusters
+    assert not any(cluster.exists() for cluster in clusters)
     assert "removed compute/gpu_cluster.yaml: profile local does not render this file" in report.lines()
     assert report.saved == {}
 
@@ -158,7 +158,7 @@ def test_a_file_that_cannot_be_removed_is_named(project: Project, monkeypatch: p
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(Path, "unlink", refuse)
-    with pytest.raises(SpecError, match=r"gpu_cluster.yaml.*cannot be removed: permission denied"):
+    with pytest.raises(SpecError, match=r"cpu_cluster.yaml.*cannot be removed: permission denied"):
         written(project, "local")
 
 

@@ -109,12 +109,22 @@ def test_every_environment_and_compute_loads(rendering: tuple[Profile, Path]) ->
     profile, root = rendering
     environments = [azure_ml.load_environment(file) for file in yaml_files(root, "environments")]
     assert {environment.name for environment in environments} == {"trainyard", "trainyard-rocm"}
-    computes = [azure_ml.load_compute(file) for file in yaml_files(root, "compute")]
-    assert [(compute.name, compute.size) for compute in computes] == (
-        [(profile.cluster, profile.sku_name)] if profile.sku_name else []
-    )
-    for compute in computes:
-        assert (compute.min_instances, compute.max_instances) == (0, profile.nodes)
+    computes = {compute.name: compute for compute in map(azure_ml.load_compute, yaml_files(root, "compute"))}
+    expected = {each.name: (each.sku_name, each.nodes) for each in profile.clusters.values()}
+    if profile.sku_name:
+        expected[profile.cluster] = (profile.sku_name, profile.nodes)
+    assert {name: (compute.size, compute.max_instances) for name, compute in computes.items()} == expected
+    for compute in computes.values():
+        assert (compute.min_instances, compute.idle_time_before_scale_down) == (0, 300)
+
+
+def test_steps_without_gpus_run_on_the_cluster_without_gpus(rendering: tuple[Profile, Path]) -> None:
+    profile, root = rendering
+    for file in yaml_files(root, "pipelines"):
+        jobs = azure_ml.load_job(file).jobs
+        for name, job in jobs.items():
+            is_without = name.startswith(("prepare_", "export_")) and "prepare" in profile.clusters
+            assert job.compute == (profile.clusters["prepare"].name if is_without else None), name
 
 
 @pytest.mark.parametrize(

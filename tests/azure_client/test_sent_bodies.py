@@ -129,7 +129,6 @@ def test_every_environment_and_cluster_of_a_profile_can_be_created(
         sent = azure.sent("PUT", f"/environments/{environment.name}/versions/")[-1].json["properties"]
         context = azure.files_below(sent["build"]["contextUri"])
         assert set(context) == {"Dockerfile", "requirements.txt"}
-        # The service builds from at most 1 MiB of context quickly; these are two small texts.
         assert sum(map(len, context.values())) < 16_384
         assert all("==" in line for line in context["requirements.txt"].decode().splitlines() if line[0] != "#")
     machines = load_profile(PROJECT, profile)
@@ -137,5 +136,16 @@ def test_every_environment_and_cluster_of_a_profile_can_be_created(
         compute = azure_ml.load_compute(file)
         client.compute.begin_create_or_update(compute).result()
         sent = azure.sent("PUT", f"/computes/{compute.name}")[-1].json["properties"]["properties"]
-        assert sent["vmSize"] == machines.sku_name
+        assert sent["vmSize"] in {machines.sku_name, *(each.sku_name for each in machines.clusters.values())}
         assert sent["scaleSettings"]["minNodeCount"] == 0
+
+
+def test_machines_in_a_network_of_ones_own_have_no_public_address(
+    azure: LoopbackAzure, client: Any, tmp_path: Path
+) -> None:
+    subnet = f"{WORKSPACE_PATH.partition('/providers')[0]}/providers/Microsoft.Network/virtualNetworks/v/subnets/s"
+    write(PROJECT, render(PROJECT, "nd96", {"subnet": subnet, "spot": True}, tmp_path))
+    for name, priority in (("gpu_cluster", "LowPriority"), ("cpu_cluster", "Dedicated")):
+        client.compute.begin_create_or_update(azure_ml.load_compute(tmp_path / "compute" / f"{name}.yaml")).result()
+        sent = azure.sent("PUT", "/computes/")[-1].json["properties"]["properties"]
+        assert (sent["enableNodePublicIp"], sent["subnet"], sent["vmPriority"]) == (False, {"id": subnet}, priority)

@@ -155,7 +155,7 @@ WRONG_FILES = [
     (("run", "open.yaml"), ("open.yaml:3:1:", "is not closed")),
     (("plan", "components/train_ddp.yaml"), ("components/train_ddp.yaml:5:7:", "a component, not a pipeline")),
     (("run", "profiles/t4.yaml"), ("profiles/t4.yaml:", "a profile, not a pipeline")),
-    (("run", "compute/gpu_cluster.yaml"), ("compute/gpu_cluster.yaml:5:7:", "a compute target, not a pipeline")),
+    (("run", "compute/gpu_cluster.yaml"), ("compute/gpu_cluster.yaml:6:7:", "a compute target, not a pipeline")),
     (("init", "."), ("files would be overwritten", "choose another folder", "--force")),
 ]
 

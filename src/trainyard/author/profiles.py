@@ -35,11 +35,21 @@ _REFERENCE = re.compile(r"^azureml:")
 
 
 @dataclass(frozen=True)
+class Cluster:
+    """A cluster besides that of the trainings: its name, its VM size, and the most machines it scales up to."""
+
+    name: str
+    sku_name: str
+    nodes: int
+
+
+@dataclass(frozen=True)
 class Profile:
     """One profile with what it extends and `--set` laid over it; values know the line they come from.
 
     `files` are the profile's own file and those it extends, nearest first. `sku` is None where there is no cluster.
-    `environments` are by step, with a `default`. `digest` is of the files' texts and the settings.
+    `clusters` are those besides `cluster`, by what runs there (`prepare`). `environments` are by step, with a
+    `default`. `digest` is of the files' texts and the settings.
     """
 
     name: str
@@ -56,6 +66,8 @@ class Profile:
     shm_size: str
     environments: Mapping[str, str]
     pipelines: Mapping[str, Mapping[str, Any]]
+    clusters: Mapping[str, Cluster]
+    subnet: str | None = None
     sku: Sku | None = None
     sku_name: str | None = None
 
@@ -116,6 +128,7 @@ def load_profile(
     _raise_if_any(
         [
             *_machine_problems(layers),
+            *_cluster_problems(layers),
             *_environment_problems(layers, environment_names(project), list(step_descriptions(project))),
             *_deepspeed_problems(layers, deepspeed_config_names(project)),
         ]
@@ -160,6 +173,30 @@ def _machine_problems(layers: Layers) -> list[Diagnostic]:
         message = f"bf16 needs hardware for it, which the {sku.gpu_model} of {sku.name} does not have"
         return [layers.problem(("precision",), rules.PROFILE_VALUE, message, "Use fp16 or fp32.")]
     return []
+
+
+def _cluster_problems(layers: Layers) -> list[Diagnostic]:
+    """What the catalogue says against the other clusters: no such size, or one with GPUs that would be idle."""
+    problems = []
+    for use, cluster in layers.data.get("clusters", {}).items():
+        path = ("clusters", use, "sku")
+        try:
+            sku = find_sku(cluster["sku"])
+        except UnknownSku as error:
+            problems.append(layers.problem(path, rules.UNUSABLE_SKU, str(error)))
+            continue
+        if sku.is_retired:
+            message = f"{sku.name} was retired on {sku.retirement_date}: no new cluster can have this size"
+            problems.append(layers.problem(path, rules.UNUSABLE_SKU, message, "Standard_D8s_v5 has 8 vCPUs."))
+        elif sku.gpu_count:
+            message = f"{sku.name} has {sku.gpu_count} GPUs, which preparation leaves idle"
+            problems.append(layers.problem(path, rules.PROFILE_VALUE, message, "Use a size without GPUs."))
+        if cluster["name"] == layers.data["cluster"]:
+            message = f"'{cluster['name']}' is the cluster of the trainings, whose machines are of another size"
+            problems.append(
+                layers.problem(("clusters", use, "name"), rules.PROFILE_VALUE, message, "Use another name.")
+            )
+    return problems
 
 
 def _environment_problems(layers: Layers, own: Sequence[str], step_names: Sequence[str]) -> list[Diagnostic]:
@@ -234,6 +271,11 @@ def _assemble(name: str, layers: Layers, settings: Mapping[str, object]) -> Prof
         shm_size=data["shm_size"],
         environments={"default": environment} if isinstance(environment, str) else environment,
         pipelines=data.get("pipelines", {}),
+        clusters={
+            use: Cluster(each["name"], each["sku"], each.get("nodes", 1))
+            for use, each in data.get("clusters", {}).items()
+        },
+        subnet=data.get("subnet"),
         sku=sku,
         sku_name=written(sku.name, origin_of(data["sku"])) if sku is not None else None,
     )

@@ -29,6 +29,8 @@ _PIPELINE = "train"
 _PROFILES = ("local", "t4", "nd96")
 _SHARED_TEMPLATES = (
     "components/_step.j2",
+    "compute/_cluster.j2",
+    "compute/cpu_cluster.yaml.j2",
     "compute/gpu_cluster.yaml.j2",
     "environments/_requirements.j2",
     "environments/trainyard.yaml.j2",
