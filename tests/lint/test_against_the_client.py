@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from trainyard.lint.linter import lint
 
@@ -298,6 +301,7 @@ REFUSED_FILES = [
     ("schedule", SCHEDULE.replace("type: pipeline, ", "")),
     ("component", CONTROLLED.replace("type: integer", "type: uri_folder")),
 ]
+CLIENT_CASES = Path(__file__).parent / "client_cases"
 # What is true of none of these, though it looks so at a glance.
 SILENT_FILES = [
     COMMAND_JOB + "environment_variables: {CONNECTION_STRING: 'InstrumentationKey=${INSTRUMENTATION_KEY}'}\n",
@@ -366,3 +370,22 @@ def test_what_the_client_refuses_is_found(tmp_path: Path, kind: str, text: str) 
     file = write(tmp_path, kind, text)
     assert not client_takes(file, kind)
     assert has_errors(file)
+
+
+def cases(name: str) -> list[Any]:
+    """The files of a list, each with its kind and the rules that report it."""
+    return [
+        pytest.param(case["kind"], case["text"], case.get("rules", []), id=case["name"])
+        for case in yaml.safe_load((CLIENT_CASES / f"{name}.yaml").read_text(encoding="utf-8"))
+    ]
+
+
+@pytest.mark.parametrize(("kind", "text", "rules"), [*cases("refused"), *cases("taken")])
+def test_the_client_refuses_what_has_an_error_and_takes_the_rest(
+    tmp_path: Path, kind: str, text: str, rules: list[str]
+) -> None:
+    shutil.copytree(CLIENT_CASES / "files", tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "tried.yml"
+    file.write_text(text)
+    assert client_takes(file, kind) is (rules == [])
+    assert sorted({d.rule for d in lint([file]).diagnostics if d.severity == "error"}) == rules

@@ -171,9 +171,9 @@ def _unknown_key(
     severity: Severity = "error"
     if kind == "profile":
         fate = _FATE_AT_ROOT["profile"]
-    elif path == ["settings"] and kind == "pipeline":
+    elif path[-1:] == ["settings"] and kind in ("pipeline", "schedule"):
         fate = _FATE_IN_SETTINGS
-        severity = "warning" if only_close(key, _writable(known)) is None else "error"
+        severity = "warning" if kind == "schedule" or only_close(key, _writable(known)) is None else "error"
     elif path[-1:] in (["task"], ["retry_settings"]) and kind in (
         "pipeline",
         "pipeline_component",
@@ -271,7 +271,7 @@ def _bad_names(path: list[str | int], rule: Mapping[str, Any], document: Documen
         if form.search(name) is None:
             message = f"'{shorten(name)}' is not a valid name: {rule[_EXPECTED]}"
             hint = f"Did you mean '{_as_name(name)}'?"
-            yield BAD_TEXT.at(entry.key.span, message, hint=hint)
+            yield BAD_TEXT.at(entry.key.span, message, hint=hint, severity=rule.get(_SEVERITY))
 
 
 def _as_name(name: str) -> str:
@@ -369,7 +369,8 @@ def _wrong_value(
         message = f"{name} cannot be {describe(node.data)}"
     if path[-1:] == ["shm_size"] and node.text.isdecimal():
         hint = f"Write {node.text}g, if these are gigabytes."
-    rule = _RULES_IN_SCHEMAS[holder[_RULE]] if _RULE in holder else rule
+    if _RULE in holder and rule is not MISSING_KEY:
+        rule = _RULES_IN_SCHEMAS[holder[_RULE]]
     return rule.at(span, message, hint, related, replacement, holder.get(_SEVERITY))
 
 

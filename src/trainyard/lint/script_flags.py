@@ -349,9 +349,9 @@ def _click_flag(call: ast.Call, tree: ast.Module, imported: Mapping[str, str], f
         choices = None if insensitive else _texts(kind.args[0], tree)
     required = _constant(_keyword(call, "required")) is True and _keyword(call, "envvar") is None
     is_switch = any("/" in str(name) for name in names) or _constant(_keyword(call, "is_flag")) is True
-    return Flag(
-        tuple(flag.strip() for flag in flags), call.lineno, file, required, choices, False if is_switch else None
-    )
+    number = _NUMBERS.get(kind.id) if isinstance(kind, ast.Name) and _keyword(call, "callback") is None else None
+    names_of_flag, takes_value = tuple(flag.strip() for flag in flags), False if is_switch else None
+    return Flag(names_of_flag, call.lineno, file, required, choices, takes_value, number)
 
 
 def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:

@@ -13,7 +13,7 @@ from trainyard.spec.environments import read_environment
 from trainyard.spec.model import Component, Distribution, Port, Resources, Value
 from trainyard.spec.parsed import ParsedCommand, Reading
 from trainyard.spec.ports import check_output_names, component_ports
-from trainyard.spec.reading import is_remote
+from trainyard.spec.reading import is_code_of_this_machine
 from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY, WRONG_TYPE
 from trainyard.spec.rules.references import CODE_NOT_FOUND, NOT_SEEN_OFFLINE
 
@@ -134,7 +134,7 @@ def _code(node: Node, reading: Reading) -> Path | None:
         message = f"'code' is the name of a folder, not {describe(code.data)}"
         reading.findings.add(code.span, WRONG_TYPE, message)
         return None
-    if is_remote(code.text) or code.text.startswith("git+") or "${{" in code.text:
+    if not is_code_of_this_machine(code, reading):
         message = f"the code '{code.text}' is remote and not readable offline"
         reading.findings.add(code.span, NOT_SEEN_OFFLINE, message, hint="Name a local folder.")
         return None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from trainyard.spec.documents import Node
 from trainyard.spec.parsed import Reading
 from trainyard.spec.rules.keys import WRONG_TYPE
+from trainyard.spec.rules.references import BAD_REFERENCE
 
 
 def is_remote(reference: str) -> bool:
@@ -18,7 +21,25 @@ def is_address(reference: str) -> bool:
 
 
 # A resource's own id in Azure begins with its subscription.
-_ADDRESSES = ("http:", "https:", "wasb:", "wasbs:", "/subscriptions/")
+_ADDRESSES = ("http:", "https:", "wasb:", "wasbs:", "abfs:", "abfss:", "adl:", "hdfs:", "dbfs:", "/subscriptions/")
+
+
+# `azureml:NAME:VERSION` or an address: what code in Azure ML is named by.
+_REGISTERED_CODE = re.compile(r"azureml:(?:/.*|[^:@/\s]+[:@][^:@/\s]+)")
+
+
+def is_code_of_this_machine(code: Node, reading: Reading) -> bool:
+    """Whether `code` names a local folder; a reference that Azure ML's client cannot resolve is reported."""
+    text = code.text
+    if "${{" in text or text.startswith("git+") or _REGISTERED_CODE.fullmatch(text):
+        return False
+    prefix = next((prefix for prefix in ("azureml:", "file:") if text.startswith(prefix)), None)
+    if prefix is None:
+        return True
+    message = f"'{text}' is neither a folder nor registered code"
+    hint = f"A folder is '{text.removeprefix(prefix)}', registered code azureml:NAME:VERSION."
+    reading.findings.add(code.span, BAD_REFERENCE, message, hint)
+    return False
 
 
 def reference_text(node: Node | None, what: str, reading: Reading) -> str:

@@ -13,7 +13,7 @@ from trainyard.spec.environments import read_environment
 from trainyard.spec.expressions import ExpressionError, bindings_in
 from trainyard.spec.model import Port
 from trainyard.spec.parsed import Reading
-from trainyard.spec.reading import is_remote
+from trainyard.spec.reading import is_code_of_this_machine
 from trainyard.spec.rules.bindings import UNKNOWN_COMMAND_PORT
 from trainyard.spec.rules.references import CODE_NOT_FOUND, SCRIPT_NOT_FOUND
 
@@ -31,7 +31,7 @@ def check_files(node: Node, reading: Reading) -> None:
             continue
         read_environment(holder.get("environment"), reading)
         code = holder.get("code")
-        if code is not None and code.is_text and not _is_elsewhere(code.text):
+        if code is not None and code.is_text and is_code_of_this_machine(code, reading):
             folder = reading.existing(code, CODE_NOT_FOUND, "the code")
             if folder is not None and os.path.isdir(folder):
                 _check_script(holder, folder, reading)
@@ -72,10 +72,6 @@ def python_files(folder: Path) -> list[str]:
         if looked_at > _MOST_FILES_LOOKED_AT:
             break
     return found
-
-
-def _is_elsewhere(code: str) -> bool:
-    return is_remote(code) or code.startswith("git+") or "${{" in code
 
 
 def check_arguments(node: Node, inputs: Mapping[str, Port], outputs: Mapping[str, Port], reading: Reading) -> None:

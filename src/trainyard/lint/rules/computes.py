@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainyard.foundation.suggestions import only_close
+from trainyard.foundation.suggestions import only_close, slips
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Related
@@ -18,6 +18,7 @@ _COMPUTE_NAME = re.compile(r"azureml:[^:@/\s]+")
 _RESOURCE_ID = re.compile(
     r"(azureml:)?/subscriptions/|azureml://(?:subscriptions|locations|virtualclusters)/", re.IGNORECASE
 )
+_MISSPELT = re.compile(r"(az[a-z]*):+")
 _DEVICE = re.compile("[cg]pu")
 _DEEPEST_PIPELINE = 20
 # A nested pipeline's jobs have their own computes; Spark jobs may have `resources` instead.
@@ -52,6 +53,11 @@ def _forms_in_pipeline(pipeline: ParsedPipeline, context: LintContext) -> Iterat
 
 
 def _form(node: Node | None) -> Iterator[Diagnostic]:
+    misspelt = _MISSPELT.match(node.text) if node is not None and node.is_text else None
+    if node is not None and misspelt is not None and slips(misspelt[1], "azureml") in (1, 2):
+        right = f"azureml:{node.text[misspelt.end() :].lstrip(':')}"
+        yield compute_form.at(node.span, f"'{shorten(node.text)}' is not a compute", f"Did you mean '{right}'?")
+        return
     if node is None or not _is_reference(node) or _COMPUTE_NAME.fullmatch(node.text) or _RESOURCE_ID.match(node.text):
         return
     name = node.text.removeprefix("azureml:").strip("/").split("/")[-1].split(":")[0].split("@")[0]

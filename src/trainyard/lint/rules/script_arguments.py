@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 
 from trainyard.foundation.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.lint.checks import check, rule
@@ -57,7 +57,10 @@ def unknown_flag(command: ParsedCommand, context: LintContext) -> Iterator[Diagn
     for called, flags in _calls(command, context):
         for word in _given_flags(called):
             name = word.text.partition("=")[0]
-            if flags.takes_others or "$" in name or flags.find(name) is not None:
+            if "$" in name or flags.find(name) is not None:
+                continue
+            if flags.takes_others:
+                yield from _slip(called, word, name, flags)
                 continue
             if not name.startswith("--") and (f"-{name}" not in flags.flags or name[:2] in flags.flags):
                 continue
@@ -68,6 +71,18 @@ def unknown_flag(command: ParsedCommand, context: LintContext) -> Iterator[Diagn
             related = [_declared(flags.flags[meant])] if meant is not None else []
             hint = did_you_mean(name, known)
             yield unknown_flag.at(span, message, hint, related, only_close(name, known))
+
+
+def _slip(called: CalledScript, word: Word, name: str, flags: ScriptFlags) -> Iterator[Diagnostic]:
+    """A flag that is one slip from one of the script's, which leaves unknown flags alone."""
+    given = {other.text.partition("=")[0] for other in called.call.arguments}
+    free = [flag for flag in flags.flags if flag.startswith("--") and flag not in given]
+    meant = only_close(name, free) if name.startswith("--") else None
+    if meant is not None:
+        span = called.span(Word(name, word.start, word.start + len(name)))
+        message = f"{called.name} has no flag {name}, ignores it, and goes on without {meant}"
+        related = [_declared(flags.flags[meant])]
+        yield unknown_flag.at(span, message, f"Did you mean '{meant}'?", related, severity="warning")
 
 
 def _typographic_dashes(command: ParsedCommand) -> Iterator[Diagnostic]:
@@ -293,6 +308,58 @@ def flag_value(command: ParsedCommand, context: LintContext) -> Iterator[Diagnos
                 expected = "a whole number" if flag.number == "int" else "a number"
                 message = f"{word.text} takes {expected}, not '{follower.text}'"
                 yield flag_value.at(called.span(follower), message, "", [_declared(flag)])
+
+
+@check("command")
+def _numbers_of_ports(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    """What an input is by default, or what its choices are, for a flag that takes a number."""
+    for called, flag, port in _numbers_from_inputs(command, context):
+        for value in [port.default] if port.default is not None else port.choices or ():
+            yield from _number_or_not(value, flag, port)
+        if not port.is_parameter and port.type:
+            expected = "a whole number" if flag.number == "int" else "a number"
+            message = f"{called.name} takes {expected} as {flag.names[0]}, and the input '{port.name}' is data"
+            yield flag_value.at(port.key_span, message, "Give the input the type integer or number.", [_declared(flag)])
+
+
+@check("pipeline")
+def _numbers_of_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    """What jobs set their components' inputs to, for a flag that takes a number."""
+    for job in pipeline.scope.jobs.values():
+        component = job.component
+        command = context.command_of(component) if isinstance(component, Component) else None
+        if command is None or job.has_own_command:
+            continue
+        for _, flag, port in _numbers_from_inputs(command, context):
+            given = job.inputs.get(port.name)
+            if given is not None:
+                yield from _number_or_not(given, flag, port)
+
+
+def _numbers_from_inputs(command: ParsedCommand, context: LintContext) -> Iterator[tuple[CalledScript, Flag, Port]]:
+    """The flags that take a number and get it from an input."""
+    for called, flags in _calls(command, context):
+        words = called.call.arguments
+        for word, follower in pairwise(words):
+            flag = flags.flags.get(word.text)
+            binding = only_binding(follower.text)
+            if flag is None or flag.number is None or binding is None or binding.path[0] != "inputs":
+                continue
+            port = command.component.inputs.get(".".join(binding.path[1:]))
+            if port is not None:
+                yield called, flag, port
+
+
+def _number_or_not(value: Value, flag: Flag, port: Port) -> Iterator[Diagnostic]:
+    # What is not even the port's own type is reported as that.
+    if isinstance(value.data, (dict, list)) or value.data is None or "${{" in value.text or not port.is_parameter:
+        return
+    is_of_port = port.type == "string" or (port.type == "number" and _is_number(value.text, "float"))
+    if is_of_port and not _is_number(value.text, flag.number):
+        expected = "a whole number" if flag.number == "int" else "a number"
+        message = f"the script's {flag.names[0]} takes {expected}, not '{value.text}'"
+        related = [Related(port.key_span, f"'{port.name}' is declared here"), _declared(flag)]
+        yield flag_value.at(value.span, message, "", related)
 
 
 def _is_number(text: str, kind: str | None) -> bool:

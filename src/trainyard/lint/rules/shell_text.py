@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Related
+from trainyard.spec.documents import Document, Node
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding
 from trainyard.spec.model import Port, Value
 from trainyard.spec.parsed import ParsedCommand
@@ -20,6 +21,8 @@ _FETCHED = re.compile(
 _CONTINUATION = re.compile(r"(?<!\\)\\(?=\s+-{1,2}\w|\s*\n|\s*\Z|\s+\$\[\[)")
 # A binding of another form than a job's: it may name data as well as a string, and is an error anyway.
 _WRONG_SCOPE = re.compile(r"\s*\$\{\{\s*(?!parent\.)[\w.-]+\s*\}\}\s*")
+# A flag at the beginning of a line; the line above does not end with a backslash or an operator that continues it.
+_FLAG_ON_ITS_OWN_LINE = re.compile(r"(?<![\\\\|&\n])\n+[ \t]*(--?[A-Za-z][\w-]*)")
 _ONE_WORD = re.compile(r"[\w.,:/@%+=-]*")
 
 
@@ -161,3 +164,36 @@ def line_continuation(command: ParsedCommand, context: LintContext) -> Iterator[
     if match is not None:
         message = "this makes the space after it part of the next word"
         yield line_continuation.at(command.span(*match.span()), message, "Remove it.")
+
+
+@rule(
+    "command",
+    "AML555",
+    "ended-early",
+    "error",
+    summary="A blank or indented line ends the command before its last arguments.",
+    why="A folded block (`>`) joins its lines with spaces, except at a blank line and before one that is indented "
+    "more: there the text has a line end, the shell runs what is before it, and takes the flags after it for another "
+    "command.",
+    example="""\
+type: command
+name: train
+command: >-
+  python train.py
+‹
+⇒›  ‸--epochs 3
+environment: azureml:torch:3
+""",
+)
+def ended_early(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    node = command.command
+    if node is None or "\n" not in node.text.strip() or not _is_folded(command.reading.document, node):
+        return
+    for match in _FLAG_ON_ITS_OWN_LINE.finditer(node.text):
+        message = f"the command ended before this line: {match[1]} is run as a command of its own"
+        hint = "Remove the blank line above, or indent all lines alike."
+        yield ended_early.at(command.span(*match.span(1)), message, hint)
+
+
+def _is_folded(document: Document, node: Node) -> bool:
+    return document.text[node.offsets[0] : node.offsets[0] + 1] == ">"

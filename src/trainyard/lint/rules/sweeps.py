@@ -33,7 +33,7 @@ _LIMITS = (
     summary="A sweep's settings contradict each other.",
     why="The client sends them as they are; the service rejects the sweep, or does less than was meant. `grid` takes "
     "only `choice`; `bayesian` takes `choice`, `uniform` and `quniform`; concurrent trials may not exceed the total, "
-    "nor a trial's timeout that of the sweep.",
+    "nor a trial's timeout that of the sweep. A bandit policy has one slack.",
     example="""\
 type: sweep
 trial:
@@ -63,6 +63,7 @@ def _sweeps_in_pipeline(pipeline: ParsedPipeline, context: LintContext) -> Itera
 def _check(sweep: Node) -> Iterator[Diagnostic]:
     yield from _sampling(sweep)
     yield from _limits(sweep)
+    yield from _policy(sweep)
     for name, entry in sweep.entries_of("search_space").items():
         least, most = entry.value.get("min_value"), entry.value.get("max_value")
         if least is not None and _is_above(least, most, or_equal=True):
@@ -100,6 +101,26 @@ def _limits(sweep: Node) -> Iterator[Diagnostic]:
             message = f"{part.text} {what}, but only {most.text} {whole}"
             related = [Related(most.span, f"'{larger}' is set here")]
             yield sweep_contradiction.at(part.span, message, f"Write {most.text} or less.", related)
+
+
+def _policy(sweep: Node) -> Iterator[Diagnostic]:
+    """Settings of the rule that gives trials up: exactly one slack, and a share of the trials."""
+    policy = sweep.get("early_termination")
+    kind = policy.get("type") if policy is not None and policy.is_mapping else None
+    if policy is None or kind is None:
+        return
+    factor, amount, share = (policy.get(key) for key in ("slack_factor", "slack_amount", "truncation_percentage"))
+    if kind.text.lower() == "bandit" and factor is not None and amount is not None:
+        message = "a bandit policy has either a slack_factor or a slack_amount, not both"
+        related = [Related(factor.span, "slack_factor is set here")]
+        yield sweep_contradiction.at(policy.key_span("slack_amount"), message, "Remove one of them.", related)
+    elif kind.text.lower() == "bandit" and factor is None and amount is None and share is None:
+        message = "a bandit policy needs a slack_factor or a slack_amount: how much worse than the best a trial may be"
+        yield sweep_contradiction.at(kind.span, message, "Write `slack_factor: 0.1`.")
+    percent = _number(share)
+    if share is not None and percent is not None and not 1 <= percent <= 99:
+        message = f"truncation_percentage is {share.text}; it is between 1 and 99"
+        yield sweep_contradiction.at(share.span, message)
 
 
 def _unused(sweep: Node) -> Iterator[Diagnostic]:

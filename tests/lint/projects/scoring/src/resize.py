@@ -1,3 +1,9 @@
 import sys
 
-print(sys.argv)
+
+def init():
+    print(sys.argv)
+
+
+def run(mini_batch):
+    return mini_batch

@@ -1,0 +1,122 @@
+"""Where data is: misspelt schemes, wildcards, files where folders are expected, and the other way."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from trainyard.foundation.suggestions import slips
+from trainyard.lint.checks import LintedFile, rule
+from trainyard.lint.context import LintContext
+from trainyard.spec.diagnostic import Diagnostic
+from trainyard.spec.documents import Node, shorten
+from trainyard.spec.reading import is_address
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{2,}):(?!\\)")
+# The addresses that Azure ML reads data from, and what is close to one of them is meant to be it.
+_SCHEMES = ("azureml", "https", "http", "wasbs", "wasb", "abfss", "abfs", "adl", "file", "hdfs", "dbfs", "s3")
+_WILDCARD = re.compile(r"[*?]|\[[^\]]+\]")
+# A name's ending that is a file's, not a version's or a folder's.
+_FILE_ENDING = re.compile(
+    r"\.(?:csv|tsv|parquet|json|jsonl|txt|zip|gz|npy|npz|pkl|h5|jpg|jpeg|png|xlsx?|onnx|pt|pth)$", re.I
+)
+_DATASTORE = re.compile(r"azureml:/+(?:subscriptions/.*/)?datastores/[^/]+/paths/.*", re.IGNORECASE)
+
+
+class _Data(NamedTuple):
+    """An input or output with a path."""
+
+    path: Node
+    type: str
+    is_input: bool
+
+
+@rule(
+    "file",
+    "AML415",
+    "data-path",
+    "warning",
+    summary="A path of data is misspelt, has a wildcard, or is not what its type says.",
+    why="A uri_file is one file, a uri_folder a folder, and neither takes a wildcard: that is for an MLTable. The "
+    "client takes a misspelt `azurml:` for a folder of that name.",
+    example="""\
+type: command
+name: train
+command: python train.py ${{inputs.tables}}
+environment: azureml:torch:3
+compute: azureml:cpus
+inputs:
+  tables: {type: uri_folder, path: ‸azureml://datastores/raw/paths/sales/‹*.csv⇒›}
+""",
+)
+def data_path(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    for data in _data(file):
+        text = data.path.text
+        if not text or "${{" in text or "{{" in text:
+            continue
+        scheme = _SCHEME.match(text)
+        meant = _meant_scheme(scheme[1]) if scheme is not None else None
+        if meant is not None and scheme is not None:
+            message = f"'{scheme[1]}:' is not a scheme of data"
+            right = f"{meant}{text[len(scheme[1]) :]}"
+            yield data_path.at(data.path.span, message, f"Write {shorten(right)}.", severity="error")
+        elif _has_wildcard(text) and data.type in ("uri_file", "uri_folder"):
+            message = f"a {data.type} takes no wildcard, and this is read as it is"
+            yield data_path.at(data.path.span, message, "Name the folder, or use an MLTable with a pattern.")
+        elif data.is_input:
+            yield from _other_type(data, file)
+
+
+def _data(file: LintedFile) -> Iterator[_Data]:
+    if file.kind not in ("pipeline", "command_job", "sweep_job", "other_job", "asset"):
+        return
+    root = file.document.root
+    if file.kind == "asset":
+        path, kind = root.get("path"), root.get("type")
+        if path is not None and path.is_text:
+            yield _Data(path, kind.text.lower() if kind is not None else "", True)
+        return
+    for holder in (root, *(entry.value for entry in root.entries_of("jobs").values() if entry.value.is_mapping)):
+        for key in ("inputs", "outputs"):
+            for entry in holder.entries_of(key).values():
+                path = entry.value.get("path") if entry.value.is_mapping else None
+                if path is not None and path.is_text:
+                    kind = entry.value.get("type")
+                    yield _Data(path, kind.text.lower() if kind is not None else "", key == "inputs")
+
+
+def _meant_scheme(scheme: str) -> str | None:
+    """The scheme that a misspelt one is; None for a known one, and for what is nothing like one."""
+    lowered = scheme.lower()
+    if lowered in _SCHEMES:
+        return None
+    return next((known for known in ("azureml", "https", "wasbs", "abfss") if slips(lowered, known) == 1), None)
+
+
+def _has_wildcard(text: str) -> bool:
+    # A question mark in an address begins its query.
+    return _WILDCARD.search(text.split("?")[0] if "://" in text else text) is not None
+
+
+def _other_type(data: _Data, file: LintedFile) -> Iterator[Diagnostic]:
+    """A local path that exists and is of the other type, or a datastore's whose ending says so."""
+    text = data.path.text
+    if data.type == "uri_file" and text.endswith("/"):
+        yield data_path.at(
+            data.path.span, "a uri_file is one file, and this path is a folder", "Write type: uri_folder."
+        )
+    elif data.type == "uri_folder" and _DATASTORE.fullmatch(text) and _FILE_ENDING.search(text):
+        yield data_path.at(data.path.span, "a uri_folder is a folder, and this path is a file", "Write type: uri_file.")
+    elif not is_address(text):
+        local = Path(os.path.normpath(file.document.file.parent / text.removeprefix("file:")))
+        if data.type == "uri_file" and local.is_dir():
+            yield data_path.at(
+                data.path.span, "a uri_file is one file, and this is a folder", "Write type: uri_folder."
+            )
+        elif data.type == "uri_folder" and local.is_file():
+            yield data_path.at(data.path.span, "a uri_folder is a folder, and this is a file", "Write type: uri_file.")
+        elif data.type == "mltable" and local.is_dir() and not (local / "MLTable").is_file():
+            yield data_path.at(data.path.span, "an mltable is a folder with a file 'MLTable', and this has none")

@@ -1,0 +1,185 @@
+"""Schedules: times that never come, time zones that nobody has, and inputs that the scheduled job does not have."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+from trainyard.foundation.suggestions import close_match, did_you_mean
+from trainyard.lint.checks import LintedFile, check, rule
+from trainyard.lint.context import LintContext
+from trainyard.lint.time_zones import WINDOWS_TIME_ZONES
+from trainyard.spec.diagnostic import Diagnostic, Related
+from trainyard.spec.documents import Document, Node, shorten
+from trainyard.spec.rules.documents import YAML_TRAP
+
+# The fields of `expression`, with their bounds and the names that some take: NCrontab, as the service reads it.
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
+_CRON_FIELDS: tuple[tuple[str, int, int, list[str]], ...] = (
+    ("minute", 0, 59, []),
+    ("hour", 0, 23, []),
+    ("day", 1, 31, []),
+    ("month", 1, 12, _MONTHS),
+    ("weekday", 0, 6, _DAYS),
+)
+_CRON_PART = re.compile(r"(?:\*|([0-9a-z]+)(?:-([0-9a-z]+))?)(?:/([0-9]+))?", re.IGNORECASE)
+# What PyYAML reads as a date, which Azure ML's client then refuses.
+_TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt ]+[0-9]{1,2}:[0-9]{2}:[0-9]{2}.*)?")
+
+
+@rule(
+    "file",
+    "AML318",
+    "schedule-trigger",
+    "warning",
+    summary="A schedule's trigger never fires, or not when it seems to.",
+    why="The fields of `expression` are minute (0-59), hour (0-23), day (1-31), month (1-12) and weekday (0-6, Sunday "
+    "is 0). A time zone has the name that Windows gives it. A schedule that ends before it starts does nothing.",
+    example="""\
+name: nightly
+trigger:
+  type: cron
+  expression: "‸15 ‹24⇒0› * * *"
+create_job: {type: pipeline, job: azureml:forecast}
+""".replace("‸15 ", "15 ‸"),
+)
+def schedule_trigger(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    trigger = file.document.root.get("trigger") if file.kind == "schedule" else None
+    if trigger is None or not trigger.is_mapping:
+        return
+    expression, zone = trigger.get("expression"), trigger.get("time_zone")
+    if expression is not None and expression.is_text:
+        yield from _expression(expression, file.document)
+    if zone is not None and zone.is_text and "/" not in zone.text and zone.text not in _ZONES_IN_LOWER_CASE.values():
+        written = _ZONES_IN_LOWER_CASE.get(zone.text.lower())
+        if written is None:
+            hint = close_match(zone.text, WINDOWS_TIME_ZONES) or "Such names are 'UTC' and 'W. Europe Standard Time'."
+            yield schedule_trigger.at(zone.span, f"unknown time zone '{shorten(zone.text)}'", hint)
+    yield from _times(trigger, file.document)
+
+
+_ZONES_IN_LOWER_CASE = {name.lower(): name for name in WINDOWS_TIME_ZONES}
+
+
+def _expression(expression: Node, document: Document) -> Iterator[Diagnostic]:
+    fields = [(match[0], match.start(), match.end()) for match in re.finditer(r"\S+", expression.text)]
+    if len(fields) != len(_CRON_FIELDS):
+        return  # reported by the schema
+    for (text, start, end), (name, least, most, names) in zip(fields, _CRON_FIELDS, strict=True):
+        problem = next((found for part in text.split(",") if (found := _wrong(part, least, most, names))), "")
+        if problem:
+            span = document.span_within(expression, start, end)
+            yield schedule_trigger.at(
+                span, f"the {name} '{shorten(text)}' {problem}", f"Write {least} to {most}, or *."
+            )
+
+
+def _wrong(part: str, least: int, most: int, names: list[str]) -> str:
+    """What is wrong with a part of a field, such as `1-5` or `*/15`, in words; empty if nothing is."""
+    match = _CRON_PART.fullmatch(part)
+    if match is None:
+        return "cannot be read"
+    numbers = []
+    for written in match.group(1, 2):
+        if written is None:
+            continue
+        if not written.isdecimal() and written.lower()[:3] not in names:
+            return "cannot be read"
+        numbers.append(int(written) if written.isdecimal() else names.index(written.lower()[:3]) + least)
+    if any(not least <= number <= most for number in numbers):
+        return f"is not between {least} and {most}"
+    if match[3] is not None and not 0 < int(match[3]) <= most:
+        return f"steps by {match[3]}, and there are only {most}" if int(match[3]) else "never steps"
+    return "ends before it begins" if len(numbers) == 2 and numbers[0] > numbers[1] else ""
+
+
+def _times(trigger: Node, document: Document) -> Iterator[Diagnostic]:
+    start, end = trigger.get("start_time"), trigger.get("end_time")
+    for node in (start, end):
+        if node is not None and _is_unquoted_date(node, document):
+            quoted = f'"{node.text}"'
+            message = f"YAML reads {node.text} as a date, and Azure ML's client takes only a text"
+            yield YAML_TRAP.at(node.span, message, f"Quote it: {quoted}.", replacement=quoted, severity="error")
+    first, last = _time(start), _time(end)
+    if start is not None and end is not None and first is not None and last is not None and last <= first:
+        related = [Related(start.span, "it starts here")]
+        yield schedule_trigger.at(end.span, "the schedule ends before it starts", "Write a later time.", related)
+
+
+def _is_unquoted_date(node: Node, document: Document) -> bool:
+    return _TIMESTAMP.fullmatch(node.text) is not None and document.text[node.offsets[0]] == node.text[0]
+
+
+def _time(node: Node | None) -> datetime | None:
+    """A time of a schedule; all are in the schedule's own zone, unless they have an offset."""
+    try:
+        found = datetime.fromisoformat(node.text.strip().replace("Z", "+00:00")) if node is not None else None
+    except ValueError:
+        return None
+    return found.replace(tzinfo=timezone.utc) if found is not None and found.tzinfo is None else found
+
+
+@rule(
+    "file",
+    "AML321",
+    "schedule-job",
+    "warning",
+    summary="A schedule sets an input that its job does not have.",
+    why="What `create_job` sets replaces the job's own inputs, by name; nothing reads the value of any other.",
+    example="""\
+name: nightly
+trigger: {type: recurrence, frequency: day, interval: 1}
+create_job:
+  type: pipeline
+  job: ./forecast.yaml
+  inputs: {‹horizn⇒horizon›: 14}
+=== forecast.yaml
+type: pipeline
+settings: {default_compute: azureml:cpus}
+inputs: {horizon: 28}
+jobs:
+  forecast:
+    component: azureml:forecast:1
+    inputs: {horizon: "${{parent.inputs.horizon}}"}
+""",
+)
+def schedule_job(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    job = file.document.root.find("create_job", "job") if file.kind == "schedule" else None
+    if job is None or not job.is_text or job.text.startswith("azureml:"):
+        return
+    declared = _inputs_of(Path(os.path.normpath(file.document.file.parent / job.text)), context)
+    given = file.document.root.find("create_job", "inputs")
+    for name, entry in (given.entries if given is not None and declared is not None else {}).items():
+        if declared is not None and name not in declared:
+            message = f"the scheduled job has no input '{shorten(name)}'"
+            free = [other for other in declared if given is not None and other not in given.entries]
+            yield schedule_job.at(entry.key.span, message, did_you_mean(name, free, "It has no other inputs."))
+
+
+def _inputs_of(file: Path, context: LintContext) -> frozenset[str] | None:
+    """The names of the inputs of the job in a file; None if it was not read."""
+    for pipeline in context.parsed.pipelines:
+        if pipeline.model.file == file and pipeline.reading.file == file:
+            return frozenset(pipeline.scope.inputs)
+    for command in context.parsed.commands:
+        if command.reading.file == file and command.is_root:
+            return frozenset(command.component.inputs)
+    return None
+
+
+@check("file")
+def _only_some_jobs(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """A scheduled job whose type is not the one that the schedule states."""
+    root = file.document.root
+    job, kind = root.find("create_job", "job"), root.find("create_job", "type")
+    if file.kind != "schedule" or job is None or kind is None or not job.is_text or job.text.startswith("azureml:"):
+        return
+    named = Path(os.path.normpath(file.document.file.parent / job.text))
+    is_pipeline = any(pipeline.reading.file == named for pipeline in context.parsed.pipelines)
+    if is_pipeline and kind.text.lower() == "command":
+        message = f"'{job.text}' is a pipeline, and the schedule says it is a command"
+        yield schedule_job.at(kind.span, message, "Write `type: pipeline`.")

@@ -1,0 +1,171 @@
+"""Spark jobs: how their data is passed, and which machines and executors they take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from trainyard.lint.checks import LintedFile, check, rule
+from trainyard.lint.context import LintContext
+from trainyard.spec.diagnostic import Diagnostic, Related
+from trainyard.spec.documents import Entry, Node
+from trainyard.spec.literals import whole_number
+from trainyard.spec.model import AnyComponent
+from trainyard.spec.parsed import ParsedPipeline
+from trainyard.spec.rules.keys import MISSING_KEY
+
+_LEAST, _MOST = "spark.dynamicAllocation.minExecutors", "spark.dynamicAllocation.maxExecutors"
+_INSTANCES = "spark.executor.instances"
+
+
+@rule(
+    "file",
+    "AML315",
+    "spark-mode",
+    "error",
+    summary="Spark reads and writes data only with `mode: direct`.",
+    why="Executors on several machines open the addresses themselves; nothing is mounted or copied for them. Azure "
+    "ML's client refuses any other mode, and one that is not set.",
+    example="""\
+type: spark
+code: ./src
+entry: {file: count.py}
+inputs:
+  text: {type: uri_file, path: "azureml:words:3", mode: ‹ro_mount⇒direct›}
+args: --text ${{inputs.text}}
+conf:
+  spark.driver.cores: 1
+  spark.driver.memory: 2g
+  spark.executor.cores: 2
+  spark.executor.memory: 2g
+  spark.executor.instances: 2
+resources: {instance_type: standard_e4s_v3, runtime_version: "3.4"}
+=== src/count.py
+print("counting")
+""",
+)
+def spark_mode(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    root = file.document.root
+    if file.kind == "other_job" and _is_spark(root):
+        yield from _modes(root, None)
+
+
+@check("pipeline")
+def _modes_in_pipeline(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    for job in pipeline.scope.jobs.values():
+        # Without its component, whose ports may be `direct` already, nothing can be said.
+        if _is_spark(job.node) and (job.component is not None or job.node.get("component") is None):
+            yield from _modes(job.node, job.component)
+
+
+def _modes(job: Node, component: AnyComponent | None) -> Iterator[Diagnostic]:
+    for kind in ("inputs", "outputs"):
+        declared = (getattr(component, kind, None) or {}) if component is not None else {}
+        for name, entry in job.entries_of(kind).items():
+            port = declared.get(name)
+            if not _is_data(entry.value) or (port is not None and port.mode == "direct"):
+                continue
+            mode = entry.value.get("mode")
+            if mode is None:
+                message = f"the data of a Spark job needs `mode: direct`, and '{name}' has no mode"
+                yield spark_mode.at(entry.key.span, message, "Add `mode: direct`.")
+            elif mode.text.lower() != "direct" and "${{" not in mode.text:
+                message = f"Spark reads and writes data only directly, and '{name}' has the mode {mode.text}"
+                yield spark_mode.at(mode.span, message, "Write `mode: direct`.")
+
+
+def _is_data(port: Node) -> bool:
+    """Whether a port is data of the job's own: keys such as path, not a literal nor a binding to other ports."""
+    if not port.is_mapping or port.get("value") is not None:
+        return False
+    path = port.get("path")
+    return path is None or "${{" not in path.text
+
+
+@rule(
+    "file",
+    "AML316",
+    "spark-machines",
+    "error",
+    summary="A Spark job takes either a compute or `resources`, and its executors lie within their bounds.",
+    why="`resources` are serverless machines, `compute` an attached Synapse pool. Azure ML's client refuses both, "
+    "neither, and with dynamic allocation a number of executors outside of minExecutors and maxExecutors.",
+    example="""\
+type: spark
+code: ./src
+entry: {file: count.py}
+conf:
+  spark.driver.cores: 1
+  spark.driver.memory: 2g
+  spark.executor.cores: 2
+  spark.executor.memory: 2g
+  spark.executor.instances: 2
+resources: {instance_type: standard_e4s_v3, runtime_version: "3.4"}
+‹‸compute: azureml:spark-pool
+⇒›=== src/count.py
+print("counting")
+""",
+)
+def spark_machines(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    root = file.document.root
+    if file.kind == "other_job" and _is_spark(root):
+        yield from chain(_neither(root), _both(root), _executors(root))
+
+
+@check("pipeline")
+def _machines_in_pipeline(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    for job in pipeline.scope.jobs.values():
+        if _is_spark(job.node):
+            yield from chain(_neither(job.node), _both(job.node), _executors(job.node))
+
+
+def _neither(job: Node) -> Iterator[Diagnostic]:
+    if _entry(job, "compute") is None and _entry(job, "resources") is None:
+        message = "a Spark job has a 'compute' or 'resources', and this has neither"
+        hint = "Write `resources: {instance_type: standard_e4s_v3, runtime_version: '3.4'}`."
+        yield MISSING_KEY.at(job.key_span("type"), message, hint)
+
+
+def _both(job: Node) -> Iterator[Diagnostic]:
+    compute, resources = _entry(job, "compute"), _entry(job, "resources")
+    if compute is not None and resources is not None:
+        message = "a Spark job takes either a compute or resources, not both"
+        related = [Related(resources.key.span, "'resources' are set here")]
+        yield spark_machines.at(compute.key.span, message, "Remove one of them.", related)
+
+
+def _executors(job: Node) -> Iterator[Diagnostic]:
+    conf = job.get("conf")
+    if conf is None or not conf.is_mapping or str(_number_or_text(conf, "spark.dynamicAllocation.enabled")) != "True":
+        return
+    least, most, instances = (_number(conf, key) for key in (_LEAST, _MOST, _INSTANCES))
+    if least is None or most is None:
+        return
+    if not 0 < least <= most:
+        message = f"executors are to be between {least} and {most}: at least 1, and not more than maxExecutors"
+        yield spark_machines.at(conf.entries[_LEAST].value.span, message, f"Write a number from 1 to {max(most, 1)}.")
+    elif instances and not least <= instances <= most:
+        message = f"{instances} executors are not between minExecutors ({least}) and maxExecutors ({most})"
+        hint = f"Write a number from {least} to {most}, or leave it out."
+        yield spark_machines.at(conf.entries[_INSTANCES].value.span, message, hint)
+
+
+def _number_or_text(conf: Node, key: str) -> object:
+    node = conf.get(key)
+    return None if node is None else node.text.capitalize() if node.is_text else node.data
+
+
+def _number(conf: Node, key: str) -> int | None:
+    node = conf.get(key)
+    return whole_number(node.data) if node is not None else None
+
+
+def _entry(job: Node, key: str) -> Entry | None:
+    """A key and its value, unless that is empty."""
+    entry = job.entries.get(key)
+    return entry if entry is not None and entry.value.data else None
+
+
+def _is_spark(job: Node) -> bool:
+    kind = job.get("type")
+    return kind is not None and kind.text.lower() == "spark"
