@@ -42,6 +42,8 @@ EVERY_JOB = {
     "PYTHONUNBUFFERED",
 }
 PYTORCH = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "NODE_RANK", "RANK", "LOCAL_RANK"}
+MPI = {f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")}
+MPI |= {"AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE"}
 SHELL_ADDS = {"PWD", "SHLVL", "_", "OLDPWD", "LC_CTYPE"}
 
 WRITE = "python write_environment.py '${{outputs.seen}}'"
@@ -246,7 +248,8 @@ def test_python_on_the_path_is_the_one_that_runs_trainyard(workspace: Any, outpu
 def test_every_variable_has_a_source() -> None:
     names = [variable.name for variable in VARIABLES]
     assert len(names) == len(set(names))
-    assert set(names) == EVERY_JOB | PYTORCH | {"AZ_BATCH_HOST_LIST", "CUDA_VISIBLE_DEVICES"}
+    of_machines = {"AZ_BATCH_HOST_LIST", "CUDA_VISIBLE_DEVICES"}
+    assert set(names) == EVERY_JOB | PYTORCH | MPI | {"TF_CONFIG"} | of_machines
     assert all(variable.source for variable in VARIABLES)
 
 

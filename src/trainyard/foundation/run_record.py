@@ -54,7 +54,8 @@ class JobRecord:
 
     `command` is the command of rank 0. `reason` says why the job failed or never ran, `reuse` why its result was or was
     not taken from an earlier run. `cache_key` identifies what went into the job, `key_parts` holds a digest of each
-    part of the key. `identity` is that of the outputs: equal identities mean equal content.
+    part of the key. `identity` is that of the outputs: equal identities mean equal content. `world_size` counts the
+    processes where nodes do not have equally many; `trials` are those of a sweep, each with its inputs and metric.
     """
 
     name: str
@@ -80,11 +81,13 @@ class JobRecord:
     cache_key: str | None = None
     identity: str | None = None
     key_parts: dict[str, str] = field(default_factory=dict)
+    world_size: int | None = None
+    trials: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def processes(self) -> int:
         """Processes over all nodes."""
-        return self.nodes * self.processes_per_node
+        return self.world_size or self.nodes * self.processes_per_node
 
     @property
     def state(self) -> str:

@@ -6,6 +6,7 @@ reused, the names whose digests changed since its last run say why.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -21,7 +22,7 @@ from trainyard.local.errors import cannot_write
 from trainyard.local.imported_code import code_of_job
 from trainyard.local.resolution import LocalPath, ResolvedJob, WrittenValue
 from trainyard.local.snapshot import Snapshot
-from trainyard.spec.model import Environment
+from trainyard.spec.model import Component, Environment, Value
 from trainyard.spec.resolution import JobOutput
 
 CACHE_FORMAT = "trainyard.cache/1"
@@ -60,7 +61,7 @@ def job_key(
     literals = [source for source in job.inputs.values() if isinstance(source, (str, int, float))]
     parts = {
         "code": code_of_job(component.command.data, literals, job.environment_variables, snapshot).digest(digests),
-        "command": digest_of(component.command.data),
+        "command": digest_of(component.command.data, *_task_parts(component)),
         "outputs": digest_of(sorted((port.name, port.type) for port in component.outputs.values())),
         "environment": _environment_digest(component.environment, digests),
         _LOCAL_PYTHON: local_python_digest(),
@@ -83,6 +84,23 @@ def job_key(
             content = digest_of(type(source).__name__, source)
         parts[f"input {name}"] = content
     return JobKey(digest_of(parts), parts)
+
+
+def _task_parts(component: Component) -> list[object]:
+    """What a sweep, parallel or Spark job runs besides its command: all of its settings, without their places."""
+    return [] if component.task is None else [type(component.task).__name__, _without_places(component.task)]
+
+
+def _without_places(setting: object) -> object:
+    if isinstance(setting, Value):
+        return setting.data
+    if isinstance(setting, Component):
+        return setting.command.data
+    if dataclasses.is_dataclass(setting):
+        return {known.name: _without_places(getattr(setting, known.name)) for known in dataclasses.fields(setting)}
+    if isinstance(setting, dict):
+        return {key: _without_places(each) for key, each in setting.items()}
+    return setting
 
 
 def _environment_digest(environment: Environment | None, digests: ContentDigests) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+_WATCH_SECONDS = 0.2
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _RECEIVED = " received"
 
@@ -31,6 +33,30 @@ class Cancellation:
         if not self.requested.is_set():
             self.reason = reason
             self.requested.set()
+
+
+@contextmanager
+def limited(parent: Cancellation, seconds: float | None) -> Iterator[Cancellation]:
+    """Yield a cancellation that is requested when its parent's is, or when the time is over."""
+    child, is_over = Cancellation(), threading.Event()
+    deadline = time.monotonic() + (float("inf") if seconds is None else seconds)
+
+    def watch() -> None:
+        while not is_over.wait(_WATCH_SECONDS):
+            if parent.requested.is_set():
+                child.request(parent.reason or "")
+            elif time.monotonic() > deadline:
+                child.request(f"its limits.timeout of {seconds} s was over")
+            if parent.at_once.is_set():
+                child.at_once.set()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield child
+    finally:
+        is_over.set()
+        thread.join()
 
 
 @contextmanager

@@ -19,7 +19,16 @@ from trainyard.local.machine import VISIBLE_DEVICES
 from trainyard.local.tracking_store import RunIdentity
 from trainyard.spec.literals import ParameterValue
 
-When = Literal["every job", "pytorch", "several nodes", "GPUs divided"]
+When = Literal[
+    "every job",
+    "pytorch",
+    "mpi",
+    "tensorflow",
+    "several nodes",
+    "mpi on one node",
+    "mpi on several nodes",
+    "GPUs divided",
+]
 
 MASTER_ADDRESS = "127.0.0.1"
 _NO_SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"
@@ -31,7 +40,8 @@ class ProcessContext:
 
     `node_rank` counts nodes, `local_rank` processes on a node. `input_paths` and `output_paths` belong to ports that
     carry files, `parameters` are the literals. `attempt` counts from 1. `gpus` are the node's own; `gpus_are_divided`
-    says that they are not all of the machine's.
+    says that they are not all of the machine's. `world_size` counts the processes of all nodes, the
+    `parameter_servers` (TensorFlow's, the last ranks) among them; `task_ports` are TensorFlow's, by rank.
     """
 
     run: RunIdentity
@@ -43,6 +53,9 @@ class ProcessContext:
     master_port: int
     working_folder: Path
     data_folder: Path
+    world_size: int
+    task_ports: Sequence[int] = ()
+    parameter_servers: int = 0
     attempt: int = 1
     gpus: Sequence[str] = ()
     gpus_are_divided: bool = False
@@ -50,11 +63,6 @@ class ProcessContext:
     input_paths: Mapping[str, Path] = field(default_factory=dict)
     output_paths: Mapping[str, Path] = field(default_factory=dict)
     parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
-
-    @property
-    def world_size(self) -> int:
-        """Processes on all nodes."""
-        return self.nodes * self.processes_per_node
 
     @property
     def rank(self) -> int:
@@ -65,6 +73,16 @@ class ProcessContext:
     def process_name(self) -> str:
         """`rank_N` if the ranks know of each other, else `main`."""
         return f"rank_{self.rank}" if self.distribution is not None and self.world_size > 1 else "main"
+
+    @property
+    def tf_config(self) -> str:
+        """TensorFlow's cluster and this task's place in it, as JSON."""
+        workers = self.world_size - self.parameter_servers
+        hosts = [f"{MASTER_ADDRESS}:{port}" for port in self.task_ports]
+        servers = {"ps": hosts[workers:]} if self.parameter_servers else {}
+        is_worker = self.rank < workers
+        task = {"type": "worker" if is_worker else "ps", "index": self.rank if is_worker else self.rank - workers}
+        return json.dumps({"cluster": {"worker": hosts[:workers], **servers}, "task": task, "environment": "cloud"})
 
     @property
     def compute_context(self) -> str:
@@ -104,6 +122,20 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("NODE_RANK", "pytorch", lambda p: p.node_rank, _DISTRIBUTED_DOCS),
     Variable("RANK", "pytorch", lambda p: p.rank, _DISTRIBUTED_DOCS),
     Variable("LOCAL_RANK", "pytorch", lambda p: p.local_rank, _DISTRIBUTED_DOCS),
+    Variable("OMPI_COMM_WORLD_RANK", "mpi", lambda p: p.rank, _CHEATSHEET),
+    Variable("OMPI_COMM_WORLD_SIZE", "mpi", lambda p: p.world_size, _CHEATSHEET),
+    Variable("OMPI_COMM_WORLD_LOCAL_RANK", "mpi", lambda p: p.local_rank, _CHEATSHEET),
+    Variable("OMPI_COMM_WORLD_LOCAL_SIZE", "mpi", lambda p: p.processes_per_node, _CHEATSHEET),
+    Variable("TF_CONFIG", "tensorflow", lambda p: p.tf_config, _DISTRIBUTED_DOCS),
+    Variable(
+        "AZ_BATCH_MASTER_NODE",
+        "mpi on several nodes",
+        lambda p: f"{MASTER_ADDRESS}:{p.master_port}",
+        f"{_CHEATSHEET}; DeepSpeed comm.py",
+    ),
+    Variable(
+        "AZ_BATCHAI_MPI_MASTER_NODE", "mpi on one node", lambda p: MASTER_ADDRESS, "DeepSpeed comm.py mpi_discovery()"
+    ),
     Variable("AZUREML_RUN_ID", "every job", lambda p: p.run.run_id, _OBSERVED),
     Variable("AZUREML_ROOT_RUN_ID", "every job", lambda p: p.run.root_run_id, _OBSERVED),
     Variable(
@@ -153,7 +185,7 @@ PARAMETER_PREFIX = "AZUREML_PARAMETER_"
 
 # Variables of other launchers and clusters, which would make a step believe that it was started by them.
 _FOREIGN_NAMES = frozenset(
-    {"TF_CONFIG", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"}
+    {"LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"}
 )
 _FOREIGN_PREFIXES = (
     "OMPI_",
@@ -186,6 +218,10 @@ def contract_variables(process: ProcessContext) -> dict[str, str]:
     holds: dict[When, bool] = {
         "every job": True,
         "pytorch": process.distribution == "pytorch",
+        "mpi": process.distribution == "mpi",
+        "tensorflow": process.distribution == "tensorflow",
+        "mpi on several nodes": process.distribution == "mpi" and process.nodes > 1,
+        "mpi on one node": process.distribution == "mpi" and process.nodes == 1,
         "several nodes": process.nodes > 1,
         "GPUs divided": process.gpus_are_divided,
     }

@@ -13,13 +13,14 @@ from trainyard.local.cancellation import Cancellation
 from trainyard.local.digests import ContentDigests
 from trainyard.local.errors import RunError, cannot_write
 from trainyard.local.given_inputs import GivenInput
+from trainyard.local.kinds.sweeps import run_sweep
 from trainyard.local.launcher import Attempt, AttemptEnd, launch, make_folders
 from trainyard.local.resolution import KeptData, LocalPath, ResolvedJob, WrittenValue
 from trainyard.local.snapshot import Snapshot
 from trainyard.local.tracking_store import EndStatus, RunIdentity, TrackingStore
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.literals import LiteralError, ParameterValue, typed_literal
-from trainyard.spec.model import Port, Value
+from trainyard.spec.model import Port, Sweep, Value
 from trainyard.spec.resolution import JobOutput
 
 _MACRO = re.compile(r"\$\{\{\s*(\w+)\s*\}\}")
@@ -163,7 +164,11 @@ def _run(context: RunContext, attempt: Attempt, given: Sequence[GivenInput]) -> 
     status: EndStatus = "FAILED"
     context.store.start_run(attempt.run, attempt.job.name)
     try:
-        end = launch(attempt, given, context.cancellation)
+        task = attempt.job.component.task
+        if isinstance(task, Sweep):
+            end = run_sweep(attempt, task, context.store, context.cancellation)
+        else:
+            end = launch(attempt, given, context.cancellation)
         status = "KILLED" if end.processes.was_canceled else "FINISHED" if end.reason is None else "FAILED"
     finally:
         context.store.end_run(attempt.run, status)

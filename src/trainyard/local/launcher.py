@@ -7,7 +7,7 @@ import re
 import shutil
 import signal
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,9 @@ from trainyard.local.command import fill_command
 from trainyard.local.contract import ProcessContext, process_environment
 from trainyard.local.errors import RunError, cannot_write
 from trainyard.local.given_inputs import GivenInput, give_input, place_of_input, take_back_inputs
+from trainyard.local.kinds.mpi_jobs import by_rank, open_mpi, under_mpirun
+from trainyard.local.kinds.parallel_jobs import parallel_command, write_settings
+from trainyard.local.kinds.spark_jobs import spark_command
 from trainyard.local.logs import last_error, log_name
 from trainyard.local.machine import AZURE_ML_MASTER_PORT, available_gpus, gpus_of_node, reserved_port
 from trainyard.local.processes import ProcessesEnded, ProcessStart, run_processes
@@ -23,7 +26,7 @@ from trainyard.local.resolution import ResolvedJob
 from trainyard.local.snapshot import Snapshot
 from trainyard.local.tracking_store import RunIdentity
 from trainyard.spec.literals import ParameterValue
-from trainyard.spec.model import Environment
+from trainyard.spec.model import Environment, Parallel, Spark, Sweep
 
 _ERROR_LINES = 15
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
@@ -65,7 +68,13 @@ class Attempt:
     def command(self) -> str:
         """The shell line, filled in. Raises `SpecError` for a value that would break it."""
         inputs = {**self.parameters, **self.input_paths}
-        return fill_command(self.job.component, inputs, self.output_paths, strict=self.strict)
+        task = self.job.component.task
+        if isinstance(task, Sweep):
+            return str(task.trial.command.data)
+        filled = fill_command(self.job.component, inputs, self.output_paths, strict=self.strict)
+        if isinstance(task, Parallel):
+            return parallel_command(self.job_folder / "data", filled)
+        return spark_command(task, filled) if isinstance(task, Spark) else filled
 
     @property
     def artifacts_folder(self) -> Path:
@@ -82,11 +91,12 @@ class Attempt:
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """How an attempt ended; `reason` is None when it completed."""
+    """How an attempt ended; `reason` is None when it completed. `trials` are those of a sweep, as in run.json."""
 
     processes: ProcessesEnded
     reason: str | None = None
     error_lines: list[str] | None = None
+    trials: list[dict[str, object]] | None = None
 
 
 def launch(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancellation) -> AttemptEnd:
@@ -103,14 +113,26 @@ def launch(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancella
 
 def _launch(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancellation) -> AttemptEnd:
     try:
-        with reserved_port() if attempt.job.distribution == "pytorch" else nullcontext(AZURE_ML_MASTER_PORT) as port:
+        with ExitStack() as stack:
+            ports = [stack.enter_context(reserved_port()) for _ in range(_ports_needed(attempt.job))]
+            starts = [_process(attempt, rank, ports) for rank in range(attempt.job.processes)]
+            mpirun = open_mpi() if attempt.job.distribution == "mpi" else None
+            if attempt.job.distribution == "mpi":
+                _note(
+                    attempt, f"mpi: started by {mpirun}" if mpirun else "mpi: no mpirun of Open MPI, its variables only"
+                )
+            if mpirun is not None:
+                starts = [under_mpirun(mpirun, starts, attempt.job_folder / "data", _mpi_log(attempt))]
             processes = run_processes(
-                [_process(attempt, rank, port) for rank in range(attempt.job.processes)],
+                starts,
                 cancellation,
                 grace_seconds=attempt.grace_seconds,
                 beneath=attempt.job_folder,
                 timeout_seconds=attempt.job.timeout_seconds,
+                helpers=range(attempt.job.processes - attempt.job.parameter_servers, attempt.job.processes),
             )
+            if mpirun is not None:
+                processes = by_rank(processes, _mpi_log(attempt), attempt.job.processes)
     except OSError as error:
         raise RunError(f"{attempt.job.name}: its processes cannot be started: {error.strerror or error}") from error
     if processes.was_canceled:
@@ -132,6 +154,21 @@ def _launch(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancell
     return AttemptEnd(processes)
 
 
+def _ports_needed(job: ResolvedJob) -> int:
+    """PyTorch's ranks meet at one port; each task of TensorFlow listens at one of its own."""
+    return {"tensorflow": job.processes, None: 0}.get(job.distribution, 1)
+
+
+def _mpi_log(attempt: Attempt) -> Path:
+    return attempt.job_folder / "system_logs" / "mpirun.log"
+
+
+def _note(attempt: Attempt, line: str) -> None:
+    """Add what the runner decided for this attempt to the job's own log of that."""
+    with (attempt.job_folder / "system_logs" / "job.log").open("a", encoding="utf-8") as log:
+        log.write(f"{line}\n")
+
+
 def make_folders(attempt: Attempt) -> list[GivenInput]:
     """Make the attempt's folders, and put its snapshot and inputs in them; return how it was given its inputs.
 
@@ -151,11 +188,17 @@ def make_folders(attempt: Attempt) -> list[GivenInput]:
             if not _is_file(attempt, name):
                 path.mkdir(exist_ok=True)
             (folder / "data" / name).symlink_to(path)
+        task = attempt.job.component.task
+        if isinstance(task, Sweep):
+            return []  # its trials have folders of their own
         given = [
             give_input(name, Path(str(attempt.inputs[name])), place) for name, place in attempt.input_paths.items()
         ]
         lines = "".join(f"input {each.name}: {each.how}\n" for each in given)
-        (folder / "system_logs" / "job.log").write_text(f"attempt {attempt.number}\n{lines}", encoding="utf-8")
+        _note(attempt, f"attempt {attempt.number}\n{lines}".rstrip())
+        if isinstance(task, Parallel):
+            inputs = {**attempt.parameters, **attempt.input_paths}
+            write_settings(attempt.job, task, inputs, attempt.output_paths, folder / "data")
         for node in range(attempt.job.nodes):
             attempt.snapshot.copy_to(_working_folder(attempt, node))
             _link_artifacts(attempt, _working_folder(attempt, node))
@@ -198,7 +241,7 @@ def _working_folder(attempt: Attempt, node: int) -> Path:
     return attempt.job_folder / "nodes" / str(node)
 
 
-def _process(attempt: Attempt, rank: int, port: int) -> ProcessStart:
+def _process(attempt: Attempt, rank: int, ports: Sequence[int]) -> ProcessStart:
     job = attempt.job
     node, local_rank = divmod(rank, job.processes_per_node)
     resources = job.resources
@@ -211,7 +254,10 @@ def _process(attempt: Attempt, rank: int, port: int) -> ProcessStart:
         processes_per_node=job.processes_per_node,
         node_rank=node,
         local_rank=local_rank,
-        master_port=port,
+        master_port=ports[0] if ports else AZURE_ML_MASTER_PORT,
+        task_ports=ports,
+        world_size=job.processes,
+        parameter_servers=job.parameter_servers,
         working_folder=_working_folder(attempt, node),
         data_folder=attempt.job_folder / "data",
         attempt=attempt.number,

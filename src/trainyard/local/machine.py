@@ -7,6 +7,7 @@ import fcntl
 import glob
 import os
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +32,11 @@ def available_processors() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def job_path() -> str:
+    """Return the PATH of jobs: the programs of the Python that runs them come first."""
+    return os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
 
 
 def available_gpus(environment: Mapping[str, str]) -> list[str]:

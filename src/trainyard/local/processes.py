@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,8 +64,9 @@ def run_processes(
     grace_seconds: float,
     beneath: Path,
     timeout_seconds: float | None = None,
+    helpers: Collection[int] = (),
 ) -> ProcessesEnded:
-    """Run processes until all have ended; return how they ended.
+    """Run processes until all but the `helpers` (by rank), which only serve the others, have ended; return how.
 
     When one fails, the time is over or the run is canceled, all others get SIGTERM, and after `grace_seconds` SIGKILL.
     Whatever they started (recognized by a working folder beneath `beneath`) is ended with them, so nothing is left
@@ -79,7 +80,7 @@ def run_processes(
             threading.Thread(target=_report_exit, args=(process, start.rank, exits), daemon=True).start()
         logs = {start.rank: start.log for start in starts}
         deadline = time.monotonic() + (float("inf") if timeout_seconds is None else timeout_seconds)
-        return _watch(processes, logs, exits, cancellation, grace_seconds, beneath, deadline)
+        return _watch(processes, logs, exits, cancellation, grace_seconds, beneath, deadline, helpers)
     finally:
         _signal_groups(processes.values(), signal.SIGKILL)
         kill_beneath(beneath)
@@ -87,11 +88,15 @@ def run_processes(
             process.wait()
 
 
+def shell_path() -> str:
+    """Return the shell that runs commands, as on Azure ML: bash where there is one."""
+    return shutil.which("bash") or "/bin/sh"
+
+
 def _start(start: ProcessStart) -> subprocess.Popen[bytes]:
-    shell = shutil.which("bash") or "/bin/sh"
     with start.log.open("ab") as log:
         return subprocess.Popen(
-            [shell, "-c", start.command],
+            [shell_path(), "-c", start.command],
             cwd=start.working_folder,
             env=dict(start.environment),
             stdin=subprocess.DEVNULL,
@@ -114,9 +119,14 @@ def _watch(
     grace_seconds: float,
     beneath: Path,
     deadline: float,
+    helpers: Collection[int],
 ) -> ProcessesEnded:
     ended = ProcessesEnded()
     while len(ended.exit_codes) < len(processes):
+        left = processes.keys() - ended.exit_codes.keys()
+        if left <= set(helpers) and ended.failed_rank is None:
+            _end({rank: processes[rank] for rank in left}, exits, ended, cancellation, grace_seconds, beneath)
+            break
         failures = [exit for exit in _collect(exits, ended, _POLL_SECONDS) if exit.code != 0]
         is_late = time.monotonic() > deadline
         if failures or is_late or cancellation.requested.is_set():

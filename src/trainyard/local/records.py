@@ -59,6 +59,7 @@ def _new_job(job: ResolvedJob) -> JobRecord:
         depends_on=list(job.depends_on),
         nodes=job.nodes,
         processes_per_node=job.processes_per_node,
+        world_size=job.world_size or None,
         distribution=job.distribution,
         environment=_environment_name(component.environment),
         inputs=recorded_inputs(job),

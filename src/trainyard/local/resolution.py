@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainyard.local.downloads import download, web_address
 from trainyard.local.errors import RunError, UsageError, error_at
-from trainyard.local.machine import available_gpus, available_processors
+from trainyard.local.machine import available_gpus, available_processors, job_path
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.literals import ParameterValue
-from trainyard.spec.model import Component, Pipeline, Resources
-from trainyard.spec.resolution import DataPath, JobOutput, JobUse, Known, Resolution, Unknown, settled
+from trainyard.spec.model import Component, Parallel, Pipeline, Resources, Spark
+from trainyard.spec.resolution import DataPath, JobOutput, JobUse, Known, ProcessCounts, Resolution, Unknown, settled
 from trainyard.spec.set_arguments import COMMAND_LINE
 
 _REMOTE = re.compile(r"^(azureml:|/subscriptions/|[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
@@ -80,6 +81,8 @@ class ResolvedJob:
     timeout_seconds: int | None = None
     destinations: Mapping[str, str] = field(default_factory=dict)
     trial: Component | None = None
+    world_size: int = 0
+    parameter_servers: int = 0
 
     @property
     def name(self) -> str:
@@ -98,8 +101,8 @@ class ResolvedJob:
 
     @property
     def processes(self) -> int:
-        """Processes over all nodes."""
-        return self.nodes * self.processes_per_node
+        """Processes over all nodes; TensorFlow's need not be equally many on each."""
+        return self.world_size or self.nodes * self.processes_per_node
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,7 @@ def _job(resolution: Resolution, name: str, max_processes: int | None, notes: li
         elif isinstance(value, (str, int, float, JobOutput)):
             inputs[port] = value
     distribution = use.job.effective_distribution
-    nodes, processes_per_node = _capped(use, max_processes, notes)
+    counts = _capped(use, max_processes, notes)
     variables = {name: str(settled(resolved)) for name, resolved in use.environment_variables.items()}
     depends_on = tuple(sorted(resolution.waits_for[name]))
     timeout = settled(use.timeout_seconds) if use.timeout_seconds is not None else None
@@ -169,24 +172,28 @@ def _job(resolution: Resolution, name: str, max_processes: int | None, notes: li
         inputs,
         variables,
         distribution.type if distribution is not None else None,
-        nodes,
-        processes_per_node,
+        counts.nodes,
+        counts.processes_per_node,
         timeout,
         dict(_destinations(resolution, use)),
+        world_size=counts.world_size,
+        parameter_servers=counts.parameter_servers,
     )
 
 
 def _refuse(use: JobUse) -> None:
-    distribution, task = use.job.effective_distribution, use.component.task
-    if task is not None:
-        raise error_at(
-            use.job.key_span, f"job {use.name!r}: a {type(task).__name__.lower()} job is not run locally yet"
-        )
-    if distribution is not None and distribution.type != "pytorch":
+    distribution = use.job.effective_distribution
+    if distribution is not None and distribution.type == "ray":
         raise error_at(
             distribution.span,
-            f"job {use.name!r}: distribution {distribution.type!r} is not run locally yet",
-            "use pytorch or none; on Azure ML the job runs as it is",
+            f"job {use.name!r}: distribution 'ray' is not run locally yet",
+            "use another or none; on Azure ML the job runs as it is",
+        )
+    if isinstance(use.component.task, Spark) and shutil.which("spark-submit", path=job_path()) is None:
+        raise error_at(
+            use.job.key_span,
+            f"job {use.name!r}: a Spark job needs spark-submit, which the Python that runs jobs does not have",
+            "install pyspark for it, and Java",
         )
 
 
@@ -255,19 +262,22 @@ def _local_copy(written: str, port_type: str, kept: KeptData) -> tuple[Path | No
         return None, str(error).removeprefix(f"{address}: ")
 
 
-def _capped(use: JobUse, limit: int | None, notes: list[str]) -> tuple[int, int]:
-    """Nodes and processes per node, at most `limit` in all."""
+def _capped(use: JobUse, limit: int | None, notes: list[str]) -> ProcessCounts:
+    """The processes of a job, at most `limit` in all; those of parallel and Spark jobs are started by one process."""
+    if isinstance(use.component.task, (Parallel, Spark)):
+        return ProcessCounts(1, 1, 1)
     counts = use.processes()
     nodes, per_node = counts.nodes, counts.processes_per_node
-    if limit is None or nodes * per_node <= limit:
-        return nodes, per_node
+    if limit is None or counts.world_size <= limit:
+        return counts
     capped_nodes = min(nodes, limit)
     capped_per_node = min(per_node, limit // capped_nodes)
     notes.append(
         f"{use.name}: {nodes * per_node} processes ({nodes} x {per_node}) were reduced to "
         f"{capped_nodes * capped_per_node} ({capped_nodes} x {capped_per_node}) by --max-processes {limit}"
     )
-    return capped_nodes, capped_per_node
+    left = capped_nodes * capped_per_node
+    return ProcessCounts(capped_nodes, capped_per_node, left, min(counts.parameter_servers, left - 1))
 
 
 def _overload(name: str, processes: int) -> list[str]:

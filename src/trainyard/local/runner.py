@@ -15,6 +15,8 @@ from trainyard.local.digests import ContentDigests
 from trainyard.local.display import Display
 from trainyard.local.errors import UsageError
 from trainyard.local.job_work import RunContext
+from trainyard.local.kinds.sampling import trials
+from trainyard.local.kinds.sweeps import trial_component
 from trainyard.local.overrides import resolve_with, with_absolute_paths
 from trainyard.local.records import new_record
 from trainyard.local.resolution import KeptData, LocalPath, ResolvedPipeline, Source, WrittenValue, resolve
@@ -24,7 +26,7 @@ from trainyard.local.scheduler import Scheduler
 from trainyard.local.snapshot import Snapshot, snapshot_of
 from trainyard.local.tracking_store import TrackingStore
 from trainyard.spec.literals import ParameterValue
-from trainyard.spec.model import Pipeline
+from trainyard.spec.model import Component, Pipeline, Sweep
 from trainyard.spec.resolution import JobOutput
 
 
@@ -116,13 +118,20 @@ def _check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> _Checke
     )
     for name in selection.run:
         job = resolved.jobs[name]
+        component, drawn = _first_trial(job.component)
         fill_command(
-            job.component,
-            {port: _planned(source, run_folder.resolve()) for port, source in job.inputs.items()},
+            component,
+            {port: _planned(source, run_folder.resolve()) for port, source in job.inputs.items()} | drawn,
             {port: _planned_output(run_folder.resolve(), name, port) for port in job.component.outputs},
             strict=options.strict,
         )
     return _Checked(resolved, selection, {name: snapshot_of(resolved.jobs[name].component) for name in selection.run})
+
+
+def _first_trial(component: Component) -> tuple[Component, dict[str, ParameterValue]]:
+    """What a sweep's first trial runs, and what is drawn for it; other components themselves."""
+    task = component.task
+    return (trial_component(component, task), trials(task)[0]) if isinstance(task, Sweep) else (component, {})
 
 
 def _planned(source: Source, run_folder: Path) -> ParameterValue | Path:

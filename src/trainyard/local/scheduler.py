@@ -161,6 +161,7 @@ class Scheduler:
         job, end = self._record.jobs[event.job], event.end
         job.reason, job.error_lines, job.failed_rank = end.reason, end.error_lines, end.processes.failed_rank
         status: Status = "canceled" if end.processes.was_canceled else "completed" if end.reason is None else "failed"
+        job.trials = end.trials or []
         job.attempts[-1].exit_codes = {str(rank): code for rank, code in sorted(end.processes.exit_codes.items())}
         self._finish(event.job, job, status)
 

@@ -76,6 +76,14 @@ class TrackingStore:
         with _writing(self.folder):
             _set(self._folder_of(run), status=_STATUS_CODES[status], end_time=_milliseconds())
 
+    def metric(self, run: RunIdentity, name: str) -> list[float]:
+        """Return the values of a metric that a run has logged, in their order; empty if it has not."""
+        try:
+            lines = (self._folder_of(run) / "metrics" / name).read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return []
+        return [float(line.split()[1]) for line in lines if len(line.split()) > 1]
+
     def remove_run(self, run: RunIdentity) -> None:
         """Remove a run; one that does not exist is not an error."""
         shutil.rmtree(self._folder_of(run), ignore_errors=True)

@@ -1,0 +1,304 @@
+"""Runs a parallel job: divides its input into mini-batches and calls the entry script's `init()` and `run()` for each.
+
+Started by its path, in the Python of the job's environment: it imports the standard library alone, and pandas where the
+input is a table. https://learn.microsoft.com/azure/machine-learning/how-to-use-parallel-job-in-pipeline
+"""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import inspect
+import json
+import multiprocessing
+import os
+import re
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+_READERS = ("read_delimited", "read_parquet", "read_json_lines")
+_BYTES = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
+_DEFAULT_FILES = 10
+_DEFAULT_BYTES = 1 << 20
+# How the service writes a table of results: https://learn.microsoft.com/azure/machine-learning/tutorial-pipeline-batch-scoring
+_SEPARATOR = " "
+
+
+@dataclass(frozen=True)
+class MiniBatch:
+    """What one call of `run` gets: the names of files, or a part of a table."""
+
+    data: Any
+    partition_key_value: dict[str, Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+@dataclass
+class MiniBatchContext:
+    """The second argument of `run`, where the entry script takes one."""
+
+    minibatch_index: int
+    mini_batch_index: int
+    partition_key_value: dict[str, Any] | None
+    dataset_info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Worker:
+    """A process that runs mini-batches one after the other, and what it works on."""
+
+    process: BaseProcess
+    connection: Connection
+    index: int | None = None
+    started: float = 0.0
+
+
+def main() -> int:
+    """Run the job that the settings file describes; return the exit code."""
+    settings = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    # The entry script sees only its own arguments and folder.
+    sys.argv = [settings["entry_script"], *sys.argv[2:]]
+    sys.path[0] = os.getcwd()
+    batches = mini_batches(settings)
+    print(f"{len(batches)} mini-batches, {settings['workers']} workers", flush=True)
+    results, failed = run_all(batches, settings)
+    write_rows([results[index][0] for index in sorted(results)], settings["append_row_to"])
+    items = sum(len(batches[index]) - results[index][1] for index in results) + sum(len(batches[i]) for i in failed)
+    print(f"{len(results)} mini-batches completed, {len(failed)} failed", flush=True)
+    for what, count, most in (
+        ("mini-batches", len(failed), settings["mini_batch_error_threshold"]),
+        ("items", max(0, items), settings["error_threshold"]),
+    ):
+        if 0 <= most < count:
+            print(f"error: {count} {what} failed, more than the {most} that are allowed", file=sys.stderr)
+            return 1
+    if batches and not results:
+        print("error: all mini-batches failed", file=sys.stderr)
+        return 1
+    return 0
+
+
+def mini_batches(settings: dict[str, Any]) -> list[MiniBatch]:
+    """Divide the input: by partition keys, by rows or bytes of a table, or by numbers of files."""
+    source, table = Path(settings["input"]), settings["table"]
+    files = files_of(source, table)
+    transformations = table["transformations"] if table else []
+    is_table = any(each["name"] in _READERS for each in transformations)
+    size = re.fullmatch(r"\s*(\d+)\s*([kmg]?b?)\s*", (settings["mini_batch_size"] or "").lower())
+    if not is_table and table is None:
+        is_table = source.is_file() and bool(settings["partition_keys"] or (size and size[2]))
+    if not is_table:
+        count = int(size[1]) if size else _DEFAULT_FILES
+        return [MiniBatch([str(file) for file in files[at : at + count]]) for at in range(0, len(files), count)]
+    frame = read_table(files, source, transformations)
+    if settings["partition_keys"]:
+        groups = frame.groupby(settings["partition_keys"], sort=True)
+        keys = settings["partition_keys"]
+        named = ((key if isinstance(key, tuple) else (key,), part) for key, part in groups)
+        return [MiniBatch(part.reset_index(drop=True), dict(zip(keys, key))) for key, part in named]  # noqa: B905
+    rows = int(size[1]) if size and not size[2] else rows_of(frame, files, size)
+    return [MiniBatch(frame.iloc[at : at + rows].reset_index(drop=True)) for at in range(0, len(frame), rows)]
+
+
+def rows_of(frame: Any, files: list[Path], size: re.Match[str] | None) -> int:
+    """Return how many rows of a table take about the size of a mini-batch."""
+    wanted = int(size[1]) * _BYTES[size[2] if size[2].endswith("b") or not size[2] else size[2] + "b"] if size else 0
+    total = sum(file.stat().st_size for file in files)
+    return max(1, int((wanted or _DEFAULT_BYTES) * len(frame) / max(1, total)))
+
+
+def files_of(source: Path, table: dict[str, Any] | None) -> list[Path]:
+    """Return the files of the input, in the order of their names."""
+    if source.is_file():
+        return [source]
+    if table is None:
+        return sorted(path for path in source.rglob("*") if path.is_file())
+    found: list[Path] = []
+    for entry in table["paths"]:
+        name = next(str(entry[key]) for key in ("file", "pattern", "folder") if key in entry)
+        if "://" in name:
+            raise SystemExit(f"error: the MLTable names data that is not here: {name}")
+        place = str(source / name)
+        matches = sorted(glob.glob(place, recursive=True)) if "pattern" in entry else [place]
+        for match in map(Path, matches):
+            found += sorted(path for path in match.rglob("*") if path.is_file()) if match.is_dir() else [match]
+    return [path for path in found if path.is_file() and path.name != "MLTable"]
+
+
+def read_table(files: list[Path], source: Path, transformations: list[dict[str, Any]]) -> Any:
+    """Return all rows as a pandas table, after the transformations of the MLTable."""
+    import pandas
+
+    by_name = {each["name"]: each["options"] for each in transformations}
+    pattern = (by_name.get("extract_columns_from_partition_format") or {}).get("partition_format")
+    frames = []
+    for file in files:
+        frame = read_file(file, by_name)
+        for name, value in columns_in_path(file, pattern).items():
+            frame[name] = value
+        if (by_name.get("read_delimited") or {}).get("include_path_column"):
+            frame["Path"] = "/" + file.relative_to(source).as_posix() if source.is_dir() else str(file)
+        frames.append(frame)
+    table = pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
+    if "keep_columns" in by_name:
+        table = table[as_list(by_name["keep_columns"])]
+    if "drop_columns" in by_name:
+        table = table.drop(columns=as_list(by_name["drop_columns"]))
+    if "skip" in by_name:
+        table = table.iloc[int(by_name["skip"]) :]
+    return table.head(int(by_name["take"])) if "take" in by_name else table
+
+
+def read_file(file: Path, by_name: dict[str, Any]) -> Any:
+    """Return the rows of one file."""
+    import pandas
+
+    if "read_parquet" in by_name or file.suffix == ".parquet":
+        return pandas.read_parquet(file)
+    if "read_json_lines" in by_name or file.suffix == ".jsonl":
+        return pandas.read_json(file, lines=True)
+    options = by_name.get("read_delimited") or {}
+    header = None if options.get("header") in ("no_header", False) else 0
+    frame = pandas.read_csv(file, sep=options.get("delimiter", ","), encoding=options.get("encoding"), header=header)
+    if header is None:
+        frame.columns = [f"Column{number}" for number in range(1, frame.shape[1] + 1)]
+    return frame
+
+
+def columns_in_path(file: Path, partition_format: str | None) -> dict[str, str]:
+    """Return the columns that a file's path holds, by a format such as `/{Store}/{Brand}.parquet`."""
+    if not partition_format:
+        return {}
+    parts = re.split(r"\{(\w+)(?::[^}]*)?\}", partition_format.lstrip("/"))
+    pattern = "".join(f"(?P<{part}>[^/]+)" if at % 2 else re.escape(part) for at, part in enumerate(parts))
+    match = re.search(rf"/{pattern}$", file.as_posix())
+    return match.groupdict() if match else {}
+
+
+def as_list(names: Any) -> list[str]:
+    """Return names that may be one name."""
+    return [names] if isinstance(names, str) else list(names)
+
+
+def run_all(batches: list[MiniBatch], settings: dict[str, Any]) -> tuple[dict[int, tuple[str, int]], list[int]]:
+    """Return the rows and number of results of each mini-batch by its index, and those that failed every time.
+
+    A worker that takes too long, or dies, is replaced.
+    """
+    waiting, tries = list(range(len(batches))), [0] * len(batches)
+    results: dict[int, tuple[str, int]] = {}
+    failed: list[int] = []
+    workers = [start_worker(batches, settings) for _ in range(min(settings["workers"], len(batches)))]
+
+    def retry(index: int) -> None:
+        tries[index] += 1
+        if tries[index] > settings["max_retries"]:
+            failed.append(index)
+        else:
+            waiting.append(index)
+
+    while len(results) + len(failed) < len(batches):
+        for worker in workers:
+            if worker.index is None and waiting:
+                worker.index, worker.started = waiting.pop(0), time.monotonic()
+                worker.connection.send(worker.index)
+        ready = wait([worker.connection for worker in workers if worker.index is not None], timeout=0.5)
+        for position, worker in enumerate(workers):
+            index = worker.index
+            if index is None:
+                continue
+            is_late = time.monotonic() - worker.started > settings["timeout_seconds"]
+            if worker.connection in ready:
+                try:
+                    result = worker.connection.recv()
+                except EOFError:
+                    result, is_late = None, True
+                if result is not None:
+                    results[index] = result
+                elif not is_late:
+                    retry(index)
+                worker.index = None
+            if is_late and index not in results:
+                print(f"mini-batch {index}: its worker ended or took too long", file=sys.stderr, flush=True)
+                worker.process.kill()
+                retry(index)
+                workers[position] = start_worker(batches, settings)
+    for worker in workers:
+        if worker.process.is_alive():
+            worker.connection.send(None)
+        worker.process.join()
+    return results, failed
+
+
+def start_worker(batches: list[MiniBatch], settings: dict[str, Any]) -> Worker:
+    """Start a worker; it shares the mini-batches by being forked, and exits the job when `init` fails."""
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=work, args=(there, batches, settings))
+    process.start()
+    there.close()
+    if here.poll(None):
+        try:
+            here.recv()
+        except EOFError:
+            print("error: the entry script cannot be imported, or its init() failed", file=sys.stderr)
+            for child in multiprocessing.active_children():
+                child.kill()
+            raise SystemExit(1) from None
+    return Worker(process, here)
+
+
+def work(connection: Connection, batches: list[MiniBatch], settings: dict[str, Any]) -> None:
+    """A worker: import the entry script, call `init`, then `run` for each mini-batch that is asked for."""
+    path = settings["entry_script"]
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    getattr(module, "init", lambda: None)()
+    takes_context = len(inspect.signature(module.run).parameters) > 1
+    connection.send("ready")
+    while (index := connection.recv()) is not None:
+        batch = batches[index]
+        context = MiniBatchContext(index, index, batch.partition_key_value)
+        try:
+            result = module.run(batch.data, context) if takes_context else module.run(batch.data)
+            connection.send((as_rows(result), 0 if result is None else len(result)))
+        except Exception:
+            traceback.print_exc()
+            connection.send(None)
+    getattr(module, "shutdown", lambda: None)()
+
+
+def as_rows(result: Any) -> str:
+    """Return what `run` returned as lines of text."""
+    if result is None:
+        return ""
+    if hasattr(result, "to_csv") and hasattr(result, "columns"):
+        return str(result.to_csv(sep=_SEPARATOR, header=False, index=False, lineterminator="\n"))
+    return "".join(f"{item}\n" for item in result)
+
+
+def write_rows(rows: list[str], append_to: str | None) -> None:
+    """Write the results of all mini-batches, in their order, into the output that collects them."""
+    if append_to is None:
+        return
+    file = Path(append_to)
+    if file.is_dir():
+        file /= "parallel_run_step.txt"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
