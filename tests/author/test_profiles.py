@@ -96,7 +96,8 @@ def test_nccl_gets_what_azure_sets_but_no_file_of_the_host(repository: Project) 
     variables = load_profile(repository, "nd96").environment_variables
     assert variables["NCCL_IB_PCI_RELAXED_ORDERING"] == "1"
     assert "NCCL_TOPO_FILE" not in variables
-    assert load_profile(repository, "nd96-mi300x").environment_variables == {"NCCL_SOCKET_IFNAME": "eth0"}
+    interfaces = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0"}
+    assert load_profile(repository, "nd96-mi300x").environment_variables == interfaces
     assert load_profile(repository, "local").environment_variables == {}
 
 

@@ -27,8 +27,9 @@ from trainyard.spec.set_arguments import COMMAND_LINE
 # What an Azure image for machine learning sets for its GPUs' libraries, and what only the host has: NCCL's topology
 # and graph files lie on the VM, where containers do not see them, and NCCL ends a job whose file is missing.
 _HOST_FILES = frozenset({"NCCL_TOPO_FILE", "NCCL_GRAPH_FILE"})
-# Source: Azure's azhpc-images and azurehpc-health-checks. eth0 carries the bootstrap; InfiniBand is found by itself.
-_EVERY_GPU = {"NCCL_SOCKET_IFNAME": "eth0"}
+# Source: Azure's azhpc-images and azurehpc-health-checks. eth0 carries the bootstrap, and gloo's exchanges in
+# main memory; InfiniBand is found by itself.
+_EVERY_GPU = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0"}
 _EVERY_NVIDIA_GPU = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 _REFERENCE = re.compile(r"^azureml:")

@@ -188,6 +188,18 @@ def test_an_invalid_manifest_is_refused_at_its_place(copy: Path, name: str) -> N
         read_manifest(copy)
 
 
+def test_a_class_that_the_dataset_does_not_have_is_named_with_its_sample(copy: Path) -> None:
+    manifest = read_manifest(copy)
+    first = next(shard for shard in manifest.splits["train"].shards if shard.array == "labels")
+    labels = np.fromfile(copy / first.file, dtype=manifest.arrays["labels"].dtype)
+    labels[7] = 10
+    labels.tofile(copy / first.file)
+    reader = SplitReader(copy, manifest, "train")
+    reader.gather(np.arange(7))
+    with pytest.raises(StepError, match="sample 7 of train has 10 among its labels, but the dataset has 10 classes"):
+        reader.gather(np.arange(5, 9))
+
+
 def test_a_folder_in_place_of_a_shard(copy: Path) -> None:
     (copy / "train-00001.images.bin").unlink()
     (copy / "train-00001.images.bin").mkdir()

@@ -17,6 +17,7 @@ from trainyard.foundation.batch_arithmetic import divide_batch
 from trainyard.steps import train_ddp, train_fsdp
 from trainyard.steps.runtime.world import World, join_world
 from trainyard.steps.training.agreement import AgreedStep, Agreement, TakenStep
+from trainyard.steps.training.observing import step_clock
 from trainyard.steps.training.observing.step_clock import StepMarks
 from trainyard.steps.training.samples.plan import TrainingPlan
 
@@ -117,6 +118,8 @@ def test_quiet_steps_read_no_number_from_a_device_on_a_cpu(
     import tiny_task
 
     monkeypatch.setattr(tiny_task, "Replaced", Watched)
+    # How many steps are agreed on at once follows from their seconds, which differ from machine to machine.
+    monkeypatch.setattr(step_clock, "_seconds_between", lambda first, second: 0.002)
     for name in ("item", "tolist", "__float__", "__bool__", "__int__", "numpy", "cpu"):
         monkeypatch.setattr(torch.Tensor, name, watched(name, getattr(torch.Tensor, name)))
     flags = ("--epochs", 4, "--micro-batch-size", 64, "--log-every-steps", 5, "--evaluate-every-epochs", 0)
@@ -125,4 +128,4 @@ def test_quiet_steps_read_no_number_from_a_device_on_a_cpu(
     assert Watched.calls > 30
     # On a CPU the optimizer looks at the norm, which is on the host; on a GPU its kernel does (step_decided_on_device).
     assert set(seen) <= {"agreement.py: tolist", "optimizer.py: item"}  # very short steps share a late read
-    assert seen.count("agreement.py: tolist") <= 20, "at most once a step; less often where steps are very short"
+    assert seen.count("agreement.py: tolist") < 20, "steps of 2 ms share their reads"

@@ -48,6 +48,7 @@ def test_auto_and_missing_values_come_from_the_step(tmp_path: Path) -> None:
         "bf16": {"enabled": True},
         "fp16": {"enabled": False},
         "data_types": {"grad_accum_dtype": "fp32"},
+        "communication_data_type": "fp32",
         "zero_optimization": {"stage": 2, "overlap_comm": True},
     }
 
@@ -87,6 +88,7 @@ def test_auto_and_missing_values_come_from_the_step(tmp_path: Path) -> None:
             "parameters on a local disk",
         ),
         ([], "expected a JSON object, the form of a DeepSpeed configuration"),
+        ({"bf16": []}, "bf16 is []; expected a JSON object"),
     ],
 )
 def test_invalid_settings_are_rejected(tmp_path: Path, config: object, complaint: str) -> None:
@@ -99,13 +101,15 @@ def test_invalid_settings_are_rejected(tmp_path: Path, config: object, complaint
     ("section", "complaint"),
     [
         ({"stage": 3}, "--compile true does not work with zero_optimization.stage 3, "),
-        ({"stage": 4}, "zero_optimization.stage is 4: "),
-        ({"stage": "two"}, 'zero_optimization.stage is "two": '),
+        ({"stage": 4}, "zero_optimization.stage is 4; only 0 or 1 or 2 or 3 is supported: "),
+        ({"stage": "2"}, 'zero_optimization.stage is "2"; only 0 or 1 or 2 or 3 is supported: '),
+        ({"stage": True}, "zero_optimization.stage is true; only 0 or 1 or 2 or 3 is supported: "),
+        ([], "zero_optimization is []; expected a JSON object"),
         ({"stag": 2}, "unknown key zero_optimization.stag; did you mean stage?"),
     ],
 )
 def test_what_deepspeed_does_not_support_is_reported_in_one_line(
-    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], section: dict[str, Any], complaint: str
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], section: object, complaint: str
 ) -> None:
     """Through the step: before ranks meet, and before anything is written."""
     file = tmp_path / "zero.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import shutil
@@ -234,6 +235,72 @@ def test_a_folder_whose_weights_are_a_pickle_is_refused(text: Path, model: Path,
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(StepError, match=r"pytorch_model.bin is not read, because a pickle can run code: let transform"):
         task_for(text, str(folder), None).new_model()
+
+
+def test_code_in_a_models_folder_is_neither_run_nor_passed_on(
+    text: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if whoever sits at the terminal says yes."""
+    folder = Path(shutil.copytree(model, tmp_path / "planted"))
+    (folder / "planted.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    for name, classes in (
+        ("config.json", ("AutoConfig", "AutoModelForCausalLM")),
+        ("tokenizer_config.json", ("AutoTokenizer",)),
+    ):
+        settings = json.loads((folder / name).read_text())
+        settings["auto_map"] = dict.fromkeys(classes, "planted.Planted")
+        (folder / name).write_text(json.dumps(settings))
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))
+    data, out = tmp_path / "data", tmp_path / "out"
+    flags = ("--tokenizer", str(folder), "--sequence-length", "32")
+    assert prepare_text.main(["--prepared", str(data), *flags]) == 0
+    assert train(data, out, "--model-type", folder) == 0
+    assert not (tmp_path / "ran").exists()
+    assert not any(b"auto_map" in file.read_bytes() for file in (out / "model").iterdir())
+
+
+@pytest.mark.parametrize("place", ["../weights.safetensors", "/weights.safetensors", "weights.bin", 3])
+def test_an_index_of_weights_names_files_of_its_own_folder(
+    text: Path, model: Path, tmp_path: Path, place: object
+) -> None:
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    (folder / "model.safetensors").rename(tmp_path / "weights.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"lm_head.weight": place}}))
+    with pytest.raises(StepError, match=r"index.json: lm_head.weight is in .*; expected the name of a .safetensors fi"):
+        task_for(text, str(folder), None).new_model()
+
+
+@pytest.mark.parametrize("broken", ["[" * 100_000, "9" * 5_000, "{", "\xff"])
+def test_a_broken_configuration_is_one_line(text: Path, model: Path, tmp_path: Path, broken: str) -> None:
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    (folder / "config.json").write_bytes(broken.encode("latin-1"))
+    with pytest.raises(StepError, match=r"model: its config.json cannot be used: "):
+        task_for(text, str(folder), None).new_model()
+
+
+def test_a_moved_model_is_the_same_and_a_changed_one_is_not(
+    text: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert train(text, out, "--model-type", model) == 0
+    moved = Path(shutil.copytree(model, tmp_path / "moved"))
+    assert train(text, out, "--model-type", moved) == 0
+    changed = altered(model, tmp_path / "changed", lambda weights: weights["transformer.ln_f.bias"].add_(1))
+    assert train(text, out, "--model-type", changed) == 1
+    assert "belongs to another training, with model_type 'a folder with the SHA-256 " in capsys.readouterr().err
+
+
+def test_experts_are_trained_with_the_loss_of_their_routers(text: Path) -> None:
+    overrides = {"num_local_experts": 4, "router_aux_loss_coef": 0.5, **json.loads(TINY_LLAMA)}
+    overrides["num_key_value_heads"] = 2
+    task = task_for(text, "mixtral", json.dumps(overrides))
+    mixtral: Any = task.new_model().train()
+    tokens = torch.tensor(SplitReader(text, read_manifest(text), "train").gather(np.arange(3))["tokens"].astype(int))
+    expected = mixtral(input_ids=tokens[:, :-1], labels=tokens[:, :-1], output_router_logits=True)
+    cross_entropies = functional.cross_entropy(expected.logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="sum")
+    loss = task.loss(mixtral, {"tokens": tokens})
+    assert expected.aux_loss > 0
+    torch.testing.assert_close(loss, cross_entropies + 0.5 * expected.aux_loss * 3 * LENGTH)
 
 
 def test_overrides_that_do_not_fit_the_dataset(text: Path) -> None:

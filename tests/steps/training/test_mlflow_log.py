@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from rank_processes import training_arguments
 
 from trainyard.steps import train_ddp
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.observing.metrics_file import MetricsFile
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
+from trainyard.steps.training.observing.recorder import Recorder
 
 
 @pytest.fixture
@@ -53,6 +58,46 @@ def test_an_existing_run_is_used_and_not_ended(store: Path, monkeypatch: pytest.
     logged = client.get_run(run.info.run_id)
     assert logged.data.metrics == {"accuracy": 0.5}
     assert logged.info.status == "RUNNING"
+
+
+def test_a_resumed_training_logs_each_step_once_whatever_its_parameters_are(
+    digits: Path, tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient()
+    run_id = client.create_run(client.create_experiment("given")).info.run_id
+    monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
+    flags = ("--log-every-steps", 1, "--checkpoint-every-steps", 2, "--learning-rate", 0.001)
+    first = training_arguments(digits, tmp_path, "tiny_task:TinyTask", *flags, "--max-steps", 4)
+    assert train_ddp.main([str(argument) for argument in first]) == 0
+    # As if it had been killed in its last step: steps 3 and 4 are logged, the checkpoint is of step 2.
+    shutil.rmtree(tmp_path / "checkpoints" / "step-00000004")
+    moved = tmp_path / "elsewhere"
+    second = training_arguments(digits, tmp_path, "tiny_task:TinyTask", *flags, "--max-steps", 6)
+    second[second.index("--model") + 1] = moved
+    assert train_ddp.main([str(argument) for argument in second]) == 0
+    assert [entry.step for entry in client.get_metric_history(run_id, "loss")] == [1, 2, 3, 4, 5, 6]
+    said = capsys.readouterr().out
+    assert said.count("MLflow: the run keeps the parameters of an earlier attempt: max_steps=4 (now 6)\n") == 1
+    assert not any(str(tmp_path) in value for value in client.get_run(run_id).data.params.values())
+
+
+def test_figures_that_an_attempt_had_no_time_to_log_are_logged_by_the_next(
+    digits: Path, tmp_path: Path, store: Path
+) -> None:
+    from mlflow.tracking import MlflowClient
+
+    (tmp_path / "metrics").mkdir()
+    (tmp_path / "metrics" / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": null}\n')
+    recorder = Recorder(cast("World", SimpleNamespace(is_main=True)), tmp_path / "metrics", 1, 3)
+    recorder.begin(2, {}, {})
+    recorder.complete()
+    recorder.close()
+    (run,) = MlflowClient().search_runs([MlflowClient().get_experiment_by_name("spine").experiment_id])
+    assert [(entry.step, entry.value) for entry in MlflowClient().get_metric_history(run.info.run_id, "loss")] == [
+        (1, 2.5)
+    ]
 
 
 def test_a_broken_store_does_not_end_the_training(

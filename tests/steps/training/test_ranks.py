@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -12,7 +13,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from rank_processes import clean_environment, free_port, rank_variables, run_ranks, start_ranks, training_arguments
+from rank_processes import (
+    Ranks,
+    clean_environment,
+    free_port,
+    rank_variables,
+    run_ranks,
+    start_ranks,
+    training_arguments,
+)
 from safetensors.torch import load_file
 
 from trainyard.steps import evaluate
@@ -193,11 +202,29 @@ def test_a_master_or_ranks_that_never_come_are_named(digits: Path, tmp_path: Pat
     port = free_port()
     result = one_rank(digits, tmp_path, rank=rank, world_size=2, port=port, timeout_seconds=3)
     assert result.returncode == 1
-    assert result.stderr.splitlines()[-1].startswith(
-        f"trainyard.steps.train_ddp: error: rank {rank} of 2 met no others at 127.0.0.1:{port} "
-        "(MASTER_ADDR:MASTER_PORT) within 3 seconds (--process-group-timeout-seconds): "
-    )
+    line = result.stderr.splitlines()[-1]
+    assert f"127.0.0.1:{port} (MASTER_ADDR:MASTER_PORT) within 3 seconds (--process-group-timeout-seconds)" in line
+    who = r"rank 1 of 2 did not come to" if rank == 0 else r"rank 1 of 2 on \S+ \(127.0.0.1\) cannot reach rank 0 at"
+    assert re.match(f"trainyard.steps.train_ddp: error: {who} ", line)
     assert "Traceback" not in result.stderr
+
+
+def test_ranks_that_were_started_differently_say_how(digits: Path, tmp_path: Path) -> None:
+    flags = training_arguments(digits, tmp_path, "tiny_task:TinyTask")
+    ranks = Ranks()
+    port = free_port()
+    for rank in range(2):
+        command = [sys.executable, "-m", "trainyard.steps.train_ddp", *map(str, flags), "--seed", str(rank)]
+        environment = {**clean_environment(), **rank_variables(rank, 2, port)}
+        ranks.processes.append(
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+    assert ranks.wait() == [1, 1]
+    for output in ranks.outputs:
+        assert output.splitlines()[-1] == (
+            "trainyard.steps.train_ddp: error: ranks were started differently: seed is 0 on rank 0, 1 on rank 1; "
+            "start all with the same command"
+        )
 
 
 def one_rank(

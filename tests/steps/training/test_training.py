@@ -154,6 +154,8 @@ def test_resume_never_starts_anew(digits: Path, tmp_path: Path, capsys: pytest.C
     assert {folder.name for folder in aside.parent.iterdir()} == {"step-00000003", "set-aside-1"}
     assert {folder.name for folder in aside.iterdir()} == {"step-00000021"}
     assert [line["step"] for line in metrics(tmp_path)] == [3]
+    earlier = (tmp_path / "metrics" / "metrics-set-aside-1.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in earlier] == [10, 20, 21]
 
 
 def test_resuming_from_a_named_checkpoint_elsewhere(digits: Path, tmp_path: Path) -> None:
@@ -176,6 +178,9 @@ def test_going_back_to_an_earlier_checkpoint(digits: Path, tmp_path: Path, capsy
         assert train(digits, tmp_path, "tiny_task:TinyTask", *flags, *back, "--max-steps", max_steps) == 0
         assert f"step-{continued_from:08d}: step {continued_from}, " in capsys.readouterr().out
     assert not same(undisturbed, weights(tmp_path)), "the schedule of 14 steps ended sooner"
+    aside = tmp_path / "checkpoints" / "set-aside-1"
+    assert {folder.name for folder in aside.iterdir()} == {"step-00000014", "step-00000021"}
+    assert train(digits, tmp_path, "tiny_task:TinyTask", *flags, "--resume", aside / "step-00000021") == 0
 
 
 def test_resuming_from_the_newest_of_a_folder_of_checkpoints(digits: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import NoReturn, TypeVar
 from trainyard.foundation.files import describe_os_error
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.flags import Value, parse_flags, parse_task_flags
+from trainyard.steps.runtime.siblings import watch_siblings
 
 Config = TypeVar("Config")
 
@@ -42,6 +43,7 @@ def run_step(
     or a setup that cannot work; 75: stopped on request, can be resumed. Unexpected exceptions propagate with their
     traceback.
     """
+    watch_siblings()  # before torch is imported, which takes seconds
     config = parse_flags(config_class, program, arguments)
     return _run(program, lambda: body(config))
 
@@ -53,6 +55,7 @@ def run_task_step(
     arguments: Sequence[str] | None = None,
 ) -> int:
     """Do as `run_step` for a step with a task: the body also gets the task's settings that were given, by name."""
+    watch_siblings()
     config, task_settings = parse_task_flags(config_class, program, arguments)
     return _run(program, lambda: body(config, task_settings))
 

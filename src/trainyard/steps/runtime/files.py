@@ -17,12 +17,18 @@ def write_json(file: Path, document: Any) -> None:
         file.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def parse_json(text: str | bytes, what: object) -> Any:
+    """Return the value of a JSON text. StepError, which calls it `what`, if it is invalid, or nested too deeply or with
+    too long a number for Python."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as failure:
+        raise StepError(f"{what} is not valid JSON: {failure}") from None
+
+
 def read_json_object(file: Path, expected_format: str) -> dict[str, Any]:
     """Return a JSON object whose `format` must be the expected one. StepError names the file and what is wrong."""
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as failure:
-        raise StepError(f"{file} is not valid JSON: {failure}") from None
+    document = parse_json(file.read_bytes(), file)
     found = document.get("format") if isinstance(document, dict) else None
     if found != expected_format:
         raise StepError(f"{file} has the format {found!r}; this version of Trainyard reads {expected_format!r}")

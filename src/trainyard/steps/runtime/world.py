@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.meeting import Meeting
 from trainyard.steps.runtime.rank_variables import RankVariables, read_rank_variables
 
 Value = TypeVar("Value")
@@ -133,30 +134,15 @@ def _own_device(variables: RankVariables) -> torch.device:
 def _join(variables: RankVariables, device: torch.device, timeout: timedelta) -> None:
     # Gloo serves what is in main memory (objects, small agreements), also where NCCL serves the GPUs.
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    meeting = None if variables.master_address is None else Meeting(variables, timeout)
     try:
-        dist.init_process_group(
-            backend,
-            store=_meeting_point(variables, timeout),
-            rank=variables.rank,
-            world_size=variables.world_size,
-            timeout=timeout,
-        )
+        store = dist.HashStore() if meeting is None else meeting.store()  # type: ignore[attr-defined]
+        with nullcontext() if meeting is None else meeting.ends_with_siblings():
+            dist.init_process_group(
+                backend, store=store, rank=variables.rank, world_size=variables.world_size, timeout=timeout
+            )
     except (dist.DistNetworkError, dist.DistStoreError) as failure:
         raise StepError(_why_not_joined(variables, timeout, failure)) from None
-
-
-def _meeting_point(variables: RankVariables, timeout: timedelta) -> Any:
-    if variables.master_address is None:
-        return dist.HashStore()  # type: ignore[attr-defined]
-    hosted_by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return dist.TCPStore(  # type: ignore[attr-defined]
-        variables.master_address,
-        variables.master_port,
-        variables.world_size,
-        is_master=variables.rank == 0 and not hosted_by_torchrun,
-        timeout=timeout,
-        wait_for_workers=False,
-    )
 
 
 def _why_not_joined(variables: RankVariables, timeout: timedelta, failure: Exception) -> str:

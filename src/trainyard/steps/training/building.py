@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import torch
 
 from trainyard.foundation.batch_arithmetic import BatchArithmetic, divide_batch
 from trainyard.foundation.configs.training import Training
+from trainyard.foundation.files import file_sha256
 from trainyard.steps.data.dataset.manifest import Manifest, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.dataset.shards import verify_dataset
@@ -23,6 +25,7 @@ from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreement import Agreement
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.engines.base import Engine, EngineParts
+from trainyard.steps.training.from_transformers import model_digest, model_folder
 from trainyard.steps.training.loop import TrainingRun
 from trainyard.steps.training.observing.flops import flops_per_token, peak_flops_per_second
 from trainyard.steps.training.observing.hang_watch import HangWatch
@@ -40,6 +43,10 @@ from trainyard.steps.training.samples.plan import Progress, TrainingPlan
 from trainyard.steps.training.stopping import StopRequest
 from trainyard.steps.training.tasks.base import Task
 from trainyard.steps.training.tasks.chosen import ChosenTask, choose_task
+
+_OF_ONE_ATTEMPT = frozenset({"profile_steps", "record_samples", "resume", "scheduled_events_url", "stop_file"})
+"""Settings that say where and how a training is run, not what it computes."""
+_NAMED_RANKS = 8
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,37 @@ def check_request(
     chosen_task = choose_task(settings.task, task_settings)
     task = chosen_task.on(manifest)
     return CheckedRequest(settings, step_name, engine_class, manifest, batch, chosen_task, task, profiled_steps)
+
+
+def require_same_settings(request: CheckedRequest, world: World) -> None:
+    """StepError, on every rank, names the settings that differ between ranks, with their values."""
+    own = {name: value for name, value in _comparable(request).items() if name not in _OF_ONE_ATTEMPT}
+    if len(set(world.gather(hashlib.sha256(repr(sorted(own.items())).encode()).hexdigest()))) == 1:
+        return
+    by_rank = world.gather(own)
+    differing = []
+    for name in sorted(set().union(*by_rank)):
+        ranks_with: dict[str, list[int]] = {}
+        for rank, values in enumerate(by_rank):
+            ranks_with.setdefault(repr(values.get(name)), []).append(rank)
+        if len(ranks_with) > 1:
+            values_by_rank = (f"{value} on {_ranks_in_words(ranks)}" for value, ranks in ranks_with.items())
+            differing.append(f"{name} is {', '.join(values_by_rank)}")
+    raise StepError(f"ranks were started differently: {'; '.join(differing)}; start all with the same command")
+
+
+def _comparable(request: CheckedRequest) -> dict[str, Any]:
+    """Return what must be the same on every rank. Of files the content counts, since paths may differ by node."""
+    settings = dataclasses.asdict(request.settings)
+    paths = {name: value for name, value in settings.items() if isinstance(value, Path)}
+    literal = {name: value for name, value in settings.items() if name not in paths}
+    of_files = {name: file_sha256(path) for name, path in paths.items() if path.is_file()}
+    return {**literal, **request.chosen_task.values(), **of_files, "dataset": request.manifest.digest()}
+
+
+def _ranks_in_words(ranks: list[int]) -> str:
+    named = ", ".join(map(str, ranks[:_NAMED_RANKS])) + (" …" if len(ranks) > _NAMED_RANKS else "")
+    return f"rank {named}" if len(ranks) == 1 else f"ranks {named}"
 
 
 def build_training(
@@ -147,10 +185,12 @@ def _resume(
 ) -> tuple[Checkpoints, Progress]:
     """Restore the engine and random generators from the checkpoint to resume from, if there is one."""
     settings = request.settings
+    with hang_watch.long_work("reading the model that training starts from"):
+        identity = _identity(request, world)
     checkpoints = Checkpoints(
         settings.checkpoints,
         world,
-        _identity(request),
+        identity,
         settings=_settings_to_compare(request, plan),
         keep=settings.keep_checkpoints,
         keep_best=settings.keep_best_checkpoint,
@@ -187,7 +227,9 @@ def _build_observer(
 ) -> TrainingObserver:
     settings = request.settings
     record = _settings_record(request, engine)
-    recorder.begin(progress.step, record, {**record["settings"], **dataclasses.asdict(request.batch)})
+    recorder.begin(
+        progress.step, record, _parameters(request), starts_over=settings.resume == "never" and progress.step == 0
+    )
     sample_record = profiler = None
     if settings.record_samples is not None:
         sample_record = SampleRecord(Path(settings.record_samples), world.rank, world.size, progress.step)
@@ -230,11 +272,17 @@ def _work(task: Task, engine: Engine, precision: Precision, world: World) -> Wor
     return Work(tokens, flops, None if peak is None else peak * world.size)
 
 
-def _identity(request: CheckedRequest) -> dict[str, Any]:
-    """Return what must be the same for a checkpoint to be of the same training. The world size may change."""
+def _identity(request: CheckedRequest, world: World) -> dict[str, Any]:
+    """Return what must be the same for a checkpoint to be of the same training. The world size may change.
+
+    A folder with a model is known by its content: where it lies may change from attempt to attempt.
+    """
+    task_settings = request.chosen_task.values(may_change=False)
+    if (folder := model_folder(task_settings.get("model_type"))) is not None:
+        task_settings["model_type"] = f"a folder with the SHA-256 {model_digest(folder, world)}"
     return {
         "task": request.settings.task,
-        **request.chosen_task.values(may_change=False),
+        **task_settings,
         "seed": request.settings.seed,
         "global_batch_size": request.settings.global_batch_size,
         "dataset": request.manifest.digest(),
@@ -246,6 +294,20 @@ def _settings_to_compare(request: CheckedRequest, plan: TrainingPlan) -> dict[st
     names = ("learning_rate", "warmup_fraction", "weight_decay", "gradient_clip_norm", "precision")
     own = {name: getattr(request.settings, name) for name in names}
     return {"total_steps": plan.total_steps, **own, **request.chosen_task.values(may_change=True)}
+
+
+def _parameters(request: CheckedRequest) -> dict[str, Any]:
+    """Return what to compare runs by in MLflow: no paths, which differ from attempt to attempt."""
+    values = {
+        **dataclasses.asdict(request.settings),
+        **request.chosen_task.values(),
+        **dataclasses.asdict(request.batch),
+    }
+    return {
+        name: Path(value).name if name == "model_type" else value
+        for name, value in values.items()
+        if not isinstance(value, Path) and name not in _OF_ONE_ATTEMPT
+    }
 
 
 def _settings_record(request: CheckedRequest, engine: Engine) -> dict[str, Any]:

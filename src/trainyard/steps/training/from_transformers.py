@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
@@ -12,7 +13,10 @@ from typing import Any
 
 import torch
 
+from trainyard.foundation.files import file_sha256, os_errors_name
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.files import parse_json
+from trainyard.steps.runtime.world import World
 
 # Before transformers is imported: a job must not wait for, or depend on, a server it was not told of.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -22,8 +26,9 @@ if not torch.cuda.is_available():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 _CONFIG_FILE, _WEIGHTS_FILE = "config.json", "model.safetensors"
-_WEIGHTS_FILES = (_WEIGHTS_FILE, "model.safetensors.index.json")
-"""The second lists the files of weights that are spread over several."""
+_WEIGHTS_INDEX = "model.safetensors.index.json"
+"""Lists the files of weights that are spread over several."""
+_WEIGHTS_FILES = (_WEIGHTS_FILE, _WEIGHTS_INDEX)
 _PICKLED_WEIGHTS_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 """Never read: a pickle can run code."""
 
@@ -61,8 +66,8 @@ def new_model(model_type: str, overrides: str | None, needs: ModelNeeds) -> torc
     dataset, and from `overrides`.
     """
     settings = parse_overrides(overrides)
-    if (Path(model_type) / _CONFIG_FILE).is_file():
-        return _from_folder(Path(model_type), settings, needs)
+    if (folder := model_folder(model_type)) is not None:
+        return _from_folder(folder, settings, needs)
 
     from transformers import AutoConfig
 
@@ -73,10 +78,25 @@ def new_model(model_type: str, overrides: str | None, needs: ModelNeeds) -> torc
         **needs.settings_of(defaults, has_weights=False),
         **_own_names(settings, defaults),
     }
-    model = _build(model_type, lambda: _auto(needs).from_config(AutoConfig.for_model(model_type, **settings)))
+    model = _build(model_type, lambda: _from_config(AutoConfig.for_model(model_type, **settings), needs))
     config: Any = model.config
     needs.require_fit(config, f"--model-overrides {overrides}: the model")
     return model
+
+
+def model_folder(model_type: str | None) -> Path | None:
+    """Return the folder that a model type names, if it names one with a model."""
+    if model_type is None or not (Path(model_type) / _CONFIG_FILE).is_file():
+        return None
+    return Path(model_type)
+
+
+def model_digest(folder: Path, world: World) -> str:
+    """Return a SHA-256 of a model's configuration and weights. Every rank calls it, and reads a part of the files."""
+    names = sorted(file.name for file in folder.iterdir() if file.name == _CONFIG_FILE or file.suffix == ".safetensors")
+    own = {name: file_sha256(folder / name) for name in names[world.rank :: world.size]}
+    digests = {name: digest for part in world.gather(own) for name, digest in part.items()}
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
 
 def load_model(folder: Path, needs: ModelNeeds) -> torch.nn.Module:
@@ -95,10 +115,7 @@ def parse_overrides(text: str | None) -> dict[str, Any]:
     """Return the JSON object of --model-overrides. Raise StepError if it is not one."""
     if text is None or not text.strip():
         return {}
-    try:
-        settings = json.loads(text)
-    except json.JSONDecodeError as failure:
-        raise StepError(f"--model-overrides is not valid JSON: {failure}: {text}") from None
+    settings = parse_json(text, "--model-overrides")
     if not isinstance(settings, dict):
         raise StepError(f'--model-overrides must be a JSON object such as {{"depths": [2, 2]}}; found {text}')
     return settings
@@ -118,8 +135,8 @@ def _from_folder(folder: Path, settings: Mapping[str, Any], needs: ModelNeeds) -
     from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (ValueError, KeyError, TypeError, OSError) as failure:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as failure:  # whatever a file of the user's makes transformers raise
         raise StepError(f"--model-type {folder}: its {_CONFIG_FILE} cannot be used: {_first_line(failure)}") from None
     has_weights = _has_weights(folder)
     for name, value in {
@@ -130,13 +147,15 @@ def _from_folder(folder: Path, settings: Mapping[str, Any], needs: ModelNeeds) -
     needs.require_fit(config, f"--model-type {folder}: the model")
     # Where only names and shapes are needed, a rank does not read weights that another rank sends.
     if not has_weights or torch.get_default_device().type == "meta":
-        return _build(str(folder), lambda: _auto(needs).from_config(config))
+        return _build(str(folder), lambda: _from_config(config, needs))
     return _pretrained(folder, needs, {"config": config, **needs.pretrained_options}, head_may_be_new=True)
 
 
 def _has_weights(folder: Path) -> bool:
     """Return whether a folder has weights to start from. Raise StepError for weights in a format that is not read."""
     if any((folder / name).is_file() for name in _WEIGHTS_FILES):
+        if not (folder / _WEIGHTS_FILE).is_file():
+            _check_weights_index(folder)
         return True
     for name in _PICKLED_WEIGHTS_FILES:
         if (folder / name).is_file():
@@ -147,6 +166,19 @@ def _has_weights(folder: Path) -> bool:
     return False
 
 
+def _check_weights_index(folder: Path) -> None:
+    """Raise StepError for an index that names anything but safetensors files in its own folder."""
+    file = folder / _WEIGHTS_INDEX
+    with os_errors_name(file):
+        index = parse_json(file.read_bytes(), file)
+    names = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(names, dict) or not names:
+        raise StepError(f"{file} has no weight_map, the file of each tensor")
+    for tensor, name in names.items():
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+            raise StepError(f"{file}: {tensor} is in {name!r}; expected the name of a .safetensors file in {folder}")
+
+
 def _pretrained(
     folder: Path, needs: ModelNeeds, options: Mapping[str, Any], *, head_may_be_new: bool
 ) -> torch.nn.Module:
@@ -155,7 +187,12 @@ def _pretrained(
 
     def build() -> Any:
         model, found = _auto(needs).from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, output_loading_info=True, **options
+            folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+            **options,
         )
         missing.extend(sorted(found["missing_keys"]))
         return model
@@ -169,6 +206,10 @@ def _pretrained(
             f"{folder}: {missing[0]}{more} missing in the weights of the model that {_CONFIG_FILE} describes"
         )
     return model
+
+
+def _from_config(config: Any, needs: ModelNeeds) -> Any:
+    return _auto(needs).from_config(config, trust_remote_code=False)
 
 
 def _auto(needs: ModelNeeds) -> Any:
@@ -186,6 +227,10 @@ def _build(what: str, build: Callable[[], Any]) -> torch.nn.Module:
         model: torch.nn.Module = build()
     except Exception as failure:
         raise StepError(f"transformers cannot build the model {what}: {_first_line(failure)}") from None
+    config: Any = model.config
+    if hasattr(config, "auto_map"):
+        # Names code in the folder, which is not run: nor may whoever loads the trained model be led to it.
+        del config.auto_map
     return model.float()
 
 

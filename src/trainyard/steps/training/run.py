@@ -16,7 +16,7 @@ from trainyard.steps.runtime.flags import Value
 from trainyard.steps.runtime.rank_variables import read_rank_variables
 from trainyard.steps.runtime.versions import banner
 from trainyard.steps.runtime.world import join_world, lost_connections_explained
-from trainyard.steps.training.building import build_training, check_request
+from trainyard.steps.training.building import build_training, check_request, require_same_settings
 from trainyard.steps.training.engines.base import Engine
 from trainyard.steps.training.loop import TrainingRun, save_last_checkpoint, train
 from trainyard.steps.training.observing.hang_watch import HangWatch, late_ranks_named
@@ -50,6 +50,7 @@ def run_training(
     ):
         world.log(banner(world.device, world.variables))
         hang_watch.start()
+        require_same_settings(request, world)
         with ExitStack() as opened:
             if events_url is not None and variables.local_rank == 0:
                 opened.callback(ScheduledEvents(events_url, stop_request.ask).close)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import signal
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import Any
 
 from trainyard.foundation.configs.training import Training
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.files import parse_json
 
 _LOOK_EVERY_SECONDS = 1.0
 """A stop file may be on a network mount, where each look costs a round trip."""
@@ -120,7 +120,7 @@ class ScheduledEvents:
     def _ask(self) -> str | None:
         if self._own_name is None:
             self._own_name = self._get(urllib.parse.urljoin(self._url, _OWN_NAME_PATH)).strip()
-        return announced_end(json.loads(self._get(self._url)), self._own_name)
+        return announced_end(parse_json(self._get(self._url), "the answer"), self._own_name)
 
     def _get(self, url: str) -> str:
         request = urllib.request.Request(url, headers={"Metadata": "true"})

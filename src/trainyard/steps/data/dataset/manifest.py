@@ -35,6 +35,16 @@ class ArrayType:
 
 
 @dataclass(frozen=True)
+class ValueLimit:
+    """Which values an array of integers may hold: those from 0 up to the limit, and one more."""
+
+    below: int
+    because_of: str
+    """What the dataset has, in words."""
+    besides: int | None = None
+
+
+@dataclass(frozen=True)
 class Split:
     """One of train, validation, test; the shards of each array, in order, hold all of its samples."""
 
@@ -83,6 +93,15 @@ class Manifest:
     def _document(self) -> dict[str, Any]:
         left_out = ("folder",) if self.text else ("folder", "text")
         return {name: value for name, value in asdict(self).items() if name not in left_out}
+
+    def limit_of(self, array: str) -> ValueLimit | None:
+        """Return which values an array may hold, where the manifest says so: classes and tokens."""
+        if array == "labels" and self.content == "labelled_images":
+            return ValueLimit(len(self.classes), f"{len(self.classes)} classes")
+        if array == "tokens" and self.text is not None:
+            size = self.text.vocabulary_size
+            return ValueLimit(size, f"a vocabulary of {size} tokens", self.text.padding)
+        return None
 
     def shards(self) -> list[Shard]:
         """Return the shards of every split."""
@@ -146,6 +165,7 @@ _DTYPES = (
     *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
     *("float16", "float32", "float64"),
 )
+_LARGEST_VOCABULARY = (1 << 32) - 1
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -177,6 +197,11 @@ def _check_document(document: dict[str, Any]) -> None:
 
 def _check_text(text: Any, splits: Any) -> None:
     _require_fields("text", text, "text")
+    if not 0 <= text["end_of_text"] < text["vocabulary_size"] <= _LARGEST_VOCABULARY:
+        raise _InvalidManifest(
+            f"text.end_of_text is {text['end_of_text']} and text.vocabulary_size {text['vocabulary_size']}; expected "
+            f"0 to vocabulary_size - 1, and at most {_LARGEST_VOCABULARY}"
+        )
     for name in ("documents", "tokens", "text_bytes"):
         for split in splits if isinstance(splits, dict) else ():
             if not _is_integer(text[name].get(split)):

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trainyard.steps.data.dataset.manifest import ArrayType, Manifest
+from trainyard.steps.data.dataset.manifest import ArrayType, Manifest, ValueLimit
 from trainyard.steps.data.dataset.shards import Shard
 from trainyard.steps.runtime.errors import StepError
 
@@ -33,6 +33,8 @@ class SplitReader:
             raise StepError(f"the dataset in {folder} has no split {split!r}; it has {available}")
         self.samples = manifest.splits[split].samples
         self.arrays = manifest.arrays
+        self._folder, self._split = folder, split
+        self._limits = {name: manifest.limit_of(name) for name in manifest.arrays}
         shards = manifest.splits[split].shards
         self._columns = {
             name: _Column(folder, [shard for shard in shards if shard.array == name], array)
@@ -40,12 +42,30 @@ class SplitReader:
         }
 
     def gather(self, sample_ids: npt.NDArray[np.int64], into: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        """Return copies of the samples, in the given order, for each array; written `into` these arrays if given."""
+        """Return copies of the samples, in the given order, for each array; written `into` these arrays if given.
+
+        StepError for a class or token that the dataset does not have: a GPU would only say that an assertion failed.
+        """
         gathered = {}
         for name, column in self._columns.items():
             gathered[name] = column.new(len(sample_ids)) if into is None else into[name]
             column.gather(sample_ids, gathered[name])
+            if (limit := self._limits[name]) is not None:
+                self._require_within(name, gathered[name], limit, sample_ids)
         return gathered
+
+    def _require_within(self, name: str, values: Array, limit: ValueLimit, sample_ids: npt.NDArray[np.int64]) -> None:
+        if not values.size or (values.max() < limit.below and values.min() >= 0):
+            return
+        wrong = (values >= limit.below) | (values < 0)
+        if limit.besides is not None:
+            wrong &= values != limit.besides
+        if wrong.any():
+            first = np.argwhere(wrong)[0]
+            raise StepError(
+                f"{self._folder}: sample {sample_ids[first[0]]} of {self._split} has {values[tuple(first)]} among its "
+                f"{name}, but the dataset has {limit.because_of}; prepare it again"
+            )
 
 
 class _Column:

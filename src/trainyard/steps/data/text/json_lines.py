@@ -53,7 +53,7 @@ class JsonLinesBlock(Block):
         try:
             # Integers are parsed as floats, which have no limit on digits: no number is needed here.
             found = json.loads(line.decode("utf-8", errors="surrogateescape"), parse_int=float)
-        except (json.JSONDecodeError, RecursionError) as failure:
+        except (ValueError, RecursionError) as failure:
             raise StepError(f"{place} is not valid JSON: {failure}") from None
         if not isinstance(found, dict):
             raise StepError(f"{place} is not a JSON object: {line[:60].decode(errors='replace')}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.steps.data.text.source import Piece, TextFile, TextSource
 from trainyard.steps.data.tokenizing.splits import SplitRule
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.files import parse_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -91,7 +92,7 @@ def load_vocabulary(folder: Path) -> Vocabulary:
     if not file.is_file():
         raise StepError(f"--tokenizer {folder} has no {TOKENIZER_FILE}")
     tokenizer = read_tokenizer(file)
-    config = _read_config(folder / TOKENIZER_CONFIG_FILE)
+    config = read_tokenizer_config(folder / TOKENIZER_CONFIG_FILE)
     end = _end_of_text(tokenizer, config)
     if end is None:
         raise StepError(
@@ -118,15 +119,15 @@ def _vocabulary(tokenizer: Tokenizer, config: dict[str, Any], end: str) -> Vocab
     return Vocabulary(tokenizer.to_str(), config, size, end_of_text)
 
 
-def _read_config(file: Path) -> dict[str, Any]:
+def read_tokenizer_config(file: Path) -> dict[str, Any]:
+    """Return a tokenizer_config.json, or what stands in for one. Raise StepError if it is invalid."""
     if not file.is_file():
         return {"tokenizer_class": "PreTrainedTokenizerFast"}
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as failure:
-        raise StepError(f"{file} is not valid JSON: {failure}") from None
+    config = parse_json(file.read_bytes(), file)
     if not isinstance(config, dict):
         raise StepError(f"{file} is not a JSON object")
+    # It names code in a model's folder, which nobody who loads the copy may be led to run.
+    config.pop("auto_map", None)
     return config
 
 

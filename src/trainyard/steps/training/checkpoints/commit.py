@@ -77,14 +77,17 @@ def read_commit(folder: Path) -> Commit:
             document = json.loads(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise BrokenCheckpoint(f"{file} is missing: the save was interrupted") from None
-    except ValueError as failure:
+    except (ValueError, RecursionError) as failure:
         raise BrokenCheckpoint(f"{file} cannot be read: {failure}") from None
     if not isinstance(document, dict):
         raise BrokenCheckpoint(f"{file} was not written by a training step")
     _refuse_another_version(folder, document)
     if document.pop(_OWN_DIGEST, None) != _digest(document):
         raise BrokenCheckpoint(f"{file} has changed since it was written: its SHA-256 differs")
-    return _parse(document)
+    try:
+        return _parse(document)
+    except (KeyError, TypeError, AttributeError) as failure:
+        raise BrokenCheckpoint(f"{file} was not written by a training step: {failure!r}") from None
 
 
 def _parse(document: dict[str, Any]) -> Commit:

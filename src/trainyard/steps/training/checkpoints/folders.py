@@ -38,8 +38,8 @@ def checkpoint_folders(folder: Path) -> list[Path]:
 def keep_newest_and_best(newest: Path, keep: int, *, keep_best: bool) -> None:
     """Keep the last few and the best up to `newest`, which was committed just now.
 
-    All others are removed: older ones, what an interrupted save left behind, and later steps of an attempt that this
-    training did not continue. A failure is logged, and tried again after the next checkpoint.
+    All others are removed: older ones, what an interrupted save left behind, and later ones that were not complete when
+    this training resumed. A failure is logged, and tried again after the next checkpoint.
     """
     try:
         no_longer_kept = _no_longer_kept(newest, keep, keep_best=keep_best)
@@ -61,16 +61,17 @@ def remove_checkpoint(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def set_aside(folder: Path) -> None:
-    """Move all checkpoints into a subfolder, where a training looks for them only if told to."""
-    found = checkpoint_folders(folder)
+def set_aside(folder: Path, resume: str, *, after_step: int = -1) -> None:
+    """Move the checkpoints of later steps into a subfolder, where a training looks for them only if told to."""
+    found = [checkpoint for checkpoint in checkpoint_folders(folder) if _step(checkpoint) > after_step]
     if not any((checkpoint / COMMIT_FILE).is_file() for checkpoint in found):
         return
     aside = next(path for number in itertools.count(1) if not (path := folder / f"set-aside-{number}").exists())
     aside.mkdir()
     for checkpoint in found:
         checkpoint.rename(aside / checkpoint.name)
-    print(f"--resume never: moved the existing checkpoints to {aside}", flush=True)
+    which = "existing" if after_step < 0 else "later"
+    print(f"--resume {resume}: moved the {which} checkpoints to {aside}", flush=True)
 
 
 def _no_longer_kept(newest: Path, keep: int, *, keep_best: bool) -> list[Path]:
@@ -110,7 +111,7 @@ def choose_checkpoint(folder: Path, resume: str, ranks: Ranks) -> VerifiedCheckp
     only if they were made after going back to it.
     """
     if resume == "never":
-        ranks.main(lambda: set_aside(folder))
+        ranks.main(lambda: set_aside(folder, resume))
         return None
     if resume == "auto":
         return _first_complete(ranks.main(lambda: checkpoint_folders(folder)), ranks)
@@ -125,7 +126,10 @@ def choose_checkpoint(folder: Path, resume: str, ranks: Ranks) -> VerifiedCheckp
         return chosen
     within = ranks.main(lambda: checkpoint_folders(named))
     if not within:
-        return verify_checkpoint(named, ranks)
+        verified = verify_checkpoint(named, ranks)
+        if back:
+            ranks.main(lambda: set_aside(folder, resume, after_step=_step(named)))
+        return verified
     newest = _first_complete(within, ranks)
     if newest is None:
         raise StepError(f"--resume {resume}: no complete checkpoint in this folder")
@@ -181,7 +185,7 @@ def _verify_file(file: Path, saved: SavedFile) -> None:
     try:
         size_bytes = file.stat().st_size
         if size_bytes != saved.bytes:
-            raise BrokenCheckpoint(f"{file} has {size_bytes} bytes ; expected {saved.bytes}")
+            raise BrokenCheckpoint(f"{file} has {size_bytes} bytes; expected {saved.bytes}")
         with os_errors_name(file):
             digest = file_sha256(file)
     except FileNotFoundError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -20,8 +21,8 @@ class MetricsFile:
     def __init__(self, folder: Path, steps_done: int) -> None:
         file = folder / METRICS_FILE
         kept = _lines_up_to(file, steps_done)
-        self.last_line: dict[str, Any] = json.loads(kept[-1]) if kept else {}
-        """The newest line kept from an earlier attempt, as it was written."""
+        self.earlier_lines: list[dict[str, Any]] = [json.loads(line) for line in kept]
+        """What is kept from an earlier attempt, as it was written."""
         self._last_line_starts = sum(len(line.encode()) for line in kept[:-1])
         self._has_reported = False
         if kept:
@@ -51,6 +52,11 @@ class MetricsFile:
             self._report(failure)
         return self.last_line
 
+    @property
+    def last_line(self) -> dict[str, Any]:
+        """The newest line kept from an earlier attempt; empty if there is none."""
+        return self.earlier_lines[-1] if self.earlier_lines else {}
+
     def close(self) -> None:
         """Close the file."""
         try:
@@ -69,6 +75,16 @@ class MetricsFile:
         self._has_reported = True
 
 
+def set_metrics_aside(folder: Path) -> None:
+    """Rename the metrics of a training that is not continued."""
+    file = folder / METRICS_FILE
+    if file.is_file() and file.stat().st_size:
+        names = (folder / f"metrics-set-aside-{number}.jsonl" for number in itertools.count(1))
+        aside = next(name for name in names if not name.exists())
+        file.rename(aside)
+        print(f"--resume never: moved the existing metrics to {aside}", flush=True)
+
+
 def _lines_up_to(file: Path, steps_done: int) -> list[str]:
     """Return the lines of steps that the resumed training will not repeat. A half-written last line is dropped."""
     if steps_done == 0 or not file.is_file():
@@ -77,8 +93,8 @@ def _lines_up_to(file: Path, steps_done: int) -> list[str]:
     for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             step = json.loads(line)["step"]
-        except (json.JSONDecodeError, KeyError, TypeError):
+        except (ValueError, RecursionError, KeyError, TypeError):
             continue
-        if step <= steps_done:
+        if isinstance(step, int) and step <= steps_done:
             kept.append(line + "\n")
     return kept

@@ -17,6 +17,8 @@ from typing import Any
 _CLOSE_SECONDS = 30.0
 _BATCH_ENTRIES = 200
 """Azure ML accepts at most 250 rows in a batch."""
+_MOST_FAILURES = 3
+"""In a row: a server may be away for a while, but each failure takes minutes of trying again."""
 _PARAMETER_CHARACTERS = 500
 """The longest value that every MLflow store accepts."""
 
@@ -35,9 +37,9 @@ class MlflowLog:
         """Log settings."""
         self._put("parameters", dict(values))
 
-    def metrics(self, values: Mapping[str, float | int], step: int) -> None:
-        """Log the figures of a step, without those that are not finite."""
-        finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
+    def metrics(self, values: Mapping[str, float | int | None], step: int) -> None:
+        """Log the figures of a step, without those that are not finite, and those that the run already has."""
+        finite = {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
         self._put("metrics", (finite, step, int(time.time() * 1000)))
 
     def artifact(self, file: Path) -> None:
@@ -60,18 +62,32 @@ class MlflowLog:
             self._queue.put((kind, value))
 
     def _run(self) -> None:
+        failed_in_a_row = 0
         try:
             run = _MlflowRun()
             while (entry := self._queue.get()) is not None:
                 kind, value = entry
-                getattr(run, kind)(value)
+                try:
+                    getattr(run, kind)(value)
+                    failed_in_a_row = 0
+                except Exception as failure:
+                    failed_in_a_row += 1
+                    if failed_in_a_row == _MOST_FAILURES:
+                        raise
+                    print(f"MLflow: cannot log {kind}: {_in_one_line(failure)}", flush=True)
         except Exception as failure:  # whatever goes wrong with a tracking server, the training continues
-            first_line = next(iter(str(failure).splitlines()), "")
-            print(f"MLflow: no more logging: {type(failure).__name__}: {first_line}", flush=True)
+            print(f"MLflow: no more logging: {_in_one_line(failure)}", flush=True)
+
+
+def _in_one_line(failure: Exception) -> str:
+    return f"{type(failure).__name__}: {next(iter(str(failure).splitlines()), '')}"
 
 
 class _MlflowRun:
-    """The run named by the environment, or a new one."""
+    """The run named by the environment, or a new one.
+
+    An earlier attempt may have logged to it: nothing is logged twice, so that its curves have each step once.
+    """
 
     def __init__(self) -> None:
         uri = os.environ["MLFLOW_TRACKING_URI"]
@@ -88,16 +104,39 @@ class _MlflowRun:
         self._is_own = not self._id
         if self._is_own:
             self._id = self._client.create_run(self._experiment_id()).info.run_id
+        self._names_of_earlier_metrics = frozenset(self._client.get_run(self._id).data.metrics)
+        self._earlier_steps: dict[str, frozenset[int]] = {}
+        """The steps that earlier attempts logged, by metric."""
+        self._last_step: dict[str, int] = {}
+        """The last step that this attempt logged, by metric."""
 
     def parameters(self, values: Mapping[str, object]) -> None:
-        entries = [self._entities.Param(name, str(value)[:_PARAMETER_CHARACTERS]) for name, value in values.items()]
+        """Log what the run does not have yet. It refuses a parameter with another value, which is only said."""
+        texts = {name: str(value)[:_PARAMETER_CHARACTERS] for name, value in values.items()}
+        earlier = self._client.get_run(self._id).data.params
+        entries = [self._entities.Param(name, text) for name, text in texts.items() if name not in earlier]
         self._client.log_batch(self._id, params=entries)
+        changed = [name for name, text in texts.items() if earlier.get(name, text) != text]
+        if changed:
+            kept = ", ".join(f"{name}={earlier[name]} (now {texts[name]})" for name in changed)
+            print(f"MLflow: the run keeps the parameters of an earlier attempt: {kept}", flush=True)
 
     def metrics(self, value: tuple[Mapping[str, float], int, int]) -> None:
         figures, step, timestamp = value
-        entries = [self._entities.Metric(name, figure, timestamp, step) for name, figure in figures.items()]
+        entries = [
+            self._entities.Metric(name, figure, timestamp, step)
+            for name, figure in figures.items()
+            if not self._has(name, step)
+        ]
+        self._last_step |= {entry.key: step for entry in entries}
         for start in range(0, len(entries), _BATCH_ENTRIES):
             self._client.log_batch(self._id, metrics=entries[start : start + _BATCH_ENTRIES])
+
+    def _has(self, name: str, step: int) -> bool:
+        if name in self._names_of_earlier_metrics and name not in self._earlier_steps:
+            history = self._client.get_metric_history(self._id, name)
+            self._earlier_steps[name] = frozenset(metric.step for metric in history)
+        return step <= self._last_step.get(name, -1) or step in self._earlier_steps.get(name, ())
 
     def artifact(self, file: Path) -> None:
         self._client.log_artifact(self._id, str(file))

@@ -11,7 +11,7 @@ from trainyard.steps.runtime.files import write_json
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreement import AgreedStep
 from trainyard.steps.training.observing.measures import StepMeasures, peak_memory_bytes
-from trainyard.steps.training.observing.metrics_file import MetricsFile
+from trainyard.steps.training.observing.metrics_file import MetricsFile, set_metrics_aside
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
 
 SETTINGS_FILE = "settings.json"
@@ -31,12 +31,27 @@ class Recorder:
         self.last_validation: Mapping[str, float] = {}
         """The figures of the last validation, on every rank."""
 
-    def begin(self, steps_done: int, settings: Mapping[str, object], parameters: Mapping[str, object]) -> None:
-        """Open the records, continuing after `steps_done` steps. `settings` go to a file, `parameters` to MLflow."""
+    def begin(
+        self,
+        steps_done: int,
+        settings: Mapping[str, object],
+        parameters: Mapping[str, object],
+        *,
+        starts_over: bool = False,
+    ) -> None:
+        """Open the records, continuing after `steps_done` steps. `settings` go to a file, `parameters` to MLflow.
+
+        With `starts_over` an earlier training's metrics are kept beside the new ones. Figures that an earlier attempt
+        wrote, but no longer came to log, are logged to MLflow now.
+        """
         if self._world.is_main:
             self._mlflow = MlflowLog()
             self._mlflow.parameters(parameters)
+            if starts_over:
+                set_metrics_aside(self._folder)
             self._file = MetricsFile(self._folder, steps_done)
+            for line in self._file.earlier_lines:
+                self._mlflow.metrics(_figures(line), line["step"])
             write_json(self._folder / SETTINGS_FILE, settings)
 
     def lacks_validation_of(self, step_number: int) -> bool:
@@ -96,8 +111,7 @@ class Recorder:
     def _write(self, metrics: dict[str, Any], *, print_always: bool) -> None:
         if self._file is not None and self._mlflow is not None:
             self._file.write(metrics)
-            # In a line that is written again, numbers that were not finite are None.
-            self._mlflow.metrics({name: value for name, value in metrics.items() if value is not None}, metrics["step"])
+            self._mlflow.metrics(_figures(metrics), metrics["step"])
             self._print(metrics, always=print_always)
 
     def _print(self, metrics: Mapping[str, Any], *, always: bool) -> None:
@@ -116,6 +130,11 @@ class Recorder:
             *(f"{name.replace('_', ' ')} {metrics[name]:.4f}" for name in metrics if "validation_" in name),
         ]
         print("  ".join(parts), flush=True)
+
+
+def _figures(line: Mapping[str, Any]) -> dict[str, float | int | None]:
+    """Return the numbers of a line; in one that was read, those that were not finite are None."""
+    return {name: value for name, value in line.items() if value is None or isinstance(value, int | float)}
 
 
 def _named(validation: Mapping[str, float]) -> dict[str, float]:

@@ -73,6 +73,6 @@ def _truncate(file: Path, steps_done: int) -> None:
 def _step_of(line: bytes) -> float:
     try:
         step: int = json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, RecursionError, KeyError, TypeError):
         return math.inf
     return step if line.endswith(b"\n") else math.inf

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import inspect
 import math
 import os
 import shutil
@@ -20,7 +20,12 @@ from torch.nn import functional
 from trainyard.foundation.configs.tasks import LanguageModelingSettings
 from trainyard.foundation.files import file_sha256
 from trainyard.steps.data.dataset.manifest import Manifest
-from trainyard.steps.data.tokenizing.vocabulary import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, read_tokenizer
+from trainyard.steps.data.tokenizing.vocabulary import (
+    TOKENIZER_CONFIG_FILE,
+    TOKENIZER_FILE,
+    read_tokenizer,
+    read_tokenizer_config,
+)
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import write_json
 from trainyard.steps.training.from_transformers import ModelNeeds, load_model, new_model, save_model
@@ -96,6 +101,16 @@ def rows_are_not_packed() -> Iterator[None]:
         masking_utils.find_packed_sequence_indices = look
 
 
+def router_loss_factor(model: torch.nn.Module) -> float:
+    """Return how much the loss that keeps a mixture of experts' load even counts; 0 for other models.
+
+    transformers computes it as a mean over a forward pass, so it depends a little on the micro-batch size.
+    """
+    factor = getattr(model.config, "router_aux_loss_coef", None)
+    is_computed = "output_router_logits" in inspect.signature(model.forward).parameters
+    return float(factor) if factor is not None and is_computed else 0.0
+
+
 _PROMPT_TOKENS = 16
 _LIKELIEST = 50
 """A sample is drawn from this many of the likeliest tokens: less likely ones are mostly mistakes."""
@@ -121,6 +136,7 @@ class LanguageModeling(Task):
         self._text = manifest.text
         self._require_tokenizer_of_the_dataset()
         self._length = manifest.arrays["tokens"].shape[0] - 1
+        self._router_loss_factor = 0.0
         self._needs = LanguageModelNeeds(self._text.vocabulary_size, self._length, self._text.end_of_text)
 
     @property
@@ -131,11 +147,17 @@ class LanguageModeling(Task):
     def new_model(self) -> torch.nn.Module:
         """Return a model of the settings' type with the dataset's vocabulary and length, or one from a folder."""
         self._require_same_tokens(Path(self.settings.model_type))
-        return new_model(self.settings.model_type, self.settings.model_overrides, self._needs)
+        model = new_model(self.settings.model_type, self.settings.model_overrides, self._needs)
+        self._router_loss_factor = router_loss_factor(model)
+        return model
 
     def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
-        """Return the sum of the tokens' cross-entropies."""
-        return self._cross_entropy(model, batch["tokens"], "sum")
+        """Return the sum of the tokens' cross-entropies; of a mixture of experts, with its routers' loss for each."""
+        if self._router_loss_factor == 0:
+            return self._cross_entropy(self._outputs(model, batch["tokens"]), batch["tokens"], "sum")
+        outputs = self._outputs(model, batch["tokens"], output_router_logits=True)
+        router_loss: torch.Tensor = self._router_loss_factor * outputs.aux_loss * self.loss_terms(batch)
+        return self._cross_entropy(outputs, batch["tokens"], "sum") + router_loss
 
     def loss_terms(self, batch: Tensors) -> int:
         """Return the number of predicted tokens; training rows are full."""
@@ -145,7 +167,7 @@ class LanguageModeling(Task):
         """Return the sum of the tokens' cross-entropies in nats, and the number of tokens."""
         tokens = batch["tokens"]
         return {
-            "loss_sum": self._cross_entropy(model, tokens, "none").double().sum(),
+            "loss_sum": self._cross_entropy(self._outputs(model, tokens), tokens, "none").double().sum(),
             "tokens": (tokens[:, 1:].long() != self._text.padding).sum().double(),
             "samples": torch.tensor(len(tokens), dtype=torch.float64, device=tokens.device),
         }
@@ -166,7 +188,7 @@ class LanguageModeling(Task):
         if generation.pad_token_id is None:  # generating in batches needs one
             generation.pad_token_id = self._text.end_of_text
         save_model(model, folder)
-        config = json.loads((self._dataset / TOKENIZER_CONFIG_FILE).read_text(encoding="utf-8"))
+        config = read_tokenizer_config(self._dataset / TOKENIZER_CONFIG_FILE)
         config["model_max_length"] = self._length
         write_json(folder / TOKENIZER_CONFIG_FILE, config)
         shutil.copyfile(self._dataset / TOKENIZER_FILE, folder / TOKENIZER_FILE)
@@ -202,18 +224,23 @@ class LanguageModeling(Task):
 
     def logits(self, model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
         """Return the logits of each token after a row's first, for tokens of the shape [rows, length + 1]."""
-        inputs = tokens[:, :-1].long()
-        with rows_are_not_packed():
-            found = model(
-                input_ids=inputs.masked_fill(inputs == self._text.padding, self._text.end_of_text), use_cache=False
-            )
-        logits: torch.Tensor = found.logits.float()
+        logits: torch.Tensor = self._outputs(model, tokens).logits.float()
         return logits
 
-    def _cross_entropy(self, model: torch.nn.Module, tokens: torch.Tensor, reduction: str) -> torch.Tensor:
+    def _outputs(self, model: torch.nn.Module, tokens: torch.Tensor, **options: bool) -> Any:
+        """Return what the model computes for all tokens of a row but the last."""
+        inputs = tokens[:, :-1].long()
+        with rows_are_not_packed():
+            return model(
+                input_ids=inputs.masked_fill(inputs == self._text.padding, self._text.end_of_text),
+                use_cache=False,
+                **options,
+            )
+
+    def _cross_entropy(self, outputs: Any, tokens: torch.Tensor, reduction: str) -> torch.Tensor:
         """Return the cross-entropy of each token after a row's first; padding does not count."""
         return functional.cross_entropy(
-            self.logits(model, tokens).flatten(0, 1),
+            outputs.logits.float().flatten(0, 1),
             tokens[:, 1:].long().flatten(),
             ignore_index=self._text.padding,
             reduction=reduction,

@@ -12,6 +12,7 @@ from trainyard.foundation.batch_arithmetic import BatchArithmetic
 from trainyard.foundation.configs.training import TrainDeepSpeed
 from trainyard.foundation.files import os_errors_name
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.files import parse_json
 
 _AUTO = "auto"
 _RENDERED_HEADER = "_rendered"
@@ -39,7 +40,11 @@ _REFUSED: Mapping[str, str] = {
 }
 """What contradicts how the step works, and what to use instead."""
 
+_SECTIONS = frozenset({"zero_optimization", "bf16", "fp16", "data_types", "comms_logger", "flops_profiler"})
+"""The keys whose value is an object."""
+
 _ONLY: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "zero_optimization.stage": ((0, 1, 2, 3), "DeepSpeed has these stages"),
     "zero_optimization.offload_optimizer.device": (("none", "cpu"), "the step keeps no state on a local disk"),
     "zero_optimization.offload_param.device": (("none", "cpu"), "the step keeps no parameters on a local disk"),
     "zero_optimization.offload_optimizer.ratio": ((1, 1.0), "the step keeps the whole state in one place"),
@@ -65,14 +70,14 @@ def read_deepspeed_config(settings: TrainDeepSpeed, batch: BatchArithmetic) -> d
     for path, value in _leaves(config):
         if path in required:
             _refuse_contradiction(file, path, value, *required[path])
-        if path in _ONLY and value != _AUTO and value not in _ONLY[path][0]:
+        if path in _ONLY and value != _AUTO and not _is_one_of(value, _ONLY[path][0]):
             values, reason = _ONLY[path]
             raise StepError(f"{file}: {path} is {_json(value)}; only {_one_of(values)} is supported: {reason}")
     resolved = _without_auto(config)
     for path, (value, _) in required.items():
         _set(resolved, path, value)
     resolved.setdefault("zero_optimization", {}).setdefault("stage", 0)
-    _sum_micro_batches_in_fp32(file, resolved)
+    _sum_in_fp32(file, resolved)
     return resolved
 
 
@@ -91,13 +96,13 @@ def _from_settings(settings: TrainDeepSpeed, batch: BatchArithmetic) -> dict[str
 
 def _read(file: Path) -> dict[str, Any]:
     with os_errors_name(file):
-        text = file.read_text(encoding="utf-8")
-    try:
-        config = json.loads(text)
-    except json.JSONDecodeError as failure:
-        raise StepError(f"{file} is not valid JSON: {failure}") from None
+        text = file.read_bytes()
+    config = parse_json(text, file)
     if not isinstance(config, dict):
         raise StepError(f"{file}: expected a JSON object, the form of a DeepSpeed configuration")
+    for section in _SECTIONS & config.keys():
+        if not isinstance(config[section], dict):
+            raise StepError(f"{file}: {section} is {_json(config[section])}; expected a JSON object")
     config.pop(_RENDERED_HEADER, None)
     return config
 
@@ -120,11 +125,20 @@ def _refuse_contradiction(file: Path, path: str, value: Any, required: Any, sour
         )
 
 
-def _sum_micro_batches_in_fp32(file: Path, config: dict[str, Any]) -> None:
-    """Sum in fp32 where DeepSpeed can, as the other engines do, unless the file sets another type."""
+def sums_micro_batches_in_bf16(config: Mapping[str, Any]) -> bool:
+    """Return whether gradients of several micro-batches are added in bf16: DeepSpeed's stage 1 knows no other way."""
+    stage, accumulation = config["zero_optimization"]["stage"], config["gradient_accumulation_steps"]
+    return bool(config["bf16"]["enabled"] and stage == 1 and accumulation > 1)
+
+
+def _sum_in_fp32(file: Path, config: dict[str, Any]) -> None:
+    """Sum over ranks, and over micro-batches, in fp32 where DeepSpeed can, as the other engines do, unless the file
+    sets another type."""
     if not config["bf16"]["enabled"]:
         return
     stage = config["zero_optimization"]["stage"]
+    if stage > 0:
+        config.setdefault("communication_data_type", "fp32")
     types = config.setdefault("data_types", {})
     if stage in (2, 3):
         types.setdefault("grad_accum_dtype", "fp32")
@@ -185,6 +199,11 @@ def _set(config: dict[str, Any], path: str, value: Any) -> None:
     for section in sections:
         config = config.setdefault(section, {})
     config[key] = value
+
+
+def _is_one_of(value: Any, values: tuple[Any, ...]) -> bool:
+    """Return whether a value is one of these; true is not 1."""
+    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values)
 
 
 def _one_of(values: tuple[Any, ...]) -> str:

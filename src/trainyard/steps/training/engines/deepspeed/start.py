@@ -18,6 +18,7 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.engines.base import EngineParts
 from trainyard.steps.training.engines.blocks import find_blocks, prepare_blocks
+from trainyard.steps.training.engines.deepspeed.config import sums_micro_batches_in_bf16
 from trainyard.steps.training.engines.deepspeed.masters import MasterRange, master_ranges
 from trainyard.steps.training.engines.rank_zero_model import ModelFromRankZero
 from trainyard.steps.training.fragments import refuse_other_layouts
@@ -48,6 +49,11 @@ class StartedDeepSpeed:
 def start_deepspeed(parts: EngineParts, config: dict[str, Any]) -> StartedDeepSpeed:
     """Build the model from rank 0's weights and hand it to DeepSpeed, with the optimizer's state created."""
     deepspeed = _join(parts.world)
+    if sums_micro_batches_in_bf16(config):
+        parts.world.log(
+            "warning: ZeRO stage 1 adds up the gradients of a step's micro-batches in bf16, which loses about a "
+            "hundredth of each; zero_optimization.stage 2 adds in fp32, as the other engines do"
+        )
     stage: int = config["zero_optimization"]["stage"]
     dtype = _DTYPES[parts.settings.precision]
     built = ModelFromRankZero(parts.new_model, parts.world)

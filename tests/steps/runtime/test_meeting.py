@@ -1,0 +1,68 @@
+"""How ranks meet, on one node and on two, and what they report when one of them does not come."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rank_processes import clean_environment, free_port, start_ranks
+
+pytestmark = pytest.mark.slow
+
+LIMIT_SECONDS = 120
+UNSHARE = ("unshare", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_rank_that_is_killed_before_it_joined_is_named_long_before_the_timeout(killed: int) -> None:
+    ranks = start_ranks("joining", ["--timeout-seconds", 10 * LIMIT_SECONDS], world_size=2)
+    for process in ranks.processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting to import torch\n"
+    ranks.signal(killed, signal.SIGKILL)
+    exit_codes = ranks.wait(LIMIT_SECONDS)
+    assert exit_codes[1 - killed] == 1
+    assert f"rank {killed} of 2 on " in ranks.outputs[1 - killed]
+    assert "ended before joining the others; the log of that process says why" in ranks.outputs[1 - killed]
+
+
+def test_a_rank_that_never_comes_is_named() -> None:
+    ranks = start_ranks("joining", ["--timeout-seconds", 2], world_size=2, delayed_rank=1)
+    ranks.signal(1, signal.SIGSTOP)
+    ranks.processes[0].wait(LIMIT_SECONDS)
+    ranks.kill()
+    ranks.wait()
+    assert "rank 1 of 2 did not come to 127.0.0.1:" in ranks.outputs[0]
+
+
+def test_nodes_whose_names_lead_to_their_loopback_interface_join(tmp_path: Path) -> None:
+    ended = run_on_two_nodes(tmp_path, 60)
+    assert ended.returncode == 0, ended.stdout
+    assert ended.stdout.count("joined: [0, 1]") == 2
+
+
+def test_a_node_that_cannot_be_reached_is_named_with_both_addresses(tmp_path: Path) -> None:
+    ended = run_on_two_nodes(tmp_path, 16, "elsewhere")
+    assert ended.returncode == 1, ended.stdout
+    (message,) = {line for line in ended.stdout.splitlines() if "cannot reach rank 1" in line}
+    assert message.startswith("joining: error: rank 0 on ")
+    assert "(10.9.0.1) cannot reach rank 1 on " in message
+    assert "(10.8.0.2): " in message
+
+
+def run_on_two_nodes(folder: Path, seconds: int, interface: str = "") -> subprocess.CompletedProcess[str]:
+    """Run `joining` on two nodes, where this machine lets its users make network namespaces."""
+    if sys.platform != "linux" or subprocess.run([*UNSHARE, "ip", "link"], capture_output=True).returncode:
+        pytest.skip("this machine does not allow network namespaces")
+    script = Path(__file__).with_name("two_nodes.sh")
+    return subprocess.run(
+        [*UNSHARE, script, sys.executable, str(free_port()), str(seconds), *filter(None, [interface])],
+        env=clean_environment({"TMPDIR": str(folder)}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_SECONDS,
+    )
