@@ -281,6 +281,22 @@ def test_without_the_client_one_line_says_how_to_install_it(
     )
 
 
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (None, "ok      workspace: workspace 'workspace' of resource group 'group' answers"),
+        (Answer(404, error_body("ResourceNotFound", "Not found.")), "note    workspace: unknown workspace 'workspace'"),
+        (Answer(403, error_body("AuthorizationFailed", "No.")), "fix: ask for the role 'AzureML Data Scientist'"),
+    ],
+    ids=["answers", "unknown", "forbidden"],
+)
+def test_the_doctor_asks_for_the_workspace(
+    azure: LoopbackAzure, trainyard: Callable[..., Any], answer: Answer | None, expected: str
+) -> None:
+    azure.faults = [Fault("GET", f"/{WORKSPACE}$", answer)] if answer is not None else []
+    assert expected in trainyard("doctor").stdout
+
+
 class TestWorkspace:
     @pytest.fixture(autouse=True)
     def az_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -52,8 +52,8 @@ class ServiceError:
     target: str = ""
 
 
-def in_words(error: Exception, workspace: Workspace, file: Path) -> UserError | SpecError:
-    """Return what a failed call means to the user who submits `file`.
+def in_words(error: Exception, workspace: Workspace, file: Path | None) -> UserError | SpecError:
+    """Return what a failed call means to the user, who submits `file` if there is one.
 
     SpecError where the answer names something that stands in the file; else UserError. An error that is not of Azure's
     client is a bug, and is raised as it is.
@@ -66,6 +66,8 @@ def in_words(error: Exception, workspace: Workspace, file: Path) -> UserError | 
         ServiceResponseError,
     )
 
+    if isinstance(error, UserError):
+        return error
     if not isinstance(error, AzureError):
         raise error
     is_network = isinstance(error, (ServiceRequestError, ServiceResponseError))
@@ -78,7 +80,7 @@ def in_words(error: Exception, workspace: Workspace, file: Path) -> UserError | 
         return UserError(_not_signed_in(error))
     if has_answer:
         return _refused(error, workspace, file)
-    return UserError(f"the client refuses {file}: {_client_message(error)}")
+    return UserError(f"the client refuses {file or workspace}: {_client_message(error)}")
 
 
 def _not_signed_in(error: Exception) -> str:
@@ -93,16 +95,16 @@ def _not_signed_in(error: Exception) -> str:
     )
 
 
-def _refused(error: Any, workspace: Workspace, file: Path) -> UserError | SpecError:
+def _refused(error: Any, workspace: Workspace, file: Path | None) -> UserError | SpecError:
     """Return what an answer with an error status says."""
     status = int(error.status_code or 0)
     if _host(error).endswith(_STORAGE_HOSTS):
         code = error.response.headers.get("x-ms-error-code") or error.reason
         return UserError(f"the upload to {_host(error)} was refused: {status} {code}; {_STORAGE_HINT}")
     errors = list(errors_of(error))
-    document = DocumentStore().read(_file_sent(error, file))
+    root = DocumentStore().read(_file_sent(error, file)).root if file is not None else None
     for each in errors:
-        place = place_of(each, document.root)
+        place = place_of(each, root) if root is not None else None
         if place is not None and status in (400, 404, 409, 422):
             hint = _hint(status, errors, workspace)
             return SpecError(Diagnostic(place.span, each.code, each.message, hint=f"{hint[0].upper()}{hint[1:]}."))

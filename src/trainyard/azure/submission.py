@@ -109,6 +109,15 @@ class Submission:
             raise in_words(error, self._workspace, self._file) from error
 
 
+def reach(workspace: Workspace) -> None:
+    """Ask for a workspace; raise UserError if it does not answer, and where azure-ai-ml is not installed."""
+    client = connect(workspace)
+    try:
+        check_workspace(client, workspace, None)
+    except Exception as error:
+        raise in_words(error, workspace, None) from error
+
+
 def bodies_of(file: Path) -> dict[str, Any]:
     """Return what a submission of a file would send, without a network: the job, and the components of its nodes.
 

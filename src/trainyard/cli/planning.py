@@ -116,15 +116,19 @@ def skus(name: str | None, output_format: str) -> None:
 
 @click.command(short_help="Is this machine ready?")
 def doctor() -> None:
-    """Check this machine: Python, packages, disk, what a local run and a submission need. Exit 1 if not ready.
+    """Check this machine: Python, packages against their pins, disk, GPUs, MPI, az, and whether the workspace answers.
+
+    Each problem has its fix. Exit 1 if a local run is not possible.
 
     \b
     Example:
       trainyard doctor
     """
-    from trainyard.commands.doctor import examine, print_checks
+    from trainyard.commands.doctor import examine, print_check
 
-    checks = examine(Path.cwd())
-    print_checks(checks)
-    if any(check.state == "missing" for check in checks):
+    is_ready = True
+    for check in examine(Path.cwd()):
+        print_check(check)
+        is_ready = is_ready and check.state != "missing"
+    if not is_ready:
         sys.exit(1)
