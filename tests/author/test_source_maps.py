@@ -6,7 +6,7 @@ import pytest
 
 from trainyard.author.profiles import profile_names
 from trainyard.author.project import Project
-from trainyard.author.related_lines import relate
+from trainyard.author.related_lines import SourceFinder
 from trainyard.author.rendering import RenderedFile, render
 from trainyard.author.source_maps import LineSource
 from trainyard.author.writing import write
@@ -155,7 +155,7 @@ def test_findings_in_rendered_files_name_template_and_profile_lines(project: Pro
     write(project, render(project, "nd96", {"nodes": 3}))
     file = project.root / "components" / "train_ddp.yaml"
     line = file.read_text().split("\n").index("  shm_size: 128g") + 1
-    (related,) = relate([finding(file, line)], project)
+    (related,) = SourceFinder(project).relate([finding(file, line)])
     assert [(each.span.file.name, each.message) for each in related.related] == [
         ("_step.j2", "rendered from this line"),
         ("nd96.yaml", "the value comes from the profile"),
@@ -166,7 +166,7 @@ def test_findings_in_a_rendering_elsewhere_are_related_too(project: Project, tmp
     out = tmp_path / "out"
     write(project, render(project, "local", None, out))
     file = out / "environments" / "trainyard" / "Dockerfile"
-    (related,) = relate([finding(file, 5)], project)
+    (related,) = SourceFinder(project).relate([finding(file, 5)])
     assert [each.span.file.name for each in related.related] == ["Dockerfile.j2"]
 
 
@@ -177,7 +177,7 @@ def test_in_a_file_edited_by_hand_other_lines_are_still_related(project: Project
     edited = lines.index("min_instances: 0")
     lines[edited : edited + 1] = ["min_instances: 1", "# my remark"]
     file.write_text("\n".join(lines))
-    by_hand, after = relate([finding(file, edited + 1), finding(file, edited + 3)], project)
+    by_hand, after = SourceFinder(project).relate([finding(file, edited + 1), finding(file, edited + 3)])
     assert by_hand.related == ()
     assert (
         after.related[0].span.file.read_text().split("\n")[after.related[0].span.line - 1].startswith("max_instances")
@@ -186,13 +186,13 @@ def test_in_a_file_edited_by_hand_other_lines_are_still_related(project: Project
 
 def test_findings_elsewhere_stay_as_they_are(project: Project) -> None:
     findings = [finding(project.profiles / "t4.yaml", 3), finding(project.root / "no_such_file.yaml", 1)]
-    assert relate(findings, project) == findings
+    assert SourceFinder(project).relate(findings) == findings
 
 
 def test_when_nothing_renders_any_more_findings_stay_as_they_are(project: Project) -> None:
     write(project, render(project, "t4"))
     file = project.root / "compute" / "gpu_cluster.yaml"
     (project.templates / "compute" / "gpu_cluster.yaml.j2").unlink()
-    assert relate([finding(file, 5)], project) == [finding(file, 5)]
+    assert SourceFinder(project).relate([finding(file, 5)]) == [finding(file, 5)]
     (project.profiles / "t4.yaml").unlink()
-    assert relate([finding(file, 5)], project) == [finding(file, 5)]
+    assert SourceFinder(project).relate([finding(file, 5)]) == [finding(file, 5)]

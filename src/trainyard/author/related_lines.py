@@ -3,58 +3,62 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from trainyard.author.header import Header
 from trainyard.author.project import Project
 from trainyard.author.rendered_files import read_rendered
-from trainyard.author.rendering import RenderedFile, render
+from trainyard.author.rendering import RenderedFile, Rendering, render
 from trainyard.author.templates import SUFFIX
 from trainyard.errors import UsageError
-from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
+from trainyard.spec.diagnostic import Diagnostic, Related, SpecError
 
 
-def relate(
-    diagnostics: Sequence[Diagnostic], project: Project, texts: Mapping[Path, str] = MappingProxyType({})
-) -> list[Diagnostic]:
-    """Return findings with the template's and the profile's lines added to those in rendered files.
+class SourceFinder:
+    """Finds the sources of lines in rendered files. Each profile is rendered again for this, once."""
 
-    Each profile is rendered again for this, once. Lines that were edited by hand since are distinguished from others;
-    if the profile or a template no longer renders, findings stay as they are. `texts` replace what is on disk.
-    """
-    finder = _SourceFinder(project, texts)
-    return [replace(each, related=(*each.related, *finder.related_of(each.span))) for each in diagnostics]
-
-
-class _SourceFinder:
-    """Finds the sources of lines in rendered files, rendering each profile once."""
-
-    def __init__(self, project: Project, texts: Mapping[Path, str]) -> None:
+    def __init__(self, project: Project) -> None:
         self._project = project
-        self._texts = texts
-        self._lines: dict[Path, Callable[[int], tuple[Related, ...]]] = {}
+        self._renderings: dict[str, Rendering | None] = {}
 
-    def related_of(self, span: Span) -> tuple[Related, ...]:
-        if span.file not in self._lines:
-            self._lines[span.file] = self._line_sources(span.file)
-        return self._lines[span.file](span.line)
+    def relate(
+        self, diagnostics: Sequence[Diagnostic], texts: Mapping[Path, str] = MappingProxyType({})
+    ) -> list[Diagnostic]:
+        """Return findings with the template's and the profile's lines added to those in rendered files.
 
-    def _line_sources(self, file: Path) -> Callable[[int], tuple[Related, ...]]:
+        Lines that were edited by hand since are distinguished from others; if the profile or a template no longer
+        renders, findings stay as they are. `texts` replace what is on disk.
+        """
+        lines = {file: self._line_sources(file, texts) for file in {each.span.file for each in diagnostics}}
+        return [replace(each, related=(*each.related, *lines[each.span.file](each.span.line))) for each in diagnostics]
+
+    def _line_sources(self, file: Path, texts: Mapping[Path, str]) -> Callable[[int], tuple[Related, ...]]:
         try:
             on_disk = read_rendered(file)
             if on_disk is None:
                 return lambda _: ()
-            target = Path(on_disk.header.template.removesuffix(SUFFIX))
-            root = file.resolve().parents[len(target.parts) - 1]
-            rendering = render(self._project, on_disk.header.profile, on_disk.header.settings, root)
         except (SpecError, UsageError):
             return lambda _: ()
-        rendered = rendering.files.get(root / target)
+        target = Path(on_disk.header.template.removesuffix(SUFFIX))
+        root = file.resolve().parents[len(target.parts) - 1]
+        rendering = self._rendering(on_disk.header, root)
+        rendered = rendering.files.get(root / target) if rendering is not None else None
         if rendered is None:
             return lambda _: ()
-        return _sources_by_disk_line(rendered, self._texts.get(file, on_disk.text))
+        return _sources_by_disk_line(rendered, texts.get(file, on_disk.text))
+
+    def _rendering(self, header: Header, root: Path) -> Rendering | None:
+        key = json.dumps([str(root), header.profile, header.settings], sort_keys=True, default=str)
+        if key not in self._renderings:
+            try:
+                self._renderings[key] = render(self._project, header.profile, header.settings, root)
+            except (SpecError, UsageError):
+                self._renderings[key] = None
+        return self._renderings[key]
 
 
 def _sources_by_disk_line(rendered: RenderedFile, text: str) -> Callable[[int], tuple[Related, ...]]:

@@ -1,4 +1,4 @@
-"""Verbs that write and check YAML: render, lint, explain, schemas."""
+"""Verbs that write and check YAML: render, lint, lsp, explain, schemas."""
 
 from __future__ import annotations
 
@@ -72,6 +72,29 @@ def lint(
     options = LintOptions(output_format, fix, baseline, write_baseline, pedantic)
     if not check([Path(path) for path in (*paths, *more_paths)], options):
         sys.exit(1)
+
+
+@click.command(short_help="Findings, fixes and names in an editor, while you type.")
+@click.option("--stdio", is_flag=True, help="Accepted, since editors pass it: the server always uses standard input.")
+def lsp(stdio: bool) -> None:
+    """Serve an editor by the Language Server Protocol, over standard input and output. The editor starts this.
+
+    Needs `pip install 'trainyard[lsp]'`. For VS Code: editors/vscode; for others: docs/editor.md.
+
+    \b
+    Examples:
+      trainyard lsp
+      vim.lsp.config("trainyard", {cmd = {"trainyard", "lsp"}, filetypes = {"yaml"}})    in Neovim's init.lua
+    """
+    from trainyard.errors import UserError
+
+    try:
+        from trainyard.language_server.server import serve
+    except ModuleNotFoundError as error:
+        if error.name not in ("pygls", "lsprotocol"):
+            raise
+        raise UserError("the language server needs pygls; run: pip install 'trainyard[lsp]'") from None
+    serve()
 
 
 @click.command(short_help="A rule of lint in full, with an example.")

@@ -9,7 +9,7 @@ from typing import NoReturn
 import click
 
 import trainyard
-from trainyard.cli.authoring import explain, lint, render, schemas
+from trainyard.cli.authoring import explain, lint, lsp, render, schemas
 from trainyard.cli.parameters import VerbGroup
 from trainyard.cli.planning import doctor, estimate, graph, plan, skus
 from trainyard.cli.running import run, runs
@@ -38,7 +38,7 @@ def trainyard_command() -> None:
 
 
 # In the order of a day's work, which is the order of `trainyard --help`.
-for _verb in (init, new, render, lint, explain, plan, estimate, graph, run, runs, submit, skus, schemas, doctor):
+for _verb in (init, new, render, lint, lsp, explain, plan, estimate, graph, run, runs, submit, skus, schemas, doctor):
     trainyard_command.add_command(_verb)
 
 

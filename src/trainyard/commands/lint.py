@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,6 +26,9 @@ from trainyard.spec.documents import Document, read_document
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.rules.let_pass import stops_a_run
 from trainyard.terminal import colour_choice, print_diagnostics, short
+
+if TYPE_CHECKING:
+    from trainyard.author.related_lines import SourceFinder
 
 _PROFILES = "profiles"
 
@@ -214,13 +218,16 @@ def _project_of(path: Path) -> Project | None:
 
 
 def with_template_lines(
-    diagnostics: Sequence[Diagnostic], texts: Mapping[Path, str] = MappingProxyType({})
+    diagnostics: Sequence[Diagnostic],
+    texts: Mapping[Path, str] = MappingProxyType({}),
+    finders: dict[Project, SourceFinder] | None = None,
 ) -> list[Diagnostic]:
     """Add the lines of templates and profiles to findings in rendered files.
 
     A file belongs to the project that contains it; what was rendered elsewhere, to that of the working directory.
-    `texts` replace what is on disk.
+    `texts` replace what is on disk. `finders` keep what was rendered from one call to the next.
     """
+    finders = {} if finders is None else finders
     places_by_project: dict[Project, list[int]] = {}
     for place, diagnostic in enumerate(diagnostics):
         project = _project_of(diagnostic.span.file.parent) or _project_of(Path.cwd())
@@ -228,10 +235,12 @@ def with_template_lines(
             places_by_project.setdefault(project, []).append(place)
     found = list(diagnostics)
     for project, places in places_by_project.items():
-        from trainyard.author.related_lines import relate
+        from trainyard.author.related_lines import SourceFinder
 
-        for place, related in zip(places, relate([found[place] for place in places], project, texts), strict=True):
-            found[place] = related
+        finder = finders.setdefault(project, SourceFinder(project))
+        related = finder.relate([found[place] for place in places], texts)
+        for place, diagnostic in zip(places, related, strict=True):
+            found[place] = diagnostic
     return found
 
 

@@ -139,7 +139,7 @@ def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
             yield from ((file, False) for file in files)
         elif not absolute.exists():
             raise UnreadablePath(_missing(path, absolute))
-        elif not _is_yaml(absolute.name):
+        elif not is_yaml(absolute.name):
             raise UnreadablePath(f"{path} is not a YAML file: expected a name that ends in .yaml or .yml")
         else:
             yield absolute, True
@@ -153,7 +153,8 @@ def _missing(path: Path, absolute: Path) -> str:
     return f"no such file or folder: '{path}'" + (f"; did you mean '{path.parent / match}'?" if match else "")
 
 
-def _is_yaml(name: str) -> bool:
+def is_yaml(name: str) -> bool:
+    """Whether a file has the name of a YAML file."""
     return os.path.splitext(name)[1].lower() in _YAML_SUFFIXES
 
 
@@ -161,7 +162,7 @@ def yaml_files(folder: Path) -> Iterator[Path]:
     """Yield all YAML files in a folder and its subfolders. Linked folders are not followed, since they may loop."""
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(n for n in folders if not n.startswith(".") and n not in _SKIPPED_FOLDERS)
-        yield from (Path(parent, name) for name in sorted(names) if _is_yaml(name))
+        yield from (Path(parent, name) for name in sorted(names) if is_yaml(name))
 
 
 class _Session:

@@ -1,0 +1,1 @@
+"""The language server: what lint knows, while you type."""

@@ -1,0 +1,105 @@
+"""When findings are determined: in a thread of its own, quickly after each change, fully when changes pause."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from trainyard.language_server.workspace import Checked, Interrupted, Workspace
+
+_PAUSE_SECONDS = 0.3
+
+
+class Checker:
+    """Checks a workspace again and again, and publishes what it finds from its own thread.
+
+    `failed` gets an error that is a bug of Trainyard; the next change is checked all the same.
+    """
+
+    def __init__(
+        self, workspace: Workspace, publish: Callable[[Checked], None], failed: Callable[[Exception], None]
+    ) -> None:
+        self._workspace = workspace
+        self._publish = publish
+        self._failed = failed
+        self._condition = threading.Condition()
+        self._changed: set[Path] = set()
+        self._full_due: float | None = None
+        self._is_over = False
+        self._waiting: list[Callable[[], None]] = []
+        self._thread = threading.Thread(target=self._work, daemon=True, name="checker")
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and the pass that it is in."""
+        with self._condition:
+            self._is_over = True
+            self._condition.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def changed(self, files: Iterable[Path]) -> None:
+        """Check some files now, and all of them when changes pause."""
+        with self._condition:
+            self._changed.update(files)
+            self._full_due = time.monotonic() + _PAUSE_SECONDS
+            self._condition.notify()
+
+    def check_all(self, done: Callable[[], None] | None = None) -> None:
+        """Check all files now; `done` is called, in the thread, after their findings were published."""
+        with self._condition:
+            self._full_due = time.monotonic()
+            if done is not None:
+                self._waiting.append(done)
+            self._condition.notify()
+
+    def _work(self) -> None:
+        while True:
+            with self._condition:
+                while not self._is_over and not self._changed and not self._is_full_due():
+                    due = self._full_due
+                    self._condition.wait(None if due is None else max(0.0, due - time.monotonic()))
+                if self._is_over:
+                    return
+                changed, self._changed = self._changed, set()
+                waiting: list[Callable[[], None]] = []
+                if not changed:
+                    self._full_due = None
+                    waiting, self._waiting = self._waiting, []
+            self._check(changed, waiting)
+
+    def _check(self, changed: set[Path], waiting: list[Callable[[], None]]) -> None:
+        # Documents are kept to the end: searching them for cycles again and again takes half of the time.
+        gc.disable()
+        try:
+            if changed:
+                self._publish(self._workspace.check_quickly(changed))
+            else:
+                self._publish(self._workspace.check_all(self._checkpoint))
+        except Interrupted:
+            with self._condition:
+                self._full_due = self._full_due or time.monotonic() + _PAUSE_SECONDS
+                self._waiting = [*waiting, *self._waiting]
+            return
+        except Exception as error:
+            self._failed(error)
+        finally:
+            gc.enable()
+        if not changed:
+            gc.collect()
+            gc.freeze()
+        for done in waiting:
+            done()
+
+    def _is_full_due(self) -> bool:
+        return self._full_due is not None and time.monotonic() >= self._full_due
+
+    def _checkpoint(self) -> None:
+        if self._changed or self._is_over:
+            raise Interrupted

@@ -1,0 +1,66 @@
+"""What stands at a place of a document: the keys that lead there, the key or value, and a binding in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainyard.spec.diagnostic import Span
+from trainyard.spec.documents import Document, Node
+from trainyard.spec.expressions import Binding, ExpressionError, bindings_in
+
+KeyPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """A key or value: the path to it, its node (of a key, the key's), and the mapping around each step of the path."""
+
+    document: Document
+    path: KeyPath
+    node: Node
+    is_key: bool
+    holders: tuple[Node, ...]
+
+    def binding_at(self, line: int, column: int) -> tuple[Binding, Span] | None:
+        """Return the binding at a place in this string, and where it is written."""
+        if self.is_key or not self.node.is_text:
+            return None
+        try:
+            bindings = bindings_in(self.node.text)
+        except ExpressionError:
+            return None
+        for binding in bindings:
+            span = self.document.span_within(self.node, binding.start, binding.end)
+            if covers(span, line, column):
+                return binding, span
+        return None
+
+
+def cursor_at(document: Document, line: int, column: int) -> Cursor | None:
+    """Return what stands at a place; None between values."""
+    path: list[str | int] = []
+    holders: list[Node] = []
+    node = document.root
+    while True:
+        if node.is_mapping:
+            for name, entry in node.entries.items():
+                if covers(entry.key.span, line, column):
+                    return Cursor(document, (*path, name), entry.key, True, (*holders, node))
+            step: str | int | None = next(
+                (name for name, entry in node.entries.items() if covers(entry.value.span, line, column)), None
+            )
+            following = node.entries[step].value if isinstance(step, str) else None
+        else:
+            step = next((at for at, item in enumerate(node.items) if covers(item.span, line, column)), None)
+            following = node.items[step] if isinstance(step, int) else None
+        if following is None or step is None:
+            is_scalar = not node.is_mapping and not isinstance(node.data, list)
+            return Cursor(document, tuple(path), node, False, tuple(holders)) if is_scalar and path else None
+        path.append(step)
+        holders.append(node)
+        node = following
+
+
+def covers(span: Span, line: int, column: int) -> bool:
+    """Whether a place is in a span or right behind it, where a cursor stands after typing it."""
+    return (span.line, span.column) <= (line, column) <= (span.end_line, span.end_column)
