@@ -53,7 +53,7 @@ _COMPLETION_KINDS: Mapping[CompletionKind, types.CompletionItemKind] = {
 
 def serve() -> None:
     """Serve one editor over standard input and output, until it ends the session."""
-    # What cannot be renamed is said in the editor, and is no error of the server.
+    # The editor shows why something cannot be renamed; the server did not fail.
     logging.getLogger("pygls.protocol.json_rpc").addFilter(_is_no_refusal)
     TrainyardServer().start_io()
 
