@@ -53,7 +53,7 @@ lint: setup ## Check all YAML of the project, or FILE=…
 	@$(TRAINYARD) lint $(if $(findstring command line,$(origin FILE)),$(FILE))
 
 .PHONY: plan
-plan: setup ## The machines and batch sizes of FILE on the cluster, and the price of an hour
+plan: setup ## Machines, memory, time and price of FILE on the cluster
 	@$(TRAINYARD) plan $(FILE)
 
 .PHONY: run

@@ -149,3 +149,12 @@ def test_a_broken_config_is_one_line_with_its_path(trainyard: Run, tmp_path: Pat
     assert outcome.stderr.count("\n") == 1
     assert str(file) in outcome.stderr
     assert words in outcome.stderr
+
+
+def test_a_config_of_another_family_is_counted_on_the_meta_device(trainyard: Run, tmp_path: Path) -> None:
+    config = {"model_type": "bloom", "hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 1000}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    outcome = trainyard("estimate", "--model", str(tmp_path), "--gpu", "H100", "--format", "json")
+    # 1000 x 64 words, 128 beside them, two layers of 12 h^2 + 13 h, and the last norm.
+    expected = 64_000 + 128 + 2 * (12 * 64**2 + 13 * 64) + 128
+    assert json.loads(outcome.stdout)["jobs"]["train"]["parameters"] == expected

@@ -28,17 +28,15 @@ def test_text_says_what_each_job_takes(pipeline_of) -> None:
         "train   train_ddp, after prepare",
         "  processes    2 nodes × 8 per node = 16 processes",
         "  compute      gpus",
-        "  machine      2 × Standard_ND96asr_v4 (8 × NVIDIA A100 SXM4 40GB, 96 vCPUs, 900 GiB)",
-        "  GPUs         8 of 8 a node",
-        "  GPU memory   640 GB over all nodes",
-        "  RDMA         yes, 1600 Gbit/s a node",
+        "  machine      2 × Standard_ND96asr_v4 (8 × NVIDIA A100 SXM4 40GB, 96 vCPUs, 900 GiB), "
+        "InfiniBand 1600 Gbit/s a node",
         "  batch        32 micro × 2 accumulation × 16 processes = 1024 samples",
         "  environment  azureml://registries/azureml/environments/acpt-pytorch-2.8-cuda12.6/versions/9",
-        "  on demand    $54.394 an hour (eastus, 2026-11-09)",
-        "  spot         $5.983 an hour (eastus, undated SkyPilot v8 snapshot (stale, indicative))",
+        "  price        on demand $54.394 an hour (eastus, 2026-11-09); "
+        "spot $5.983 an hour (eastus, undated SkyPilot v8 snapshot (stale, indicative))",
     ]
     assert "GPUs         1 of 8 a node, 7 idle" in text
-    assert text.endswith("not estimated: the memory a job needs, how long it takes and what the whole pipeline costs")
+    assert "  quota        192 vCPUs of Standard_ND96asr_v4" in text
 
 
 def test_text_points_at_what_should_be_looked_at(pipeline_of) -> None:
@@ -47,8 +45,8 @@ def test_text_points_at_what_should_be_looked_at(pipeline_of) -> None:
     assert (
         "  ! look at    Standard_NC24 was retired on 2023-08-31; closest current sizes: Standard_NC64as_T4_v3" in text
     )
-    assert "on demand    no price found" in text
-    assert "  RDMA         no" in text
+    assert "on demand no price found" in text
+    assert "GiB), no InfiniBand" in text
     assert "  on demand    not known" in text.split("at one time, at most")[1]
 
 
@@ -56,7 +54,6 @@ def test_text_without_a_machine_and_with_one_without_gpus(pipeline_of) -> None:
     assert "machine  " not in reporters.as_text(plan(pipeline_of(), {}))
     text = reporters.as_text(plan(pipeline_of(), {"gpus": "Standard_D8s_v5"}))
     assert "Standard_D8s_v5 (8 vCPUs, 32 GiB, no GPU)" in text
-    assert "GPU memory" not in text
     share = reporters.as_text(plan(pipeline_of(), {"gpus": "Standard_NV6ads_A10_v5"}))
     assert "1 × 1/6 of a NVIDIA A10" in share
 
@@ -64,12 +61,17 @@ def test_text_without_a_machine_and_with_one_without_gpus(pipeline_of) -> None:
 def test_json_holds_the_same_with_units_in_the_names(pipeline_of) -> None:
     document = json.loads(reporters.as_json(plan(pipeline_of(), ND96)))
 
-    assert document["format"] == "trainyard.plan/1"
-    assert [job["name"] for job in document["jobs"]] == ["prepare", "train", "evaluate"]
-    train = document["jobs"][1]
+    assert document["format"] == "trainyard.plan/2"
+    assert list(document["jobs"]) == ["prepare", "train", "evaluate"]
+    train = document["jobs"]["train"]
     assert train["world_size"] == 16
     assert train["sku"] == "Standard_ND96asr_v4"
-    assert train["on_demand"] == {"usd_per_hour": 54.394, "region": "eastus", "date": "2026-11-09"}
+    money = train["money"]
+    assert (money["on_demand_usd_per_hour"], money["region"], money["date"]) == (54.394, "eastus", "2026-11-09")
+    assert money["on_demand_usd"] is None
+    assert "how long" in money["reason"]
+    assert train["memory"]["total_bytes_per_gpu"] is None
+    assert train["time"]["reason"] == "only the training steps are estimated"
     assert train["batch"] == {
         "micro_batch_size": 32,
         "accumulation_steps": 2,
@@ -82,10 +84,10 @@ def test_json_holds_the_same_with_units_in_the_names(pipeline_of) -> None:
     }
     assert document["at_one_time"] == {
         "nodes": {"gpus": 2},
+        "vcpus": {"Standard_ND96asr_v4": 192},
         "on_demand_usd_per_hour": 54.394,
         "spot_usd_per_hour": 5.98334,
     }
-    assert document["not_estimated"][0] == "the memory a job needs"
 
 
 def test_tokens_per_step_follow_from_the_job_that_prepares_the_text(pipeline_of, digits) -> None:
@@ -96,14 +98,16 @@ def test_tokens_per_step_follow_from_the_job_that_prepares_the_text(pipeline_of,
     batch = "32 micro × 2 accumulation × 16 processes = 1024 samples × 256 = 262,144 tokens"
     assert f"  batch        {batch}\n" in reporters.as_text(planned)
     assert f"| {batch} |" in reporters.as_markdown(planned)
-    train = json.loads(reporters.as_json(planned))["jobs"][1]
+    train = json.loads(reporters.as_json(planned))["jobs"]["train"]
     assert (train["batch"]["sequence_length"], train["batch"]["tokens_per_step"]) == (256, 262_144)
 
 
 def test_json_has_null_for_what_is_not_known(pipeline_of) -> None:
-    [prepare, *_] = json.loads(reporters.as_json(plan(pipeline_of(), {})))["jobs"]
+    prepare = json.loads(reporters.as_json(plan(pipeline_of(), {})))["jobs"]["prepare"]
 
-    assert [prepare[key] for key in ("sku", "gpu_memory_gb", "rdma", "on_demand", "batch")] == [None] * 5
+    assert [prepare[key] for key in ("sku", "gpu_memory_gb", "rdma", "batch")] == [None] * 4
+    assert prepare["money"]["on_demand_usd_per_hour"] is None
+    assert "machine is not known" in prepare["money"]["reason"]
 
 
 def test_markdown_is_a_table_with_findings_beneath(pipeline_of, digits) -> None:
@@ -119,7 +123,8 @@ def test_markdown_is_a_table_with_findings_beneath(pipeline_of, digits) -> None:
     )
     assert "- **train**: batch sizes do not multiply out" in text
     assert "Prices: eastus, 2026-11-09; eastus, undated" in text
-    assert "At one time, at most: nodes 2 of gpus; on demand $54.394 an hour; spot $5.983 an hour." in text
+    totals = "nodes 2 of gpus; quota 192 vCPUs of Standard_ND96asr_v4; on demand $54.394 an hour; spot $5.983 an hour."
+    assert f"At one time, at most: {totals}" in text
 
 
 def test_markdown_of_an_unknown_cluster(pipeline_of) -> None:

@@ -11,33 +11,30 @@ import click
 from trainyard.cli.parameters import OneOf, chosen_file, file_argument
 from trainyard.estimate.choices import CHECKPOINTING, ENGINES, PRECISIONS
 
-_PLAN_FORMATS = ("text", "json", "markdown")
+_PLAN_FORMATS = ("text", "json", "markdown", "html")
 _GRAPH_FORMATS = ("text", "mermaid")
 
 
-@click.command(short_help="Machines, batch sizes and price of a pipeline.")
+@click.command(short_help="Machines, memory, time and price of a pipeline.")
 @file_argument
 @click.option("--format", "output_format", type=OneOf(_PLAN_FORMATS), default="text", show_default=True)
-def plan(file: str | None, file_option: str | None, output_format: str) -> None:
-    """Show what machines a pipeline takes, how its batches multiply out, and what an hour of it costs.
+@click.option("--from-run", metavar="PATH", help="A metrics.jsonl of this training on these machines, or its folder.")
+def plan(file: str | None, file_option: str | None, output_format: str, from_run: str | None) -> None:
+    """Show what a pipeline takes: machines and batches, memory and time of its training, what it costs.
+
+    A training's figures are estimated from published formulas (docs/plan.md). What a local run of the same pipeline
+    measured stands beside them; --from-run gives the metrics.jsonl of one on the same machines, which replaces them.
 
     \b
     Examples:
-      trainyard plan pipelines/ddp.yaml
-      trainyard plan -f pipelines/ddp.yaml --format markdown >> "$GITHUB_STEP_SUMMARY"
+      trainyard plan pipelines/fsdp.yaml
+      trainyard plan -f pipelines/fsdp.yaml --format markdown >> "$GITHUB_STEP_SUMMARY"
+      trainyard plan pipelines/fsdp.yaml --format html > plan.html
+      trainyard plan pipelines/fsdp.yaml --from-run metrics.jsonl
     """
-    from trainyard.lint.settings import computes_for
-    from trainyard.plan import reporters
-    from trainyard.plan.planner import plan as plan_pipeline
-    from trainyard.spec.computes import Computes
-    from trainyard.spec.findings import DocumentStore
-    from trainyard.spec.loading import load_pipeline
+    from trainyard.commands.plan import plan_as
 
-    chosen = chosen_file(file, file_option)
-    store = DocumentStore()
-    planned = plan_pipeline(load_pipeline(chosen, store), Computes(store, computes_for([chosen])))
-    formatters = {"text": reporters.as_text, "json": reporters.as_json, "markdown": reporters.as_markdown}
-    click.echo(formatters[output_format](planned))
+    click.echo(plan_as(chosen_file(file, file_option), output_format, Path(from_run) if from_run else None))
 
 
 @click.command(short_help="Memory, time and price of a training without YAML.")

@@ -9,7 +9,8 @@ from trainyard.catalogue.gpus import find_gpu
 from trainyard.catalogue.skus import find_sku
 from trainyard.errors import UsageError
 from trainyard.estimate import reporters
-from trainyard.estimate.architectures import Architecture, find_architecture, read_config
+from trainyard.estimate.architectures import Architecture, find_architecture
+from trainyard.estimate.config_file import read_config
 from trainyard.estimate.estimator import estimate
 from trainyard.estimate.search import current_machines, search
 from trainyard.estimate.training import Machines, Training, machines_of_gpu, machines_of_sku
@@ -86,7 +87,7 @@ def _training(options: EstimateOptions, architecture: Architecture, machines: Ma
         engine=options.engine,
         micro_batch_size=options.micro_batch_size,
         accumulation_steps=options.accumulation_steps,
-        sequence_length=options.sequence_length or min(architecture.positions, _LONGEST_DEFAULT),
+        sequence_length=options.sequence_length or min(architecture.positions or _LONGEST_DEFAULT, _LONGEST_DEFAULT),
         precision=options.precision or ("bf16" if machines.gpu.bf16_tflops else "fp16"),
         activation_checkpointing=options.activation_checkpointing,
         compiled=options.compiled,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,14 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import UsageError, unknown_name
+from trainyard.errors import UsageError
 from trainyard.foundation.suggestions import close_match
 
 _CSV_FILE = Path(__file__).parent / "architectures.csv"
-
-
-class BrokenConfig(UsageError):
-    """A config.json that cannot be read, or that lacks what a model's size follows from."""
 
 
 @dataclass(frozen=True)
@@ -113,13 +108,20 @@ FAMILIES: dict[str, Family] = {
 }
 """Families whose parameters are counted in closed form; tests hold each to the count of transformers' own model."""
 
+OTHER_FAMILY = ""
+_OTHER = Family({}, {}, gated=False, attention_bias="", mlp_bias=False, norm_values=0, learned_positions=0)
+
 _OPT_EXTRA_POSITIONS = 2
 _POSITIVE = ("hidden_size", "layers", "heads", "kv_heads", "head_size", "intermediate_size", "vocabulary_size")
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A decoder of one of the families; sizes as in its config.json."""
+    """A decoder of one of the families; sizes as in its config.json.
+
+    One of OTHER_FAMILY has its parameters `counted` from the real model, and an MLP of the size that makes up for the
+    rest of its layers.
+    """
 
     name: str
     family: str
@@ -132,11 +134,16 @@ class Architecture:
     vocabulary_size: int
     positions: int
     tied: bool
+    counted: int | None = None
+
+    @property
+    def _family(self) -> Family:
+        return FAMILIES.get(self.family, _OTHER)
 
     @property
     def is_gated(self) -> bool:
         """Whether the MLP has a gate (SwiGLU): three matrices instead of two."""
-        return FAMILIES[self.family].gated
+        return self._family.gated
 
     @property
     def query_width(self) -> int:
@@ -157,7 +164,7 @@ class Architecture:
     @property
     def layer_parameters(self) -> int:
         """All parameters of one layer, with its biases and norms."""
-        family = FAMILIES[self.family]
+        family = self._family
         biases = {
             "": 0,
             "qkv": self.query_width + 2 * self.kv_width,
@@ -179,7 +186,9 @@ class Architecture:
 
         The rest is embeddings, biases, norms and, in families that learn them, positions.
         """
-        family = FAMILIES[self.family]
+        if self.counted is not None:
+            return self.counted
+        family = self._family
         positions = family.learned_positions * self.positions * self.hidden_size
         if self.family == "opt":
             positions += _OPT_EXTRA_POSITIONS * self.hidden_size
@@ -214,33 +223,18 @@ def all_architectures() -> tuple[Architecture, ...]:
         )
 
 
-def read_config(file: Path) -> Architecture:
-    """Return the model of a config.json as `save_pretrained` writes it; BrokenConfig if it is not one."""
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, ValueError) as error:
-        raise BrokenConfig(f"{file}: not JSON: {error}") from None
-    if not isinstance(config, dict):
-        raise BrokenConfig(f"{file}: expected a JSON object, not {type(config).__name__}")
-    family = config.get("model_type")
-    if not isinstance(family, str):
-        raise BrokenConfig(f"{file}: no model_type; expected one of: {', '.join(FAMILIES)}")
-    try:
-        return from_settings(family, config, str(file))
-    except UsageError as error:
-        raise BrokenConfig(f"{file}: {error}") from None
+def refuse_experts(settings: Mapping[str, Any], name: str) -> None:
+    """Raise UsageError for the configuration of a mixture of experts."""
+    if any(settings.get(key) for key in ("num_experts", "num_local_experts", "n_routed_experts")):
+        raise UsageError(f"{name} is a mixture of experts, which is not estimated; expected a dense model")
 
 
 def from_settings(family: str, settings: Mapping[str, Any], name: str) -> Architecture:
     """Return a model of a family with settings named as in its config.json; what is missing has transformers' default.
 
-    Raise UsageError for a family that is not counted in closed form and for sizes that no model can have.
+    Raise UsageError for sizes that no model can have.
     """
-    known = FAMILIES.get(family)
-    if known is None:
-        raise unknown_name("model_type", family, FAMILIES)
-    if settings.get("num_experts") or settings.get("num_local_experts"):
-        raise UsageError(f"{name} is a mixture of experts, which is not estimated; expected a dense model")
+    known = FAMILIES[family]
     given = {ours: settings[theirs] for ours, theirs in known.names.items() if settings.get(theirs) is not None}
     sizes = {**known.defaults, **given}
     for key, value in sizes.items():

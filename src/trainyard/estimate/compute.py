@@ -16,6 +16,13 @@ MEMORY_EFFICIENCY = 0.8
 MI300X
 (https://github.com/samuel-bohman/AI-benchmarking-guide/blob/main/Azure_Results/ND_MI300X_v5_results.md)."""
 
+LAUNCH_SECONDS = 10e-6
+"""How long Python and PyTorch take to start one operation of an eager model: they, and not the GPU, set the pace of
+small models. The usual order of magnitude; stated, not fitted."""
+
+_LAUNCHES = {False: 25, True: 12}
+"""Operations of one layer's forward pass, eager and compiled; the backward pass starts twice as many."""
+
 _OPTIMIZER_BYTES = 28
 """AdamW reads a parameter, its gradient and two moments in fp32, and writes all but the gradient."""
 
@@ -101,9 +108,10 @@ def compute_of(training: Training, curve: Efficiency) -> Compute:
         "selective": matrix_seconds / 2 + other_seconds,
         "full": layers_forward,
     }[training.activation_checkpointing]
+    started = shape.layers * _LAUNCHES[training.compiled] * LAUNCH_SECONDS
     return Compute(
-        forward=layers_forward + prediction_seconds + loss_seconds / 3,
-        backward=layers_backward + recomputed + 2 * prediction_seconds + loss_seconds * 2 / 3,
+        forward=max(started, layers_forward + prediction_seconds + loss_seconds / 3),
+        backward=max(2 * started, layers_backward + recomputed + 2 * prediction_seconds + loss_seconds * 2 / 3),
         optimizer=_optimizer_seconds(training, rate),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from trainyard.catalogue.skus import Sku
 from trainyard.estimate.training import Machines
 
 PREEMPTIONS_PER_NODE_HOUR = 0.05
@@ -49,23 +50,23 @@ class Money:
     preemptions: Preemptions
 
 
-def on_demand_price(machines: Machines) -> Price | None:
-    """Return the newest on-demand price of all nodes; None without a size, or without a price of it."""
-    newest = machines.sku.newest_on_demand_price if machines.sku else None
-    return Price(machines.nodes * newest[0], newest[1], newest[2]) if newest else None
+def on_demand_price(sku: Sku | None, nodes: int) -> Price | None:
+    """Return the newest on-demand price of so many nodes; None without a size, or without a price of it."""
+    newest = sku.newest_on_demand_price if sku else None
+    return Price(nodes * newest[0], newest[1], newest[2]) if newest else None
 
 
-def spot_price(machines: Machines) -> Price | None:
-    """Return the spot price of all nodes; None without a size, or without a price of it."""
-    sku = machines.sku
+def spot_price(sku: Sku | None, nodes: int) -> Price | None:
+    """Return the spot price of so many nodes; None without a size, or without a price of it."""
     if sku is None or sku.spot_usd_per_hour is None:
         return None
-    return Price(machines.nodes * sku.spot_usd_per_hour, sku.spot_region or "", sku.spot_date or "")
+    return Price(nodes * sku.spot_usd_per_hour, sku.spot_region or "", sku.spot_date or "")
 
 
 def money_of(parameters: int, machines: Machines) -> Money:
     """Return the prices of a training of a model of so many parameters."""
-    return Money(on_demand_price(machines), spot_price(machines), preemptions_of(parameters, machines))
+    on_demand, spot = (price(machines.sku, machines.nodes) for price in (on_demand_price, spot_price))
+    return Money(on_demand, spot, preemptions_of(parameters, machines))
 
 
 def preemptions_of(parameters: int, machines: Machines) -> Preemptions:

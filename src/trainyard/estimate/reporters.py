@@ -71,7 +71,7 @@ def search_as_text(found: Found) -> str:
     """Return the fastest and the cheapest settings as two tables."""
     if not found.fastest:
         return "nothing fits: use more nodes, or a shorter --sequence-length"
-    header = ("machines", "settings", "micro-batch", "GB a GPU", "tokens/s", "$/h", "$/billion tokens")
+    header = ("machines", "settings", "micro-batch", "a GPU", "tokens/s", "$/h", "$/billion tokens")
     blocks = []
     for title, estimates in (("fastest", found.fastest), ("cheapest", found.cheapest)):
         rows = [header, *(_search_row(each) for each in estimates[:_MOST_FOUND])]
@@ -195,16 +195,19 @@ def _spot_usd(found: Estimate, hours: float | None) -> float | None:
     return found.money.spot.usd_per_hour * hours / max(1e-3, 1 - found.money.preemptions.lost_share)
 
 
-def _gigabytes(size: float) -> str:
-    return f"{size / 1e9:.1f} GB"
+def gigabytes(size: float) -> str:
+    """Return bytes as vendors count them: `31.4 GB`, `26.8 MB`."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 
 def _memory_facts(found: Estimate) -> list[tuple[str, str]]:
     available = found.training.machines.memory_bytes_per_gpu - RUNTIME_BYTES
     verdict = "fits" if found.fits else "does not fit"
-    parts = ", ".join(f"{name} {_gigabytes(size)}" for name, size in found.memory.parts().items() if size >= 5e7)
+    parts = ", ".join(
+        f"{name} {gigabytes(size)}" for name, size in found.memory.parts().items() if size >= found.memory.total / 200
+    )
     facts = [
-        ("memory", f"{_gigabytes(found.memory.total)} of {_gigabytes(available)} a GPU: {verdict}"),
+        ("memory", f"{gigabytes(found.memory.total)} of {gigabytes(available)} a GPU: {verdict}"),
         ("", parts),
     ]
     if not found.fits:
@@ -218,7 +221,7 @@ def _alternative(found: Estimate) -> str:
     training = found.training
     batch = f"micro-batch {training.micro_batch_size}, accumulation {training.accumulation_steps}"
     time = f", {duration(found.time.total)} a step" if found.time and not training.offload_optimizer else ""
-    return f"{settings_text(training)}, {batch}: {_gigabytes(found.memory.total)}{time}"
+    return f"{settings_text(training)}, {batch}: {gigabytes(found.memory.total)}{time}"
 
 
 def _time_facts(found: Estimate) -> list[tuple[str, str]]:
@@ -262,7 +265,7 @@ def _search_row(found: Estimate) -> Sequence[str]:
         machines_text(found.training),
         settings_text(found.training),
         str(found.training.micro_batch_size),
-        f"{found.memory.total / 1e9:.1f}",
+        gigabytes(found.memory.total),
         count(found.tokens_per_second or 0),
         f"{price.usd_per_hour:,.2f}" if price else "-",
         f"{tokens:,.2f}" if tokens is not None else "-",

@@ -1,4 +1,4 @@
-"""Plan a pipeline: the machines and processes of each job, and what an hour of them costs."""
+"""Plan a pipeline: machines, processes and prices of each job, and memory and time of its trainings."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from pathlib import Path
 
 from trainyard.catalogue.skus import Sku, UnknownSku, closest_current, find_sku
 from trainyard.errors import UsageError
+from trainyard.estimate.estimator import Estimate, estimate
+from trainyard.estimate.money import Price, on_demand_price, spot_price
 from trainyard.plan.batches import JobBatch, batch_of
 from trainyard.plan.concurrency import most_at_once
+from trainyard.plan.measured import Measured
+from trainyard.plan.training_jobs import NotEstimated, is_training, steps_of, training_of
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.model import Environment, Pipeline
@@ -20,28 +24,13 @@ from trainyard.spec.training_settings import refused_settings
 
 _REFERENCE = "azureml:"
 
-NOT_ESTIMATED = (
-    "the memory a job needs",
-    "how long it takes",
-    "what the whole pipeline costs",
-)
-"""What this plan does not estimate."""
-
-
-@dataclass(frozen=True)
-class Price:
-    """What all nodes of a job cost in an hour, in US dollars, by a price of this region and date."""
-
-    usd_per_hour: float
-    region: str
-    date: str
-
 
 @dataclass(frozen=True)
 class JobPlan:
     """What one job takes. Figures of the machine are None where it is not known which machine that is.
 
-    `gpus_idle_per_node` counts the GPUs without a process of their own, where each process takes one.
+    `gpus_idle_per_node` counts the GPUs without a process of their own, where each process takes one. `estimate` is of
+    trainings; where there is none, `estimate_reason` says why. `steps` is how many a training takes, if that is known.
     """
 
     name: str
@@ -57,6 +46,11 @@ class JobPlan:
     on_demand: Price | None
     spot: Price | None
     findings: tuple[str, ...]
+    estimate: Estimate | None = None
+    estimate_reason: str = ""
+    is_training: bool = False
+    steps: int | None = None
+    measured: Measured | None = None
 
     @property
     def gpus_used_per_node(self) -> int | None:
@@ -70,11 +64,13 @@ class JobPlan:
 class Totals:
     """The most that the pipeline takes at one time, when every job starts as soon as it can.
 
-    Prices are None where that of a job is not known. Nodes are by compute.
+    Prices are None where that of a job is not known. Nodes are by compute; processors, which Azure's quotas count, by
+    VM size.
     """
 
     jobs: int
     nodes_at_once: dict[str, int]
+    vcpus_at_once: dict[str, int]
     on_demand_usd_per_hour: float | None
     spot_usd_per_hour: float | None
 
@@ -117,6 +113,13 @@ def plan(pipeline: Pipeline, computes: Computes) -> Plan:
                 )
                 for compute in dict.fromkeys(job.compute for job in jobs)
             },
+            vcpus_at_once={
+                sku.name: sku.vcpus
+                * round(
+                    most_at_once({job.name: job.processes.nodes if job.sku is sku else 0 for job in jobs}, waits_for)
+                )
+                for sku in dict.fromkeys(job.sku for job in jobs if job.sku is not None)
+            },
             on_demand_usd_per_hour=_at_once({job.name: job.on_demand for job in jobs}, waits_for),
             spot_usd_per_hour=_at_once({job.name: job.spot for job in jobs}, waits_for),
         ),
@@ -148,6 +151,7 @@ def _plan_job(job: JobUse, resolution: Resolution, computes: Computes) -> JobPla
     compute = _compute(job)
     sku = _sku(job, computes)
     batch = batch_of(job, processes.training_processes, resolution)
+    found, reason = _estimate(job, resolution, sku, processes, batch)
     return JobPlan(
         name=job.name,
         component=job.component.name,
@@ -159,10 +163,31 @@ def _plan_job(job: JobUse, resolution: Resolution, computes: Computes) -> JobPla
         gpu_memory_gb=processes.nodes * (sku.gpu_memory_gb_total or 0) if sku else None,
         batch=batch,
         environment=_environment(job.environment),
-        on_demand=_on_demand(sku, processes.nodes) if sku else None,
-        spot=_spot(sku, processes.nodes) if sku else None,
-        findings=tuple(_findings(processes, compute, sku, batch)),
+        on_demand=on_demand_price(sku, processes.nodes),
+        spot=spot_price(sku, processes.nodes),
+        findings=(*_findings(processes, compute, sku, batch), *_memory_findings(found)),
+        estimate=found,
+        estimate_reason=reason,
+        is_training=is_training(job),
+        steps=steps_of(job),
     )
+
+
+def _estimate(
+    job: JobUse, resolution: Resolution, sku: Sku | None, processes: ProcessCounts, batch: JobBatch | None
+) -> tuple[Estimate | None, str]:
+    """Return the estimate of a training, or None and the reason."""
+    try:
+        return estimate(training_of(job, resolution, sku, processes, batch)), ""
+    except (NotEstimated, UsageError) as error:
+        return None, str(error)
+
+
+def _memory_findings(found: Estimate | None) -> list[str]:
+    if found is None or found.fits:
+        return []
+    available = found.training.machines.memory_bytes_per_gpu / 1e9
+    return [f"needs about {found.memory.total / 1e9:.0f} GB of a GPU's {available:.0f} GB"]
 
 
 def _compute(job: JobUse) -> str:
@@ -202,19 +227,6 @@ def _environment(environment: Environment | None) -> str:
         f"conda file {environment.conda_file.name}" if environment.conda_file else "",
     ]
     return " with ".join(part for part in parts if part)
-
-
-def _on_demand(sku: Sku, nodes: int) -> Price | None:
-    if sku.newest_on_demand_price is None:
-        return None
-    usd_per_hour, region, date = sku.newest_on_demand_price
-    return Price(nodes * usd_per_hour, region, date)
-
-
-def _spot(sku: Sku, nodes: int) -> Price | None:
-    if sku.spot_usd_per_hour is None:
-        return None
-    return Price(nodes * sku.spot_usd_per_hour, sku.spot_region or "", sku.spot_date or "")
 
 
 def _findings(processes: ProcessCounts, compute: str, sku: Sku | None, batch: JobBatch | None) -> list[str]:

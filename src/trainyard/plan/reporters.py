@@ -4,32 +4,51 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainyard.catalogue.skus import Sku
-from trainyard.plan.planner import NOT_ESTIMATED, JobPlan, Plan, Price
+from trainyard.estimate import reporters as estimates
+from trainyard.estimate.estimator import Estimate
+from trainyard.estimate.money import Price
+from trainyard.foundation.quantities import count, counted, duration
+from trainyard.plan.measured import Measured
+from trainyard.plan.planner import JobPlan, Plan
 
-PLAN_FORMAT = "trainyard.plan/1"
+PLAN_FORMAT = "trainyard.plan/2"
 
 _LABEL_WIDTH = 13
 
 
-def as_text(plan: Plan) -> str:
+@dataclass(frozen=True)
+class OnProfile:
+    """A training of the plan on the machines of a profile."""
+
+    profile: str
+    job: str
+    estimate: Estimate
+
+
+def as_text(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
     """The plan as indented lines, a paragraph for each job."""
     lines = [f"{plan.pipeline}   {plan.file}", ""]
     for job in plan.jobs:
         lines.append(f"{job.name}   {job.component}" + (f", after {', '.join(job.waits_for)}" if job.waits_for else ""))
-        lines += [f"  {label:<{_LABEL_WIDTH}}{text}" for label, text in _facts(job)]
+        lines += [f"  {label:<{_LABEL_WIDTH}}{text}" for label, text in facts_of(job)]
         lines += [f"  {'! look at':<{_LABEL_WIDTH}}{finding}" for finding in job.findings]
         lines.append("")
     lines.append("at one time, at most")
     lines += [f"  {label:<{_LABEL_WIDTH}}{text}" for label, text in _totals(plan)]
-    lines += ["", f"not estimated: {_listed(NOT_ESTIMATED)}"]
+    if profiles:
+        rows = [PROFILE_HEADER, *profile_rows(profiles)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(PROFILE_HEADER))]
+        lines += ["", f"{profiles[0].job} on the machines of each profile"]
+        lines += ["  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)
 
 
-def as_markdown(plan: Plan) -> str:
-    """The plan as a table of jobs, followed by what to look at."""
+def as_markdown(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
+    """The plan as a table of jobs, followed by its trainings and what to look at."""
     header = ("Job", "Machine", "Processes", "GPUs with a process", "Batch", "On demand, $/h", "Spot, $/h")
     lines = [f"### Plan of `{_cell(plan.pipeline)}`", "", _row(header), _row(["---"] * len(header))]
     for job in plan.jobs:
@@ -47,51 +66,166 @@ def as_markdown(plan: Plan) -> str:
                 ]
             )
         )
+    for job in plan.jobs:
+        if job.is_training:
+            facts = training_facts(job)
+            lines += ["", f"**{_cell(job.name)}**", ""]
+            lines += [f"- {label}: {_cell(text)}" if label else f"  {_cell(text)}" for label, text in facts]
     lines += ["", "At one time, at most: " + "; ".join(f"{label} {text}" for label, text in _totals(plan)) + "."]
+    if profiles:
+        lines += ["", _row(PROFILE_HEADER), _row(["---"] * len(PROFILE_HEADER)), *map(_row, profile_rows(profiles))]
     prices = dict.fromkeys(_source(price) for job in plan.jobs for price in (job.on_demand, job.spot) if price)
     if prices:
         lines += ["", f"Prices: {'; '.join(prices)}."]
     findings = [f"- **{job.name}**: {_cell(finding)}" for job in plan.jobs for finding in job.findings]
     if findings:
         lines += ["", "To look at:", "", *findings]
-    lines += ["", f"Not estimated: {_listed(NOT_ESTIMATED)}."]
     return "\n".join(lines)
 
 
-def as_json(plan: Plan) -> str:
-    """The plan as one JSON object of the format trainyard.plan/1; units are in the names, null is what is not known."""
+def as_json(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
+    """The plan as one JSON object of the format trainyard.plan/2 (schemas/plan.schema.json).
+
+    Units are in the names; what is not known is null, with a `reason` beside it.
+    """
     document = {
         "format": PLAN_FORMAT,
         "pipeline": plan.pipeline,
         "file": plan.file,
-        "jobs": [_job_as_json(job) for job in plan.jobs],
+        "jobs": {job.name: _job_as_json(job) for job in plan.jobs},
         "at_one_time": {
             "nodes": plan.totals.nodes_at_once,
+            "vcpus": plan.totals.vcpus_at_once,
             "on_demand_usd_per_hour": plan.totals.on_demand_usd_per_hour,
             "spot_usd_per_hour": plan.totals.spot_usd_per_hour,
         },
-        "not_estimated": list(NOT_ESTIMATED),
+        "profiles": {each.profile: estimates.job_as_json(each.estimate) for each in profiles},
     }
     return json.dumps(document, indent=2, ensure_ascii=False)
 
 
-def _facts(job: JobPlan) -> list[tuple[str, str]]:
+def facts_of(job: JobPlan) -> list[tuple[str, str]]:
+    """Return what is known of a job, as labels and lines."""
     facts = [("processes", str(job.processes)), ("compute", job.compute or "none named")]
     if job.sku is not None:
-        facts.append(("machine", f"{job.processes.nodes} × {_machine(job.sku)}"))
-        if job.sku.gpu_count:
+        facts.append(("machine", f"{job.processes.nodes} × {_machine(job.sku)}, {_network(job.sku)}"))
+        if job.sku.gpu_count and job.gpus_idle_per_node:
             facts.append(("GPUs", _gpus(job)))
-            facts.append(("GPU memory", f"{job.gpu_memory_gb:g} GB over all nodes"))
-        facts.append(
-            ("RDMA", f"yes, {job.sku.infiniband_gbit_per_second_total:g} Gbit/s a node" if job.sku.rdma else "no")
-        )
     if job.batch is not None and job.batch.fits:
         facts.append(("batch", str(job.batch)))
     facts.append(("environment", job.environment))
-    if job.sku is not None:
-        facts.append(("on demand", _price(job.on_demand)))
-        facts.append(("spot", _price(job.spot)))
+    if job.is_training:
+        facts += training_facts(job)
+    if job.sku is not None and job.estimate is None:
+        facts.append(("price", f"on demand {_price(job.on_demand)}; spot {_price(job.spot)}"))
     return facts
+
+
+def training_facts(job: JobPlan) -> list[tuple[str, str]]:
+    """Return what is estimated and measured of a training, as labels and lines."""
+    facts: list[tuple[str, str]] = []
+    if job.estimate is None:
+        facts.append(("not estimated", f"memory and time: {job.estimate_reason}"))
+    else:
+        architecture = job.estimate.training.architecture
+        facts.append(("model", f"{architecture.name}, {count(architecture.parameters)} parameters"))
+        facts.append(("settings", estimates.settings_text(job.estimate.training)))
+        facts += estimates.estimate_facts(job.estimate)
+    if job.measured is not None:
+        facts.append(("measured", _measured(job.measured)))
+        if job.estimate is not None and job.measured.replaces and (differences := differences_of(job)):
+            facts.append(("", "estimated: " + ", ".join(f"{name} {share:+.0%}" for name, share in differences.items())))
+    if (whole := _whole(job)) is not None:
+        facts.append(("whole", whole))
+    return facts
+
+
+def differences_of(job: JobPlan) -> dict[str, float]:
+    """Return how far the estimate is from what was measured on the same machines, as shares of the measured."""
+    found, measured = job.estimate, job.measured
+    if found is None or measured is None:
+        return {}
+    pairs = (
+        ("step_seconds", found.time.total if found.time else None, measured.step_seconds),
+        ("memory", found.memory.total, measured.peak_memory_bytes),
+    )
+    return {name: ours / theirs - 1 for name, ours, theirs in pairs if ours is not None and theirs}
+
+
+PROFILE_HEADER = ("profile", "machines", "a GPU", "a step", "tokens/s", "$/h", "$/billion tokens", "")
+
+
+def profile_rows(profiles: Sequence[OnProfile]) -> list[tuple[str, ...]]:
+    """Return a row for each profile; the fastest and the cheapest of those that fit are named."""
+    fitting = [each for each in profiles if each.estimate.fits]
+    fastest = max((e for e in fitting if e.estimate.tokens_per_second), key=_rate, default=None)
+    cheapest = min((e for e in fitting if e.estimate.usd_per_billion_tokens), key=_token_price, default=None)
+    rows: list[tuple[str, ...]] = []
+    for each in profiles:
+        found = each.estimate
+        price, time = found.money.on_demand, found.time
+        remarks = ["fastest"] if each is fastest else []
+        remarks += ["cheapest"] if each is cheapest else []
+        remarks += [] if found.fits else ["does not fit"]
+        rows.append(
+            (
+                each.profile,
+                estimates.machines_text(found.training),
+                estimates.gigabytes(found.memory.total),
+                duration(time.total) if time else "not known",
+                count(found.tokens_per_second) if found.tokens_per_second else "-",
+                f"{price.usd_per_hour:,.2f}" if price else "-",
+                f"{found.usd_per_billion_tokens:,.2f}" if found.usd_per_billion_tokens else "-",
+                ", ".join(remarks),
+            )
+        )
+    return rows
+
+
+def _rate(each: OnProfile) -> float:
+    return each.estimate.tokens_per_second or 0.0
+
+
+def _token_price(each: OnProfile) -> float:
+    return each.estimate.usd_per_billion_tokens or 0.0
+
+
+def _measured(measured: Measured) -> str:
+    parts = [f"{measured.source}: {counted(measured.steps, 'step')}"]
+    if measured.processes is not None:
+        parts.append(f"on {counted(measured.processes, 'process')}")
+    if measured.step_seconds is not None:
+        parts.append(f"{duration(measured.step_seconds)} a step")
+    if measured.tokens_per_second is not None:
+        parts.append(f"{count(measured.tokens_per_second)} tokens a second")
+    if measured.peak_memory_bytes is not None:
+        parts.append(estimates.gigabytes(measured.peak_memory_bytes))
+    return ", ".join(parts)
+
+
+def _whole(job: JobPlan) -> str | None:
+    """Return how long all steps take and what they cost; None where either is not known."""
+    steps, seconds = _steps(job), _step_seconds(job)
+    if steps is None or seconds is None:
+        return None
+    hours = steps * seconds / 3600
+    parts = [f"{counted(steps, 'step')} in {duration(steps * seconds)}"]
+    parts += [
+        f"${hours * price.usd_per_hour:,.2f} {kind}"
+        for kind, price in (("on demand", job.on_demand), ("on spot", job.spot))
+        if price
+    ]
+    return ", ".join(parts)
+
+
+def _steps(job: JobPlan) -> int | None:
+    return job.steps if job.steps is not None else (job.measured.steps if job.measured else None)
+
+
+def _step_seconds(job: JobPlan) -> float | None:
+    if job.measured is not None and job.measured.replaces and job.measured.step_seconds is not None:
+        return job.measured.step_seconds
+    return job.estimate.time.total if job.estimate is not None and job.estimate.time is not None else None
 
 
 def _machine(sku: Sku) -> str:
@@ -99,6 +233,10 @@ def _machine(sku: Sku) -> str:
         return f"{sku.name} ({sku.vcpus} vCPUs, {sku.ram_gib:g} GiB, no GPU)"
     share = f"{sku.gpu_fraction} of a " if sku.gpu_fraction is not None and sku.gpu_fraction < 1 else ""
     return f"{sku.name} ({sku.gpu_count} × {share}{sku.gpu_model}, {sku.vcpus} vCPUs, {sku.ram_gib:g} GiB)"
+
+
+def _network(sku: Sku) -> str:
+    return f"InfiniBand {sku.infiniband_gbit_per_second_total:g} Gbit/s a node" if sku.rdma else "no InfiniBand"
 
 
 def _gpus(job: JobPlan) -> str:
@@ -128,6 +266,9 @@ def _totals(plan: Plan) -> list[tuple[str, str]]:
             ", ".join(f"{nodes} of {compute or 'no compute'}" for compute, nodes in plan.totals.nodes_at_once.items()),
         )
     ]
+    if plan.totals.vcpus_at_once:
+        needed = ", ".join(f"{count(vcpus)} vCPUs of {name}" for name, vcpus in plan.totals.vcpus_at_once.items())
+        totals.append(("quota", needed))
     for label, amount in (("on demand", plan.totals.on_demand_usd_per_hour), ("spot", plan.totals.spot_usd_per_hour)):
         totals.append((label, "not known" if amount is None else f"${_amount(amount)} an hour"))
     return totals
@@ -135,20 +276,21 @@ def _totals(plan: Plan) -> list[tuple[str, str]]:
 
 def _job_as_json(job: JobPlan) -> dict[str, Any]:
     return {
-        "name": job.name,
         "component": job.component,
         "waits_for": list(job.waits_for),
-        "nodes": job.processes.nodes,
-        "processes_per_node": job.processes.processes_per_node,
-        "world_size": job.processes.world_size,
         "compute": job.compute or None,
         "sku": job.sku.name if job.sku else None,
         "gpu_model": job.sku.gpu_model if job.sku else None,
+        "nodes": job.processes.nodes,
+        "processes_per_node": job.processes.processes_per_node,
+        "world_size": job.processes.world_size,
         "gpus_per_node": job.sku.gpu_count if job.sku else None,
         "gpus_used_per_node": job.gpus_used_per_node,
         "gpus_idle_per_node": job.gpus_idle_per_node,
         "gpu_memory_gb": job.gpu_memory_gb,
         "rdma": job.sku.rdma if job.sku else None,
+        "environment": job.environment,
+        "global_batch_size": job.batch.global_batch_size if job.batch else None,
         "batch": {
             "micro_batch_size": job.batch.micro_batch_size,
             "accumulation_steps": job.batch.accumulation_steps,
@@ -161,17 +303,70 @@ def _job_as_json(job: JobPlan) -> dict[str, Any]:
         }
         if job.batch
         else None,
-        "environment": job.environment,
-        "on_demand": _price_as_json(job.on_demand),
-        "spot": _price_as_json(job.spot),
+        "memory": _memory_as_json(job),
+        "time": _time_as_json(job),
+        "money": _money_as_json(job),
+        "measured": {**asdict(job.measured), "estimate_differs_by": differences_of(job)} if job.measured else None,
         "findings": list(job.findings),
     }
 
 
-def _price_as_json(price: Price | None) -> dict[str, Any] | None:
-    if price is None:
-        return None
-    return {"usd_per_hour": round(price.usd_per_hour, 6), "region": price.region, "date": price.date}
+def _memory_as_json(job: JobPlan) -> dict[str, Any]:
+    if job.estimate is None:
+        names = ("total_bytes_per_gpu", "parts", "available_bytes_per_gpu", "fits")
+        return {**dict.fromkeys(names), "reason": job.estimate_reason}
+    document = estimates.memory_as_json(job.estimate)
+    if job.measured is not None and job.measured.replaces and job.measured.peak_memory_bytes is not None:
+        document["total_bytes_per_gpu"] = round(job.measured.peak_memory_bytes)
+    return document
+
+
+def _time_as_json(job: JobPlan) -> dict[str, Any]:
+    if job.estimate is None:
+        document: dict[str, Any] = dict.fromkeys(("step_seconds", "tokens_per_second_per_gpu", "parts", "scaling"))
+        document["reason"] = job.estimate_reason
+    else:
+        document = estimates.time_as_json(job.estimate)
+    measured = job.measured
+    if measured is not None and measured.replaces and measured.step_seconds is not None:
+        document["step_seconds"] = measured.step_seconds
+        if measured.tokens_per_second is not None:
+            document["tokens_per_second_per_gpu"] = measured.tokens_per_second / job.processes.world_size
+    return document
+
+
+def _money_as_json(job: JobPlan) -> dict[str, Any]:
+    steps, seconds = _steps(job), _step_seconds(job)
+    hours = steps * seconds / 3600 if steps is not None and seconds is not None else None
+    source = job.on_demand or job.spot
+    preemptions = job.estimate.money.preemptions if job.estimate else None
+    document: dict[str, Any] = {
+        "on_demand_usd": job.on_demand.usd_per_hour * hours if job.on_demand and hours is not None else None,
+        "spot_usd": job.spot.usd_per_hour * hours if job.spot and hours is not None else None,
+        "region": source.region if source else None,
+        "date": source.date if source else None,
+        "on_demand_usd_per_hour": round(job.on_demand.usd_per_hour, 6) if job.on_demand else None,
+        "spot_usd_per_hour": round(job.spot.usd_per_hour, 6) if job.spot else None,
+        "spot_date": job.spot.date if job.spot else None,
+        "usd_per_billion_tokens": job.estimate.usd_per_billion_tokens if job.estimate else None,
+        "spot_lost_share": preemptions.lost_share if preemptions else None,
+        "checkpoint_interval_seconds": preemptions.checkpoint_interval_seconds if preemptions else None,
+    }
+    if told := "; ".join(_missing_money(job, hours)):
+        document["reason"] = told
+    return document
+
+
+def _missing_money(job: JobPlan, hours: float | None) -> list[str]:
+    """Return why figures of money are not known."""
+    reasons = []
+    if job.sku is None:
+        reasons.append("the machine is not known")
+    elif job.on_demand is None or job.spot is None:
+        reasons.append(f"the catalogue lacks a price of {job.sku.name}")
+    if hours is None:
+        reasons.append("how long the job takes is not known")
+    return reasons
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -180,7 +375,3 @@ def _row(cells: Sequence[str]) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
-
-
-def _listed(things: Sequence[str]) -> str:
-    return f"{', '.join(things[:-1])} and {things[-1]}"
