@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import http.server
 import stat
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from trainyard.foundation.run_record import RunRecord
 from trainyard.local.display import Display
+from trainyard.local.errors import RunError
 from trainyard.local.runner import RunOptions, run_pipeline
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.loading import load_job
@@ -207,3 +209,43 @@ inputs: {{rows: {{type: uri_file, path: "{served}/iris.csv"}}}}
     (tmp_path / "here.csv").write_text("1\n")
     replaced = run(missing, overrides={"inputs.rows.path": str(tmp_path / "here.csv")})
     assert log_of(replaced) == "1\nhere.csv\n"
+
+
+def test_jobs_run_with_another_python(run: Any, tmp_path: Path) -> None:
+    other = tmp_path / "other" / "bin" / "python"
+    other.parent.mkdir(parents=True)
+    other.write_text(f'#!/bin/sh\nexport OTHER=yes\nexec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    text = ENVIRONMENT + "command: python -c \"import os; print(os.environ.get('OTHER'))\"\n"
+
+    assert log_of(run(text, python=other)) == "yes\n"
+    assert log_of(run(text)) == "None\n"
+    with pytest.raises(RunError, match="cannot be started as the Python of jobs"):
+        run(text, python=tmp_path / "none")
+
+
+def test_a_spark_job_needs_spark_submit(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "count.py").write_text("print('counted')\n")
+    text = """
+type: spark
+code: src
+entry: {file: count.py}
+conf: {spark.driver.cores: 1, spark.driver.memory: 1g, spark.executor.cores: 1, spark.executor.memory: 1g,
+  spark.executor.instances: 1}
+inputs: {rate: 3}
+args: --rate ${{inputs.rate}}
+resources: {instance_type: standard_e4s_v3, runtime_version: "3.4"}
+"""
+    with pytest.raises(SpecError, match="needs spark-submit"):
+        run(text)
+
+    submit = tmp_path / "bin" / "spark-submit"
+    submit.parent.mkdir()
+    submit.write_text('#!/bin/sh\necho "$@"\n')
+    submit.chmod(0o755)
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    shown = log_of(run(text, python=tmp_path / "bin" / "python"))
+    assert "--conf spark.driver.memory=1g" in shown
+    assert "spark.executor" not in shown
+    assert shown.endswith("count.py --rate 3\n")

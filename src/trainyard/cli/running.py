@@ -21,6 +21,7 @@ _RECORD_FORMATS = ("text", "json")
 @click.option("--from", "from_job", metavar="JOB", help="Run this job and what depends on it.")
 @click.option("--no-cache", is_flag=True, help="Run unchanged steps again.")
 @click.option("--strict", is_flag=True, help="Refuse what Azure ML would let pass: dropped keys, ignored inputs.")
+@click.option("--python", type=PathOf("file"), help="The Python that jobs run with; this one otherwise.")
 @click.option("--run-dir", type=PathOf("folder"), help="Where this run's files go.")
 @click.option("--name", help="The run's name; generated otherwise.")
 @click.option("--quiet", is_flag=True, help="Print only how it ended.")
@@ -34,6 +35,7 @@ def run(
     from_job: str | None,
     no_cache: bool,
     strict: bool,
+    python: Path | None,
     run_dir: Path | None,
     name: str | None,
     quiet: bool,
@@ -61,6 +63,7 @@ def run(
         from_job=from_job,
         use_cache=not no_cache,
         strict=strict,
+        python=(python or Path(sys.executable)).absolute(),
     )
     sys.exit(run_file(chosen_file(file, file_option), options, profile=profile, quiet=quiet))
 

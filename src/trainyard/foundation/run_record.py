@@ -118,6 +118,7 @@ class RunRecord:
     overrides: dict[str, str] = field(default_factory=dict)
     max_processes: int | None = None
     strict: bool = False
+    python: str | None = None
     only: str | None = None
     from_job: str | None = None
     notes: list[str] = field(default_factory=list)

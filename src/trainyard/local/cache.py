@@ -7,10 +7,12 @@ reused, the names whose digests changed since its last run say why.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.local.digests import ContentDigests, digest_of, files_beneath, write_json
-from trainyard.local.errors import cannot_write
+from trainyard.local.errors import RunError, cannot_write
 from trainyard.local.imported_code import code_of_job
 from trainyard.local.resolution import LocalPath, ResolvedJob, WrittenValue
 from trainyard.local.snapshot import Snapshot
@@ -49,7 +51,11 @@ class EarlierResult:
 
 
 def job_key(
-    job: ResolvedJob, snapshot: Snapshot, upstream_identities: Mapping[str, str], digests: ContentDigests
+    job: ResolvedJob,
+    snapshot: Snapshot,
+    upstream_identities: Mapping[str, str],
+    digests: ContentDigests,
+    python: Path = Path(sys.executable),
 ) -> JobKey:
     """Return the key of a job: code, command, inputs by content, environment, processes, resources, variables.
 
@@ -64,7 +70,7 @@ def job_key(
         "command": digest_of(component.command.data, *_task_parts(component)),
         "outputs": digest_of(sorted((port.name, port.type) for port in component.outputs.values())),
         "environment": _environment_digest(component.environment, digests),
-        _LOCAL_PYTHON: local_python_digest(),
+        _LOCAL_PYTHON: local_python_digest(python),
         "distribution": digest_of(job.distribution, job.nodes, job.processes_per_node),
         "resources": digest_of(
             [value.data if value else None for value in (resources.instance_type, resources.shm_size)]
@@ -111,13 +117,31 @@ def _environment_digest(environment: Environment | None, digests: ContentDigests
     return digest_of(environment.reference, environment.image, environment.dockerfile, contents)
 
 
-def local_python_digest() -> str:
-    """Return the digest of the Python and the packages that jobs run with here: another torch is another result."""
-    folders = {Path(entry) for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))}
+def local_python_digest(python: Path = Path(sys.executable)) -> str:
+    """Return the digest of the Python and the packages that jobs run with here: another torch is another result.
+
+    Raise `RunError` for another Python that does not start.
+    """
+    version, path = (sys.version, sys.path) if python == Path(sys.executable) else _answers_of(python)
+    folders = {Path(entry) for entry in path if entry.endswith(("site-packages", "dist-packages"))}
     packages = sorted(
         name for folder in folders if folder.is_dir() for name in os.listdir(folder) if name.endswith("-info")
     )
-    return digest_of(sys.version, packages, os.environ.get("PYTHONPATH"))
+    # Another may be a script around a Python, which only its path tells apart.
+    named = [] if python == Path(sys.executable) else [str(python)]
+    return digest_of(version, packages, os.environ.get("PYTHONPATH"), *named)
+
+
+@functools.cache
+def _answers_of(python: Path) -> tuple[str, list[str]]:
+    """The version and path of another Python."""
+    ask = "import json, sys; print(json.dumps([sys.version, sys.path]))"
+    try:
+        answer = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise RunError(f"{python}: cannot be started as the Python of jobs: {error}") from error
+    version, path = json.loads(answer.stdout)
+    return version, path
 
 
 class StepCache:

@@ -8,14 +8,12 @@ nothing of the shell, cluster or training that it was started from.
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from trainyard.local.machine import VISIBLE_DEVICES
+from trainyard.local.machine import VISIBLE_DEVICES, job_path
 from trainyard.local.tracking_store import RunIdentity
 from trainyard.spec.literals import ParameterValue
 
@@ -201,15 +199,15 @@ _FOREIGN_PREFIXES = (
 
 
 def process_environment(
-    process: ProcessContext, own_variables: Mapping[str, str], inherited: Mapping[str, str]
+    process: ProcessContext, own_variables: Mapping[str, str], inherited: Mapping[str, str], python: Path
 ) -> dict[str, str]:
     """Return the whole environment of one process.
 
-    `inherited` is the runner's environment; variables of any launcher's contract are removed from it, and the bin
-    folder of the running Python is put first on PATH. `own_variables` are the job's, and take precedence.
+    `inherited` is the runner's environment; variables of any launcher's contract are removed from it, and the
+    folder of `python` is put first on PATH. `own_variables` are the job's, and take precedence.
     """
     environment = {name: value for name, value in inherited.items() if not is_foreign(name)}
-    environment["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), inherited.get("PATH", os.defpath)])
+    environment["PATH"] = job_path(python, inherited.get("PATH"))
     return environment | contract_variables(process) | dict(own_variables)
 
 

@@ -43,6 +43,7 @@ class RunContext:
     use_cache: bool
     force_rerun: bool
     strict: bool
+    python: Path
     named_job: str | None
 
     def job_folder(self, job: str) -> Path:
@@ -104,7 +105,7 @@ def work(
     `earlier_keys` are the cache keys of the job's earlier attempts in this run, one each.
     """
     try:
-        key = job_key(job, snapshot, identities, context.digests)
+        key = job_key(job, snapshot, identities, context.digests, context.python)
         attempt = _attempt(context, job, snapshot, len(earlier_keys) + 1)
         earlier, why = _earlier_result(context, job, key, attempt.number)
         if earlier is not None:
@@ -185,6 +186,7 @@ def _attempt(context: RunContext, job: ResolvedJob, snapshot: Snapshot, number: 
         number=number,
         grace_seconds=context.grace_seconds,
         strict=context.strict,
+        python=context.python,
     )
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ class Attempt:
     number: int
     grace_seconds: float
     strict: bool = False
+    python: Path = Path(sys.executable)
 
     @property
     def input_paths(self) -> dict[str, Path]:
@@ -268,7 +270,7 @@ def _process(attempt: Attempt, rank: int, ports: Sequence[int]) -> ProcessStart:
         output_paths=attempt.output_paths,
         parameters=attempt.parameters,
     )
-    environment = process_environment(context, job.environment_variables, os.environ)
+    environment = process_environment(context, job.environment_variables, os.environ, attempt.python)
     return ProcessStart(rank, attempt.command, environment, context.working_folder, attempt.logs[rank])
 
 

@@ -7,7 +7,6 @@ import fcntl
 import glob
 import os
 import socket
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -34,9 +33,9 @@ def available_processors() -> int:
     return os.cpu_count() or 1
 
 
-def job_path() -> str:
-    """Return the PATH of jobs: the programs of the Python that runs them come first."""
-    return os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+def job_path(python: Path, inherited: str | None) -> str:
+    """Return the PATH of jobs: the programs beside the Python that runs them come first."""
+    return os.pathsep.join([os.path.dirname(python), inherited or os.defpath])
 
 
 def available_gpus(environment: Mapping[str, str]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -123,6 +124,7 @@ def resolve(
     kept: KeptData,
     selected: Collection[str],
     max_processes: int | None = None,
+    python: Path = Path(sys.executable),
 ) -> ResolvedPipeline:
     """Return the pipeline as it runs on this machine.
 
@@ -136,6 +138,7 @@ def resolve(
     for name in resolution.order():
         job = _job(resolution, name, max_processes, notes)
         if name in selected:
+            _refuse_without_spark(job, python)
             job = replace(job, inputs={port: _found(job, port, each, kept) for port, each in job.inputs.items()})
             if max_processes is None:
                 notes += _overload(name, job.processes)
@@ -189,11 +192,15 @@ def _refuse(use: JobUse) -> None:
             f"job {use.name!r}: distribution 'ray' is not run locally yet",
             "use another or none; on Azure ML the job runs as it is",
         )
-    if isinstance(use.component.task, Spark) and shutil.which("spark-submit", path=job_path()) is None:
+
+
+def _refuse_without_spark(job: ResolvedJob, python: Path) -> None:
+    path = job_path(python, os.environ.get("PATH"))
+    if isinstance(job.component.task, Spark) and shutil.which("spark-submit", path=path) is None:
         raise error_at(
-            use.job.key_span,
-            f"job {use.name!r}: a Spark job needs spark-submit, which the Python that runs jobs does not have",
-            "install pyspark for it, and Java",
+            job.use.job.key_span,
+            f"job {job.name!r}: a Spark job needs spark-submit, which {python} does not have",
+            "install pyspark for it, and Java, or name another with --python PATH",
         )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard.foundation.run_record import RunRecord
-from trainyard.local.cache import StepCache
+from trainyard.local.cache import StepCache, local_python_digest
 from trainyard.local.cancellation import Cancellation
 from trainyard.local.command import fill_command
 from trainyard.local.digests import ContentDigests
@@ -44,6 +45,7 @@ class RunOptions:
     use_cache: bool = True
     grace_seconds: float = 10.0
     strict: bool = False
+    python: Path = Path(sys.executable)
 
     @property
     def state_folder(self) -> Path:
@@ -92,6 +94,7 @@ def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, displ
         overrides=record.overrides,
         max_processes=record.max_processes,
         strict=record.strict,
+        python=Path(record.python) if record.python else options.python,
         only=record.only,
         from_job=record.from_job,
     )
@@ -113,8 +116,14 @@ def _check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> _Checke
     """Check all that can be checked before a process starts; `run_folder` is that of the run, or a stand-in."""
     resolution = resolve_with(pipeline, options.overrides, strict=options.strict)
     selection = select(resolution.waits_for, only=options.only, from_job=options.from_job)
+    local_python_digest(options.python)  # a Python that does not start is an error of the whole run
     resolved = resolve(
-        pipeline, resolution, kept=options.kept, selected=selection.run, max_processes=options.max_processes
+        pipeline,
+        resolution,
+        kept=options.kept,
+        selected=selection.run,
+        max_processes=options.max_processes,
+        python=options.python,
     )
     for name in selection.run:
         job = resolved.jobs[name]
@@ -149,7 +158,7 @@ def _planned_output(run_folder: Path, job: str, port: str) -> Path:
 def _record(name: str, folder: Path, checked: _Checked, options: RunOptions) -> RunRecord:
     record = new_record(name, folder, checked.resolved)
     record.overrides = with_absolute_paths(checked.resolved.pipeline, options.overrides)
-    record.max_processes, record.strict = options.max_processes, options.strict
+    record.max_processes, record.strict, record.python = options.max_processes, options.strict, str(options.python)
     record.only, record.from_job = options.only, options.from_job
     return record
 
@@ -181,6 +190,7 @@ def _scheduler(
         use_cache=options.use_cache,
         force_rerun=checked.resolved.pipeline.force_rerun,
         strict=options.strict,
+        python=options.python,
         named_job=checked.selection.named,
     )
     return Scheduler(

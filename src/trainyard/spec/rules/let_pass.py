@@ -15,6 +15,7 @@ LET_PASS = frozenset(
         "AML007",  # duplicate-key: the last one wins
         "AML101",  # unknown-key: ignored, but for the keys of the job itself (see `stops_a_run`)
         "AML107",  # ignored-key
+        "AML208",  # legacy-binding: not substituted
         "AML301",  # missing-input: whoever runs it may set it; the run refuses what is still missing
         "AML302",  # unknown-input: dropped
         "AML304",  # wrong-literal: sent as text
@@ -23,6 +24,7 @@ LET_PASS = frozenset(
         "AML311",  # limits-contradict
         "AML319",  # batch-does-not-divide, and all below: the job's own program decides
         "AML320",  # settings-not-json
+        "AML416",  # pins-conflict: of an environment that is not built here
         "AML406",  # script-not-found
         "AML407",  # script-left-out
         "AML408",  # module-not-found
@@ -31,6 +33,7 @@ LET_PASS = frozenset(
         "AML503",  # wrong-choice
         "AML504",  # unknown-program
         "AML505",  # flag-value
+        "AML555",  # ended-early: the shell starts the rest as another command
         "AML601",  # processes-exceed-gpus
         "AML613",  # launcher-under-distribution
         "AML701",  # deepspeed-config-not-found
