@@ -13,6 +13,7 @@ PROFILE ?=
 SET ?=
 KILLS ?= 20
 FUZZ ?= 10000
+EDITS ?= 10000
 ONLY ?=
 SETTINGS := $(foreach setting,$(SET),--set '$(setting)')
 
@@ -86,15 +87,21 @@ $(VENV)/.ready-to-bench: pyproject.toml constraints.txt | $(VENV)/.ready-to-test
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
 	@touch $@
 
-BENCHMARKS := command_speed lint_speed first_run step_overhead checkpoint_stall batches sample_order prepare_text gpu
+BENCHMARKS := command_speed lint_speed language_server first_run step_overhead checkpoint_stall batches sample_order prepare_text gpu
 .PHONY: bench
 bench: $(VENV)/.ready-to-bench ## Measure the figures the project promises (about 40 minutes), or ONLY=lint_speed
 	@status=0; for benchmark in $(or $(ONLY),$(BENCHMARKS)); do \
 	  echo "== $$benchmark"; $(BIN)/python benchmarks/$$benchmark.py || status=1; done; exit $$status
 
 .PHONY: soak
-soak: $(VENV)/.ready-to-test ## The long proofs: make soak KILLS=200 FUZZ=100000
-	@KILLS=$(KILLS) FUZZ=$(FUZZ) $(BIN)/python -m pytest -m soak --timeout=0 tests/soak tests/cli
+soak: $(VENV)/.ready-to-test ## The long proofs: make soak KILLS=200 FUZZ=100000 EDITS=10000
+	@KILLS=$(KILLS) FUZZ=$(FUZZ) EDITS=$(EDITS) $(BIN)/python -m pytest -m soak --timeout=0 tests/soak tests/cli
+
+# npm comes with the development extra, as does Node.js.
+.PHONY: extension
+extension: $(VENV)/.ready-to-test ## Pack the extension for VS Code: editors/vscode/trainyard.vsix
+	@cd editors/vscode && PATH="$(abspath $(BIN)):$$PATH" npm ci --no-fund --no-audit --ignore-scripts --silent && \
+	  PATH="$(abspath $(BIN)):$$PATH" npm run --silent package
 
 .PHONY: clean
 clean: ## Remove .venv, runs and caches (never what git tracks)

@@ -55,6 +55,11 @@ class Client:
         self._process.kill()
         self._process.wait()
 
+    @property
+    def pid(self) -> int:
+        """The id of the server's process."""
+        return self._process.pid
+
     def wait(self) -> int:
         """Wait until the server has ended by itself; return its exit status."""
         return self._process.wait(LIMIT_SECONDS)
