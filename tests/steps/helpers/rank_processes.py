@@ -97,7 +97,7 @@ def start_ranks(
             time.sleep(2)
         by_rank[rank] = subprocess.Popen(
             command,
-            env={**clean_environment(environment), **rank_variables(rank, world_size, port)},
+            env={**clean_environment(), **rank_variables(rank, world_size, port), **(environment or {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -1,5 +1,6 @@
 """The settings of every step: dataclasses only, so that the author's side can read them without the job's packages."""
 
+from trainyard.foundation.configs.check_cluster import CheckCluster
 from trainyard.foundation.configs.evaluate import Evaluate
 from trainyard.foundation.configs.export_model import ExportModel
 from trainyard.foundation.configs.prepare_images import PrepareImages
@@ -14,11 +15,13 @@ STEP_CONFIGS: dict[str, type] = {
     "train_deepspeed": TrainDeepSpeed,
     "evaluate": Evaluate,
     "export_model": ExportModel,
+    "check_cluster": CheckCluster,
 }
 """Each step's module name under `trainyard.steps`, with the dataclass of its settings."""
 
 __all__ = [
     "STEP_CONFIGS",
+    "CheckCluster",
     "Evaluate",
     "ExportModel",
     "PrepareImages",

@@ -24,6 +24,9 @@ class Training:
     metrics: Path = output_folder()
     """Where metrics.jsonl and the run's settings are written."""
 
+    cluster_check: Path | None = input_folder(optional=True)
+    """The report of check_cluster, for a training that starts after it. Nothing is read from it."""
+
     task: str = parameter("image_classification")
     """What is trained: image_classification, language_modeling, or a task of your own as `package.module:Class`. Each
     has settings of its own beside those of this step."""

@@ -1,0 +1,102 @@
+"""What check_cluster measures against a plain loop of the same all-reduce: `python benchmarks/check_cluster.py`.
+
+Four local processes over gloo measure in turn, several rounds of each, so that what else the machine does meets both.
+The step as a whole is timed too, with messages up to 16 MiB as in profile `local`. Bars: a ratio of 0.9 to 1.1; 60 s.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from results import save_results
+
+RANKS = 4
+SIZE_BYTES = 16 * 2**20
+REPETITIONS = 9
+ROUNDS = 7
+
+
+def plain_loop_seconds(repetitions: int) -> float:
+    """Return the median seconds of an all-reduce, as anyone would write it; the slowest rank counts."""
+    import torch
+    import torch.distributed as dist
+
+    message = torch.zeros(SIZE_BYTES // 4)
+    dist.all_reduce(message)
+    seconds = []
+    for _ in range(repetitions):
+        dist.barrier()
+        start = time.perf_counter()
+        dist.all_reduce(message)
+        seconds.append(time.perf_counter() - start)
+    slowest = torch.tensor(seconds)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    return statistics.median(slowest.tolist())
+
+
+def compare(out: str) -> None:
+    """One rank: measure in turn; rank 0 writes the seconds of both."""
+    from trainyard.steps.cluster.bandwidth import ALL_REDUCE, measure_collective
+    from trainyard.steps.runtime.world import join_world
+
+    with join_world(120) as world:
+        found = [
+            (measure_collective(ALL_REDUCE, world, SIZE_BYTES, REPETITIONS).seconds, plain_loop_seconds(REPETITIONS))
+            for _ in range(ROUNDS)
+        ]
+        if world.is_main:
+            Path(out).write_text(json.dumps(found))
+
+
+def run_ranks(*words: str) -> float:
+    """Run a program on every rank; return the seconds it took."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    start = time.perf_counter()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, *words],
+            env={
+                **os.environ,
+                "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS),
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
+            },
+            stdout=subprocess.DEVNULL,
+        )
+        for rank in range(RANKS)
+    ]  # fmt: skip
+    assert [process.wait(600) for process in processes] == [0] * RANKS
+    return time.perf_counter() - start
+
+
+def main() -> int:
+    """Measure, print, and keep the results. Return 1 where a bar is missed."""
+    with tempfile.TemporaryDirectory() as folder:
+        step_seconds = run_ranks(
+            "-m", "trainyard.steps.check_cluster", "--report", folder, "--largest-message-mib", "16"
+        )  # fmt: skip
+        file = Path(folder) / "seconds.json"
+        run_ranks(__file__, str(file))
+        seconds = json.loads(file.read_text())
+    ratios = [ours / plain for ours, plain in seconds]
+    ratio = statistics.median(ratios)
+    print(f"all-reduce of 16 MiB, {RANKS} ranks: {ratio:.3f} x a plain loop ({min(ratios):.2f} to {max(ratios):.2f})")
+    print(f"the whole step: {step_seconds:.1f} s")
+    save_results("check_cluster", {"ratio": ratio, "ratios": ratios, "step_seconds": step_seconds})
+    return int(not 0.9 <= ratio <= 1.1 or step_seconds > 60)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        compare(sys.argv[1])
+        os._exit(0)
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Measuring a cluster: its nodes, and the bandwidth between them."""

@@ -1,0 +1,232 @@
+"""Measure every node and the bandwidth between them; write cluster.json and cluster.png; say what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainyard.foundation.configs.check_cluster import CheckCluster
+from trainyard.foundation.quantities import counted
+from trainyard.steps.cluster.bandwidth import (
+    ALL_REDUCE,
+    COLLECTIVES,
+    Measurement,
+    measure_collective,
+    measure_pairs,
+    message_sizes,
+)
+from trainyard.steps.cluster.network import falls_back_to_sockets, nccl_log, network_in_log
+from trainyard.steps.cluster.node import (
+    Facts,
+    gpu_problems,
+    measure_arithmetic,
+    measure_disk,
+    measure_mount,
+    node_facts,
+)
+from trainyard.steps.cluster.picture import draw_cluster, size_text
+from trainyard.steps.cluster.slow import rates_of_units, slow_ones
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.files import require_writable, write_json
+from trainyard.steps.runtime.rank_variables import read_rank_variables
+from trainyard.steps.runtime.versions import banner
+from trainyard.steps.runtime.world import World, join_world, lost_connections_explained
+from trainyard.steps.training.observing.mlflow_log import MlflowLog
+
+_GB = 1e9
+_MIB = 2**20
+
+
+@dataclass
+class Findings:
+    """What was measured, in bytes per second and FLOP per second; the same on every rank."""
+
+    nodes: list[Facts]
+    arithmetic: dict[int, float]
+    """By rank."""
+    network: str | None
+    collectives: list[Measurement] = field(default_factory=list)
+    node_bus: dict[int, float] = field(default_factory=dict)
+    """By node: the bus bandwidth of the largest all-reduce within it. Empty with one process per node."""
+    pairs: dict[tuple[int, int], float] = field(default_factory=dict)
+    pairs_of: str = "rank"
+
+
+def run_check(settings: CheckCluster) -> int:
+    """Measure over all ranks; rank 0 writes. Raise StepError, on every rank, if a limit is missed."""
+    variables = read_rank_variables(os.environ)
+    require_writable([settings.report], variables.rank)
+    with (
+        nccl_log() as log,
+        lost_connections_explained(variables.rank),
+        join_world(settings.process_group_timeout_seconds) as world,
+    ):
+        world.log(banner(world.device, world.variables))
+        found = _measure_nodes(settings, world, variables.processes_per_node)
+        if world.size > 1:
+            _measure_bandwidth(settings, world, variables.processes_per_node, found)
+            found.network = world.broadcast(network_in_log(log)) if world.device.type == "cuda" else None
+        problems = list(_problems(settings, world, found))
+        if world.is_main:
+            _write(settings, world, found, problems)
+        for problem in problems:
+            world.log(f"warning: {problem}")
+        world.log(f"report: {settings.report}")
+    _check_limits(settings, found)
+    return 0
+
+
+def _measure_nodes(settings: CheckCluster, world: World, node_ranks: int) -> Findings:
+    """Each node's facts and speeds, by its first rank; arithmetic by every rank at once, as in a training."""
+    facts: Facts | None = None
+    if world.rank % node_ranks == 0:
+        facts = node_facts()
+        facts["disk"] = measure_disk(settings.disk_mib * _MIB)
+        facts["mount"] = measure_mount(settings.data, settings.disk_mib * _MIB) if settings.data else None
+    world.barrier()
+    rates = world.gather(measure_arithmetic(world.device, settings.repetitions))
+    nodes = [each for each in world.gather(facts) if each is not None]
+    for number, node in enumerate(nodes):
+        world.log(f"node {number}: {_node_line(node)}")
+    return Findings(nodes, dict(enumerate(rates)), network=None)
+
+
+def _node_line(node: Mapping[str, Any]) -> str:
+    gpus = node["gpus"]
+    hardware = f"{len(gpus)} x {gpus[0]['name']}, driver {gpus[0].get('driver', 'unknown')}" if gpus else "no GPU"
+    disk = node["disk"]
+    speeds = f"disk writes {_rate(disk['write_bytes_per_second'])}, reads {_rate(disk['read_bytes_per_second'])}"
+    mount = f", mount reads {_rate(node['mount']['read_bytes_per_second'])}" if node["mount"] else ""
+    return f"{node['host']}, {node['processors']} processors, {hardware}; {speeds}{mount}"
+
+
+def _measure_bandwidth(settings: CheckCluster, world: World, node_ranks: int, found: Findings) -> None:
+    largest = _affordable_bytes(settings.largest_message_mib * _MIB, world, node_ranks)
+    for collective in COLLECTIVES:
+        for size in message_sizes(min(settings.smallest_message_kib * 1024, largest), largest):
+            measured = measure_collective(collective, world, size, settings.repetitions)
+            found.collectives.append(measured)
+            world.log(
+                f"{measured.operation} of {size_text(measured.bytes)}: {measured.seconds * 1e3:.3g} ms, "
+                f"bus bandwidth {_rate(measured.bus_bytes_per_second)}"
+            )
+    has_several_nodes = node_ranks < world.size
+    if node_ranks > 1:
+        found.node_bus = _measure_within_nodes(settings, world, node_ranks, largest)
+    found.pairs_of = "node" if has_several_nodes else "rank"
+    unit_ranks = node_ranks if has_several_nodes else 1
+    found.pairs = measure_pairs(world, unit_ranks, largest, settings.pair_rounds, settings.repetitions)
+
+
+def _affordable_bytes(wanted: int, world: World, node_ranks: int) -> int:
+    """Return the wanted size, or what a third of the free memory of each rank takes: a message and its result."""
+    if world.device.type == "cuda":
+        free = torch.cuda.mem_get_info(world.device)[0]
+    else:
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // node_ranks
+    affordable = min(world.gather(free)) // 3
+    if affordable >= wanted:
+        return wanted
+    world.log(f"the largest message is {size_text(affordable)}, since memory is short: asked for {size_text(wanted)}")
+    return affordable
+
+
+def _measure_within_nodes(settings: CheckCluster, world: World, node_ranks: int, size: int) -> dict[int, float]:
+    ranks = range(0, world.size, node_ranks)
+    groups = [dist.new_group(list(range(first, first + node_ranks))) for first in ranks]
+    own = world.rank // node_ranks
+    measured = measure_collective(ALL_REDUCE, world, size, settings.repetitions, groups[own], node_ranks)
+    return {rank // node_ranks: rate for rank, rate in enumerate(world.gather(measured.bus_bytes_per_second))}
+
+
+def _problems(settings: CheckCluster, world: World, found: Findings) -> Iterator[str]:
+    """Yield what is wrong, one sentence each."""
+    for number, node in enumerate(found.nodes):
+        gpus: Any = node["gpus"]
+        yield from (f"node {number} ({node['host']}): {problem}" for problem in gpu_problems(gpus))
+    if len(found.nodes) > 1 and falls_back_to_sockets(found.network):
+        yield (
+            "NCCL sends what goes between nodes over TCP sockets, not InfiniBand; take a VM size with RDMA, an image "
+            "with libibverbs, and unset NCCL_IB_DISABLE"
+        )
+    yield from _slow(settings, found)
+    floor = settings.minimum_node_bus_gb_per_second
+    for number, rate in found.node_bus.items():
+        if rate < floor * _GB:
+            yield f"{_name(found, 'node', number)}: all-reduce within the node at {_rate(rate)}, below {floor:g} GB/s"
+
+
+def _slow(settings: CheckCluster, found: Findings) -> Iterator[str]:
+    """Yield a sentence for each slow node or rank."""
+    share = settings.slow_percent / 100
+    for what, unit, rates, shown in (
+        ("matrix products", "rank", found.arithmetic, lambda rate: f"{rate / 1e12:.3g} TFLOP/s"),
+        ("all-reduce within the node", "node", found.node_bus, _rate),
+        ("exchange with others", found.pairs_of, rates_of_units(found.pairs), _rate),
+    ):
+        for slow in slow_ones(rates, share):
+            name = _name(found, unit, slow.number)
+            yield f"{name} is slow: {what} at {shown(slow.rate)}, {slow.below_median:.0%} below the median"
+
+
+def _name(found: Findings, unit: str, number: int) -> str:
+    """Return `node 3 (its host)`, or `rank 5 on node 0 (its host)`."""
+    ranks_per_node = len(found.arithmetic) // len(found.nodes)
+    node = number if unit == "node" else number // ranks_per_node
+    place = f"node {node} ({found.nodes[node]['host']})"
+    return place if unit == "node" else f"rank {number} on {place}"
+
+
+def _write(settings: CheckCluster, world: World, found: Findings, problems: Sequence[str]) -> None:
+    document = {
+        "format": "trainyard.cluster/1",
+        "ranks": world.size,
+        "device": world.device.type,
+        "network": found.network,
+        "problems": list(problems),
+        "nodes": found.nodes,
+        "flop_per_second_of_ranks": list(found.arithmetic.values()),
+        "collectives": [dataclasses.asdict(each) for each in found.collectives],
+        "node_bus_bytes_per_second": list(found.node_bus.values()),
+        "pairs_of": found.pairs_of,
+        "pairs": [{"pair": list(pair), "bytes_per_second": rate} for pair, rate in found.pairs.items()],
+    }
+    write_json(settings.report / "cluster.json", document)
+    mlflow = MlflowLog()
+    mlflow.artifact(settings.report / "cluster.json")
+    if found.collectives:
+        largest = [each for each in found.collectives if each.bytes == max(all_.bytes for all_ in found.collectives)]
+        figures = {f"{each.operation}_bus_gb_per_second": each.bus_bytes_per_second / _GB for each in largest}
+        mlflow.metrics(figures, step=0)
+        title = f"{counted(len(found.nodes), 'node')}, {counted(world.size, 'rank')} on {world.device.type}"
+        file = settings.report / "cluster.png"
+        floor = settings.minimum_node_bus_gb_per_second * _GB
+        try:
+            draw_cluster(found.collectives, found.pairs, found.pairs_of, floor, title, file)
+        except ImportError as failure:
+            raise StepError(f"the picture of the cluster needs the package matplotlib: {failure}") from None
+        mlflow.artifact(file)
+    mlflow.close()
+
+
+def _check_limits(settings: CheckCluster, found: Findings) -> None:
+    floor = settings.minimum_node_bus_gb_per_second
+    if found.node_bus and min(found.node_bus.values()) < floor * _GB:
+        worst = min(found.node_bus, key=lambda number: found.node_bus[number])
+        raise StepError(
+            f"{_name(found, 'node', worst)} reduces at {_rate(found.node_bus[worst])}, below "
+            f"--minimum-node-bus-gb-per-second {floor:g}; the measurements are in {settings.report}"
+        )
+    slow = next(_slow(settings, found), None)
+    if settings.fail_if_slow and slow is not None:
+        raise StepError(f"{slow} (--fail-if-slow, --slow-percent {settings.slow_percent:g})")
+
+
+def _rate(bytes_per_second: float) -> str:
+    return f"{bytes_per_second / _GB:.3g} GB/s"
