@@ -25,7 +25,7 @@ def test_the_example_submits_a_changed_pipeline_and_one_of_its_own(azure: Loopba
     assert done.stdout.count("https://ml.azure.com/runs/") == 2
     rendered, own = (request.json["properties"] for request in azure.sent("PUT", "/jobs/"))
     assert rendered["inputs"]["epochs"]["value"] == "3"
-    assert set(rendered["jobs"]) == {"prepare_images", "train_ddp", "evaluate"}
+    assert {"prepare_images", "train_ddp", "evaluate"} <= set(rendered["jobs"])
     assert set(own["jobs"]) == {"prepared", "trained"}
     assert own["jobs"]["trained"]["distribution"] == {"distribution_type": "PyTorch", "process_count_per_instance": 4}
     assert own["inputs"]["epochs"]["value"] == "4"
