@@ -1,8 +1,9 @@
-"""The inputs of a job as it sees them: under `INPUT_<name>` of its own data folder, read-only.
+"""The inputs of a job as it sees them: under `INPUT_<name>` of its own data folder.
 
 Links to where the data lies would not do: libraries that resolve paths refuse a link out of the folder (MLflow), and
 tools copy the link instead of the data (`cp -r`). Nor may a job change data that others read. So an input is copied; a
-large one is linked file by file, and whether the job wrote to it is found out afterwards.
+large one is linked file by file, and whether the job wrote to it is found out afterwards. Files are read-only, folders
+are not: a job that copies a folder goes on to write to its copy, as root can on Azure ML.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def place_of_input(data_folder: Path, name: str, source: Path) -> Path:
 
 
 def give_input(name: str, source: Path, place: Path) -> GivenInput:
-    """Put a file or folder in place, read-only. Links within it are followed; raise OSError when that fails."""
+    """Put a file or folder in place, its files read-only; links in it are followed. Raise OSError when that fails."""
     files = [(source, "")] if source.is_file() else list(files_beneath(source))
     statuses = [file.stat() for file, _ in files]
     size_bytes = sum(status.st_size for status in statuses)
@@ -58,7 +59,6 @@ def give_input(name: str, source: Path, place: Path) -> GivenInput:
         for (file, _), target in zip(files, targets, strict=True):
             shutil.copy2(file, target)
             target.chmod(target.stat().st_mode & ~_WRITE_BITS)
-        _make_folders_read_only(place)
         return GivenInput(name, f"{len(files)} files, {size_bytes} bytes, copied")
     states = tuple((file, s.st_size, s.st_mtime_ns) for (file, _), s in zip(files, statuses, strict=True))
     return GivenInput(name, f"{len(files)} files, {size_bytes} bytes, hard-linked", states)
@@ -67,8 +67,6 @@ def give_input(name: str, source: Path, place: Path) -> GivenInput:
 def take_back_inputs(data_folder: Path) -> None:
     """Remove what was given; the originals stay. Copies of data would double the size of a run."""
     for place in data_folder.glob("INPUT_*"):
-        for folder, _, _ in os.walk(place):
-            os.chmod(folder, stat.S_IRWXU)
         shutil.rmtree(place, ignore_errors=True)
 
 
@@ -84,9 +82,3 @@ def _linked(files: Iterable[Path], targets: Iterable[Path]) -> bool:
             target.unlink()
         return False
     return True
-
-
-def _make_folders_read_only(place: Path) -> None:
-    if place.is_dir():
-        for folder, _, _ in os.walk(place, topdown=False):
-            os.chmod(folder, stat.S_IMODE(os.stat(folder).st_mode) & ~_WRITE_BITS)
