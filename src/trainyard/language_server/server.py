@@ -33,7 +33,7 @@ from trainyard.spec.diagnostic import Diagnostic, Severity, Span, SpecError
 CHECK_COMMAND = "trainyard.check"
 FIX_ALL = "source.fixAll.trainyard"
 # What findings depend on: Azure ML's files, scripts, settings, templates, environments and ignore files.
-_WATCHED = "**/{*.{yaml,yml,py,json,toml,txt,j2},Dockerfile,.amlignore,.gitignore}"
+_WATCHED = ("**/*.{yaml,yml,py,json,toml,txt,j2}", "**/{Dockerfile,.amlignore,.gitignore}")
 _SEVERITIES: Mapping[Severity, types.DiagnosticSeverity] = {
     "error": types.DiagnosticSeverity.Error,
     "warning": types.DiagnosticSeverity.Warning,
@@ -84,7 +84,7 @@ class TrainyardServer(LanguageServer):
         capabilities = self.client_capabilities.workspace
         watching = capabilities.did_change_watched_files if capabilities is not None else None
         if watching is not None and watching.dynamic_registration:
-            options = types.DidChangeWatchedFilesRegistrationOptions([types.FileSystemWatcher(_WATCHED)])
+            options = types.DidChangeWatchedFilesRegistrationOptions(list(map(types.FileSystemWatcher, _WATCHED)))
             registration = types.Registration("files", types.WORKSPACE_DID_CHANGE_WATCHED_FILES, options)
             self.client_register_capability(types.RegistrationParams([registration]))
         self.checker.start()
