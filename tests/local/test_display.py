@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from trainyard.foundation.run_record import JobRecord, RunRecord
 from trainyard.local.display import Display
 from trainyard.local.logs import last_error, last_lines, log_name
+from trainyard.local.progress import TimeLeft, in_words, share_done
 from trainyard.local.runner import RunOptions, run_pipeline
 
 
@@ -55,7 +57,7 @@ def test_a_live_table_on_a_terminal(workspace: Any, monkeypatch: pytest.MonkeyPa
     shown = run_shown(workspace, file, stream=Terminal())
 
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
-    assert re.search(r"job +state +processes +time +last line", text)
+    assert re.search(r"job +state +processes +time +progress +last line", text)
     assert re.search(r"second +failed +1 ", text)
     assert "  | no labels" in text
     assert "\x1b[31mfailed" in shown
@@ -81,9 +83,54 @@ def test_a_long_last_line_gives_way_to_the_other_columns(
 
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue()).replace("\r", "\n").splitlines()
     row = next(line for line in lines if line.startswith("prepare_images"))
-    assert re.fullmatch(r"prepare_images +completed +16 +3\.2 s +epoch 3 (loss=0\.1 )+\S*…", row)
+    processes = " +16" if width >= 100 else ""
+    assert re.fullmatch(rf"prepare_images +completed{processes} +3\.2 s +epoch 3 (loss=0\.1 )+\S*…", row)
     assert len(row) == width
     assert f"  | {'x' * 200}" in lines
+
+
+def test_a_running_job_shows_its_progress_within_80_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    log = tmp_path / "log"
+    log.write_text("step 60/240  epoch 3  loss 0.4127  1231 samples/s\n")
+    job = JobRecord("train_deepspeed", "running", started=datetime.now(timezone.utc).isoformat(), logs=["log"])
+    record = RunRecord("demo", "demo-1", "p", jobs={"train_deepspeed": job}, folder=tmp_path)
+    stream = Terminal()
+    display = Display(stream=stream, live=True)
+
+    display.run_started(record)
+    display.close()
+
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue()).replace("\r", "\n")
+    rows = [line for line in text.splitlines() if line.startswith("train_deepspeed")]
+    assert re.match(r"train_deepspeed +running +\S+ m?s +25 % +step 60/240", rows[-1])
+    assert all(len(row) <= 80 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("line", "share"),
+    [
+        ("step 60/240  epoch 3  loss 0.4127", 0.25),
+        ("wrote 1,000 of 4,000 train images", 0.25),
+        ("354 of 359 correct", 354 / 359),
+        ("step 3", None),
+        ("step 5/0", None),
+        ("7 of 5", None),
+    ],
+)
+def test_the_share_that_a_line_states(line: str, share: float | None) -> None:
+    assert share_done(line) == share
+
+
+def test_time_left_follows_from_what_was_seen() -> None:
+    time_left = TimeLeft()
+
+    assert time_left.estimate("train", 0.5, elapsed_s=10.0) is None  # resumed half-way
+    assert time_left.estimate("train", 0.5, elapsed_s=15.0) is None
+    assert time_left.estimate("train", 0.6, elapsed_s=20.0) == pytest.approx(40.0)
+    assert time_left.estimate("train", 0.1, elapsed_s=30.0) is None  # it began again
+    assert time_left.estimate("train", 0.2, elapsed_s=31.0) == pytest.approx(8.0)
+    assert in_words(0.257, 65.2) == "25 %, 1 min 05 s left"
 
 
 def test_no_color_is_obeyed(workspace: Any, monkeypatch: pytest.MonkeyPatch) -> None:

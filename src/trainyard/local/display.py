@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 from trainyard.foundation.quantities import duration
 from trainyard.foundation.run_record import NOTHING_CHANGED, JobRecord, RunRecord
 from trainyard.local.logs import last_lines
+from trainyard.local.progress import TimeLeft, in_words, share_done
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _REFRESHES_PER_SECOND = 4
+_WIDE = 100
 _COLOURS = {
     "completed": "green",
     "reused": "green",
@@ -43,6 +45,7 @@ class Display:
         self._is_live = (is_terminal if live is None else live) and not quiet
         self._record: RunRecord | None = None
         self._live: Live | None = None
+        self._time_left = TimeLeft()
 
     def run_started(self, record: RunRecord) -> None:
         """Show that a run begins."""
@@ -50,8 +53,11 @@ class Display:
         if self._is_live:
             from rich.live import Live  # rich takes 0.1 s, and only terminals need it
 
+            console = self._console()
             self._live = Live(
-                get_renderable=lambda: _table(record), console=self._console(), refresh_per_second=_REFRESHES_PER_SECOND
+                get_renderable=lambda: _table(record, self._time_left, console.width),
+                console=console,
+                refresh_per_second=_REFRESHES_PER_SECOND,
             )
             self._live.start()
         self.note(f"run {record.name}: {record.folder}")
@@ -111,26 +117,43 @@ class Display:
         return Console(file=self._stream, force_terminal=True)
 
 
-def _table(record: RunRecord) -> Table:
+def _table(record: RunRecord, time_left: TimeLeft, width: int) -> Table:
+    """Return the state of every job; a narrow terminal has no room for the number of processes."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, expand=True)
     # Minimum widths keep columns in place while states and times change.
-    for heading, least_width in (("job", 3), ("state", 9), ("processes", 9), ("time", 8)):
+    is_wide = width >= _WIDE
+    for heading, least_width in (
+        ("job", 3),
+        ("state", 9),
+        *([("processes", 9)] if is_wide else []),
+        ("time", 8),
+        ("progress", 8),
+    ):
         table.add_column(heading, no_wrap=True, min_width=least_width)
     # Only a column with a ratio shrinks; without one a long line would take the others' width.
     table.add_column("last line", no_wrap=True, overflow="ellipsis", ratio=1)
     for name, job in record.jobs.items():
         state = job.status if not _is_from_another_run(job) else "reused" if job.reuse == NOTHING_CHANGED else "taken"
+        line = _last_line(record.folder, job)
         table.add_row(
             name,
             Text(state, style=_COLOURS[state]),
-            str(job.processes),
+            *([str(job.processes)] if is_wide else []),
             duration(elapsed) if (elapsed := _elapsed(job)) is not None else "",
-            Text(_last_line(record.folder, job)),
+            _progress(name, job, line, time_left),
+            Text(line),
         )
     return table
+
+
+def _progress(name: str, job: JobRecord, line: str, time_left: TimeLeft) -> str:
+    share, elapsed = share_done(line), _elapsed(job)
+    if job.status != "running" or share is None or elapsed is None:
+        return ""
+    return in_words(share, time_left.estimate(name, share, elapsed))
 
 
 def _elapsed(job: JobRecord) -> float | None:
