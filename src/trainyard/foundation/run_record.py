@@ -56,6 +56,7 @@ class JobRecord:
     not taken from an earlier run. `cache_key` identifies what went into the job, `key_parts` holds a digest of each
     part of the key. `identity` is that of the outputs: equal identities mean equal content. `world_size` counts the
     processes where nodes do not have equally many; `trials` are those of a sweep, each with its inputs and metric.
+    `tracking` is the folder of the job's MLflow run.
     """
 
     name: str
@@ -83,6 +84,7 @@ class JobRecord:
     key_parts: dict[str, str] = field(default_factory=dict)
     world_size: int | None = None
     trials: list[dict[str, Any]] = field(default_factory=list)
+    tracking: str | None = None
 
     @property
     def processes(self) -> int:
@@ -109,6 +111,7 @@ class RunRecord:
     pipeline_file: str = ""
     started: str = ""
     status: Status = "running"
+    commit: str | None = None
     experiment: str = ""
     duration_s: float | None = None
     reason: str | None = None

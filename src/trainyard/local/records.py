@@ -21,6 +21,7 @@ from trainyard.foundation.run_record import (
     write_run_record,
 )
 from trainyard.local.errors import UsageError, cannot_write
+from trainyard.local.repository import commit_of
 from trainyard.local.resolution import LocalPath, ResolvedJob, ResolvedPipeline, WrittenValue
 from trainyard.spec.model import Environment
 from trainyard.spec.resolution import JobOutput
@@ -37,6 +38,7 @@ def new_record(name: str, folder: Path, resolved: ResolvedPipeline) -> RunRecord
         pipeline=pipeline.name,
         pipeline_file=str(pipeline.file.resolve()),
         started=now(),
+        commit=commit_of(pipeline.file.resolve().parent),
         experiment=pipeline.experiment_name or pipeline.name,
         inputs=dict(resolved.inputs),
         outputs={port: _output_path(source) for port, source in resolved.outputs.items()},

@@ -8,6 +8,7 @@ overlap anywhere); a job with more processes runs alone.
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import threading
 import time
@@ -152,6 +153,8 @@ class Scheduler:
         job, attempt = self._record.jobs[event.job], event.attempt
         job.status, job.started, job.reuse = "running", now(), event.why
         job.cache_key, job.key_parts, job.identity = event.key.key, event.key.parts, event.identity
+        tracked = self._context.store.folder_of(self._context.identity.of_job(event.job))
+        job.tracking = os.path.relpath(tracked.resolve(), self._record.folder)
         job.command = attempt.command
         job.logs = [log.relative_to(self._record.folder).as_posix() for log in attempt.logs]
         job.attempts.append(AttemptRecord(started=job.started, cache_key=job.cache_key))

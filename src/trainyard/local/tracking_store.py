@@ -65,7 +65,7 @@ class TrackingStore:
             (self.folder / ".trash").mkdir(parents=True, exist_ok=True)
             _write_experiment(self.folder / "0", "Default")
             _write_experiment(self.folder / run.experiment_id, run.experiment)
-            folder = self._folder_of(run)
+            folder = self.folder_of(run)
             if (folder / "meta.yaml").exists():
                 _set(folder, status=_STATUS_CODES["RUNNING"], end_time=None)
             else:
@@ -74,7 +74,7 @@ class TrackingStore:
     def end_run(self, run: RunIdentity, status: EndStatus) -> None:
         """Record how a run ended."""
         with _writing(self.folder):
-            _set(self._folder_of(run), status=_STATUS_CODES[status], end_time=_milliseconds())
+            _set(self.folder_of(run), status=_STATUS_CODES[status], end_time=_milliseconds())
 
     def metric(self, run: RunIdentity, name: str) -> list[float]:
         """Return the values of a metric that a run has logged, in their order; empty if it has not."""
@@ -86,9 +86,10 @@ class TrackingStore:
 
     def remove_run(self, run: RunIdentity) -> None:
         """Remove a run; one that does not exist is not an error."""
-        shutil.rmtree(self._folder_of(run), ignore_errors=True)
+        shutil.rmtree(self.folder_of(run), ignore_errors=True)
 
-    def _folder_of(self, run: RunIdentity) -> Path:
+    def folder_of(self, run: RunIdentity) -> Path:
+        """Return where a run's metrics, parameters and artifacts are."""
         return self.folder / run.experiment_id / run.run_id
 
 

@@ -161,6 +161,16 @@ def draw_compared_charts(of_runs: Mapping[str, Metrics]) -> list[Chart]:
     return charts
 
 
+def draw_tracked_charts(metrics: Metrics) -> list[Chart]:
+    """Return a chart for each series of at least two points, whatever it is called; system metrics last."""
+    names = sorted(metrics.series, key=lambda name: (name.startswith("system/"), name))
+    return [
+        draw_chart(Look(name), [Line(name, "first", metrics.series[name])], _WIDTHS[-1])
+        for name in names
+        if len(metrics.series[name]) > 1
+    ]
+
+
 def _lines(kind: _ChartKind, metrics: Metrics) -> list[Line]:
     return [
         Line(label, style, metrics.series[name], has_dots=style == "second")

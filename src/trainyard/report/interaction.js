@@ -101,6 +101,9 @@ function openTarget() {
 addEventListener("hashchange", openTarget);
 openTarget();
 
+/* What ended a process is the last of its lines. */
+for (const lines of document.querySelectorAll(".failure pre")) lines.scrollTop = lines.scrollHeight;
+
 /* Paper cannot be unfolded. */
 let folded = [];
 addEventListener("beforeprint", () => {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ from trainyard.foundation import quantities
 from trainyard.foundation.files import replace_text
 from trainyard.foundation.run_record import InvalidRunRecord, JobRecord, RunRecord, read_run_record
 from trainyard.report.confusion import HeatMap, Mistake, draw_heat_map, most_frequent_mistakes
-from trainyard.report.curves import Chart, draw_charts
+from trainyard.report.curves import Chart, draw_charts, draw_tracked_charts
 from trainyard.report.graph_drawing import BOX_HEIGHT, BOX_WIDTH, draw_graph
-from trainyard.report.job_results import Evaluation, JobResults, read_job_results
+from trainyard.report.job_results import Evaluation, JobResults, Metrics, read_job_results
 from trainyard.report.page import page_templates
 from trainyard.report.speed import Figure, speed_figures
 from trainyard.report.timeline import draw_timeline
+from trainyard.report.tracked import Tracked, read_tracked
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,10 @@ class JobView:
     figures: list[Figure]
     heat_map: HeatMap | None
     mistakes: list[Mistake]
+    tracked: Tracked | None
+    tracked_charts: list[Chart]
+    tracked_figures: list[Figure]
+    has_smoothed_labels: bool
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,7 @@ def _page(run: RunRecord, run_folder: Path) -> str:
 def _view(job: JobRecord, origins: dict[str, str], run_folder: Path) -> JobView:
     results = read_job_results({port: run_folder / path for port, path in job.outputs.items()})
     confusion = results.confusion_matrix
+    tracked = _tracked(job, results, run_folder)
     return JobView(
         record=job,
         results=results,
@@ -101,7 +107,35 @@ def _view(job: JobRecord, origins: dict[str, str], run_folder: Path) -> JobView:
         figures=_evaluation_figures(results.evaluation) if results.evaluation else [],
         heat_map=draw_heat_map(confusion) if confusion else None,
         mistakes=most_frequent_mistakes(confusion) if confusion else [],
+        tracked=tracked if tracked and (tracked.parameters or tracked.metrics.series or tracked.images) else None,
+        tracked_charts=draw_tracked_charts(tracked.metrics) if tracked else [],
+        tracked_figures=_last_values(tracked.metrics) if tracked else [],
+        has_smoothed_labels=_is_positive(job.inputs.get("label_smoothing")),
     )
+
+
+def _tracked(job: JobRecord, results: JobResults, run_folder: Path) -> Tracked | None:
+    """Return what a job logged with MLflow beyond what its outputs hold: our trainings log the same to both."""
+    if job.tracking is None:
+        return None
+    found = read_tracked(run_folder / job.tracking)
+    known = results.metrics.series if results.metrics else {}
+    return replace(
+        found,
+        parameters={} if results.settings else found.parameters,
+        metrics=Metrics({name: points for name, points in found.metrics.series.items() if name not in known}),
+    )
+
+
+def _last_values(metrics: Metrics) -> list[Figure]:
+    return [Figure(name, quantities.number(points[-1][1])) for name, points in metrics.series.items()]
+
+
+def _is_positive(value: Any) -> bool:
+    try:
+        return float(value) > 0
+    except (TypeError, ValueError):
+        return False
 
 
 def _origins(run: RunRecord, run_folder: Path) -> dict[str, str]:
