@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from trainyard.local.snapshot import snapshot_of
 from trainyard.spec.ignore_files import ignore_rule
+from trainyard.spec.loading import load_pipeline
+from trainyard.spec.model import Component
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # The client warns of its own dealings with marshmallow.
@@ -43,6 +48,25 @@ def test_the_same_files_are_left_out(tmp_path: Path, name: str, patterns: str) -
         (tmp_path / file).touch()
     (tmp_path / name).write_text(patterns)
     assert kept(tmp_path) == uploaded(tmp_path)
+
+
+def test_after_a_run_the_client_uploads_what_the_local_snapshot_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainyard: Callable[..., Any]
+) -> None:
+    """The code is the folder that the runs lie in: the client would upload them all."""
+    monkeypatch.chdir(tmp_path)
+    Path("hello.py").write_text("print('hello')\n")
+    Path("hello.yml").write_text(
+        "type: pipeline\nsettings:\n  default_compute: azureml:cpu\njobs:\n  hello:\n    command: python hello.py\n"
+        "    code: .\n    environment: azureml:python:1\n"
+    )
+    outcome = trainyard("run", "hello.yml", "--quiet")
+    assert outcome.exit_code == 0, outcome.stderr
+    assert (tmp_path / ".trainyard" / "runs").is_dir()
+    component = load_pipeline(tmp_path / "hello.yml").jobs["hello"].component
+    assert isinstance(component, Component)
+    assert {place for _, place in snapshot_of(component).files} == uploaded(tmp_path)
+    assert uploaded(tmp_path) == {".amlignore", "hello.py", "hello.yml"}
 
 
 def test_this_repositorys_own_snapshot_is_the_same_for_both() -> None:

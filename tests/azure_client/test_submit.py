@@ -67,6 +67,8 @@ def test_a_dry_run_prints_what_a_submission_sends(azure: LoopbackAzure, trainyar
     for name, node in sent["jobs"].items():
         component = components[node.pop("componentId")]["properties"]["componentSpec"]
         assert job["jobs"][name].pop("componentId") == f"components.{name}"
+        # The service's id of a cluster is its name in the workspace.
+        assert job["jobs"][name].pop("computeId", "") == node.pop("computeId", "").rpartition("/")[2]
         assert job["jobs"][name] == node
         described = printed["components"][name]["properties"]["componentSpec"]
         for key in ("command", "inputs", "outputs", "resources", "environment"):
@@ -184,6 +186,24 @@ def test_a_cluster_with_too_few_machines_is_found_before_anything_is_uploaded(
     outcome = trainyard("submit", PIPELINE)
     assert "a job takes 1 node and would wait for ever: 'gpu-t4' has at most 0" in outcome.stderr
     assert azure.blobs == {}
+
+
+def test_a_command_job_is_submitted_like_a_pipeline(
+    azure: LoopbackAzure, trainyard: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "hello.py").write_text("print('hello')\n", encoding="utf-8")
+    file = tmp_path / "hello.yml"
+    file.write_text(
+        "type: command\ncommand: python hello.py\ncode: .\nenvironment: azureml:python:1\ncompute: azureml:small\n",
+        encoding="utf-8",
+    )
+    azure.clusters = {}
+    outcome = trainyard("submit", str(file))
+    assert "hello.yml:5:10: error[workspace]" in outcome.stderr
+    azure.clusters = {"small": {}}
+    outcome = trainyard("submit", str(file))
+    assert outcome.exit_code == 0, outcome.stderr
+    assert azure.sent("PUT", "/jobs/")[-1].json["properties"]["command"] == "python hello.py"
 
 
 def test_where_the_service_asks_to_wait_the_request_is_sent_again(

@@ -46,12 +46,19 @@ def test_a_run_suggests_only_commands_that_work_here(trainyard: Run) -> None:
     assert trainyard("plan", "pipeline.yml").exit_code == 0
 
 
+def test_runs_never_enter_a_snapshot_on_azure(trainyard: Run, repository: Path) -> None:
+    wrote = "wrote .amlignore: Azure ML would upload .trainyard with the code of hello"
+    assert wrote in trainyard("run", "pipeline.yml", "--quiet").stderr
+    assert "/.trainyard/" in (repository / ".amlignore").read_text().splitlines()
+    assert ".amlignore" not in trainyard("run", "pipeline.yml", "--quiet").stderr
+
+
 @pytest.mark.parametrize("name", [".amlignore", ".gitignore"])
-def test_runs_that_azure_would_upload_with_the_code_are_warned_of(trainyard: Run, repository: Path, name: str) -> None:
+def test_an_ignore_file_of_the_users_stays_as_it_is(trainyard: Run, repository: Path, name: str) -> None:
     warning = "warning: Azure ML would upload .trainyard with the code of hello; add .trainyard/ to "
-    if name == ".gitignore":
-        (repository / name).write_text("*.log\n")
+    (repository / name).write_text("*.log\n")
     assert warning + name in trainyard("run", "pipeline.yml", "--quiet").stderr
+    assert (repository / name).read_text() == "*.log\n"
     assert (repository / ".trainyard" / ".gitignore").read_text() == "*\n"
 
     (repository / name).write_text(".trainyard/\n")

@@ -14,6 +14,7 @@ from trainyard.author.rendering import render
 from trainyard.author.writing import write
 from trainyard.commands import working_folder
 from trainyard.commands.lint import errors_before_a_run
+from trainyard.commands.snapshots import keep_runs_out_of_snapshots
 from trainyard.errors import UsageError
 from trainyard.foundation.quantities import duration
 from trainyard.foundation.run_record import RunRecord
@@ -27,9 +28,8 @@ from trainyard.report.run_report import write_report
 from trainyard.report.run_summary import summarise
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.ignore_files import ignore_file, ignore_rule
 from trainyard.spec.loading import load_job
-from trainyard.spec.model import Component, Pipeline, PipelineComponent
+from trainyard.spec.model import Pipeline
 from trainyard.spec.resolution import Known
 from trainyard.spec.set_arguments import COMMAND_LINE
 from trainyard.terminal import print_facts, print_next, program, short
@@ -53,8 +53,7 @@ def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: boo
         click.echo(f"{place}: {each.message} [{each.rule}: Azure ML lets it pass, --strict does not]", err=True)
     pipeline = load_job(path, store, strict=options.strict)
     working_folder.keep_out_of_git()
-    for warning in _warnings_of_uploads(pipeline):
-        click.echo(warning, err=True)
+    keep_runs_out_of_snapshots(pipeline)
     record = run_pipeline(pipeline, options, Display(quiet=quiet))
     return _conclude(record.folder, pipeline, file, profile)
 
@@ -86,24 +85,6 @@ def _render_aside(file: Path, profile: str) -> Path:
         note = f"note: {file} was edited by hand; --profile renders it again without those edits."
         click.echo(f"{note} Without --profile it runs as it is.", err=True)
     return short(out / relative)
-
-
-def _warnings_of_uploads(pipeline: PipelineComponent) -> dict[str, None]:
-    """Return a warning for each code folder whose snapshot on Azure, unlike here, would hold our runs; as keys."""
-    warnings: dict[str, None] = {}
-    private = working_folder.private_folder().resolve()
-    for name, job in pipeline.jobs.items():
-        if isinstance(job.component, PipelineComponent):
-            warnings |= _warnings_of_uploads(job.component)
-        code = job.component.code if isinstance(job.component, Component) else None
-        if code is None or not private.is_relative_to(code.resolve()):
-            continue
-        is_ignored, _ = ignore_rule(code)
-        if not is_ignored(f"{private.relative_to(code.resolve()).as_posix()}/runs/run.json"):
-            file = short(ignore_file(code) or code / ".amlignore")
-            message = f"Azure ML would upload {short(private)} with the code of {name}; add {private.name}/ to {file}"
-            warnings[f"warning: {message}"] = None
-    return warnings
 
 
 def _conclude(run_folder: Path, pipeline: Pipeline, file: Path, profile: str | None = None) -> int:

@@ -10,6 +10,7 @@ import click
 from trainyard.azure.submission import Submission, bodies_of
 from trainyard.azure.workspace import Workspace
 from trainyard.commands.lint import errors_before_a_submission
+from trainyard.commands.snapshots import keep_runs_out_of_snapshots
 from trainyard.lint.settings import computes_for
 from trainyard.plan import reporters
 from trainyard.plan.planner import plan
@@ -17,7 +18,7 @@ from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.kinds import kind_of
-from trainyard.spec.loading import load_pipeline
+from trainyard.spec.loading import load_job
 from trainyard.spec.model import Pipeline
 from trainyard.terminal import print_facts, print_next
 
@@ -34,6 +35,8 @@ def submit(file: Path, workspace: Workspace, *, name: str | None, stream: bool) 
     Raise SpecError and UserError for everything that prevents it: nothing is submitted then.
     """
     pipeline = _checked(file)
+    if pipeline is not None:
+        keep_runs_out_of_snapshots(pipeline)
     submission = Submission(file, workspace, name)
     submission.check(pipeline)
     click.echo(f"uploading to {workspace}", err=True)
@@ -47,15 +50,15 @@ def submit(file: Path, workspace: Workspace, *, name: str | None, stream: bool) 
 
 
 def _checked(file: Path) -> Pipeline | None:
-    """Print the plan of a pipeline on stderr, and return the pipeline; None for other jobs, which have no plan.
+    """Print the plan of a pipeline or command job on stderr, and return it; None for other jobs, which have no plan.
 
     Raise SpecError for errors that lint finds.
     """
     store = DocumentStore()
     if errors := errors_before_a_submission(file, store):
         raise SpecError(errors)
-    if kind_of(store.read(file.resolve())) != "pipeline":
+    if kind_of(store.read(file.resolve())) not in ("pipeline", "command_job"):
         return None
-    pipeline = load_pipeline(file, store)
+    pipeline = load_job(file, store)
     click.echo(reporters.as_text(plan(pipeline, Computes(store, computes_for([file])))), err=True)
     return pipeline

@@ -1,0 +1,48 @@
+"""What Azure ML would upload with a job's code, and a local run leaves out: `.trainyard/`, with all runs so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from trainyard.commands import working_folder
+from trainyard.spec.ignore_files import ignore_file, ignore_rule
+from trainyard.spec.model import Component, PipelineComponent
+from trainyard.terminal import short
+
+
+def keep_runs_out_of_snapshots(pipeline: PipelineComponent) -> None:
+    """Leave `.trainyard/` out of every code folder that contains it, for Azure ML's client as well, and say so.
+
+    A folder without an ignore file gets an `.amlignore`. One that exists is the user's, and stays as it is: an
+    `.amlignore` beside a `.gitignore` would put that out of force. The user is told what to add.
+    """
+    private = working_folder.private_folder().resolve()
+    for code, job in {code: job for job, code in _code_folders(pipeline)}.items():
+        if not private.is_relative_to(code):
+            continue
+        inside = private.relative_to(code).as_posix()
+        is_ignored, _ = ignore_rule(code)
+        if is_ignored(f"{inside}/runs/run.json"):
+            continue
+        existing = ignore_file(code)
+        if existing is not None:
+            message = (
+                f"Azure ML would upload {short(private)} with the code of {job}; add {inside}/ to {short(existing)}"
+            )
+            click.echo(f"warning: {message}", err=True)
+            continue
+        new = code / ".amlignore"
+        new.write_text(f"# Runs on this machine are no part of a job's code.\n/{inside}/\n", encoding="utf-8")
+        click.echo(f"wrote {short(new)}: Azure ML would upload {short(private)} with the code of {job}", err=True)
+
+
+def _code_folders(pipeline: PipelineComponent) -> Iterator[tuple[str, Path]]:
+    """Yield each job with code, nested ones included, and its folder."""
+    for name, job in pipeline.jobs.items():
+        if isinstance(job.component, PipelineComponent):
+            yield from _code_folders(job.component)
+        elif isinstance(job.component, Component) and job.component.code is not None:
+            yield name, job.component.code.resolve()
