@@ -93,7 +93,15 @@ def test_a_search_on_one_size_stays_on_it(trainyard: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["meta-llama/Llama-3.1-8B", "llama3.1-8b", "Meta-Llama-3-8B", "GPT2-XL", "mosaicml/mpt-7b"]
+    "name",
+    [
+        "meta-llama/Llama-3.1-8B-Instruct",
+        "llama3.1-8b",
+        "Meta-Llama-3-8B",
+        "Llama-2-7b-hf",
+        "gpt2-124m",
+        "mosaicml/mpt-7b",
+    ],
 )
 def test_a_models_name_may_be_written_as_elsewhere(trainyard: Run, name: str) -> None:
     assert trainyard("estimate", "--model", name, "--gpu", "H100").exit_code == 0

@@ -111,6 +111,7 @@ FAMILIES: dict[str, Family] = {
 OTHER_FAMILY = ""
 _OTHER = Family({}, {}, gated=False, attention_bias="", mlp_bias=False, norm_values=0, learned_positions=0)
 
+_KIND_OF_WEIGHTS = re.compile(r"(-(hf|base|instruct|chat|it))+$")
 _OPT_EXTRA_POSITIONS = 2
 _POSITIVE = ("hidden_size", "layers", "heads", "kv_heads", "head_size", "intermediate_size", "vocabulary_size")
 
@@ -135,6 +136,7 @@ class Architecture:
     positions: int
     tied: bool
     counted: int | None = None
+    other_names: tuple[str, ...] = ()
 
     @property
     def _family(self) -> Family:
@@ -216,6 +218,7 @@ def all_architectures() -> tuple[Architecture, ...]:
             Architecture(
                 name=row["name"],
                 family=row["family"],
+                other_names=tuple(row["other_names"].split()),
                 tied=row["tied"] == "yes",
                 **{key: int(row[key]) for key in (*_POSITIVE, "positions")},
             )
@@ -258,10 +261,15 @@ def from_settings(family: str, settings: Mapping[str, Any], name: str) -> Archit
 
 
 def _plain(name: str) -> str:
-    """Return a name without what people write differently: owner, case, separators."""
-    return re.sub(r"[^a-z0-9]", "", name.lower().rsplit("/", 1)[-1].removeprefix("meta-"))
+    """Return a name without what people write differently: owner, case, separators, the kind of weights."""
+    bare = name.lower().rsplit("/", 1)[-1].removeprefix("meta-")
+    return re.sub(r"[^a-z0-9]", "", _KIND_OF_WEIGHTS.sub("", bare))
 
 
 @cache
 def _by_plain_name() -> dict[str, Architecture]:
-    return {_plain(architecture.name): architecture for architecture in all_architectures()}
+    return {
+        _plain(name): architecture
+        for architecture in all_architectures()
+        for name in (architecture.name, *architecture.other_names)
+    }
