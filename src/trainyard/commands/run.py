@@ -29,7 +29,7 @@ from trainyard.report.run_summary import summarise
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import load_job
-from trainyard.spec.model import Pipeline
+from trainyard.spec.model import OtherComponent, Pipeline
 from trainyard.spec.resolution import Known
 from trainyard.spec.set_arguments import COMMAND_LINE
 from trainyard.terminal import print_facts, print_next, program, short
@@ -95,7 +95,8 @@ def _conclude(run_folder: Path, pipeline: Pipeline, file: Path, profile: str | N
     click.echo(click.style(f"{record.name}: {record.status} in {duration(record.duration_s)}", bold=True))
     print_facts(summarise(record))
     if record.status == "completed":
-        suggestions = [(f"{program()} plan {file}", "what it takes on the cluster, and what an hour costs")]
+        plan = (f"{program()} plan {file}", "what it takes on the cluster, and what an hour costs")
+        suggestions = [plan] if _can_be_planned(pipeline) else []
         if working_folder.has_profile("nd96"):
             suggestions.append((f"{program()} render nd96 --diff", "the same pipeline for machines with 8 x A100"))
         print_next(*suggestions)
@@ -116,6 +117,12 @@ def _conclude(run_folder: Path, pipeline: Pipeline, file: Path, profile: str | N
             logs, (f"{program()} runs resume {run}", "keeps what completed; trainings continue from their checkpoints")
         )
     return exit_code_after(record.reason) if record.status == "canceled" else 1
+
+
+def _can_be_planned(pipeline: Pipeline) -> bool:
+    """Return whether `plan` takes the file: a pipeline of command jobs; a job that stands alone fills its file."""
+    jobs = pipeline.jobs.values()
+    return not any(job.span == pipeline.span or isinstance(job.component, OtherComponent) for job in jobs)
 
 
 @dataclass(frozen=True)

@@ -50,10 +50,10 @@ LET_PASS = frozenset(
 def stops_a_run(diagnostic: Diagnostic) -> bool:
     """Return whether Azure ML refuses a file for this error.
 
-    A key at the left margin of a job's file is the job's own; the client refuses one that it does not know.
+    The client refuses unknown keys of a job itself, at the left margin of its file, and those that lint says it does.
     """
     if diagnostic.rule == UNKNOWN_KEY.id:
-        return diagnostic.span.column == 1
+        return diagnostic.span.column == 1 or "client refuses the file" in diagnostic.message
     if diagnostic.rule == BAD_TEXT.id and "${{" in diagnostic.message:
         return False  # a bound count, as components of Azure ML's own registry have: a run knows its value
     return diagnostic.rule not in LET_PASS
