@@ -85,7 +85,9 @@ class Workspace:
         for root, files in self._by_root(wanted).items():
             store = self._store(texts, files)
             settings = self._settings(root)
-            computes = [file for file in self._computes if file.is_relative_to(root)]
+            # A cluster's file beside or above one that uses it counts only if it was read.
+            above = {folder for file in files for folder in file.parents}
+            computes = [file for file in self._computes if file.parent in above]
             result = lint_files(_implicit([*computes, *files]), settings, store, self._outside)
             for diagnostic in self._reported(result, files, settings, store):
                 if diagnostic.span.file in found:
