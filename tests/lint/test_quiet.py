@@ -240,3 +240,96 @@ def test_a_zip_of_a_folder_can_be_included(tmp_path: Path) -> None:
     text = COMPONENT + "command: run\nadditional_includes: [%s]\n"
     assert rules(tmp_path, text % "library.zip") == []
     assert rules(tmp_path, text % "libary.zip") == ["AML402"]
+
+
+SWEEP = """\
+type: sweep
+trial: {code: ., command: 'python train.py ${{search_space.rate}}', environment: azureml:e:1}
+compute: azureml:c
+sampling_algorithm: random
+search_space: {rate: {type: uniform, min_value: 0, max_value: 1}}
+objective: {goal: minimize, primary_metric: val_loss}
+limits: {max_total_trials: 4}
+"""
+LOGGED = "import sys, mlflow\n\nmlflow.log_metric('loss', float(sys.argv[1]))\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        (LOGGED, ["AML507"]),
+        (LOGGED.replace("'loss'", "'val_loss'"), []),
+        (LOGGED.replace("'loss'", "sys.argv[2]"), []),
+        (LOGGED.replace("'loss'", "f'val_{sys.argv[2]}'"), []),
+        (LOGGED + "mlflow.autolog()\n", []),
+        (LOGGED + "import transformers\n", []),
+        (LOGGED + "from ours import report\n", []),
+        (LOGGED + "names = ['val_loss']\n", []),
+        (LOGGED.replace("log_metric('loss', ", "log_metrics({**"), []),
+        ("print('nothing is logged here')\n", []),
+    ],
+    ids=["other", "same", "variable", "made", "autolog", "framework", "foreign", "listed", "unreadable", "none"],
+)
+def test_a_metric_is_missed_only_where_all_that_is_logged_is_known(
+    tmp_path: Path, script: str, expected: list[str]
+) -> None:
+    (tmp_path / "train.py").write_text(script)
+    assert rules(tmp_path, SWEEP) == expected
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("import helpers\n", ["AML508"]),
+        ("import json, torch, nowhere\n", []),
+        ("try:\n    import helpers\nexcept ImportError:\n    helpers = None\n", []),
+        ("def main():\n    import helpers\n", []),
+        ("import sys\nsys.path.append('..')\nimport helpers\n", []),
+        ("from . import helpers\n", []),
+    ],
+    ids=["beside", "elsewhere", "tried", "later", "on_the_path", "relative"],
+)
+def test_a_module_beside_the_code_is_missed_only_if_nothing_brings_it(
+    tmp_path: Path, script: str, expected: list[str]
+) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "helpers.py").write_text("")
+    (tmp_path / "code" / "train.py").write_text(script)
+    assert rules(tmp_path, COMPONENT + "code: ./code\ncommand: python train.py\n") == expected
+    text = COMPONENT + "code: ./code\ncommand: python train.py\nadditional_includes: [./helpers.py]\n"
+    assert rules(tmp_path, text) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (">-\n  python x.py\n\n  --epochs 3\n", ["AML555"]),
+        (">-\n  python x.py\n    --epochs 3\n", ["AML555"]),
+        (">-\n  python x.py\n  --epochs 3\n", []),
+        (">-\n  pip install x\n\n  python x.py --epochs 3\n", []),
+        ("|\n  python x.py \\\n  --epochs 3\n", []),
+    ],
+)
+def test_only_arguments_that_a_line_end_cuts_off_are_reported(
+    tmp_path: Path, command: str, expected: list[str]
+) -> None:
+    assert [rule for rule in rules(tmp_path, COMPONENT + f"command: {command}") if rule != "AML554"] == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("azureml:sales:3", []),
+        ("abfss://container@account.dfs.core.windows.net/sales/", []),
+        ("wasbs://container@account.blob.core.windows.net/sales/", []),
+        ("https://account.blob.core.windows.net/sales?sv=1&sig=*", []),
+        ("azureml://datastores/raw/paths/sales/", []),
+        ("azureml://subscriptions/s/resourcegroups/r/workspaces/w/datastores/raw/paths/v1.5/", []),
+        ("azuremll://datastores/raw/paths/sales/", ["AML415"]),
+        ("azureml://datastores/raw/paths/sales/*/", ["AML415"]),
+        ("azureml://datastores/raw/paths/sales.csv", ["AML415"]),
+    ],
+)
+def test_addresses_of_every_form_are_fine_for_a_folder(tmp_path: Path, path: str, expected: list[str]) -> None:
+    text = JOB + f"command: ls '${{{{inputs.d}}}}'\ninputs: {{d: {{type: uri_folder, path: '{path}'}}}}\n"
+    assert rules(tmp_path, text) == expected

@@ -47,6 +47,8 @@ _SCHEMA_OF_KIND: dict[Kind, str] = {
     "compute": "compute",
     "profile": "profile",
 }
+# In a definition: the word that a document needs for it to matter.
+_WORD = "x-word"
 _NOT_FINITE = re.compile(r"\.(?:nan|inf)\b|[0-9]e[+-]?[0-9]{3}", re.IGNORECASE)
 _SHARED = "common.schema.json"
 # A mapping with more unknown keys than this is not full of typos.
@@ -81,10 +83,23 @@ def _shared_definitions() -> dict[str, Any]:
 
 
 @cache
-def _validator(name: str) -> jsonschema_rs.Validator:
+def _words(name: str) -> frozenset[str]:
+    """The words that a document needs for some definitions of its schema to matter, such as `spark`."""
+    definitions = bundled_schema(name).get("$defs", {}).values()
+    return frozenset(definition[_WORD] for definition in definitions if _WORD in definition)
+
+
+@cache
+def _validator(name: str, words: frozenset[str]) -> jsonschema_rs.Validator:
+    """The validator for documents with some words; without the others, whose patterns take most of the time."""
     import jsonschema_rs
 
-    return jsonschema_rs.validator_for(bundled_schema(name))
+    schema = bundled_schema(name)
+    kept = {
+        key: definition if definition.get(_WORD, None) in (None, *words) else {}
+        for key, definition in schema.get("$defs", {}).items()
+    }
+    return jsonschema_rs.validator_for({**schema, "$defs": kept})
 
 
 def schema_of(kind: Kind) -> str | None:
@@ -97,7 +112,9 @@ def check_schema(document: Document, kind: Kind) -> Iterator[Diagnostic]:
     name = schema_of(kind)
     if name is None:
         return
-    for error in _validator(name).iter_errors(_as_json(document)):
+    text = document.text.lower()
+    words = frozenset(word for word in _words(name) if word in text)
+    for error in _validator(name, words).iter_errors(_as_json(document)):
         yield from _translate(error, document, kind, bundled_schema(name))
 
 

@@ -10,6 +10,7 @@ from trainyard.spec.bindings import check_command
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Node, describe
 from trainyard.spec.environments import read_environment
+from trainyard.spec.literals import whole_number
 from trainyard.spec.model import Component, Distribution, Port, Resources, Value
 from trainyard.spec.parsed import ParsedCommand, Reading
 from trainyard.spec.ports import check_output_names, component_ports
@@ -96,15 +97,17 @@ def read_distribution(node: Node, reading: Reading) -> Distribution | None:
     )
 
 
-def read_resources(node: Node, reading: Reading) -> Resources | None:
-    """The `resources:` of a component or job."""
+def read_resources(node: Node, reading: Reading, *, may_take_all: bool = False) -> Resources | None:
+    """The `resources:` of a component or job. `may_take_all`: -1 stands for all of a cluster, and is unknown then."""
     findings = reading.findings
     mapping = findings.expect_mapping(node.get("resources"), "'resources'")
     if mapping is None:
         return None
+    count = mapping.get("instance_count")
+    takes_all = may_take_all and count is not None and whole_number(count.data) == -1
     return Resources(
         span=mapping.span,
-        instance_count=findings.whole_number(mapping, "instance_count", least=1),
+        instance_count=None if takes_all else findings.whole_number(mapping, "instance_count", least=1),
         instance_type=findings.scalar(mapping, "instance_type"),
         shm_size=findings.scalar(mapping, "shm_size"),
     )

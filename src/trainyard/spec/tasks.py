@@ -99,7 +99,7 @@ def read_parallel(
         outputs=outputs,
         code=_folder(task.get("code"), reading),
         environment=read_environment(task.get("environment"), reading),
-        resources=read_resources(node, reading),
+        resources=read_resources(node, reading, may_take_all=True),
         is_deterministic=reading.findings.boolean(node, "is_deterministic", default=True),
         task=parallel,
     )
@@ -147,7 +147,7 @@ def with_own_settings(component: Component, node: Node, reading: Reading) -> Com
     return replace(
         component,
         distribution=read_distribution(node, reading) or component.distribution,
-        resources=read_resources(node, reading) or component.resources,
+        resources=read_resources(node, reading, may_take_all=True) or component.resources,
     )
 
 

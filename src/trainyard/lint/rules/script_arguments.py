@@ -304,7 +304,7 @@ def flag_value(command: ParsedCommand, context: LintContext) -> Iterator[Diagnos
                     message = f"{word.text} is a switch and takes no value, such as '{follower.text}'"
                     hint = f"Write {word.text} alone, or give the script a flag that takes true or false."
                     yield flag_value.at(called.span(follower), message, hint, [_declared(flag)])
-            elif follower is not None and _is_word(follower) and not _is_number(follower.text, flag.number):
+            elif follower is not None and _is_plain_word(follower) and not _is_number(follower.text, flag.number):
                 expected = "a whole number" if flag.number == "int" else "a number"
                 message = f"{word.text} takes {expected}, not '{follower.text}'"
                 yield flag_value.at(called.span(follower), message, "", [_declared(flag)])
@@ -427,6 +427,11 @@ def _given_flags(called: CalledScript) -> Iterator[Word]:
 
 def _is_word(word: Word) -> bool:
     return word.is_plain and "${{" not in word.text and not word.text.startswith(("-", "@")) and not word.is_optional
+
+
+def _is_plain_word(word: Word) -> bool:
+    """The same, and not a binding without its sign, which is reported as that."""
+    return _is_word(word) and "{" not in word.text
 
 
 def _values(called: CalledScript, flags: ScriptFlags) -> Iterator[tuple[Flag, Word]]:
