@@ -45,6 +45,11 @@ $(VENV)/.ready-to-test: pyproject.toml constraints.txt | $(VENV)/.ready-to-run
 .PHONY: setup
 setup: $(VENV)/.ready-to-run ## Create .venv with everything a run needs
 
+# Frameworks that only some pipelines need: make setup-lightning && make run FILE=pipelines/lightning.yaml
+.PHONY: setup-lightning setup-onnx
+setup-lightning setup-onnx: setup ## Add Lightning, or ONNX, to .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(@:setup-%=%)]'
+
 .PHONY: render
 render: setup ## Render all YAML: make render PROFILE=nd96
 	@$(TRAINYARD) render $(PROFILE) $(SETTINGS)

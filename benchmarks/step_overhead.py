@@ -6,7 +6,8 @@ Two processes on this machine's CPU, one thread each. All contenders live in the
 short windows of steps on the same batches, so that a machine that slows down slows all equally. The figures are
 medians over rounds of the difference from, and the ratio to, the window of a hand-written DDP loop in the same round;
 in brackets, the 95 % confidence interval of that median. Trainyard runs its whole loop: metrics.jsonl, loss,
-guards, stop agreement, stop file, hang watch. The others run what their documentation shows, without logging:
+guards, stop agreement, stop file, hang watch; `train_lightning` does the same with Lightning's Trainer in place of the
+loop. The others run what their documentation shows, without logging:
 accelerate's `Accelerator`, Lightning's `Trainer` and, for the record, Lightning's `Fabric`, whose loop is the user's
 own. All choose deterministic algorithms, the default of Trainyard's steps. CPU seconds are of the whole process,
 including its communication threads: they are meaningful even on a busy machine. Results go to
@@ -50,6 +51,7 @@ WORLD_SIZE = 2
 LIMIT_SECONDS = 900
 LEARNING_RATE, WEIGHT_DECAY, CLIP_NORM = 1e-4, 0.1, 1.0
 BARE, OURS, ACCELERATE, TRAINER, FABRIC = "bare DDP", "trainyard", "accelerate", "Lightning Trainer", "Lightning Fabric"
+TRAIN_LIGHTNING = "train_lightning"
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,13 @@ class Case:
     bar_ratio: float | None = None
     bar_surplus_seconds: float | None = None
     bar_less_than_peers: bool = False
+    bar_ratio_to_trainer: float | None = None
+    """Of train_lightning to Lightning's plain Trainer."""
 
 
 CASES = (
     Case("steps of 2 ms", 128, 2, 32, 25, 300, bar_surplus_seconds=0.2e-3, bar_less_than_peers=True),
-    Case("steps of 150 ms and more", 512, 6, 384, 2, 40, bar_ratio=1.01),
+    Case("steps of 150 ms and more", 512, 6, 384, 2, 40, bar_ratio=1.01, bar_ratio_to_trainer=1.02),
 )
 
 
@@ -287,13 +291,23 @@ def with_fabric(case: Case) -> Loop:
     return loop
 
 
-def ours(case: Case, world: World, folder: Path, stop_request: StopRequest) -> Loop:
+def with_train_lightning(case: Case, world: World, folder: Path, stop_request: StopRequest) -> Loop:
+    """The step train_lightning, with its defaults: to be compared with Lightning's plain Trainer."""
+    from trainyard.steps.training.lightning.engine import LightningEngine
+    from trainyard.steps.training.lightning.run import train_with_lightning
+
+    how = {"engine_class": LightningEngine, "train_to_the_end": train_with_lightning}
+    return ours(case, world, folder, stop_request, **how)
+
+
+def ours(case: Case, world: World, folder: Path, stop_request: StopRequest, **how: Any) -> Loop:
     """The loop of the training steps, with its defaults."""
     return whole_loop(
         NetworkTask(lambda: Network(case.width, case.layers)),
         world,
         folder,
         stop_request,
+        **how,
         global_batch_size=case.samples_per_rank * WORLD_SIZE,
         micro_batch_size=case.samples_per_rank,
         learning_rate=LEARNING_RATE,
@@ -306,7 +320,8 @@ def measure(case: Case, world: World, folder: Path, rounds: int | None, stop_req
     """The figures of all contenders' windows of one case."""
     contenders = {
         BARE: bare(case),
-        OURS: ours(case, world, folder, stop_request),
+        OURS: ours(case, world, folder / OURS, stop_request),
+        TRAIN_LIGHTNING: with_train_lightning(case, world, folder / TRAIN_LIGHTNING, stop_request),
         ACCELERATE: with_accelerate(case),
         TRAINER: with_trainer(case),
         FABRIC: with_fabric(case),
@@ -317,7 +332,9 @@ def measure(case: Case, world: World, folder: Path, rounds: int | None, stop_req
     figures = {}
     for name, seconds in turns.seconds.items():
         surplus = [own - of_bare for own, of_bare in zip(seconds, bare_seconds, strict=True)]
+        of_trainer = turns.seconds[TRAINER]
         figures[name] = {
+            "ratio_to_trainer": statistics.median(own / of for own, of in zip(seconds, of_trainer, strict=True)),
             "median_step_seconds": statistics.median(seconds),
             "median_step_cpu_seconds": statistics.median(turns.cpu_seconds[name]),
             "ratio_to_bare": statistics.median(own / of for own, of in zip(seconds, bare_seconds, strict=True)),
@@ -351,6 +368,9 @@ def missed_bars(case: Case, contenders: dict[str, dict[str, Any]]) -> list[str]:
         missed.append(f"ratio to bare over {case.bar_ratio}")
     if case.bar_surplus_seconds is not None and own["surplus_seconds"] > case.bar_surplus_seconds:
         missed.append(f"surplus over {case.bar_surplus_seconds * 1000} ms")
+    ratio = contenders[TRAIN_LIGHTNING]["ratio_to_trainer"]
+    if case.bar_ratio_to_trainer is not None and ratio > case.bar_ratio_to_trainer:
+        missed.append(f"{TRAIN_LIGHTNING}: {ratio:.3f} of Lightning's Trainer, over {case.bar_ratio_to_trainer}")
     if case.bar_less_than_peers:
         peers = (ACCELERATE, TRAINER)
         missed += [f"surplus over {n}'s" for n in peers if own["surplus_seconds"] >= contenders[n]["surplus_seconds"]]

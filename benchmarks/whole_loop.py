@@ -20,7 +20,7 @@ from trainyard.steps.runtime.rank_variables import read_rank_variables
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreement import Agreement
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
-from trainyard.steps.training.engines.base import EngineParts
+from trainyard.steps.training.engines.base import Engine, EngineParts
 from trainyard.steps.training.engines.ddp import DDPEngine
 from trainyard.steps.training.loop import TrainingRun, train
 from trainyard.steps.training.observing.hang_watch import HangWatch
@@ -70,9 +70,17 @@ class _BatchesInMemory:
 
 
 def whole_loop(
-    task: Task, world: World, folder: Path, stop_request: StopRequest, work: Work | None = None, **settings: Any
+    task: Task,
+    world: World,
+    folder: Path,
+    stop_request: StopRequest,
+    work: Work | None = None,
+    *,
+    engine_class: type[Engine] = DDPEngine,
+    train_to_the_end: Callable[[TrainingRun], bool] = train,
+    **settings: Any,
 ) -> Loop:
-    """The loop of `train_ddp` with these settings, writing its metrics into a folder."""
+    """The loop of `train_ddp`, or of a step with another engine, writing its metrics into a folder."""
     nowhere = dict.fromkeys(("data", "model", "checkpoints"), folder)
     config = TrainDDP(**nowhere, metrics=folder, checkpoint_every_steps=0, **settings)
     assert torch.are_deterministic_algorithms_enabled() == config.deterministic, "all loops, or none"
@@ -81,7 +89,7 @@ def whole_loop(
     plan = TrainingPlan(10**9 * batch.global_batch_size, batch, epochs=1)
     precision = Precision(config.precision, world.device)
     seed_everything(0)
-    engine = DDPEngine(EngineParts(task.new_model, config, AdamWSettings.of(config, task.settings), batch, world))
+    engine = engine_class(EngineParts(task.new_model, config, AdamWSettings.of(config, task.settings), batch, world))
     engine.model.train()
     checkpoints = Checkpoints(config.checkpoints, world, {})
     recorder = Recorder(world, config.metrics, config.log_every_steps, plan.total_steps)
@@ -90,7 +98,7 @@ def whole_loop(
 
     def loop(batches: Iterator[Tensors]) -> None:
         hang_watch.start()
-        train(
+        train_to_the_end(
             TrainingRun(
                 settings=config,
                 world=world,

@@ -17,7 +17,7 @@ else:
     import tomli as tomllib
 
 ENVIRONMENTS = ("trainyard", "trainyard-rocm")
-EXTRAS = ("train", "onnx")
+EXTRAS = ("train", "lightning", "onnx")
 """What steps may import."""
 IMPORTED_AS = {
     "pillow": "PIL",

@@ -232,14 +232,19 @@ def test_the_digest_changes_with_files_and_settings(project: Project) -> None:
     assert len({before.digest, with_setting.digest, load_profile(project, "nd96").digest}) == 3
 
 
-TASK_OF_PIPELINE = {"ddp": "image_classification", "fsdp": "language_modeling", "deepspeed": "language_modeling"}
+TASK_OF_PIPELINE = {
+    **dict.fromkeys(("ddp", "lightning", "sweep"), "image_classification"),
+    **dict.fromkeys(("fsdp", "deepspeed"), "language_modeling"),
+}
 STEPS_OF_PIPELINE = {
     "ddp": ("prepare_images", "train_ddp", "evaluate"),
     "fsdp": ("prepare_text", "train_fsdp", "evaluate"),
     "deepspeed": ("prepare_text", "train_deepspeed", "evaluate"),
+    "lightning": ("prepare_images", "train_lightning", "evaluate"),
+    "sweep": ("prepare_images", "train_ddp", "evaluate"),
 }
-# What a profile says in a way of its own: two numbers that make a third, and files by their name.
-ONLY_OF_PROFILES = {"accumulation_steps", "checkpoints_path", "source", "config"}
+# What a profile says in a way of its own: two numbers that make a third, files by their name, the size of a sweep.
+ONLY_OF_PROFILES = {"accumulation_steps", "checkpoints_path", "source", "config", "trials", "concurrent_trials"}
 
 
 def settings_of(project: Project, pipeline: str) -> dict[str, Any]:

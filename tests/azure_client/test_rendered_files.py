@@ -61,21 +61,26 @@ def errors_of(loaded: Any) -> dict[str, str]:
 def test_every_pipeline_loads_validates_and_can_be_sent(rendering: tuple[Profile, Path]) -> None:
     profile, root = rendering
     files = list(yaml_files(root, "pipelines"))
-    assert {"check_cluster", "ddp", "deepspeed", "fsdp"} <= {file.stem for file in files}
+    assert {"check_cluster", "ddp", "deepspeed", "fsdp", "lightning", "sweep"} <= {file.stem for file in files}
     for file in files:
         job = azure_ml.load_job(file)
         assert errors_of(job) == {}
         sent = job._to_rest_object().as_dict()["properties"]
-        distributed = next(
-            (sent["jobs"][name] for name in (f"train_{file.stem}", file.stem) if name in sent["jobs"]), None
-        )
+        names = (f"train_{file.stem}", file.stem, "search")
+        distributed = next((sent["jobs"][name] for name in names if name in sent["jobs"]), None)
         if distributed is not None:
             assert distributed.get("environment_variables", {}) == profile.environment_variables
-        if "learning_rate" not in sent["inputs"]:
+        if "micro_batch_size" not in sent["inputs"]:
             continue
         # Numbers travel as Python's str() has them; YAML that read 0.003 as text would show here.
-        assert float(sent["inputs"]["learning_rate"]["value"]) > 0
-        assert int(sent["inputs"]["global_batch_size"]["value"]) % profile.world_size == 0
+        if file.stem == "sweep":
+            assert distributed is not None
+            batch_sizes = distributed["search_space"]["global_batch_size"]["values"]
+        else:
+            assert float(sent["inputs"]["learning_rate"]["value"]) > 0
+            batch_sizes = [int(sent["inputs"]["global_batch_size"]["value"])]
+        micro_batch = int(sent["inputs"]["micro_batch_size"]["value"]) * profile.world_size
+        assert [size % micro_batch for size in batch_sizes] == [0] * len(batch_sizes)
 
 
 def test_every_component_loads_alone_and_what_is_sent_for_training_is_complete(

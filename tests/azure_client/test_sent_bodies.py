@@ -23,6 +23,7 @@ from trainyard.author.writing import write
 from trainyard.local.snapshot import snapshot_of
 from trainyard.spec.loading import load_pipeline
 from trainyard.spec.model import Component
+from trainyard.spec.model import code_of as component_run_by
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The `context` parameter is deprecated")
 
@@ -55,8 +56,8 @@ def test_every_pipeline_of_a_profile_is_sent_whole(
         assert sent["settings"]["default_compute"].endswith(f"/computes/{machines.cluster}")
         assert set(sent["jobs"]) == set(pipeline.jobs)
         for job, node in sent["jobs"].items():
-            request = components[node["componentId"]]
-            component = pipeline.jobs[job].component
+            request = components[golden_bodies.component_id(node)]
+            component = component_run_by(pipeline.jobs[job].component)
             assert isinstance(component, Component)
             check_component(request.json["properties"]["componentSpec"], component)
             check_bindings(node, sent)

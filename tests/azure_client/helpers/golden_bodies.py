@@ -44,11 +44,17 @@ def bodies_of(rendered: Path, azure: LoopbackAzure, client: Any) -> dict[str, An
         job["properties"]["properties"] = {}
         jobs[file.stem] = job
         sent = {request.path: request.json for request in azure.sent("PUT", "/components/")}
-        components |= {name: sent[each["componentId"]] for name, each in job["properties"]["jobs"].items()}
+        components |= {name: sent[component_id(each)] for name, each in job["properties"]["jobs"].items()}
     environments = [request.json for request in azure.sent("PUT", "/environments/")]
     unique = {json.dumps(each): each for each in environments}
     found = {"jobs": jobs, "components": components, "environments": list(unique.values())}
     return dict(json.loads(_without_drawn_ids(json.dumps(_without_descriptions(found)))))
+
+
+def component_id(node: dict[str, Any]) -> str:
+    """The id of the component that a job of a sent pipeline runs; a sweep runs that of its trials."""
+    found: str = node.get("trial", node)["componentId"]
+    return found
 
 
 def _without_descriptions(value: Any) -> Any:

@@ -30,5 +30,6 @@ class ResumableEngine:
 
 DDP = ResumableEngine("train_ddp")
 FSDP = ResumableEngine("train_fsdp")
+LIGHTNING = ResumableEngine("train_lightning")
 ZERO_2 = ResumableEngine("train_deepspeed", 2)
 ZERO_3 = ResumableEngine("train_deepspeed", 3)

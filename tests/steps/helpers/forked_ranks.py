@@ -40,9 +40,10 @@ _PR_SET_PDEATHSIG = 1
 class RankServer:
     """Starts steps as forked ranks, one step at a time. A context manager: nothing outlives it."""
 
-    def __init__(self, *, with_deepspeed: bool = False) -> None:
+    def __init__(self, *, with_deepspeed: bool = False, with_lightning: bool = False) -> None:
+        more = {"with_deepspeed": with_deepspeed, "with_lightning": with_lightning}
         self._process = subprocess.Popen(
-            [sys.executable, __file__, *(["with_deepspeed"] if with_deepspeed else [])],
+            [sys.executable, __file__, *(name for name, is_needed in more.items() if is_needed)],
             env=clean_environment(_WITHOUT_THREADS),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -109,7 +110,7 @@ def send_signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _serve(*, with_deepspeed: bool) -> None:
+def _serve(*, with_deepspeed: bool, with_lightning: bool) -> None:
     """Fork ranks as requests say, until the requests end."""
     for name in _IMPORTED_BEFORE:
         __import__(name)
@@ -117,6 +118,8 @@ def _serve(*, with_deepspeed: bool) -> None:
         from trainyard.steps.training.engines.deepspeed.start import import_deepspeed
 
         import_deepspeed()
+    if with_lightning:
+        __import__("trainyard.steps.training.lightning.run")
     threads = len(os.listdir("/proc/self/task"))
     assert threads == 1, f"{threads} threads: forking would lose all but one"
     print("[]", flush=True)
@@ -156,4 +159,4 @@ def _become_rank(server: int, request: Mapping[str, Any], variables: Mapping[str
 
 
 if __name__ == "__main__":
-    _serve(with_deepspeed="with_deepspeed" in sys.argv)
+    _serve(with_deepspeed="with_deepspeed" in sys.argv, with_lightning="with_lightning" in sys.argv)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import torch
 from forked_ranks import RankServer, send_signal
 from rank_processes import training_arguments
 
 from trainyard.steps.training.checkpoints.commit import COMMIT_FILE
 from trainyard.steps.training.checkpoints.folders import checkpoint_folders
+from trainyard.steps.training.checkpoints.restoring import read_whole
+from trainyard.steps.training.checkpoints.state_files import state_file_name
 
 STOPPED = 75
 _KILLS_OF_ONE_TRAINING = 8
@@ -63,6 +68,29 @@ class Training:
         newest = checkpoint_folders(self.checkpoints)[0]
         commit: dict[str, object] = json.loads((newest / COMMIT_FILE).read_text())
         return commit
+
+
+@dataclass
+class LightningTraining(Training):
+    """Compares what was learnt. Lightning's counters of its own restarts differ, as they should."""
+
+    def result(self) -> dict[str, object]:
+        file = checkpoint_folders(self.checkpoints)[0] / state_file_name(0)
+        (blob,) = read_whole(file, "lightning/checkpoint").values()
+        state = torch.load(io.BytesIO(blob.numpy().tobytes()), weights_only=True)
+        learnt = {name: state[name] for name in ("global_step", "state_dict", "optimizer_states")}
+        return dict(_flat(learnt)) | {"model": (self.out / "model" / "model.safetensors").read_bytes()}
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, object]]:
+    """The values of nested dictionaries and lists; tensors as their bytes."""
+    if isinstance(value, torch.Tensor):
+        yield name, value.numpy().tobytes()
+    elif isinstance(value, (dict, list)):
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _flat(each, f"{name}/{key}")
+    else:
+        yield name, value
 
 
 def kill_until(

@@ -5,6 +5,7 @@ from trainyard.foundation.configs.evaluate import Evaluate
 from trainyard.foundation.configs.export_model import ExportModel
 from trainyard.foundation.configs.prepare_images import PrepareImages
 from trainyard.foundation.configs.prepare_text import PrepareText
+from trainyard.foundation.configs.train_lightning import TrainLightning
 from trainyard.foundation.configs.training import TrainDDP, TrainDeepSpeed, TrainFSDP
 
 STEP_CONFIGS: dict[str, type] = {
@@ -13,6 +14,7 @@ STEP_CONFIGS: dict[str, type] = {
     "train_ddp": TrainDDP,
     "train_fsdp": TrainFSDP,
     "train_deepspeed": TrainDeepSpeed,
+    "train_lightning": TrainLightning,
     "evaluate": Evaluate,
     "export_model": ExportModel,
     "check_cluster": CheckCluster,
@@ -29,4 +31,5 @@ __all__ = [
     "TrainDDP",
     "TrainDeepSpeed",
     "TrainFSDP",
+    "TrainLightning",
 ]

@@ -69,8 +69,9 @@ def check_request(
     step_name: str,
     engine_class: type[Engine],
     world_size: int,
+    chosen_task: ChosenTask | None = None,
 ) -> CheckedRequest:
-    """Read the dataset's manifest and create the task. StepError for settings that cannot be."""
+    """Read the dataset's manifest and create the task, if none is given. StepError for settings that cannot be."""
     profiled_steps = parse_profile_steps(settings.profile_steps)
     manifest = read_manifest(settings.data)
     try:
@@ -78,7 +79,7 @@ def check_request(
     except ValueError as error:
         raise StepError(str(error)) from None
     engine_class.check(settings, batch)
-    chosen_task = choose_task(settings.task, task_settings)
+    chosen_task = chosen_task or choose_task(settings.task, task_settings)
     task = chosen_task.on(manifest)
     return CheckedRequest(settings, step_name, engine_class, manifest, batch, chosen_task, task, profiled_steps)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 
@@ -114,13 +115,17 @@ def record_steps(run: TrainingRun, steps: list[AgreedStep]) -> bool:
     return any(agreed.stop for agreed in steps)
 
 
-def close_step(run: TrainingRun, agreed: AgreedStep, *, stopping: bool) -> bool:
-    """Evaluate, record and save what is due after a step that every rank knows all of. Return whether to stop."""
+def close_step(
+    run: TrainingRun, agreed: AgreedStep, *, stopping: bool, validation: Mapping[str, float] = MappingProxyType({})
+) -> bool:
+    """Evaluate, record and save what is due after a step that every rank knows all of. Return whether to stop.
+
+    `validation` holds the step's figures if something else has evaluated already.
+    """
     run.observer.check(agreed)
     step, stopping = agreed.step, stopping or agreed.stop
     skipped_steps = run.observer.nonfinite_guard.skipped_steps
     run.progress = Progress(step.number, step.epoch, step.samples_consumed, skipped_steps)
-    validation: Mapping[str, float] = {}
     if not stopping and validation_is_due(run, step):
         try:
             validation = validate(run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 import torch
@@ -16,7 +16,12 @@ from trainyard.steps.runtime.flags import Value
 from trainyard.steps.runtime.rank_variables import read_rank_variables
 from trainyard.steps.runtime.versions import banner
 from trainyard.steps.runtime.world import join_world, lost_connections_explained
-from trainyard.steps.training.building import build_training, check_request, require_same_settings
+from trainyard.steps.training.building import (
+    CheckedRequest,
+    build_training,
+    check_request,
+    require_same_settings,
+)
 from trainyard.steps.training.engines.base import Engine
 from trainyard.steps.training.loop import TrainingRun, save_last_checkpoint, train
 from trainyard.steps.training.observing.hang_watch import HangWatch, late_ranks_named
@@ -33,14 +38,17 @@ def run_training(
     step_name: str,
     engine_class: type[Engine],
     stop_request: StopRequest,
+    train_to_the_end: Callable[[TrainingRun], bool] = train,
+    check: Callable[..., CheckedRequest] = check_request,
 ) -> int:
     """Train and save the model. Return the step's exit code: 0, or STOPPED_EXIT_CODE.
 
+    `train_to_the_end` takes every step that is left; it returns False if the training was asked to stop before its end.
     StepError for whatever the user can fix; what can be checked without the other ranks is checked before they meet.
     """
     events_url = choose_url(settings.scheduled_events_url, os.environ)
     variables = read_rank_variables(os.environ)
-    request = check_request(settings, task_settings, step_name, engine_class, variables.world_size)
+    request = check(settings, task_settings, step_name, engine_class, variables.world_size)
     require_writable((settings.model, settings.checkpoints, settings.metrics), variables.rank)
     hang_watch = HangWatch(variables, settings.process_group_timeout_seconds)
     with (
@@ -56,7 +64,7 @@ def run_training(
                 opened.callback(ScheduledEvents(events_url, stop_request.ask).close)
             run = build_training(request, world, stop_request, hang_watch, opened)
             started, steps_before = time.monotonic(), run.progress.step
-            is_complete = _train_and_save(run, request.chosen_task)
+            is_complete = _train_and_save(run, request.chosen_task, train_to_the_end)
         seconds, steps = time.monotonic() - started, run.progress.step - steps_before
         if steps:
             world.log(f"at the end: {memory_summary(world)}; {run.observer.measures.summary(seconds)}")
@@ -68,10 +76,10 @@ def run_training(
         return 0
 
 
-def _train_and_save(run: TrainingRun, chosen_task: ChosenTask) -> bool:
+def _train_and_save(run: TrainingRun, chosen_task: ChosenTask, train_to_the_end: Callable[[TrainingRun], bool]) -> bool:
     """Return whether the training has come to its end."""
     _warm_up(run)
-    if not train(run):
+    if not train_to_the_end(run):
         return False
     with run.observer.long_work("saving the model"):
         run.engine.align_ranks()

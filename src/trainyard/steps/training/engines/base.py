@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -89,6 +90,9 @@ class Engine(ABC):
     @abstractmethod
     def fragments(self) -> list[Fragment]:
         """Return all state that a checkpoint needs, as this rank holds it: parameters, buffers, optimizer state."""
+
+    def prepare_to_restore(self, folder: Path, files: list[str]) -> None:  # noqa: B027 (most have the same always)
+        """Make `fragments` fit what the files of a checkpoint hold, if that differs from one to the next."""
 
     def fragments_restored(self) -> None:  # noqa: B027 (most keep nothing derived from them)
         """Update what is derived from the fragments, after their values were read from a checkpoint."""

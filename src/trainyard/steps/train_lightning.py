@@ -1,0 +1,38 @@
+"""Train a model with Lightning.
+
+    python -m trainyard.steps.train_lightning --data data/digits --model out/model --checkpoints out/checkpoints \\
+        --metrics out/metrics --module my_package.my_module:MyLightningModule
+
+One process, or as many as the environment describes; Lightning takes its ranks from there, on several nodes too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trainyard.foundation.configs.train_lightning import TrainLightning
+from trainyard.steps.runtime.entrypoint import end_process, run_task_step
+from trainyard.steps.runtime.flags import Value
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the step. Return its exit code."""
+    return run_task_step(TrainLightning, "trainyard.steps.train_lightning", train_lightning, arguments)
+
+
+def train_lightning(settings: TrainLightning, task_settings: Mapping[str, Value]) -> int:
+    """Train with Lightning's Trainer."""
+    from trainyard.steps.training.stopping import StopRequest
+
+    # First, since the next imports take seconds, for torch.
+    stop_request = StopRequest.of(settings)
+    from trainyard.steps.runtime.packages import require_packages
+
+    require_packages("train_lightning", "lightning", "lightning.pytorch")
+    from trainyard.steps.training.lightning.run import run_lightning
+
+    return run_lightning(settings, task_settings, stop_request)
+
+
+if __name__ == "__main__":
+    end_process(main())

@@ -1,0 +1,114 @@
+"""What the training loop does between steps, as Lightning's callback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from trainyard.steps.training.agreement import AgreedStep, TakenStep
+from trainyard.steps.training.lightning.engine import LightningEngine
+from trainyard.steps.training.lightning.loader import PlannedLoader
+from trainyard.steps.training.lightning.modules import TaskModule
+from trainyard.steps.training.loop import TrainingRun, close_step, record_steps, something_is_due
+from trainyard.steps.training.randomness import random_state, restore_random_state
+from trainyard.steps.training.samples.plan import Progress, Step
+
+
+class BetweenSteps(Callback):
+    """Agrees on each step with the other ranks; evaluates, records, saves and stops when that is due."""
+
+    def __init__(self, run: TrainingRun, loader: PlannedLoader) -> None:
+        assert isinstance(run.engine, LightningEngine)
+        self._run, self._engine, self._loader = run, run.engine, loader
+        self._first_step = run.progress.step + 1
+        self._random_state = random_state(run.world.device)
+        self._loss_sum = torch.zeros((), dtype=torch.float64, device=run.world.device)
+        self._norm = torch.zeros((), device=run.world.device)
+        self._before_validation: tuple[AgreedStep, bool]
+        self.is_stopped = False
+        """Whether the training was asked to stop before its end."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Let random generators continue where they were, whatever Lightning's start drew from them."""
+        pl_module.train()
+        restore_random_state(self._random_state, self._run.world.device)
+        self._run.observer.steps_begin()
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Note which step begins."""
+        position = self._loader.position
+        if position.is_first:
+            self._loss_sum = torch.zeros_like(self._loss_sum)
+            self._run.observer.step_begins(position.step, position.micro_batches)
+        self._run.observer.forward_begins()
+
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:
+        """Note the end of a forward pass."""
+        self._run.observer.backward_begins()
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
+        """Measure the gradient of a user's module before it is clipped."""
+        self._run.observer.update_begins()
+        self._norm = torch.nn.utils.get_total_norm([p.grad for p in pl_module.parameters() if p.grad is not None])
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Agree on the step, if this was its last micro-batch, and do what is due."""
+        if not isinstance(pl_module, TaskModule):
+            self._loss_sum += outputs["loss"]
+        run, position = self._run, self._loader.position
+        if not position.micro_batch.is_last:
+            return
+        step = position.step
+        stop = run.stop_request.is_raised()
+        stopping = record_steps(run, run.agreement.next_step(self._taken(trainer, pl_module), stop=stop))
+        validates = self._validates_now(trainer, step)
+        if stopping or validates or step.number == self._first_step or something_is_due(run, step):
+            *earlier, agreed = run.agreement.all_steps(stop=run.stop_request.is_raised())
+            stopping = record_steps(run, earlier) or stopping
+            if validates:
+                self._before_validation = (agreed, stopping)
+            else:
+                self._close(trainer, agreed, stopping=stopping)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Do what is due after an epoch, with the figures that a user's module has logged."""
+        figures = {name: float(value) for name, value in trainer.callback_metrics.items() if value.numel() == 1}
+        agreed, stopping = self._before_validation
+        self._close(trainer, agreed, stopping=stopping, validation=figures)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note how far the training came if a callback of the user's module ended it early."""
+        if self._engine.trainer is None:
+            return
+        run, step = self._run, self._loader.position.step
+        record_steps(run, run.agreement.all_steps(stop=False))
+        skipped_steps = run.observer.nonfinite_guard.skipped_steps
+        run.progress = Progress(step.number, step.epoch, step.samples_consumed, skipped_steps)
+        run.world.log(f"the module or a callback of it ended the training after step {step.number}")
+        self._engine.end()
+
+    def _close(self, trainer: Trainer, agreed: AgreedStep, *, stopping: bool, **more: Any) -> None:
+        self.is_stopped = close_step(self._run, agreed, stopping=stopping, **more)
+        if self.is_stopped or agreed.step.is_last:
+            self._engine.end()
+            trainer.should_stop = True
+            trainer.limit_val_batches = 0  # else Lightning would validate before it stops
+        self._run.observer.steps_begin()
+
+    def _validates_now(self, trainer: Trainer, step: Step) -> bool:
+        """Return whether Lightning validates a user's module after this step, before the next hook."""
+        every = trainer.check_val_every_n_epoch
+        return bool(trainer.limit_val_batches and step.ends_epoch and every and step.epoch % every == 0)
+
+    def _taken(self, trainer: Trainer, module: LightningModule) -> TakenStep:
+        step, marks = self._loader.position.step, self._run.observer.step_ends()
+        if isinstance(module, TaskModule):
+            return TakenStep(
+                step, module.learning_rate, module.loss_sum, module.step_terms, module.gradient_norm, marks
+            )
+        learning_rate = float(trainer.optimizers[0].param_groups[0]["lr"])
+        return TakenStep(step, learning_rate, self._loss_sum, float(self._run.world.size), self._norm, marks)

@@ -1,0 +1,113 @@
+"""From settings to a model trained by Lightning: the same as other trainings, but for the loop."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping
+from typing import Literal
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.strategies import DDPStrategy
+
+from trainyard.foundation.configs.train_lightning import TrainLightning
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.flags import Value
+from trainyard.steps.training.building import CheckedRequest, check_request
+from trainyard.steps.training.engines.base import Engine
+from trainyard.steps.training.lightning.callback import BetweenSteps
+from trainyard.steps.training.lightning.engine import LightningEngine
+from trainyard.steps.training.lightning.loader import PlannedLoader, ValidationShare
+from trainyard.steps.training.lightning.modules import TaskModule
+from trainyard.steps.training.lightning.plugins import KnownRanks
+from trainyard.steps.training.lightning.user_module import choose_module
+from trainyard.steps.training.loop import TrainingRun, may_begin
+from trainyard.steps.training.run import run_training
+from trainyard.steps.training.stopping import StopRequest
+
+_PRECISIONS: dict[str, Literal["32-true", "bf16-mixed", "16-mixed"]] = {
+    "fp32": "32-true",
+    "bf16": "bf16-mixed",
+    "fp16": "16-mixed",
+}
+"""Lightning's names. A task's own forward pass casts by itself."""
+
+
+def run_lightning(settings: TrainLightning, task_settings: Mapping[str, Value], stop_request: StopRequest) -> int:
+    """Train and save the model. Return the step's exit code, as `run_training` does."""
+    return run_training(
+        settings, task_settings, "train_lightning", LightningEngine, stop_request, train_with_lightning, _check
+    )
+
+
+def _check(
+    settings: TrainLightning,
+    task_settings: Mapping[str, Value],
+    step_name: str,
+    engine_class: type[Engine],
+    world_size: int,
+) -> CheckedRequest:
+    """Do as `check_request`, also for a LightningModule of the user's in place of a task."""
+    if settings.module is None and settings.module_arguments is not None:
+        raise StepError("--module-arguments is given without --module, whose arguments they are")
+    module = None if settings.module is None else choose_module(settings.module, settings.module_arguments)
+    return check_request(settings, task_settings, step_name, engine_class, world_size, module)
+
+
+def train_with_lightning(run: TrainingRun) -> bool:
+    """Let Lightning take every step that is left. Return False if the training was asked to stop before its end."""
+    engine, world = run.engine, run.world
+    assert isinstance(engine, LightningEngine)
+    loader = PlannedLoader(run)
+    own = engine.model if isinstance(engine.model, LightningModule) else None
+    module = own or TaskModule(run, loader)
+    validation = None if own is None else ValidationShare.of(own, run)
+    if own is not None:
+        run.validation_split = None  # Lightning validates
+    checkpoint = engine.checkpoint_io.checkpoint
+    if checkpoint is not None:
+        module.load_state_dict(checkpoint["state_dict"])  # for what an earlier attempt left undone
+    if not may_begin(run):
+        return False
+    if run.progress.step >= run.plan.total_steps:
+        return True
+    between_steps = BetweenSteps(run, loader)
+    _quieten()
+    trainer = Trainer(
+        accelerator="gpu" if world.device.type == "cuda" else "cpu",
+        devices=world.variables.processes_per_node,
+        num_nodes=world.variables.node_count,
+        strategy=DDPStrategy(
+            cluster_environment=KnownRanks(world.variables),
+            gradient_as_bucket_view=True,
+            find_unused_parameters=engine.unused_parameters,
+        ),
+        plugins=[engine.checkpoint_io],
+        callbacks=[between_steps],
+        # With a limit of steps, Lightning would not resume at the end of an epoch; the callback stops at the last step.
+        max_epochs=run.settings.epochs,
+        accumulate_grad_batches=run.plan.batch.accumulation_steps,
+        precision="32-true" if own is None else _PRECISIONS[run.settings.precision],
+        gradient_clip_val=None if own is None else run.settings.gradient_clip_norm or None,
+        # The samples are divided among the ranks already; the callback evaluates tasks, saves and records.
+        use_distributed_sampler=False,
+        limit_val_batches=0 if validation is None else 1.0,
+        check_val_every_n_epoch=max(1, run.settings.evaluate_every_epochs),
+        num_sanity_val_steps=0,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        logger=False,
+    )
+    # Its handler of SIGTERM would start a collective in the middle of others; the training's own one only sets a flag.
+    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+    engine.trainer = trainer
+    trainer.fit(module, loader, validation, ckpt_path=None if checkpoint is None else "the chosen one")
+    return not between_steps.is_stopped
+
+
+def _quieten() -> None:
+    """Silence what Lightning logs on every rank of what this step logs itself."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"lightning\.")
