@@ -244,7 +244,10 @@ STEPS_OF_PIPELINE = {
     "sweep": ("prepare_images", "train_ddp", "evaluate"),
 }
 # What a profile says in a way of its own: two numbers that make a third, files by their name, the size of a sweep.
-ONLY_OF_PROFILES = {"accumulation_steps", "checkpoints_path", "source", "config", "trials", "concurrent_trials"}
+ONLY_OF_PROFILES = {
+    *("accumulation_steps", "checkpoints_path", "source", "config"),
+    *("trials", "concurrent_trials", "check_cluster_first"),
+}
 
 
 def settings_of(project: Project, pipeline: str) -> dict[str, Any]:
