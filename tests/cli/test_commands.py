@@ -222,7 +222,7 @@ def test_data_that_is_missing_can_be_given(trainyard: Run, tmp_path: Path, monke
     missing = trainyard("run", "hello.yaml")
     assert missing.exit_code == 1
     assert "not-there.txt" in missing.stderr
-    assert "--set inputs.greeting=" in missing.stderr
+    assert "--set inputs.greeting.path=" in missing.stderr
     Path("here.txt").write_text("hello from a file\n")
     outcome = trainyard("run", "hello.yaml", "--set", "inputs.greeting=here.txt")
     assert outcome.exit_code == 0, outcome.stderr

@@ -79,7 +79,7 @@ class TrackingStore:
     def metric(self, run: RunIdentity, name: str) -> list[float]:
         """Return the values of a metric that a run has logged, in their order; empty if it has not."""
         try:
-            lines = (self._folder_of(run) / "metrics" / name).read_text(encoding="utf-8").splitlines()
+            lines = (self.folder_of(run) / "metrics" / name).read_text(encoding="utf-8").splitlines()
         except OSError:
             return []
         return [float(line.split()[1]) for line in lines if len(line.split()) > 1]
