@@ -195,9 +195,11 @@ def test_what_cannot_be_read_is_a_diagnostic_each(tmp_path: Path) -> None:
         ("name: ci\ntype: computeinstance\nsize: Standard_DS3_v2\nidle_time_before_shutdown_minutes: 30\n", []),
         ("name: k8s\ntype: kubernetes\nresource_id: x\nnamespace: n\n", []),
         ("type: pipeline\ncompute: azureml:c\njobs:\n  s:\n    type: sweep\n    trial: azureml:c:1\n"
-         "    search_space: {}\n  t:\n    component: azureml:c:1\n"
+         "    search_space: {}\n    objective: {goal: minimize, primary_metric: loss}\n"
+         "    limits: {max_total_trials: 2}\n  t:\n    component: azureml:c:1\n"
          "    inputs: {m: '${{parent.jobs.s.outputs.model}}'}\n", []),
-        ("type: pipeline\njobs:\n  s:\n    type: spark\n    component: ./none.yaml\n", ["AML401"]),
+        ("type: pipeline\njobs:\n  s:\n    type: spark\n    compute: azureml:p\n    component: ./none.yaml\n",
+         ["AML401"]),
         ("type: pipeline\ncompute: azureml:c\ninputs: {n: 2}\njobs:\n  s:\n    component: azureml:c:1\n"
          "    resources: {instance_count: '${{parent.inputs.n}}'}\n", []),
         ("type: pipeline\ncomponent: azureml:p:1\ninputs: {a: 3}\n", []),
