@@ -242,6 +242,7 @@ STEPS_OF_PIPELINE = {
     "deepspeed": ("prepare_text", "train_deepspeed", "evaluate"),
     "lightning": ("prepare_images", "train_lightning", "evaluate"),
     "sweep": ("prepare_images", "train_ddp", "evaluate"),
+    "check_cluster": ("check_cluster",),
 }
 # What a profile says in a way of its own: two numbers that make a third, files by their name, the size of a sweep.
 ONLY_OF_PROFILES = {
@@ -260,7 +261,8 @@ def test_the_schema_says_of_pipeline_settings_what_the_steps_say(repository: Pro
     described = {
         field.name: field for step in reversed(STEPS_OF_PIPELINE[pipeline]) for field in step_fields(STEP_CONFIGS[step])
     }
-    described |= {field.name: field for field in task_fields(TASK_OF_PIPELINE[pipeline])}
+    if pipeline in TASK_OF_PIPELINE:
+        described |= {field.name: field for field in task_fields(TASK_OF_PIPELINE[pipeline])}
     settings = settings_of(repository, pipeline)
     for name in set(settings) - ONLY_OF_PROFILES:
         field, said = described[name], settings[name]

@@ -147,7 +147,7 @@ def test_a_full_disk_leaves_no_half_written_file(project: Project, monkeypatch: 
 
 def test_a_folder_that_cannot_be_created_is_named(project: Project) -> None:
     (project.root / "components").write_text("a file, not a folder")
-    with pytest.raises(SpecError, match=r"components/.*cannot be written: not a directory"):
+    with pytest.raises(SpecError, match=r"components/.*cannot be written: components is a file, not a folder"):
         written(project, "t4")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,6 +84,8 @@ def write(project: Project, rendering: Rendering) -> WriteReport:
 def write_atomically(path: Path, text: str) -> None:
     """Write a file atomically, making its folder. Raise SpecError naming the path if that fails."""
     with _explaining(path, "written"):
+        if path.parent.is_file():
+            raise NotADirectoryError(errno.ENOTDIR, f"{path.parent.name} is a file, not a folder")
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_text(path, text)
 

@@ -35,7 +35,7 @@ def keep_runs_out_of_snapshots(pipeline: PipelineComponent) -> None:
             click.echo(f"warning: {message}", err=True)
             continue
         new = code / ".amlignore"
-        new.write_text(f"# Runs on this machine are no part of a job's code.\n/{inside}/\n", encoding="utf-8")
+        new.write_text(f"# Runs on this machine do not belong to a job's code.\n/{inside}/\n", encoding="utf-8")
         click.echo(f"wrote {short(new)}: Azure ML would upload {short(private)} with the code of {job}", err=True)
 
 
