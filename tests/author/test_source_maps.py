@@ -46,7 +46,7 @@ def written_lines(source: LineSource) -> list[str]:
         ),
         ("components/train_ddp.yaml", "  learning_rate:", "_step.j2", "{{ field.name }}:", []),
         ("components/train_ddp.yaml", "--max-steps", "_step.j2", "field.flag", []),
-        ("components/train_ddp.yaml", "is_deterministic", "_step.j2", "is_deterministic: true", []),
+        ("components/train_ddp.yaml", "is_deterministic", "_step.j2", "is_deterministic: {{", []),
         ("compute/gpu_cluster.yaml", "tier: ", "gpu_cluster.yaml.j2", "tier: {{", ["t4.yaml: spot: false"]),
         (
             "pipelines/ddp.yaml",

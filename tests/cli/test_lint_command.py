@@ -102,7 +102,7 @@ def test_a_baseline_from_the_first_day_to_the_last(trainyard: Run, here: Path) -
         (["--write-baseline"], "--write-baseline requires --baseline FILE"),
         (["--write-baseline", "--fix"], "--fix and --write-baseline cannot be combined"),
         (["--baseline", "none.json"], "none.json: no such file"),
-        (["--format", "xml"], "'xml' is not one of"),
+        (["--format", "xml"], "expected one of text, json, sarif, github, got 'xml'"),
         (["-"], "not standard input"),
     ],
 )

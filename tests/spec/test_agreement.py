@@ -53,7 +53,7 @@ NOT_LOADED = frozenset(
     }
 )
 """Pipelines with components that only Azure ML has, with jobs that only Azure ML runs, or with a key written twice."""
-NOT_PLANNED = frozenset({"search_in_pipeline.yml", "sweep_in_pipeline.yml"})
+NOT_PLANNED = frozenset({"search_in_pipeline.yml", "sweep_in_pipeline.yml", "sweep.yaml"})
 """Pipelines with sweeps and parallel jobs."""
 SEEDS = 20
 CASES_PER_SEED = 100

@@ -136,4 +136,5 @@ def _yaml_files(folder: Path) -> list[Path]:
 
 
 def _an_example(folder: Path) -> Path | None:
-    return next(iter(_yaml_files(folder)), None)
+    # The longest: a pipeline that trains rather than one that only checks.
+    return max(_yaml_files(folder), key=lambda file: file.stat().st_size, default=None)
