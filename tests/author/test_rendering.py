@@ -125,7 +125,8 @@ def test_batch_sizes_multiply_out(repository: Project, name: str, accumulation_s
 @pytest.mark.parametrize("name", PIPELINES)
 def test_every_setting_of_a_profile_reaches_a_step(repository: Project, name: str) -> None:
     keys = set(profile_schema(repository)["properties"]["pipelines"]["properties"][name]["properties"])
-    given = {key: EXAMPLES.get(key, 300) for key in keys - {"accumulation_steps", "checkpoints_path", "check_cluster_first", "config"}}
+    of_profiles = {"accumulation_steps", "checkpoints_path", "check_cluster_first", "config"}
+    given = {key: EXAMPLES.get(key, 300) for key in keys - of_profiles}
     settings = {f"pipelines.{name}.{key}": value for key, value in given.items()}
     pipeline = pipeline_of(render(repository, "nd96", settings), name)
     assert set(given) <= {key for job in pipeline["jobs"].values() for key in job["inputs"]}
