@@ -28,7 +28,7 @@ from trainyard.steps.training.observing.measures import StepMeasures, Work
 from trainyard.steps.training.observing.observer import TrainingObserver
 from trainyard.steps.training.observing.recorder import Recorder
 from trainyard.steps.training.observing.unhealthy_steps import LossSpikes, NonfiniteGuard
-from trainyard.steps.training.optimizer import AdamWSettings, WarmupThenCosine
+from trainyard.steps.training.optimizer import AdamWSettings, Schedule
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import seed_everything
 from trainyard.steps.training.samples.batches import MicroBatch, Tensors
@@ -107,7 +107,7 @@ def whole_loop(
                 engine=engine,
                 precision=precision,
                 batches=_BatchesInMemory(plan, batches),  # type: ignore[arg-type]
-                schedule=WarmupThenCosine(config.learning_rate, plan.total_steps, config.warmup_fraction),
+                schedule=Schedule.of(config, plan.total_steps),
                 agreement=Agreement(world),
                 checkpoints=checkpoints,
                 stop_request=stop_request,

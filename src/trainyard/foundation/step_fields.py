@@ -27,9 +27,9 @@ _AZURE_TYPE_OF = {str: "string", int: "integer", float: "number", bool: "boolean
 class StepField:
     """One setting of a step, in Azure ML's terms.
 
-    `type` is Azure ML's: string, integer, number, boolean for parameters; uri_folder, uri_file, mlflow_model for ports.
-    `required` means that there is no default and it must be given; `optional` that it may be absent altogether (None in
-    the step), which Azure ML writes as `optional: true` and `$[[ … ]]` in the command.
+    `type` is Azure ML's: string, integer, number, boolean for parameters; uri_folder, uri_file, custom_model,
+    mlflow_model for ports. `required` means that there is no default and it must be given; `optional` that it may be
+    absent altogether (None in the step), which Azure ML writes as `optional: true` and `$[[ … ]]` in the command.
     """
 
     name: str
@@ -75,10 +75,10 @@ def parameter(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def input_folder(*, optional: bool = False) -> Any:
+def input_folder(*, optional: bool = False, type: str = "uri_folder") -> Any:
     """Declare a folder that the step reads."""
     default = None if optional else dataclasses.MISSING
-    return dataclasses.field(default=default, metadata={"kind": "input"})
+    return dataclasses.field(default=default, metadata={"kind": "input", "type": type})
 
 
 def input_file() -> Any:

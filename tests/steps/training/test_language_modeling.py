@@ -290,6 +290,16 @@ def test_a_moved_model_is_the_same_and_a_changed_one_is_not(
     assert "belongs to another training, with model_type 'a folder with the SHA-256 " in capsys.readouterr().err
 
 
+def test_a_base_model_may_lie_within_an_mlflow_model(text: Path, model: Path, tmp_path: Path) -> None:
+    within = tmp_path / "mlflow" / "artifacts" / "model"
+    shutil.copytree(model, within)
+    flags = ("--base-model", tmp_path / "mlflow", "--learning-rate", 0.0, "--matmul-precision", "high")
+    assert train(text, tmp_path / "out", *flags) == 0
+    before, after = (load_file(folder / "model.safetensors") for folder in (model, tmp_path / "out" / "model"))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert train(text, tmp_path / "none", "--base-model", text) == 1
+
+
 def test_experts_are_trained_with_the_loss_of_their_routers(text: Path) -> None:
     overrides = {"num_local_experts": 4, "router_aux_loss_coef": 0.5, **json.loads(TINY_LLAMA)}
     overrides["num_key_value_heads"] = 2

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard.foundation.batch_arithmetic import divide_batch
-from trainyard.steps.training.optimizer import WarmupThenCosine
+from trainyard.steps.training.optimizer import Schedule
 from trainyard.steps.training.samples.plan import TrainingPlan, even_part
 
 
@@ -91,11 +91,25 @@ def test_even_parts_differ_by_at_most_one(total: int, parts: int) -> None:
 
 
 def test_the_learning_rate_rises_then_falls() -> None:
-    schedule = WarmupThenCosine(highest=1.0, total_steps=100, warmup_fraction=0.1)
+    schedule = Schedule(highest=1.0, total_steps=100, warmup_fraction=0.1)
     rates = [schedule(step) for step in range(1, 101)]
     assert rates[0] == pytest.approx(0.1)
     assert rates[9] == rates[10] == max(rates) == 1.0
     assert rates[55] == pytest.approx(0.5, abs=0.02)
     assert 0 < rates[99] < 0.001
-    assert WarmupThenCosine(1.0, 1, 0.1)(1) == 1.0
-    assert WarmupThenCosine(1.0, 4, 1.0)(4) == 1.0
+    assert Schedule(1.0, 1, 0.1)(1) == 1.0
+    assert Schedule(1.0, 4, 1.0)(4) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("shape", "step_46", "step_96"),
+    [("cosine", 0.704, 0.107), ("linear", 0.65, 0.15), ("constant", 1.0, 1.0), ("warmup_stable_decay", 1.0, 0.325)],
+)
+def test_the_shapes_of_schedules(shape: str, step_46: float, step_96: float) -> None:
+    """Of 100 steps, 10 warm up and, in the last of them, 20 decay; a tenth of the highest rate is the least."""
+    schedule = Schedule(1.0, 100, 0.1, shape, minimum_fraction=0.1, decay_fraction=0.2)
+    assert schedule(5) == 0.5
+    assert schedule(11) == 1.0
+    assert schedule(46) == pytest.approx(step_46, abs=0.001)
+    assert schedule(96) == pytest.approx(step_96, abs=0.001)
+    assert min(schedule(step) for step in range(11, 101)) >= 0.1

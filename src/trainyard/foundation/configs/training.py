@@ -27,6 +27,10 @@ class Training:
     cluster_check: Path | None = input_folder(optional=True)
     """The report of check_cluster, for a training that starts after it. Nothing is read from it."""
 
+    base_model: Path | None = input_folder(optional=True, type="custom_model")
+    """A model to start from instead of the task's model_type: a folder or a registered model with config.json and
+    model.safetensors, or an MLflow model that has them within. Its code is never run."""
+
     task: str = parameter("image_classification")
     """What is trained: image_classification, language_modeling, or a task of your own as `package.module:Class`. Each
     has settings of its own beside those of this step."""
@@ -47,7 +51,17 @@ class Training:
     """The highest learning rate of the schedule."""
 
     warmup_fraction: float = parameter(0.1, minimum=0.0, maximum=1.0)
-    """The share of all steps over which the learning rate rises from zero; it then falls along a cosine."""
+    """The share of all steps over which the learning rate rises from zero."""
+
+    learning_rate_schedule: str = parameter("cosine", choices=("cosine", "linear", "constant", "warmup_stable_decay"))
+    """How the learning rate goes on after the warmup: it falls along half a cosine or a line, stays, or stays until it
+    falls along a line over the last steps (`decay_fraction`)."""
+
+    minimum_learning_rate_fraction: float = parameter(0.0, minimum=0.0, maximum=1.0)
+    """Where the learning rate ends, as a share of the highest."""
+
+    decay_fraction: float = parameter(0.1, minimum=0.0, maximum=1.0)
+    """The share of all steps over which warmup_stable_decay lets the learning rate fall."""
 
     weight_decay: float = parameter(0.3, minimum=0.0)
     """AdamW's decoupled weight decay, on matrices and convolutions only."""
@@ -57,6 +71,10 @@ class Training:
 
     precision: str = parameter("fp32", choices=("fp32", "bf16", "fp16"))
     """The floating-point type of the forward pass; parameters and optimizer state stay in fp32. fp16 needs a GPU."""
+
+    matmul_precision: str = parameter("highest", choices=("highest", "high"))
+    """How exactly matrices of fp32 are multiplied. high uses TF32 on NVIDIA GPUs from A100 on: up to eight times as
+    fast, with 10 bits of each factor's fraction instead of 23, so that the trained weights have other bits."""
 
     activation_checkpointing: bool = parameter(False)
     """Recompute each layer's activations in the backward pass instead of keeping them: less memory, a third more

@@ -25,7 +25,7 @@ from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreement import Agreement
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.engines.base import Engine, EngineParts
-from trainyard.steps.training.from_transformers import model_digest, model_folder
+from trainyard.steps.training.from_transformers import find_model, model_digest, model_folder
 from trainyard.steps.training.loop import TrainingRun
 from trainyard.steps.training.observing.flops import flops_per_token, peak_flops_per_second
 from trainyard.steps.training.observing.hang_watch import HangWatch
@@ -35,7 +35,7 @@ from trainyard.steps.training.observing.profiler import ProfiledSteps, StepProfi
 from trainyard.steps.training.observing.recorder import Recorder
 from trainyard.steps.training.observing.sample_record import SampleRecord
 from trainyard.steps.training.observing.unhealthy_steps import LossSpikes, NonfiniteGuard
-from trainyard.steps.training.optimizer import AdamWSettings, WarmupThenCosine
+from trainyard.steps.training.optimizer import AdamWSettings, Schedule
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import ask_for_determinism, seed_everything
 from trainyard.steps.training.samples.batches import TrainingBatches
@@ -80,6 +80,8 @@ def check_request(
         raise StepError(str(error)) from None
     engine_class.check(settings, batch)
     chosen_task = chosen_task or choose_task(settings.task, task_settings)
+    if settings.base_model is not None:
+        chosen_task = chosen_task.starting_from(find_model(settings.base_model))
     task = chosen_task.on(manifest)
     return CheckedRequest(settings, step_name, engine_class, manifest, batch, chosen_task, task, profiled_steps)
 
@@ -125,6 +127,7 @@ def build_training(
     settings, manifest, task = request.settings, request.manifest, request.task
     if settings.deterministic:
         ask_for_determinism()
+    torch.set_float32_matmul_precision(settings.matmul_precision)
     if settings.verify_data == "digests":
         with hang_watch.long_work("verifying the dataset"):
             verify_dataset(settings.data, manifest.shards(), world)
@@ -156,7 +159,7 @@ def build_training(
         engine=engine,
         precision=precision,
         batches=batches,
-        schedule=WarmupThenCosine(settings.learning_rate, plan.total_steps, settings.warmup_fraction),
+        schedule=Schedule.of(settings, plan.total_steps),
         agreement=Agreement(world),
         checkpoints=checkpoints,
         stop_request=stop_request,
@@ -292,7 +295,10 @@ def _identity(request: CheckedRequest, world: World) -> dict[str, Any]:
 
 def _settings_to_compare(request: CheckedRequest, plan: TrainingPlan) -> dict[str, Any]:
     """Return what else decides the numbers: a change in the middle of a training is logged."""
-    names = ("learning_rate", "warmup_fraction", "weight_decay", "gradient_clip_norm", "precision")
+    names = (
+        *("learning_rate", "warmup_fraction", "learning_rate_schedule", "minimum_learning_rate_fraction"),
+        *("decay_fraction", "weight_decay", "gradient_clip_norm", "precision", "matmul_precision"),
+    )
     own = {name: getattr(request.settings, name) for name in names}
     return {"total_steps": plan.total_steps, **own, **request.chosen_task.values(may_change=True)}
 

@@ -91,6 +91,17 @@ def model_folder(model_type: str | None) -> Path | None:
     return Path(model_type)
 
 
+def find_model(folder: Path) -> Path:
+    """Return the folder with config.json; in an MLflow model it lies further within. StepError unless there is one."""
+    if (folder / _CONFIG_FILE).is_file():
+        return folder
+    found = sorted(file.parent for file in folder.rglob(_CONFIG_FILE))
+    if len(found) != 1:
+        places = ", ".join(map(str, found[:3])) or "none"
+        raise StepError(f"--base-model {folder}: expected one folder with {_CONFIG_FILE}; found {places}")
+    return found[0]
+
+
 def model_digest(folder: Path, world: World) -> str:
     """Return a SHA-256 of a model's configuration and weights. Every rank calls it, and reads a part of the files."""
     names = sorted(file.name for file in folder.iterdir() if file.name == _CONFIG_FILE or file.suffix == ".safetensors")

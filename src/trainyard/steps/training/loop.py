@@ -17,7 +17,7 @@ from trainyard.steps.training.agreement import AgreedStep, Agreement, TakenStep
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.engines.base import Engine
 from trainyard.steps.training.observing.observer import TrainingObserver
-from trainyard.steps.training.optimizer import WarmupThenCosine
+from trainyard.steps.training.optimizer import Schedule
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import deterministic_backward, random_state, restore_random_state
 from trainyard.steps.training.samples.batches import MicroBatch, TrainingBatches
@@ -37,7 +37,7 @@ class TrainingRun:
     engine: Engine
     precision: Precision
     batches: TrainingBatches
-    schedule: WarmupThenCosine
+    schedule: Schedule
     agreement: Agreement
     checkpoints: Checkpoints
     stop_request: StopRequest

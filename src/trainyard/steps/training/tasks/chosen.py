@@ -35,6 +35,13 @@ class ChosenTask:
     task_class: type[Task]
     settings: TaskSettings
 
+    def starting_from(self, folder: Path) -> ChosenTask:
+        """The same task with the model of a folder. StepError for a task that makes its own models."""
+        if not any(field.name == "model_type" for field in dataclasses.fields(self.settings)):
+            raise StepError(f"--base-model {folder}: the task {self.name} has no setting model_type, and makes its own")
+        changed: Mapping[str, Any] = {"model_type": str(folder)}
+        return dataclasses.replace(self, settings=dataclasses.replace(self.settings, **changed))
+
     def on(self, manifest: Manifest) -> Task:
         """The task on a dataset. StepError when the dataset is not for it."""
         return self.task_class(manifest, self.settings)
