@@ -30,6 +30,7 @@ SKIPPED = {
     "git clone": "the test starts in the state of a clone",
     "make test": "would run this test",
     "python -m venv": "the test has an environment",
+    "make extension": "needs npm's package index",
     "pip install": "needs a package index; tests/cli/test_new_project.py installs a wheel",
     "make check": "continuous integration runs it beside the tests (.ci/run)",
     "make soak": "takes hours",
