@@ -53,11 +53,11 @@ def test_from_a_profile_to_an_evaluated_model(trainyard: Run, runs_here: Path) -
     # What the other commands print about these runs.
     assert [line.split()[0] for line in trainyard("runs", "list").stdout.splitlines()] == ["run", "second", "first"]
     shown = trainyard("runs", "show", "second").stdout
-    assert shown.count("reused from first") == 3
+    assert shown.count("reused from first") == 4
     assert "epoch" in trainyard("runs", "logs", "first", "--job", "train_ddp").stdout
     misnamed = trainyard("runs", "show", "frist")
     assert (misnamed.exit_code, "first" in misnamed.stderr) == (2, True)
-    assert trainyard("runs", "clean", "--keep", "1").exit_code == 0
+    assert trainyard("runs", "clean", "--keep", "1", "--yes").exit_code == 0
     assert [folder.name for folder in runs_here.iterdir()] == ["second"]
 
 
@@ -70,12 +70,12 @@ def test_a_failed_step_is_reported_resumed_and_repeated_to_the_bit(trainyard: Ru
     assert "run pipelines/ddp.yaml --profile local --set inputs.minimum_accuracy=VALUE" in failed.stdout
     assert "runs resume" not in failed.stdout, "it would fail again in the same way"
     record = json.loads((runs_here / "weak" / "run.json").read_text())
-    assert [job["status"] for job in record["jobs"].values()] == ["completed", "completed", "failed"]
+    assert [job["status"] for job in record["jobs"].values()] == ["completed", "completed", "failed", "skipped"]
 
     resumed = trainyard("runs", "resume", "weak")
     assert resumed.exit_code == 1
     record = json.loads((runs_here / "weak" / "run.json").read_text())
-    assert [len(job["attempts"]) for job in record["jobs"].values()] == [1, 1, 2]
+    assert [len(job["attempts"]) for job in record["jobs"].values()] == [1, 1, 2, 0]
 
     # Trained again with the same seed: the same bits.
     repeated = trainyard(*FIRST, *short, "--name", "again", "--no-cache", "--only", "train_ddp", "--quiet")
