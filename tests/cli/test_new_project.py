@@ -90,7 +90,7 @@ def test_from_an_installed_wheel_to_a_trained_model(run: Run, installed: Path, t
     again = run("trainyard", "init", "demo", folder=".")
     assert again.returncode == 1
     assert "would be overwritten, so nothing was written" in again.stderr
-    assert "demo/profiles/local.yaml" in again.stderr
+    assert "demo/README.md" in again.stderr
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -38,13 +38,14 @@ _SHARED_TEMPLATES = (
     "environments/trainyard/requirements.txt.j2",
     "pipelines/_pipeline.j2",
 )
+_TRAINING = ("components/check_cluster", "components/evaluate")
 _TEMPLATES = {
-    "ddp": ("components/prepare_images", "components/train_ddp", "components/evaluate", "pipelines/_image_classifier"),
-    "fsdp": ("components/prepare_text", "components/train_fsdp", "components/evaluate", "pipelines/_language_model"),
+    "ddp": (*_TRAINING, "components/prepare_images", "components/train_ddp", "pipelines/_image_classifier"),
+    "fsdp": (*_TRAINING, "components/prepare_text", "components/train_fsdp", "pipelines/_language_model"),
     "deepspeed": (
+        *_TRAINING,
         "components/prepare_text",
         "components/train_deepspeed",
-        "components/evaluate",
         "components/deepspeed/",
         "pipelines/_language_model",
     ),
@@ -173,6 +174,7 @@ def _place_in_project(template: str, recipe: str) -> str | None:
 def _with_own_task(text: str, recipe: str, task: str) -> str:
     """Return one of our templates with the new pipeline's name, and with the project's own task to train."""
     text = text.replace(f'"{recipe}"', f'"{_PIPELINE}"').replace(".for_task()", f'.for_task("{task}")')
+    text = text.replace("{% set exports = true %}\n", "")  # nothing is known of what a task of one's own serves
     accepted = f'{{% set accepted_settings = ["{task}"] %}}\n'
     return re.sub(r"(?m)^\{% set recipe, .*\n", lambda found: found.group() + accepted, text)
 

@@ -123,8 +123,7 @@ def test_one_process_measures_itself(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_four_ranks_measure_every_size_and_pair(tmp_path: Path, nodes: int) -> None:
-    more = {"AZUREML_NODE_COUNT": str(nodes)}
-    exit_codes, outputs = run_ranks("check_cluster", arguments(tmp_path), 4, environment=more)
+    exit_codes, outputs = run_ranks("check_cluster", arguments(tmp_path), 4, nodes=nodes)
     assert exit_codes == [0] * 4, outputs
     document = json.loads((tmp_path / "cluster.json").read_text())
     assert len(document["nodes"]) == nodes

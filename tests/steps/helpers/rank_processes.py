@@ -58,16 +58,17 @@ def without_greetings(output: str) -> str:
     return "".join(line for line in output.splitlines(keepends=True) if not line.startswith("[Gloo] Rank "))
 
 
-def rank_variables(rank: int, world_size: int, port: int) -> dict[str, str]:
-    """What Azure ML sets for `distribution: type: pytorch` on one node."""
+def rank_variables(rank: int, world_size: int, port: int, nodes: int = 1) -> dict[str, str]:
+    """What Azure ML sets for `distribution: type: pytorch`, on nodes that are all this machine."""
+    node, local_rank = divmod(rank, world_size // nodes)
     return {
         "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(world_size),
-        "NODE_RANK": "0",
+        "NODE_RANK": str(node),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "AZUREML_NODE_COUNT": "1",
+        "AZUREML_NODE_COUNT": str(nodes),
     }
 
 
@@ -84,6 +85,7 @@ def start_ranks(
     *,
     environment: Mapping[str, str] | None = None,
     delayed_rank: int | None = None,
+    nodes: int = 1,
 ) -> Ranks:
     """Start a step, or a script of the tests, as so many processes; `delayed_rank` comes two seconds after."""
     ranks = Ranks()
@@ -97,7 +99,7 @@ def start_ranks(
             time.sleep(2)
         by_rank[rank] = subprocess.Popen(
             command,
-            env={**clean_environment(), **rank_variables(rank, world_size, port), **(environment or {})},
+            env={**clean_environment(), **rank_variables(rank, world_size, port, nodes), **(environment or {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -113,10 +115,11 @@ def run_ranks(
     *,
     environment: Mapping[str, str] | None = None,
     delayed_rank: int | None = None,
+    nodes: int = 1,
     limit_seconds: float = LIMIT_SECONDS,
 ) -> tuple[list[int], list[str]]:
     """Run a step to its end. Return exit codes and outputs by rank."""
-    ranks = start_ranks(step, arguments, world_size, environment=environment, delayed_rank=delayed_rank)
+    ranks = start_ranks(step, arguments, world_size, environment=environment, delayed_rank=delayed_rank, nodes=nodes)
     exit_codes = ranks.wait(limit_seconds)
     return exit_codes, ranks.outputs
 
