@@ -35,6 +35,7 @@ SKIPPED = {
     "make check": "continuous integration runs it beside the tests (.ci/run)",
     "make soak": "takes hours",
     "make bench": "takes most of an hour and measures nothing while tests run",
+    "trainyard plan pipelines/fsdp.yaml --against": "needs a git history; tests/cli/test_plan_against.py makes one",
     "trainyard runs compare": "needs the names of two runs; tests/cli/test_runs.py compares some",
     "trainyard runs resume": "needs a failed run; tests/cli/test_running.py resumes one",
 }

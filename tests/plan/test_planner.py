@@ -323,3 +323,70 @@ def test_most_at_once_is_what_trying_every_set_of_jobs_finds(
 
     sets = (names for size in range(len(weights) + 1) for names in combinations(weights, size) if together(names))
     assert most_at_once(weights, waits_for) == max(sum(weights[name] for name in names) for names in sets)
+
+
+def test_a_sweep_takes_the_machines_of_all_trials_that_run_at_one_time(pipeline_of, digits) -> None:
+    components, jobs = digits
+    search = {
+        "type": "sweep",
+        "trial": "./train_ddp.yaml",
+        "sampling_algorithm": "random",
+        "search_space": {"global_batch_size": {"type": "choice", "values": [1024, 2048]}},
+        "objective": {"primary_metric": "accuracy", "goal": "maximize"},
+        "limits": {"max_total_trials": 6, "max_concurrent_trials": 3},
+        "inputs": jobs["train"]["inputs"],
+    }
+    planned = plan(pipeline_of(components, {"prepare": jobs["prepare"], "search": search}), ND96)
+
+    found = jobs_of(planned)["search"]
+    assert (found.kind.name, found.processes.nodes, found.kind.machines) == ("sweep", 2, 6)
+    assert found.on_demand.usd_per_hour == pytest.approx(6 * 27.197)
+    assert planned.totals.nodes_at_once == {"gpus": 6}
+    assert found.batch.global_batch_size == 1024
+    assert dict(found.kind.facts) == {
+        "sweep": "6 trials, at most 3 at one time, sampling random",
+        "searches": "global_batch_size choice of 1024, 2048: maximize accuracy",
+    }
+
+
+def test_a_parallel_job_says_how_many_mini_batches_run_at_one_time(pipeline_of) -> None:
+    job = {
+        "type": "parallel",
+        "mini_batch_size": "10",
+        "input_data": "${{inputs.files}}",
+        "max_concurrency_per_instance": 4,
+        "resources": {"instance_count": 3},
+        "inputs": {"files": {"type": "uri_folder", "path": "azureml:files:1"}},
+        "task": {"type": "run_function", "entry_script": "score.py", "code": ".", "environment": "azureml:score:1"},
+    }
+    (found,) = plan(pipeline_of(jobs={"score": job}), {"gpus": "Standard_D8s_v5"}).jobs
+
+    assert (found.kind.name, found.kind.machines) == ("parallel", 3)
+    assert found.kind.facts == (("parallel", "mini-batches of 10, 12 at one time (4 on each node)"),)
+    assert found.on_demand.usd_per_hour == pytest.approx(3 * 0.384)
+    del job["max_concurrency_per_instance"]
+    (found,) = plan(pipeline_of(jobs={"score": job}), {"gpus": "Standard_D8s_v5"}).jobs
+    assert found.kind.facts == (("parallel", "mini-batches of 10, 24 at one time (8 on each node)"),)
+
+
+def test_a_spark_job_takes_a_machine_for_its_driver_and_each_executor(pipeline_of, tmp_path) -> None:
+    (tmp_path / "clean.py").write_text("print('clean')\n")
+    job = {
+        "type": "spark",
+        "code": ".",
+        "entry": {"file": "clean.py"},
+        "conf": {
+            "spark.driver.cores": 1,
+            "spark.driver.memory": "2g",
+            "spark.executor.cores": 2,
+            "spark.executor.memory": "2g",
+            "spark.executor.instances": 2,
+        },
+        "resources": {"instance_type": "standard_e4s_v3", "runtime_version": "3.4"},
+    }
+    (found,) = plan(pipeline_of(jobs={"clean": job}), {}).jobs
+
+    assert (found.kind.name, found.kind.machines, found.sku.name) == ("spark", 3, "Standard_E4s_v3")
+    assert dict(found.kind.facts) == {
+        "Spark": "1 driver and 2 executors: driver with 1 cores and 2g memory, executor with 2 cores and 2g memory"
+    }

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainyard.author.copies import stale_copies
-from trainyard.author.header import was_edited
+from trainyard.author.header import content_of, read_header, was_edited
 from trainyard.author.project import Project
 from trainyard.author.rendered_files import FileOnDisk, files_on_disk
 from trainyard.author.rendering import RenderedFile, Rendering, render
@@ -48,8 +48,19 @@ def drift_from(project: Project, rendering: Rendering) -> list[Drift]:
 
 
 def difference(project: Project, rendering: Rendering) -> str:
-    """Return what writing a rendering would change, as one unified diff; empty if nothing."""
-    return "".join(drift.diff for drift in drift_from(project, rendering))
+    """Return what writing a rendering would change, as one unified diff; empty if nothing.
+
+    The headers, which only say what a file was rendered from, are left out: both sides have the new one.
+    """
+    on_disk = {found.path: _with_header_of(found, rendering) for found in files_on_disk(project, rendering.root)}
+    return "".join(drift.diff for drift in sorted(_drifts(project, rendering, on_disk), key=lambda drift: drift.path))
+
+
+def _with_header_of(found: FileOnDisk, rendering: Rendering) -> FileOnDisk:
+    """Return a file on disk with the header that it would have when rendered."""
+    rendered = rendering.files.get(found.path)
+    header = read_header(rendered.text) if rendered is not None else None
+    return replace(found, text=header.joined_with(found.path, content_of(found.text))) if header else found
 
 
 def _drifts(project: Project, rendering: Rendering, on_disk: Mapping[Path, FileOnDisk]) -> Iterator[Drift]:

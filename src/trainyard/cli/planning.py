@@ -19,11 +19,16 @@ _GRAPH_FORMATS = ("text", "mermaid")
 @file_argument
 @click.option("--format", "output_format", type=OneOf(_PLAN_FORMATS), default="text", show_default=True)
 @click.option("--from-run", metavar="PATH", help="A metrics.jsonl of this training on these machines, or its folder.")
-def plan(file: str | None, file_option: str | None, output_format: str, from_run: str | None) -> None:
+@click.option("--against", metavar="REF", help="A branch, a commit or HEAD~1 of git: show only what changes since.")
+def plan(
+    file: str | None, file_option: str | None, output_format: str, from_run: str | None, against: str | None
+) -> None:
     """Show what a pipeline takes: machines and batches, memory and time of its training, what it costs.
 
     A training's figures are estimated from published formulas (docs/plan.md). What a local run of the same pipeline
     measured stands beside them; --from-run gives the metrics.jsonl of one on the same machines, which replaces them.
+    --against compares with the same file at a git revision: batch, GPUs, memory, time and price, and every setting that
+    Azure ML reads differently; not comments, order or spelling.
 
     \b
     Examples:
@@ -31,9 +36,16 @@ def plan(file: str | None, file_option: str | None, output_format: str, from_run
       trainyard plan -f pipelines/fsdp.yaml --format markdown >> "$GITHUB_STEP_SUMMARY"
       trainyard plan pipelines/fsdp.yaml --format html > plan.html
       trainyard plan pipelines/fsdp.yaml --from-run metrics.jsonl
+      trainyard plan pipelines/fsdp.yaml --against main
+      trainyard plan pipelines/fsdp.yaml --against HEAD~1 --format markdown > comment.md
     """
-    from trainyard.commands.plan import plan_as
+    from trainyard.commands.plan import plan_against, plan_as
 
+    if against is not None:
+        if from_run is not None:
+            raise click.UsageError("--against and --from-run exclude each other: a run measured one version only")
+        click.echo(plan_against(chosen_file(file, file_option), output_format, against))
+        return
     click.echo(plan_as(chosen_file(file, file_option), output_format, Path(from_run) if from_run else None))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,20 +12,55 @@ from trainyard.author.project import NoProject
 from trainyard.catalogue.gpus import gpu_of
 from trainyard.catalogue.skus import find_sku
 from trainyard.commands.working_folder import project, runs_folder
-from trainyard.errors import UsageError
+from trainyard.errors import UsageError, UserError
 from trainyard.estimate.estimator import estimate
 from trainyard.estimate.training import machines_of_sku
 from trainyard.lint.settings import computes_for
 from trainyard.plan import reporters
+from trainyard.plan.difference import PlanDifference
 from trainyard.plan.measured import METRICS_FILE, Measured, read_measured
+from trainyard.plan.pipeline_settings import Setting, changes_between, settings_of
 from trainyard.plan.planner import JobPlan, Plan
 from trainyard.plan.planner import plan as plan_pipeline
 from trainyard.plan.reporters import OnProfile
 from trainyard.spec.computes import Computes
+from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import load_pipeline
+from trainyard.terminal import short
 
 _METRICS_PORT = "metrics"
+
+
+def plan_against(file: Path, output_format: str, ref: str) -> str:
+    """Return what to print of how a pipeline differs from its version at a git revision."""
+    from trainyard.commands.git_revision import file_at
+    from trainyard.plan import difference_reporters
+
+    with file_at(ref, file) as revision:
+        after, after_settings = planned_with_settings(file, [revision.top])
+        try:
+            before, before_settings = planned_with_settings(revision.file, [revision.root])
+        except (SpecError, UsageError) as error:
+            told = str(error).replace(f"{revision.root}{os.sep}", "").splitlines()[0]
+            raise UserError(f"cannot plan {short(file)} as it is at {ref} ({revision.commit}): {told}") from None
+    against = ref if ref.startswith(revision.commit) else f"{ref} ({revision.commit})"
+    changes = changes_between(before_settings, after_settings)
+    difference = PlanDifference(before, after, against, tuple(changes))
+    formatters = {
+        "text": difference_reporters.as_text,
+        "markdown": difference_reporters.as_markdown,
+        "json": difference_reporters.as_json,
+        "html": difference_reporters.as_html,
+    }
+    return formatters[output_format](difference)
+
+
+def planned_with_settings(file: Path, roots: Sequence[Path]) -> tuple[Plan, list[Setting]]:
+    """Return a pipeline's plan without what runs measured, and its settings, with paths relative to some folders."""
+    store = DocumentStore()
+    pipeline = load_pipeline(file, store)
+    return plan_pipeline(pipeline, Computes(store, computes_for([file]))), settings_of(pipeline, store, roots)
 
 
 def plan_as(file: Path, output_format: str, from_run: Path | None) -> str:

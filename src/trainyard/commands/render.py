@@ -12,6 +12,7 @@ from trainyard.author.rendering import render
 from trainyard.author.settings import read_settings
 from trainyard.author.writing import write
 from trainyard.commands import working_folder
+from trainyard.commands.rendered_meaning import meanings
 from trainyard.foundation.quantities import counted
 from trainyard.terminal import print_error, short
 
@@ -32,9 +33,12 @@ def check(profile: str | None, settings: Sequence[str], out: Path | None) -> boo
 
 
 def show_difference(profile: str | None, settings: Sequence[str], out: Path | None) -> None:
-    """Print what rendering this profile would change on disk."""
+    """Print what rendering this profile would change on disk: what that means for each pipeline, then the lines."""
     project = working_folder.project()
-    click.echo(drifts.difference(project, render(project, profile, read_settings(settings), out)), nl=False)
+    rendering = render(project, profile, read_settings(settings), out)
+    for text in meanings(project, rendering):
+        click.echo(f"{text}\n")
+    click.echo(drifts.difference(project, rendering), nl=False)
 
 
 def write_files(profile: str | None, settings: Sequence[str], out: Path | None) -> None:

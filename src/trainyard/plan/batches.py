@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainyard.foundation.batch_arithmetic import UnevenBatch, divide_batch
+from trainyard.plan.job_kinds import first_drawn
 from trainyard.spec.literals import whole_number
 from trainyard.spec.resolution import JobUse, Known, Resolution
 
@@ -53,9 +54,12 @@ class JobBatch:
 def batch_of(job: JobUse, world_size: int, resolution: Resolution) -> JobBatch | None:
     """Return the sizes of a job whose inputs are called micro_batch_size and global_batch_size; None for others.
 
-    `accumulation_steps` follows from the two, or is an input of that name and has to agree with them.
+    `accumulation_steps` follows from the two, or is an input of that name and has to agree with them. Of sizes that a
+    sweep chooses from, the first one counts.
     """
-    micro, wanted = _positive(job, "micro_batch_size"), _positive(job, "global_batch_size")
+    micro, wanted = (
+        _positive(job, name) or first_drawn(job, name) for name in ("micro_batch_size", "global_batch_size")
+    )
     if micro is None or wanted is None:
         return None
     accumulation, length = _positive(job, "accumulation_steps"), _sequence_length(job, resolution)

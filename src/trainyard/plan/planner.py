@@ -13,10 +13,11 @@ from trainyard.estimate.estimator import Estimate, estimate
 from trainyard.estimate.money import Price, on_demand_price, spot_price
 from trainyard.plan.batches import JobBatch, batch_of
 from trainyard.plan.concurrency import most_at_once
+from trainyard.plan.job_kinds import JobKind, kind_of_job
 from trainyard.plan.measured import Measured
 from trainyard.plan.training_jobs import NotEstimated, is_training, steps_of, training_of
 from trainyard.spec.computes import Computes
-from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.model import Environment, Pipeline
 from trainyard.spec.resolution import JobUse, Known, ProcessCounts, Resolution, Wrong, settled
 from trainyard.spec.rules.keys import NOT_A_CHOICE
@@ -31,6 +32,8 @@ class JobPlan:
 
     `gpus_idle_per_node` counts the GPUs without a process of their own, where each process takes one. `estimate` is of
     trainings; where there is none, `estimate_reason` says why. `steps` is how many a training takes, if that is known.
+    `kind` says how many machines it takes at one time, which for a sweep are those of several trials; prices are of
+    these. The rest is of one trial.
     """
 
     name: str
@@ -46,6 +49,7 @@ class JobPlan:
     on_demand: Price | None
     spot: Price | None
     findings: tuple[str, ...]
+    kind: JobKind
     estimate: Estimate | None = None
     estimate_reason: str = ""
     is_training: bool = False
@@ -58,6 +62,34 @@ class JobPlan:
         if self.sku is None or self.gpus_idle_per_node is None:
             return None
         return self.sku.gpu_count - self.gpus_idle_per_node
+
+    @property
+    def all_steps(self) -> int | None:
+        """The optimizer steps of the whole training: as the pipeline says, else as a run of it took."""
+        return self.steps if self.steps is not None else (self.measured.steps if self.measured else None)
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The time of a step: as measured on the same machines, else as estimated."""
+        if self.measured is not None and self.measured.replaces and self.measured.step_seconds is not None:
+            return self.measured.step_seconds
+        return self.estimate.time.total if self.estimate is not None and self.estimate.time is not None else None
+
+    @property
+    def hours(self) -> float | None:
+        """The time of all steps."""
+        steps, seconds = self.all_steps, self.step_seconds
+        return steps * seconds / 3600 if steps is not None and seconds is not None else None
+
+    @property
+    def on_demand_usd(self) -> float | None:
+        """The price of all steps on demand."""
+        return self.on_demand.usd_per_hour * self.hours if self.on_demand and self.hours is not None else None
+
+    @property
+    def spot_usd(self) -> float | None:
+        """The price of all steps on spot machines that are never taken away."""
+        return self.spot.usd_per_hour * self.hours if self.spot and self.hours is not None else None
 
 
 @dataclass(frozen=True)
@@ -95,7 +127,6 @@ def plan(pipeline: Pipeline, computes: Computes) -> Plan:
     """
     resolution = Resolution(pipeline)
     waits_for = resolution.waits_for
-    _refuse_tasks(resolution)
     if refused := [problem for job in resolution.jobs.values() for problem in refused_settings(job)]:
         raise SpecError(refused)
     jobs = tuple(_plan_job(resolution.jobs[name], resolution, computes) for name in resolution.order())
@@ -108,31 +139,20 @@ def plan(pipeline: Pipeline, computes: Computes) -> Plan:
             nodes_at_once={
                 compute: round(
                     most_at_once(
-                        {job.name: job.processes.nodes if job.compute == compute else 0 for job in jobs}, waits_for
+                        {job.name: job.kind.machines if job.compute == compute else 0 for job in jobs}, waits_for
                     )
                 )
                 for compute in dict.fromkeys(job.compute for job in jobs)
             },
             vcpus_at_once={
                 sku.name: sku.vcpus
-                * round(
-                    most_at_once({job.name: job.processes.nodes if job.sku is sku else 0 for job in jobs}, waits_for)
-                )
+                * round(most_at_once({job.name: job.kind.machines if job.sku is sku else 0 for job in jobs}, waits_for))
                 for sku in dict.fromkeys(job.sku for job in jobs if job.sku is not None)
             },
             on_demand_usd_per_hour=_at_once({job.name: job.on_demand for job in jobs}, waits_for),
             spot_usd_per_hour=_at_once({job.name: job.spot for job in jobs}, waits_for),
         ),
     )
-
-
-def _refuse_tasks(resolution: Resolution) -> None:
-    """Raise SpecError for sweeps, parallel and Spark jobs: what they take depends on more than their machines."""
-    for name, use in resolution.jobs.items():
-        if use.component.task is not None:
-            kind = type(use.component.task).__name__.lower()
-            message = f"the job '{name}' is of type {kind}, which is not planned"
-            raise SpecError(Diagnostic(use.job.key_span, "plan", message, hint="A plan takes jobs of type command."))
 
 
 def _shown(file: Path) -> str:
@@ -150,6 +170,7 @@ def _plan_job(job: JobUse, resolution: Resolution, computes: Computes) -> JobPla
     processes = job.processes()
     compute = _compute(job)
     sku = _sku(job, computes)
+    kind = kind_of_job(job, processes.nodes, sku)
     batch = batch_of(job, processes.training_processes, resolution)
     found, reason = _estimate(job, resolution, sku, processes, batch)
     return JobPlan(
@@ -163,9 +184,10 @@ def _plan_job(job: JobUse, resolution: Resolution, computes: Computes) -> JobPla
         gpu_memory_gb=processes.nodes * (sku.gpu_memory_gb_total or 0) if sku else None,
         batch=batch,
         environment=_environment(job.environment),
-        on_demand=on_demand_price(sku, processes.nodes),
-        spot=spot_price(sku, processes.nodes),
+        on_demand=on_demand_price(sku, kind.machines),
+        spot=spot_price(sku, kind.machines),
         findings=(*_findings(processes, compute, sku, batch), *_memory_findings(found)),
+        kind=kind,
         estimate=found,
         estimate_reason=reason,
         is_training=is_training(job),

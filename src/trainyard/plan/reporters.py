@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -50,11 +50,16 @@ def as_text(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
 def as_markdown(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
     """The plan as a table of jobs, followed by its trainings and what to look at."""
     header = ("Job", "Machine", "Processes", "GPUs with a process", "Batch", "On demand, $/h", "Spot, $/h")
-    lines = [f"### Plan of `{_cell(plan.pipeline)}`", "", _row(header), _row(["---"] * len(header))]
+    lines = [
+        f"### Plan of `{markdown_cell(plan.pipeline)}`",
+        "",
+        markdown_row(header),
+        markdown_row(["---"] * len(header)),
+    ]
     for job in plan.jobs:
-        machine = f"{job.processes.nodes} × {job.sku.name}" if job.sku else "not known"
+        machine = f"{job.kind.machines} × {job.sku.name}" if job.sku else "not known"
         lines.append(
-            _row(
+            markdown_row(
                 [
                     f"`{job.name}`",
                     machine,
@@ -69,15 +74,22 @@ def as_markdown(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
     for job in plan.jobs:
         if job.is_training:
             facts = training_facts(job)
-            lines += ["", f"**{_cell(job.name)}**", ""]
-            lines += [f"- {label}: {_cell(text)}" if label else f"  {_cell(text)}" for label, text in facts]
+            lines += ["", f"**{markdown_cell(job.name)}**", ""]
+            lines += [
+                f"- {label}: {markdown_cell(text)}" if label else f"  {markdown_cell(text)}" for label, text in facts
+            ]
     lines += ["", "At one time, at most: " + "; ".join(f"{label} {text}" for label, text in _totals(plan)) + "."]
     if profiles:
-        lines += ["", _row(PROFILE_HEADER), _row(["---"] * len(PROFILE_HEADER)), *map(_row, profile_rows(profiles))]
+        lines += [
+            "",
+            markdown_row(PROFILE_HEADER),
+            markdown_row(["---"] * len(PROFILE_HEADER)),
+            *map(markdown_row, profile_rows(profiles)),
+        ]
     prices = dict.fromkeys(_source(price) for job in plan.jobs for price in (job.on_demand, job.spot) if price)
     if prices:
         lines += ["", f"Prices: {'; '.join(prices)}."]
-    findings = [f"- **{job.name}**: {_cell(finding)}" for job in plan.jobs for finding in job.findings]
+    findings = [f"- **{job.name}**: {markdown_cell(finding)}" for job in plan.jobs for finding in job.findings]
     if findings:
         lines += ["", "To look at:", "", *findings]
     return "\n".join(lines)
@@ -107,8 +119,9 @@ def as_json(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
 def facts_of(job: JobPlan) -> list[tuple[str, str]]:
     """Return what is known of a job, as labels and lines."""
     facts = [("processes", str(job.processes)), ("compute", job.compute or "none named")]
+    facts += job.kind.facts
     if job.sku is not None:
-        facts.append(("machine", f"{job.processes.nodes} × {_machine(job.sku)}, {_network(job.sku)}"))
+        facts.append(("machine", f"{job.kind.machines} × {_machine(job.sku)}, {_network(job.sku)}"))
         if job.sku.gpu_count and job.gpus_idle_per_node:
             facts.append(("GPUs", _gpus(job)))
     if job.batch is not None and job.batch.fits:
@@ -125,7 +138,7 @@ def training_facts(job: JobPlan) -> list[tuple[str, str]]:
     """Return what is estimated and measured of a training, as labels and lines."""
     facts: list[tuple[str, str]] = []
     if job.estimate is None:
-        facts.append(("not estimated", f"memory and time: {job.estimate_reason}"))
+        facts.append(("estimate", f"memory and time are not estimated: {job.estimate_reason}"))
     else:
         architecture = job.estimate.training.architecture
         facts.append(("model", f"{architecture.name}, {count(architecture.parameters)} parameters"))
@@ -205,27 +218,16 @@ def _measured(measured: Measured) -> str:
 
 def _whole(job: JobPlan) -> str | None:
     """Return how long all steps take and what they cost; None where either is not known."""
-    steps, seconds = _steps(job), _step_seconds(job)
-    if steps is None or seconds is None:
+    steps, hours = job.all_steps, job.hours
+    if steps is None or hours is None:
         return None
-    hours = steps * seconds / 3600
-    parts = [f"{counted(steps, 'step')} in {duration(steps * seconds)}"]
+    parts = [f"{counted(steps, 'step')} in {duration(hours * 3600)}"]
     parts += [
-        f"${hours * price.usd_per_hour:,.2f} {kind}"
-        for kind, price in (("on demand", job.on_demand), ("on spot", job.spot))
-        if price
+        f"${usd:,.2f} {kind}"
+        for kind, usd in (("on demand", job.on_demand_usd), ("on spot", job.spot_usd))
+        if usd is not None
     ]
     return ", ".join(parts)
-
-
-def _steps(job: JobPlan) -> int | None:
-    return job.steps if job.steps is not None else (job.measured.steps if job.measured else None)
-
-
-def _step_seconds(job: JobPlan) -> float | None:
-    if job.measured is not None and job.measured.replaces and job.measured.step_seconds is not None:
-        return job.measured.step_seconds
-    return job.estimate.time.total if job.estimate is not None and job.estimate.time is not None else None
 
 
 def _machine(sku: Sku) -> str:
@@ -276,12 +278,14 @@ def _totals(plan: Plan) -> list[tuple[str, str]]:
 
 def _job_as_json(job: JobPlan) -> dict[str, Any]:
     return {
+        "type": job.kind.name,
         "component": job.component,
         "waits_for": list(job.waits_for),
         "compute": job.compute or None,
         "sku": job.sku.name if job.sku else None,
         "gpu_model": job.sku.gpu_model if job.sku else None,
         "nodes": job.processes.nodes,
+        "machines_at_one_time": job.kind.machines,
         "processes_per_node": job.processes.processes_per_node,
         "world_size": job.processes.world_size,
         "gpus_per_node": job.sku.gpu_count if job.sku else None,
@@ -336,13 +340,11 @@ def _time_as_json(job: JobPlan) -> dict[str, Any]:
 
 
 def _money_as_json(job: JobPlan) -> dict[str, Any]:
-    steps, seconds = _steps(job), _step_seconds(job)
-    hours = steps * seconds / 3600 if steps is not None and seconds is not None else None
     source = job.on_demand or job.spot
     preemptions = job.estimate.money.preemptions if job.estimate else None
     document: dict[str, Any] = {
-        "on_demand_usd": job.on_demand.usd_per_hour * hours if job.on_demand and hours is not None else None,
-        "spot_usd": job.spot.usd_per_hour * hours if job.spot and hours is not None else None,
+        "on_demand_usd": job.on_demand_usd,
+        "spot_usd": job.spot_usd,
         "region": source.region if source else None,
         "date": source.date if source else None,
         "on_demand_usd_per_hour": round(job.on_demand.usd_per_hour, 6) if job.on_demand else None,
@@ -352,7 +354,7 @@ def _money_as_json(job: JobPlan) -> dict[str, Any]:
         "spot_lost_share": preemptions.lost_share if preemptions else None,
         "checkpoint_interval_seconds": preemptions.checkpoint_interval_seconds if preemptions else None,
     }
-    if told := "; ".join(_missing_money(job, hours)):
+    if told := "; ".join(_missing_money(job, job.hours)):
         document["reason"] = told
     return document
 
@@ -369,9 +371,16 @@ def _missing_money(job: JobPlan, hours: float | None) -> list[str]:
     return reasons
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(_cell(cell) for cell in cells)} |"
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return a table's lines."""
+    return [markdown_row(header), markdown_row(["---"] * len(header)), *map(markdown_row, rows)]
 
 
-def _cell(text: str) -> str:
+def markdown_row(cells: Sequence[str]) -> str:
+    """Return a row of a table."""
+    return f"| {' | '.join(markdown_cell(cell) for cell in cells)} |"
+
+
+def markdown_cell(text: str) -> str:
+    """Return a text that stays within its cell."""
     return text.replace("|", "\\|").replace("\n", " ")

@@ -130,6 +130,7 @@ def read_spark(
         outputs=outputs,
         code=_folder(node.get("code"), reading),
         environment=read_environment(node.get("environment"), reading),
+        resources=read_resources(own if own is not None and own.get("resources") is not None else node, reading),
         is_deterministic=reading.findings.boolean(node, "is_deterministic", default=True),
         task=Spark(
             entry_file=entry.text,

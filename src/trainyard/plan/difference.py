@@ -1,0 +1,178 @@
+"""How two versions of a pipeline differ: in figures of their plans, and in settings by their meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.estimate.reporters import gigabytes
+from trainyard.foundation.quantities import count, duration
+from trainyard.plan.pipeline_settings import Change
+from trainyard.plan.planner import JobPlan, Plan
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a job's plan or of the totals: its name in JSON, with its unit, its label, and its text."""
+
+    name: str
+    label: str
+    of: Callable[[Any], Any]
+    shown: Callable[[Any], str] = str
+
+
+@dataclass(frozen=True)
+class FigureChange:
+    """A figure that differs; None is one that is not known, or of a job that is not there."""
+
+    name: str
+    label: str
+    before: Any
+    after: Any
+    before_text: str
+    after_text: str
+
+    @property
+    def ratio(self) -> float | None:
+        """The new figure as a multiple of the old one; None for texts, and where the old one is unknown or nothing."""
+        before, after = self.before, self.after
+        numbers = not isinstance(before, bool) and isinstance(before, (int, float)) and isinstance(after, (int, float))
+        return after / before if numbers and before else None
+
+
+def _usd(value: float) -> str:
+    return f"${value:,.2f}"
+
+
+def _at(*names: str) -> Callable[[JobPlan], Any]:
+    """Return a reader of an attribute of an attribute; what it reads is None where any of them is."""
+
+    def read(job: JobPlan) -> Any:
+        found: Any = job
+        for name in names:
+            found = getattr(found, name) if found is not None else None
+        return found
+
+    return read
+
+
+def _gpus(job: JobPlan) -> int | None:
+    return job.processes.nodes * job.sku.gpu_count if job.sku and job.sku.gpu_count else None
+
+
+def _machines_of_trials(job: JobPlan) -> int | None:
+    return job.kind.machines if job.kind.machines != job.processes.nodes else None
+
+
+def _training_seconds(job: JobPlan) -> float | None:
+    return job.hours * 3600 if job.hours is not None else None
+
+
+def _yes_or_no(answer: bool) -> str:
+    return "yes" if answer else "no"
+
+
+FIGURES = (
+    Figure("sku", "machine", _at("sku", "name")),
+    Figure("nodes", "nodes", _at("processes", "nodes"), count),
+    Figure("machines_at_one_time", "machines at one time", _machines_of_trials, count),
+    Figure("world_size", "processes", _at("processes", "world_size"), count),
+    Figure("gpus", "GPUs", _gpus, count),
+    Figure("micro_batch_size", "micro-batch", _at("batch", "micro_batch_size"), count),
+    Figure("accumulation_steps", "accumulation", _at("batch", "accumulation_steps"), count),
+    Figure("global_batch_size", "effective batch", _at("batch", "global_batch_size"), count),
+    Figure("tokens_per_step", "tokens a step", _at("batch", "tokens_per_step"), count),
+    Figure("steps", "steps", _at("all_steps"), count),
+    Figure("parameters", "parameters", _at("estimate", "training", "architecture", "parameters"), count),
+    Figure("memory_bytes_per_gpu", "memory of a GPU", _at("estimate", "memory", "total"), gigabytes),
+    Figure("fits", "fits", _at("estimate", "fits"), _yes_or_no),
+    Figure("step_seconds", "time of a step", _at("step_seconds"), duration),
+    Figure("tokens_per_second", "tokens a second", _at("estimate", "tokens_per_second"), count),
+    Figure("training_seconds", "time of all steps", _training_seconds, duration),
+    Figure("on_demand_usd_per_hour", "on demand, an hour", _at("on_demand", "usd_per_hour"), _usd),
+    Figure("spot_usd_per_hour", "spot, an hour", _at("spot", "usd_per_hour"), _usd),
+    Figure("usd_per_billion_tokens", "a billion tokens", _at("estimate", "usd_per_billion_tokens"), _usd),
+    Figure("on_demand_usd", "all steps on demand", _at("on_demand_usd"), _usd),
+)
+"""What is compared of each job, in the order in which it is shown."""
+
+
+@dataclass(frozen=True)
+class PlanDifference:
+    """What changes from one version of a pipeline to another. `against` names the version before."""
+
+    before: Plan
+    after: Plan
+    against: str
+    changes: tuple[Change, ...]
+
+    @property
+    def added(self) -> list[JobPlan]:
+        """The jobs that only the new version has."""
+        known = {job.name for job in self.before.jobs}
+        return [job for job in self.after.jobs if job.name not in known]
+
+    @property
+    def removed(self) -> list[JobPlan]:
+        """The jobs that only the old version has."""
+        known = {job.name for job in self.after.jobs}
+        return [job for job in self.before.jobs if job.name not in known]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether both mean the same."""
+        return not (self.added or self.removed or self.changes or self.figures or self.totals)
+
+    @property
+    def figures(self) -> dict[str, list[FigureChange]]:
+        """The figures that differ, by the job, of jobs that both versions have."""
+        old = {job.name: job for job in self.before.jobs}
+        pairs = ((old[job.name], job) for job in self.after.jobs if job.name in old)
+        return {now.name: changed for was, now in pairs if (changed := _changed(FIGURES, was, now))}
+
+    @property
+    def totals(self) -> list[FigureChange]:
+        """The differing figures of what the pipeline takes at one time, at most."""
+        was, now = self.before.totals, self.after.totals
+        totals = (
+            Figure("vcpus", "quota", lambda each: each.vcpus_at_once, _quota),
+            Figure("on_demand_usd_per_hour", "on demand, an hour", lambda each: each.on_demand_usd_per_hour, _usd),
+            Figure("spot_usd_per_hour", "spot, an hour", lambda each: each.spot_usd_per_hour, _usd),
+        )
+        return _changed(totals, was, now)
+
+    @property
+    def new_findings(self) -> list[tuple[str, str]]:
+        """What to look at that the old version does not have, with the job's name."""
+        return _findings(self.after, self.before)
+
+    @property
+    def solved_findings(self) -> list[tuple[str, str]]:
+        """What the old version had to look at, and the new one does not."""
+        return _findings(self.before, self.after)
+
+
+def _changed(figures: Iterable[Figure], was: Any, now: Any) -> list[FigureChange]:
+    pairs = ((figure, figure.of(was), figure.of(now)) for figure in figures)
+    return [
+        FigureChange(
+            figure.name, figure.label, before, after, _shown(before, figure.shown), _shown(after, figure.shown)
+        )
+        for figure, before, after in pairs
+        if before != after
+    ]
+
+
+def _findings(of: Plan, without: Plan) -> list[tuple[str, str]]:
+    known = {(job.name, finding) for job in without.jobs for finding in job.findings}
+    found = [(job.name, finding) for job in of.jobs for finding in job.findings]
+    return [each for each in found if each not in known]
+
+
+def _quota(vcpus: dict[str, int]) -> str:
+    return ", ".join(f"{count(number)} vCPUs of {name}" for name, number in vcpus.items()) or "none known"
+
+
+def _shown(value: Any, shown: Callable[[Any], str]) -> str:
+    return "–" if value is None else shown(value)

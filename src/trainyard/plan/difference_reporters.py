@@ -1,0 +1,201 @@
+"""The difference between two plans as text, as Markdown for a pull request, as JSON and as an HTML page."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from trainyard.foundation.quantities import duration
+from trainyard.plan.difference import FigureChange, PlanDifference
+from trainyard.plan.pipeline_settings import Change
+from trainyard.plan.planner import JobPlan
+from trainyard.plan.reporters import markdown_cell, markdown_table
+
+FORMAT = "trainyard.plan_difference/1"
+
+NOTHING = "no figure and no setting changes"
+_LONGEST = 60
+_PLAN_COLUMNS = ("Job", "", "Before", "After", "")
+_SETTING_COLUMNS = ("Setting", "Before", "After", "Where")
+
+
+def as_text(found: PlanDifference) -> str:
+    """Return the difference as indented lines: figures by job, then settings."""
+    lines = [f"{found.after.pipeline}   {found.after.file}, against {found.against}"]
+    if found.is_empty:
+        return "\n".join([*lines, f"  {NOTHING}"])
+    lines += [f"  job {job.name}   {text}" for job, text in _jobs(found)]
+    for title, figures in _sections(found):
+        rows = [
+            (label, f"{before} → {after}   {times}".rstrip())
+            for label, before, after, times in map(_figure_row, figures)
+        ]
+        lines += [f"  {title}", *_aligned(rows, 4)]
+    if found.changes:
+        lines += ["  settings", *settings_as_text(found.changes, 4)]
+    lines += [f"  ! new: {job}: {finding}" for job, finding in found.new_findings]
+    lines += [f"  solved: {job}: {finding}" for job, finding in found.solved_findings]
+    return "\n".join(lines)
+
+
+def settings_as_text(changes: Sequence[Change], indent: int = 2) -> list[str]:
+    """Return a line for each setting that differs."""
+    return _aligned([(_name(change), _arrow(change)) for change in changes], indent)
+
+
+def as_markdown(found: PlanDifference) -> str:
+    """Return the difference as tables, as a comment on a pull request shows it."""
+    title = f"### What changes in `{markdown_cell(found.after.file)}`, against {markdown_cell(found.against)}"
+    if found.is_empty:
+        return f"{title}\n\n{NOTHING.capitalize()}."
+    lines = [title, ""]
+    lines += [f"- job `{job.name}`: {text}" for job, text in _jobs(found)]
+    if rows := [(name, *row) for name, figures in _sections(found) for row in map(_figure_row, figures)]:
+        lines += ["", *markdown_table(_PLAN_COLUMNS, rows)]
+    if found.changes:
+        lines += ["", *markdown_table(_SETTING_COLUMNS, [_marked(_setting_row(change)) for change in found.changes])]
+    if found.new_findings:
+        lines += ["", "To look at, new:", ""]
+        lines += [f"- **{job}**: {markdown_cell(finding)}" for job, finding in found.new_findings]
+    if found.solved_findings:
+        lines += ["", "Solved:", ""]
+        lines += [f"- **{job}**: {markdown_cell(finding)}" for job, finding in found.solved_findings]
+    return "\n".join(lines)
+
+
+def as_json(found: PlanDifference) -> str:
+    """Return the difference as one JSON object of the format trainyard.plan_difference/1."""
+    document = {
+        "format": FORMAT,
+        "pipeline": found.after.pipeline,
+        "file": found.after.file,
+        "against": found.against,
+        "jobs_added": [job.name for job in found.added],
+        "jobs_removed": [job.name for job in found.removed],
+        "figures": {
+            job: {figure.name: {"before": figure.before, "after": figure.after} for figure in figures}
+            for job, figures in found.figures.items()
+        },
+        "at_one_time": {figure.name: {"before": figure.before, "after": figure.after} for figure in found.totals},
+        "settings": [_setting_as_json(change) for change in found.changes],
+        "findings": {
+            "new": [{"job": job, "message": finding} for job, finding in found.new_findings],
+            "solved": [{"job": job, "message": finding} for job, finding in found.solved_findings],
+        },
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False)
+
+
+def as_html(found: PlanDifference) -> str:
+    """Return the difference as a page that needs no network."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    return environment.get_template("difference.html.j2").render(
+        found=found,
+        nothing=NOTHING,
+        jobs=_jobs(found),
+        sections=[(name, [_figure_row(figure) for figure in figures]) for name, figures in _sections(found)],
+        settings=[_setting_row(change) for change in found.changes],
+    )
+
+
+def _sections(found: PlanDifference) -> list[tuple[str, Sequence[FigureChange]]]:
+    sections: list[tuple[str, Sequence[FigureChange]]] = list(found.figures.items())
+    return [*sections, ("at one time, at most", found.totals)] if found.totals else sections
+
+
+def _jobs(found: PlanDifference) -> list[tuple[JobPlan, str]]:
+    return [
+        *((job, f"new: {_summary(job)}") for job in found.added),
+        *((job, f"removed: {_summary(job)}") for job in found.removed),
+    ]
+
+
+def _summary(job: JobPlan) -> str:
+    """Return what a job takes, in a line."""
+    machine = f"{job.kind.machines} × {job.sku.name}" if job.sku else "machine not known"
+    parts = [machine, str(job.processes)]
+    if job.on_demand is not None:
+        parts.append(f"${job.on_demand.usd_per_hour:,.2f} an hour")
+    if job.step_seconds is not None:
+        parts.append(f"{duration(job.step_seconds)} a step")
+    return ", ".join(parts)
+
+
+def _times(figure: FigureChange) -> str:
+    """Return `+25 %`, or `× 4` from twice as much on; nothing where there is nothing to compare."""
+    ratio = figure.ratio
+    if ratio is None:
+        return ""
+    return f"× {ratio:.3g}" if ratio >= 2 else f"{ratio - 1:+.0%}".replace("%", " %")
+
+
+def _figure_row(figure: FigureChange) -> tuple[str, str, str, str]:
+    return figure.label, figure.before_text, figure.after_text, _times(figure)
+
+
+def _setting_row(change: Change) -> tuple[str, str, str, str]:
+    before, after = _shortened(change)
+    return _name(change), before, after, _place(change)
+
+
+def _marked(row: tuple[str, str, str, str]) -> tuple[str, str, str, str]:
+    """Return a row whose values are code in Markdown, where underscores and asterisks would be read as emphasis."""
+    name, before, after, place = (f"`{cell}`" if cell not in ("", "–") else cell for cell in row)
+    return name, before, after, place
+
+
+def _setting_as_json(change: Change) -> dict[str, Any]:
+    return {
+        "key": change.key,
+        "jobs": list(change.jobs),
+        "before": change.before,
+        "after": change.after,
+        "file": os.path.relpath(change.place.file) if change.place else None,
+        "line": change.place.line if change.place else None,
+    }
+
+
+def _name(change: Change) -> str:
+    """Return `inputs.epochs (train)`: the key, and the jobs that take it."""
+    return f"{change.key} ({', '.join(change.jobs)})" if change.jobs else change.key
+
+
+def _place(change: Change) -> str:
+    return f"{os.path.relpath(change.place.file)}:{change.place.line}" if change.place else ""
+
+
+def _arrow(change: Change) -> str:
+    before, after = _shortened(change)
+    return f"{before} → {after}"
+
+
+def _shortened(change: Change) -> tuple[str, str]:
+    """Return both values; of long ones only the words that differ."""
+    before, after = change.before, change.after
+    if before is None or after is None:
+        return ("–" if before is None else _cut(before)), ("–" if after is None else _cut(after))
+    if max(len(before), len(after)) <= _LONGEST:
+        return before, after
+    old, new = before.split(), after.split()
+    changed = [each for each in SequenceMatcher(None, old, new, autojunk=False).get_opcodes() if each[0] != "equal"]
+    return (
+        _cut(" … ".join(" ".join(old[start:end]) for _, start, end, _, _ in changed if end > start) or "–"),
+        _cut(" … ".join(" ".join(new[start:end]) for _, _, _, start, end in changed if end > start) or "–"),
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 3 * _LONGEST else f"{text[: 3 * _LONGEST]}…"
+
+
+def _aligned(rows: Sequence[tuple[str, str]], indent: int) -> list[str]:
+    width = max(len(label) for label, _ in rows)
+    return [f"{' ' * indent}{label:<{width}}  {text}" for label, text in rows]

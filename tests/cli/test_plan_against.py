@@ -1,0 +1,211 @@
+"""`trainyard plan --against REF` and `trainyard render --diff`: what a change means, in real repositories."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from trainyard.resources import schema_file
+
+ROOT = Path(__file__).parents[2]
+Run = Callable[..., Any]
+FSDP = "pipelines/fsdp.yaml"
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=A", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main")
+    done = subprocess.run(["git", "-C", folder, *identity, *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """This project's YAML in a repository of its own, on the branch main."""
+    folder = tmp_path / "project"
+    for name in ("components", "pipelines", "environments", "compute"):
+        shutil.copytree(ROOT / name, folder / name)
+    (folder / "src" / "trainyard" / "steps").mkdir(parents=True)
+    (folder / "src" / "trainyard" / "steps" / "__init__.py").touch()
+    git(folder.parent, "init", "--quiet", str(folder))
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "all")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def replace(file: Path, *pairs: tuple[str, str]) -> None:
+    text = file.read_text()
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text(text)
+
+
+def difference(trainyard: Run, file: str = FSDP, ref: str = "main") -> dict[str, Any]:
+    outcome = trainyard("plan", file, "--against", ref, "--format", "json")
+    assert outcome.exit_code == 0, outcome.stderr
+    document: dict[str, Any] = json.loads(outcome.stdout)
+    jsonschema.validate(document, json.loads(schema_file("plan_difference").read_text()))
+    return document
+
+
+def settings_in(document: dict[str, Any]) -> dict[str, tuple[str | None, str | None]]:
+    return {each["key"]: (each["before"], each["after"]) for each in document["settings"]}
+
+
+def test_a_larger_batch_changes_batch_memory_and_one_setting(trainyard: Run, repository: Path) -> None:
+    replace(repository / FSDP, ("micro_batch_size: 2\n", "micro_batch_size: 4\n"))
+    replace(repository / FSDP, ("global_batch_size: 8\n", "global_batch_size: 16\n"))
+    found = difference(trainyard)
+    figures = found["figures"]["train_fsdp"]
+    assert figures["global_batch_size"] == {"before": 8, "after": 16}
+    assert figures["tokens_per_step"] == {"before": 1024, "after": 2048}
+    assert figures["memory_bytes_per_gpu"]["after"] > figures["memory_bytes_per_gpu"]["before"]
+    # Evaluation is bound to the same input: one change, with both jobs.
+    assert settings_in(found) == {"inputs.micro_batch_size": ("2", "4"), "inputs.global_batch_size": ("8", "16")}
+    assert found["settings"][0]["jobs"] == ["train_fsdp", "evaluate"]
+    line = found["settings"][0]["line"]
+    assert (repository / FSDP).read_text().splitlines()[line - 1].strip() == "micro_batch_size: 4"
+
+
+def test_comments_order_spelling_and_where_a_value_is_written_are_no_change(trainyard: Run, repository: Path) -> None:
+    text = (repository / FSDP).read_text()
+    seed = "seed: ${{parent.inputs.seed}}"
+    assert text.count(seed) == 1
+    text = text.replace(seed, "seed: 0  # written here").replace('"num_hidden_layers": 3, "hidden_size": 128', "")
+    text = text.replace("{,", '{"hidden_size": 128, "num_hidden_layers": 3,')
+    (repository / FSDP).write_text("# a comment\n" + text.replace("epochs: 4", "epochs: 0x4"))
+    found = difference(trainyard)
+    assert (found["figures"], found["settings"]) == ({}, [])
+    outcome = trainyard("plan", FSDP, "--against", "main")
+    assert "no figure and no setting changes" in outcome.stdout
+
+
+def test_more_machines_change_price_and_quota(trainyard: Run, repository: Path) -> None:
+    replace(repository / "components/train_fsdp.yaml", ("instance_count: 1\n", "instance_count: 2\n"))
+    replace(repository / FSDP, ("global_batch_size: 8\n", "global_batch_size: 16\n"))
+    found = difference(trainyard)
+    prices = found["figures"]["train_fsdp"]["on_demand_usd_per_hour"]
+    assert prices["after"] == pytest.approx(2 * prices["before"])
+    assert found["at_one_time"]["vcpus"]["after"]["Standard_NC64as_T4_v3"] == 128
+    assert settings_in(found)["resources.instance_count"] == ("1", "2")
+
+
+def test_jobs_that_come_and_go(trainyard: Run, repository: Path) -> None:
+    text = (repository / FSDP).read_text()
+    before_evaluate, _, evaluate = text.partition("\n  evaluate:\n")
+    (repository / FSDP).write_text(f"{before_evaluate}\n  measure:\n{evaluate}")
+    found = difference(trainyard)
+    assert (found["jobs_added"], found["jobs_removed"]) == (["measure"], ["evaluate"])
+    assert found["settings"] == []
+
+
+def test_a_changed_configuration_is_told_by_its_keys(trainyard: Run, repository: Path) -> None:
+    replace(repository / "pipelines/deepspeed.yaml", ("deepspeed/zero2.json", "deepspeed/zero3.json"))
+    found = difference(trainyard, "pipelines/deepspeed.yaml")
+    assert settings_in(found)["inputs.deepspeed_config.zero_optimization.stage"] == ("2", "3")
+
+
+def test_a_key_that_the_plan_does_not_know_is_told_too(trainyard: Run, repository: Path) -> None:
+    replace(repository / FSDP, ("\njobs:\n", "\nidentity:\n  type: user_identity\njobs:\n"))
+    assert settings_in(difference(trainyard)) == {"identity.type": (None, "user_identity")}
+
+
+def test_new_findings_are_told(trainyard: Run, repository: Path) -> None:
+    replace(repository / "components/evaluate.yaml", ("process_count_per_instance: 4", "process_count_per_instance: 2"))
+    found = difference(trainyard)
+    assert [each["job"] for each in found["findings"]["new"]] == ["evaluate"]
+    assert "no process" in found["findings"]["new"][0]["message"]
+
+
+def test_markdown_for_a_pull_request_and_a_page(trainyard: Run, repository: Path) -> None:
+    replace(repository / FSDP, ("learning_rate: 0.005\n", "learning_rate: 0.01\n"))
+    markdown = trainyard("plan", FSDP, "--against", "HEAD", "--format", "markdown").stdout
+    assert markdown.startswith(f"### What changes in `{FSDP}`, against HEAD (")
+    row = next(line for line in markdown.splitlines() if "learning_rate" in line)
+    assert row.startswith("| `inputs.learning_rate (train_fsdp)` | `0.005` | `0.01` | `pipelines/fsdp.yaml:")
+    page = trainyard("plan", FSDP, "--against", "HEAD", "--format", "html").stdout
+    assert "<td>0.005</td><td>0.01</td>" in page
+    assert "http" not in page
+
+
+def test_the_repository_is_left_as_it_was(trainyard: Run, repository: Path) -> None:
+    replace(repository / FSDP, ("learning_rate: 0.005\n", "learning_rate: 0.01\n"))
+    before = (git(repository, "status", "--porcelain"), git(repository, "worktree", "list"))
+    difference(trainyard)
+    assert (git(repository, "status", "--porcelain"), git(repository, "worktree", "list")) == before
+
+
+@pytest.mark.parametrize("ref", ["nosuch", "main~9", "--all", ""])
+def test_an_unknown_revision(trainyard: Run, repository: Path, ref: str) -> None:
+    outcome = trainyard("plan", FSDP, f"--against={ref}")
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert f"unknown git revision {ref!r}; expected a branch" in outcome.stderr
+
+
+def test_a_shallow_clone_says_how_to_get_the_history(
+    trainyard: Run, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(repository, "commit", "--quiet", "--allow-empty", "-m", "second")
+    clone = repository.parent / "clone"
+    git(repository.parent, "clone", "--quiet", "--depth=1", repository.as_uri(), str(clone))
+    monkeypatch.chdir(clone)
+    outcome = trainyard("plan", FSDP, "--against", "HEAD~1")
+    assert outcome.exit_code == 2
+    assert "fetch-depth: 0" in outcome.stderr
+
+
+def test_a_pipeline_that_is_new(trainyard: Run, repository: Path) -> None:
+    shutil.copy(FSDP, "pipelines/new.yaml")
+    outcome = trainyard("plan", "pipelines/new.yaml", "--against", "main")
+    assert outcome.exit_code == 2
+    assert "pipelines/new.yaml does not exist at main (" in outcome.stderr
+
+
+def test_outside_a_repository(trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(ROOT / FSDP, tmp_path / "train.yaml")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    outcome = trainyard("plan", "train.yaml", "--against", "main")
+    assert outcome.exit_code == 2
+    assert "train.yaml is not in a git repository" in outcome.stderr
+
+
+def test_a_version_that_cannot_be_planned_is_named_with_its_line(trainyard: Run, repository: Path) -> None:
+    replace(repository / FSDP, ("global_batch_size: 8\n", "global_batch_size: 9\n"))
+    git(repository, "commit", "--quiet", "-am", "broken")
+    replace(repository / FSDP, ("global_batch_size: 9\n", "global_batch_size: 8\n"))
+    outcome = trainyard("plan", FSDP, "--against", "HEAD")
+    assert outcome.exit_code == 1
+    assert "cannot plan pipelines/fsdp.yaml as it is at HEAD (" in outcome.stderr
+    assert "): pipelines/fsdp.yaml:" in outcome.stderr
+
+
+def test_against_and_from_run_exclude_each_other(trainyard: Run) -> None:
+    outcome = trainyard("plan", FSDP, "--against", "HEAD", "--from-run", "metrics.jsonl")
+    assert outcome.exit_code == 2
+    assert "exclude each other" in outcome.stderr
+
+
+def test_render_diff_begins_with_what_it_means(trainyard: Run) -> None:
+    """Batch, machines and price first; then the lines, without those that only say what a file was rendered from."""
+    outcome = trainyard("render", "nd96", "--diff")
+    meaning, _, lines = outcome.stdout.partition("--- a/")
+    assert "size           Standard_NC64as_T4_v3 → Standard_ND96asr_v4" in meaning
+    assert "effective batch     8 → 16   × 2" in meaning
+    assert "on demand, an hour  $4.35 → $54.39   × 12.5" in meaning
+    assert "-  process_count_per_instance: 4\n+  process_count_per_instance: 8\n" in lines
+    assert "template_digest" not in outcome.stdout
+    assert "Rendered from" not in outcome.stdout
+
+
+def test_render_diff_of_what_is_on_disk_is_empty(trainyard: Run) -> None:
+    outcome = trainyard("render", "--diff")
+    assert (outcome.exit_code, outcome.stdout) == (0, "")
