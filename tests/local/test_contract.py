@@ -248,8 +248,8 @@ def test_python_on_the_path_is_the_one_that_runs_trainyard(workspace: Any, outpu
 def test_every_variable_has_a_source() -> None:
     names = [variable.name for variable in VARIABLES]
     assert len(names) == len(set(names))
-    of_machines = {"AZ_BATCH_HOST_LIST", "CUDA_VISIBLE_DEVICES"}
-    assert set(names) == EVERY_JOB | PYTORCH | MPI | {"TF_CONFIG"} | of_machines
+    of_some = {"AZ_BATCH_HOST_LIST", "CUDA_VISIBLE_DEVICES", "SCHEDULED_EVENTS_URL"}
+    assert set(names) == EVERY_JOB | PYTORCH | MPI | {"TF_CONFIG"} | of_some
     assert all(variable.source for variable in VARIABLES)
 
 

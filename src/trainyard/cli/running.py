@@ -22,6 +22,10 @@ _RECORD_FORMATS = ("text", "json")
 @click.option("--no-cache", is_flag=True, help="Run unchanged steps again.")
 @click.option("--strict", is_flag=True, help="Refuse what Azure ML would let pass: dropped keys, ignored inputs.")
 @click.option("--python", type=PathOf("file"), help="The Python that jobs run with; this one otherwise.")
+@click.option(
+    "--preempt", multiple=True, metavar="JOB@WHEN", help="Take the job's machines away: train@step:50, @30s, @random:5."
+)
+@click.option("--kill", multiple=True, metavar="JOB:rankN@WHEN", help="Kill one process: train:rank1@20s, @step:50.")
 @click.option("--run-dir", type=PathOf("folder"), help="Where this run's files go.")
 @click.option("--name", help="The run's name; generated otherwise.")
 @click.option("--quiet", is_flag=True, help="Print only how it ended.")
@@ -36,6 +40,8 @@ def run(
     no_cache: bool,
     strict: bool,
     python: Path | None,
+    preempt: tuple[str, ...],
+    kill: tuple[str, ...],
     run_dir: Path | None,
     name: str | None,
     quiet: bool,
@@ -47,6 +53,7 @@ def run(
       trainyard run pipelines/ddp.yaml --profile local
       trainyard run pipelines/ddp.yaml --max-processes 2 --set inputs.epochs=3
       trainyard run pipelines/ddp.yaml --from evaluate --set jobs.evaluate.inputs.minimum_accuracy=0.98
+      trainyard run pipelines/ddp.yaml --profile local --preempt train_ddp@step:50
     """
     from trainyard.commands import working_folder
     from trainyard.commands.run import run_file
@@ -64,6 +71,8 @@ def run(
         use_cache=not no_cache,
         strict=strict,
         python=(python or Path(sys.executable)).absolute(),
+        preempt=preempt,
+        kill=kill,
     )
     sys.exit(run_file(chosen_file(file, file_option), options, profile=profile, quiet=quiet))
 

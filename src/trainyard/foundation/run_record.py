@@ -33,7 +33,9 @@ class InvalidRunRecord(ValueError):
 class AttemptRecord:
     """One start of a job. `exit_codes` is by rank; a negative code is the signal that ended the process.
 
-    `cache_key` identifies what went into the job at this start; a later one of the same run may differ.
+    `cache_key` identifies what went into the job at this start; a later one of the same run may differ. Of jobs that
+    are preempted on purpose, `last_step` is the last that the attempt reported, `repeated_steps` are those that earlier
+    attempts had taken already, and `lost_s` are the seconds until it was where the earlier one had been.
     """
 
     started: str
@@ -41,6 +43,9 @@ class AttemptRecord:
     duration_s: float | None = None
     exit_codes: dict[str, int] = field(default_factory=dict)
     reason: str | None = None
+    last_step: int | None = None
+    repeated_steps: int | None = None
+    lost_s: float | None = None
 
     @property
     def started_at(self) -> datetime | None:

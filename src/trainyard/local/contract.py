@@ -26,6 +26,7 @@ When = Literal[
     "mpi on one node",
     "mpi on several nodes",
     "GPUs divided",
+    "preemption rehearsed",
 ]
 
 MASTER_ADDRESS = "127.0.0.1"
@@ -39,7 +40,8 @@ class ProcessContext:
     `node_rank` counts nodes, `local_rank` processes on a node. `input_paths` and `output_paths` belong to ports that
     carry files, `parameters` are the literals. `attempt` counts from 1. `gpus` are the node's own; `gpus_are_divided`
     says that they are not all of the machine's. `world_size` counts the processes of all nodes, the
-    `parameter_servers` (TensorFlow's, the last ranks) among them; `task_ports` are TensorFlow's, by rank.
+    `parameter_servers` (TensorFlow's, the last ranks) among them; `task_ports` are TensorFlow's, by rank. `events_url`
+    is the address of scheduled events, in a run that rehearses a preemption.
     """
 
     run: RunIdentity
@@ -61,6 +63,7 @@ class ProcessContext:
     input_paths: Mapping[str, Path] = field(default_factory=dict)
     output_paths: Mapping[str, Path] = field(default_factory=dict)
     parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
+    events_url: str | None = None
 
     @property
     def rank(self) -> int:
@@ -174,6 +177,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(VISIBLE_DEVICES, "GPUs divided", lambda p: ",".join(p.gpus), _LOCAL),
     # Without it a killed rank loses its last lines, and the live display has nothing to show.
     Variable("PYTHONUNBUFFERED", "every job", lambda p: "1", _LOCAL),
+    # On Azure a job asks 169.254.169.254, an address that nobody here can answer at.
+    Variable("SCHEDULED_EVENTS_URL", "preemption rehearsed", lambda p: p.events_url, _LOCAL),
 )
 
 # One variable per port: prefix + the port's name.
@@ -222,6 +227,7 @@ def contract_variables(process: ProcessContext) -> dict[str, str]:
         "mpi on one node": process.distribution == "mpi" and process.nodes == 1,
         "several nodes": process.nodes > 1,
         "GPUs divided": process.gpus_are_divided,
+        "preemption rehearsed": process.events_url is not None,
     }
     variables = {variable.name: str(variable.value(process)) for variable in VARIABLES if holds[variable.when]}
     for name, path in process.input_paths.items():

@@ -72,6 +72,13 @@ class Display:
         if job.status == "failed":
             self._show_failure(record, name, job)
 
+    def attempt_ended(self, name: str, job: JobRecord) -> None:
+        """Show how an attempt ended that another one follows."""
+        attempt = job.attempts[-1]
+        codes = ", ".join(f"rank {rank}: {code}" for rank, code in attempt.exit_codes.items())
+        step = f" at step {attempt.last_step}" if attempt.last_step is not None else ""
+        self._line(f"{name} {attempt.reason}{step} (attempt {len(job.attempts)}, exit codes {codes})")
+
     def note(self, text: str) -> None:
         """Show a note."""
         self._line(text)
@@ -137,10 +144,11 @@ def _table(record: RunRecord, time_left: TimeLeft, width: int) -> Table:
     table.add_column("last line", no_wrap=True, overflow="ellipsis", ratio=1)
     for name, job in record.jobs.items():
         state = job.status if not _is_from_another_run(job) else "reused" if job.reuse == NOTHING_CHANGED else "taken"
+        is_again = job.status == "running" and len(job.attempts) > 1
         line = _last_line(record.folder, job)
         table.add_row(
             name,
-            Text(state, style=_COLOURS[state]),
+            Text(f"attempt {len(job.attempts)}" if is_again else state, style=_COLOURS[state]),
             *([str(job.processes)] if is_wide else []),
             duration(elapsed) if (elapsed := _elapsed(job)) is not None else "",
             _progress(name, job, line, time_left),

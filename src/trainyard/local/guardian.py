@@ -28,15 +28,16 @@ def processes_beneath(folder: Path) -> list[int]:
     On Linux only: without /proc the list is empty, and only process groups are ended.
     """
     mark = f"{_MARK}={folder}{os.sep}".encode()
-    found = []
-    for entry in _PROCESSES.glob("[0-9]*"):
-        try:
-            variables = (entry / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue  # it has ended, or belongs to another user
-        if any(variable.startswith(mark) for variable in variables):
-            found.append(int(entry.name))
-    return found
+    pids = (int(entry.name) for entry in _PROCESSES.glob("[0-9]*"))
+    return [pid for pid in pids if any(variable.startswith(mark) for variable in variables_of(pid))]
+
+
+def variables_of(pid: int) -> list[bytes]:
+    """Return a process's environment as it started, as NAME=VALUE; empty if it has ended or is another user's."""
+    try:
+        return (_PROCESSES / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def kill_beneath(folder: Path) -> int:

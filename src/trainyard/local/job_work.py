@@ -12,9 +12,10 @@ from trainyard.local.cache import EarlierResult, JobKey, StepCache, job_key, lin
 from trainyard.local.cancellation import Cancellation
 from trainyard.local.digests import ContentDigests
 from trainyard.local.errors import RunError, cannot_write
+from trainyard.local.faults import Fault, FaultWatch
 from trainyard.local.given_inputs import GivenInput
 from trainyard.local.kinds.sweeps import run_sweep
-from trainyard.local.launcher import Attempt, AttemptEnd, launch, make_folders
+from trainyard.local.launcher import Attempt, AttemptEnd, launch, lose_what_a_preemption_takes, make_folders
 from trainyard.local.resolution import KeptData, LocalPath, ResolvedJob, WrittenValue
 from trainyard.local.snapshot import Snapshot
 from trainyard.local.tracking_store import EndStatus, RunIdentity, TrackingStore
@@ -45,6 +46,8 @@ class RunContext:
     strict: bool
     python: Path
     named_job: str | None
+    faults: Mapping[str, Sequence[Fault]]
+    notice_seconds: float
 
     def job_folder(self, job: str) -> Path:
         """Return the folder of a job's files."""
@@ -73,11 +76,20 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """The job's processes have ended."""
+class Preempted:
+    """The job's machines were taken away on purpose; another attempt follows."""
 
     job: str
     end: AttemptEnd
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The job's processes have ended; `not_struck` are the faults that it ended too early for."""
+
+    job: str
+    end: AttemptEnd
+    not_struck: Sequence[Fault] = ()
 
 
 @dataclass(frozen=True)
@@ -89,7 +101,7 @@ class Broken:
     error: BaseException | None = None
 
 
-Event = Reused | Started | Ended | Broken
+Event = Reused | Started | Preempted | Ended | Broken
 
 
 def work(
@@ -106,7 +118,9 @@ def work(
     """
     try:
         key = job_key(job, snapshot, identities, context.digests, context.python)
-        attempt = _attempt(context, job, snapshot, len(earlier_keys) + 1)
+        faults = context.faults.get(job.name)
+        watch = FaultWatch(faults, context.notice_seconds) if faults else None
+        attempt = _attempt(context, job, snapshot, len(earlier_keys) + 1, watch)
         earlier, why = _earlier_result(context, job, key, attempt.number)
         if earlier is not None:
             link_result(earlier, context.job_folder(job.name))
@@ -119,11 +133,18 @@ def work(
         given = make_folders(attempt)
         post(Started(job.name, attempt, key, identity, why))
         end = _run(context, attempt, given)
+        while end.was_preempted:
+            post(Preempted(job.name, end))
+            lose_what_a_preemption_takes(attempt)
+            attempt = _attempt(context, job, snapshot, attempt.number + 1, watch)
+            given = make_folders(attempt)
+            post(Started(job.name, attempt, key, identity, "it was preempted"))
+            end = _run(context, attempt, given)
         if end.reason is None:
             _publish(context, job)
         if end.reason is None and identity == key.key:
             context.cache.remember_result(key, identity, context.folder, context.name, job.name)
-        post(Ended(job.name, end))
+        post(Ended(job.name, end, watch.pending if watch is not None else ()))
     except (RunError, SpecError) as error:
         post(Broken(job.name, str(error)))
     except BaseException as error:
@@ -147,6 +168,7 @@ def _earlier_result(
     rules = (
         (attempt_number > 1, "it is restarted"),
         (context.named_job == job.name, "it was asked for by name"),
+        (job.name in context.faults, "it is hit on purpose"),
         (not context.use_cache, "--no-cache"),
         (context.force_rerun, "force_rerun: true"),
         (not job.component.is_deterministic, "is_deterministic: false"),
@@ -176,17 +198,22 @@ def _run(context: RunContext, attempt: Attempt, given: Sequence[GivenInput]) -> 
     return end
 
 
-def _attempt(context: RunContext, job: ResolvedJob, snapshot: Snapshot, number: int) -> Attempt:
+def _attempt(
+    context: RunContext, job: ResolvedJob, snapshot: Snapshot, number: int, faults: FaultWatch | None
+) -> Attempt:
+    run = context.identity.of_job(job.name)
     return Attempt(
         job=job,
         job_folder=context.job_folder(job.name),
         snapshot=snapshot,
         inputs=_inputs(context, job),
-        run=context.identity.of_job(job.name),
+        run=run,
         number=number,
         grace_seconds=context.grace_seconds,
         strict=context.strict,
         python=context.python,
+        tracked=context.store.folder_of(run),
+        faults=faults,
     )
 
 

@@ -9,22 +9,24 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainyard.local.cancellation import Cancellation
 from trainyard.local.command import fill_command
 from trainyard.local.contract import ProcessContext, process_environment
 from trainyard.local.errors import RunError, cannot_write
+from trainyard.local.faults import AttemptProgress, FaultWatch
 from trainyard.local.given_inputs import GivenInput, give_input, place_of_input, take_back_inputs
 from trainyard.local.kinds.mpi_jobs import by_rank, open_mpi, under_mpirun
 from trainyard.local.kinds.parallel_jobs import parallel_command, write_settings
 from trainyard.local.kinds.spark_jobs import spark_command
-from trainyard.local.logs import last_error, log_name
+from trainyard.local.logs import last_error, last_lines, log_name
 from trainyard.local.machine import AZURE_ML_MASTER_PORT, available_gpus, gpus_of_node, reserved_port
 from trainyard.local.processes import ProcessesEnded, ProcessStart, run_processes
 from trainyard.local.resolution import ResolvedJob
 from trainyard.local.snapshot import Snapshot
+from trainyard.local.steps_seen import StepsSeen
 from trainyard.local.tracking_store import RunIdentity
 from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Environment, Parallel, Spark, Sweep
@@ -46,6 +48,9 @@ class Attempt:
     grace_seconds: float
     strict: bool = False
     python: Path = Path(sys.executable)
+    tracked: Path | None = None
+    """The folder of the job's MLflow run."""
+    faults: FaultWatch | None = None
 
     @property
     def input_paths(self) -> dict[str, Path]:
@@ -93,12 +98,17 @@ class Attempt:
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """How an attempt ended; `reason` is None when it completed. `trials` are those of a sweep, as in run.json."""
+    """How an attempt ended; `reason` is None when it completed. `trials` are those of a sweep, as in run.json.
+
+    `was_preempted` if it is to start again; `progress` is known of jobs that are hit on purpose.
+    """
 
     processes: ProcessesEnded
     reason: str | None = None
     error_lines: list[str] | None = None
     trials: list[dict[str, object]] | None = None
+    was_preempted: bool = False
+    progress: AttemptProgress | None = None
 
 
 def launch(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancellation) -> AttemptEnd:
@@ -107,7 +117,8 @@ def launch(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancella
     Raise `RunError` when it cannot start.
     """
     try:
-        return _launch(attempt, given, cancellation)
+        end = _launch(attempt, given, cancellation)
+        return replace(end, progress=attempt.faults.end()) if attempt.faults is not None else end
     finally:
         take_back_inputs(attempt.job_folder / "data")
         _drop_empty_artifacts(attempt)
@@ -117,7 +128,15 @@ def _launch(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancell
     try:
         with ExitStack() as stack:
             ports = [stack.enter_context(reserved_port()) for _ in range(_ports_needed(attempt.job))]
-            starts = [_process(attempt, rank, ports) for rank in range(attempt.job.processes)]
+            events_url = None
+            if attempt.faults is not None:
+                from trainyard.local.metadata_service import metadata_service  # only such runs need a server
+
+                service = stack.enter_context(metadata_service())
+                tracked = attempt.tracked or attempt.job_folder
+                attempt.faults.begin(StepsSeen(attempt.logs[0], tracked, attempt.job_folder / "outputs"), service)
+                events_url = service.events_url
+            starts = [_process(attempt, rank, ports, events_url) for rank in range(attempt.job.processes)]
             mpirun = open_mpi() if attempt.job.distribution == "mpi" else None
             if attempt.job.distribution == "mpi":
                 _note(
@@ -132,6 +151,7 @@ def _launch(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancell
                 beneath=attempt.job_folder,
                 timeout_seconds=attempt.job.timeout_seconds,
                 helpers=range(attempt.job.processes - attempt.job.parameter_servers, attempt.job.processes),
+                faults=attempt.faults,
             )
             if mpirun is not None:
                 processes = by_rank(processes, _mpi_log(attempt), attempt.job.processes)
@@ -141,7 +161,13 @@ def _launch(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancell
         return AttemptEnd(processes, cancellation.reason)
     if processes.timed_out:
         return AttemptEnd(processes, f"it took longer than its limits.timeout of {attempt.job.timeout_seconds} s")
-    rank = processes.failed_rank
+    fault, rank = processes.fault, processes.failed_rank
+    if fault is not None and fault.rank is None and any(processes.exit_codes.values()):
+        return AttemptEnd(processes, f"preempted by {fault.option}", was_preempted=True)
+    if fault is not None and rank is not None and rank == fault.rank:
+        return AttemptEnd(
+            processes, f"rank {rank} was killed by {fault.option}", last_lines(attempt.logs[rank], _ERROR_LINES)
+        )
     if rank is not None:
         logged = last_error(attempt.logs[rank], _ERROR_LINES)
         reason = _explain(attempt, rank, processes.exit_codes[rank], logged.cause)
@@ -210,6 +236,23 @@ def make_folders(attempt: Attempt) -> list[GivenInput]:
     return given
 
 
+def lose_what_a_preemption_takes(attempt: Attempt) -> None:
+    """Remove what is on the machines only: `./outputs`, `./logs`, and outputs that are uploaded when a job ends."""
+    for name, path in attempt.output_paths.items():
+        if _mode(attempt, name) == "upload":
+            shutil.rmtree(path, ignore_errors=True)
+            path.unlink(missing_ok=True)
+    if "artifacts" not in attempt.job.component.outputs:
+        shutil.rmtree(attempt.artifacts_folder, ignore_errors=True)
+
+
+def _mode(attempt: Attempt, output: str) -> str | None:
+    """The mode of an output: the job's own, else the component's."""
+    written = attempt.job.use.job.outputs.get(output)
+    own = written.data.get("mode") if written is not None and isinstance(written.data, dict) else None
+    return own or attempt.job.component.outputs[output].mode
+
+
 # The folders of a job's working directory that Azure ML keeps.
 _KEPT_FOLDERS = ("outputs", "logs")
 
@@ -243,7 +286,7 @@ def _working_folder(attempt: Attempt, node: int) -> Path:
     return attempt.job_folder / "nodes" / str(node)
 
 
-def _process(attempt: Attempt, rank: int, ports: Sequence[int]) -> ProcessStart:
+def _process(attempt: Attempt, rank: int, ports: Sequence[int], events_url: str | None) -> ProcessStart:
     job = attempt.job
     node, local_rank = divmod(rank, job.processes_per_node)
     resources = job.resources
@@ -269,6 +312,7 @@ def _process(attempt: Attempt, rank: int, ports: Sequence[int]) -> ProcessStart:
         input_paths=attempt.input_paths,
         output_paths=attempt.output_paths,
         parameters=attempt.parameters,
+        events_url=events_url,
     )
     environment = process_environment(context, job.environment_variables, os.environ, attempt.python)
     return ProcessStart(rank, attempt.command, environment, context.working_folder, attempt.logs[rank])

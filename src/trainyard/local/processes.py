@@ -6,6 +6,7 @@ its group reaches what it has started.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import shutil
@@ -18,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard.local.cancellation import Cancellation
-from trainyard.local.guardian import kill_beneath, processes_beneath
+from trainyard.local.faults import Fault, FaultWatch
+from trainyard.local.guardian import kill_beneath, processes_beneath, variables_of
 
 _POLL_SECONDS = 0.1
 # Of exits this close together, the culprit's log has the earliest last line: its victims write theirs later.
@@ -41,13 +43,14 @@ class ProcessesEnded:
     """How an attempt ended.
 
     `failed_rank` is the first that failed by itself; `was_canceled` if the run was canceled, `timed_out` if the runner
-    ended it because its time was over.
+    ended it because its time was over; `fault` is the one that it was hit with on purpose.
     """
 
     exit_codes: dict[int, int] = field(default_factory=dict)
     failed_rank: int | None = None
     was_canceled: bool = False
     timed_out: bool = False
+    fault: Fault | None = None
 
 
 @dataclass(frozen=True)
@@ -65,12 +68,14 @@ def run_processes(
     beneath: Path,
     timeout_seconds: float | None = None,
     helpers: Collection[int] = (),
+    faults: FaultWatch | None = None,
 ) -> ProcessesEnded:
     """Run processes until all but the `helpers` (by rank), which only serve the others, have ended; return how.
 
     When one fails, the time is over or the run is canceled, all others get SIGTERM, and after `grace_seconds` SIGKILL.
-    Whatever they started (recognized by a working folder beneath `beneath`) is ended with them, so nothing is left
-    running. Raise `OSError` when a process cannot be started.
+    `faults` strike while they run: a preemption ends all of them in the same way, after its own notice. Whatever they
+    started (recognized by a working folder beneath `beneath`) is ended with them, so nothing is left running. Raise
+    `OSError` when a process cannot be started.
     """
     exits: queue.SimpleQueue[_Exit] = queue.SimpleQueue()
     processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -80,7 +85,7 @@ def run_processes(
             threading.Thread(target=_report_exit, args=(process, start.rank, exits), daemon=True).start()
         logs = {start.rank: start.log for start in starts}
         deadline = time.monotonic() + (float("inf") if timeout_seconds is None else timeout_seconds)
-        return _watch(processes, logs, exits, cancellation, grace_seconds, beneath, deadline, helpers)
+        return _watch(processes, logs, exits, cancellation, grace_seconds, beneath, deadline, helpers, faults)
     finally:
         _signal_groups(processes.values(), signal.SIGKILL)
         kill_beneath(beneath)
@@ -120,6 +125,7 @@ def _watch(
     beneath: Path,
     deadline: float,
     helpers: Collection[int],
+    faults: FaultWatch | None,
 ) -> ProcessesEnded:
     ended = ProcessesEnded()
     while len(ended.exit_codes) < len(processes):
@@ -136,10 +142,31 @@ def _watch(
                 ended.timed_out = True
             else:
                 failures += [exit for exit in _collect_for(exits, ended, _SIMULTANEOUS_SECONDS) if exit.code != 0]
-                ended.failed_rank = _first(failures, logs)
+                killed = ended.fault.rank if ended.fault is not None else None
+                ended.failed_rank = killed if killed in processes else _first(failures, logs)
             remaining = {rank: process for rank, process in processes.items() if rank not in ended.exit_codes}
             _end(remaining, exits, ended, cancellation, grace_seconds, beneath)
+        elif faults is not None and (fault := faults.due()) is not None:
+            ended.fault = fault
+            remaining = {rank: process for rank, process in processes.items() if rank not in ended.exit_codes}
+            if fault.rank is not None:
+                _kill_rank(fault.rank, remaining, beneath)
+                continue
+            faults.announce()
+            _end(remaining, exits, ended, cancellation, faults.notice_seconds, beneath)
+            ended.was_canceled = cancellation.requested.is_set()
     return ended
+
+
+def _kill_rank(rank: int, processes: Mapping[int, subprocess.Popen[bytes]], beneath: Path) -> None:
+    """Kill the processes of one rank: its group, or what carries its number where mpirun has started all ranks."""
+    mark = f"OMPI_COMM_WORLD_RANK={rank}".encode()
+    by_mpirun = [pid for pid in processes_beneath(beneath) if mark in variables_of(pid)]
+    for pid in by_mpirun:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    if not by_mpirun and rank in processes:
+        _signal_groups([processes[rank]], signal.SIGKILL)
 
 
 def _first(failures: Sequence[_Exit], logs: Mapping[int, Path]) -> int:

@@ -15,6 +15,7 @@ from trainyard.local.command import fill_command
 from trainyard.local.digests import ContentDigests
 from trainyard.local.display import Display
 from trainyard.local.errors import UsageError
+from trainyard.local.faults import Fault, faults_of
 from trainyard.local.job_work import RunContext
 from trainyard.local.kinds.sampling import trials
 from trainyard.local.kinds.sweeps import trial_component
@@ -33,7 +34,10 @@ from trainyard.spec.resolution import JobOutput
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How to run: the options of `trainyard run`. `grace_seconds` is the time between SIGTERM and SIGKILL."""
+    """How to run: the options of `trainyard run`.
+
+    `grace_seconds` is the time between SIGTERM and SIGKILL, `notice_seconds` that of a preemption: Azure gives 30.
+    """
 
     runs_folder: Path
     name: str | None = None
@@ -46,6 +50,9 @@ class RunOptions:
     grace_seconds: float = 10.0
     strict: bool = False
     python: Path = Path(sys.executable)
+    preempt: tuple[str, ...] = ()
+    kill: tuple[str, ...] = ()
+    notice_seconds: float = 30.0
 
     @property
     def state_folder(self) -> Path:
@@ -65,6 +72,7 @@ class _Checked:
     resolved: ResolvedPipeline
     selection: Selection
     snapshots: dict[str, Snapshot]
+    faults: dict[str, list[Fault]]
 
 
 def run_pipeline(pipeline: Pipeline, options: RunOptions, display: Display) -> RunRecord:
@@ -125,6 +133,7 @@ def _check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> _Checke
         max_processes=options.max_processes,
         python=options.python,
     )
+    faults = faults_of(options.preempt, options.kill, resolved.jobs, selection.run)
     for name in selection.run:
         job = resolved.jobs[name]
         component, drawn = _first_trial(job.component)
@@ -134,7 +143,8 @@ def _check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> _Checke
             {port: _planned_output(run_folder.resolve(), name, port) for port in job.component.outputs},
             strict=options.strict,
         )
-    return _Checked(resolved, selection, {name: snapshot_of(resolved.jobs[name].component) for name in selection.run})
+    snapshots = {name: snapshot_of(resolved.jobs[name].component) for name in selection.run}
+    return _Checked(resolved, selection, snapshots, faults)
 
 
 def _first_trial(component: Component) -> tuple[Component, dict[str, ParameterValue]]:
@@ -192,6 +202,8 @@ def _scheduler(
         strict=options.strict,
         python=options.python,
         named_job=checked.selection.named,
+        faults=checked.faults,
+        notice_seconds=options.notice_seconds,
     )
     return Scheduler(
         context, record, checked.resolved, checked.selection, checked.snapshots, display, seconds_spent=seconds_spent

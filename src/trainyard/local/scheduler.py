@@ -12,6 +12,7 @@ import os
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from trainyard.foundation.run_record import NOTHING_CHANGED, AttemptRecord, JobRecord, RunRecord, Status
@@ -20,7 +21,8 @@ from trainyard.local.cancellation import canceled_by_signals
 from trainyard.local.display import Display
 from trainyard.local.errors import RunError
 from trainyard.local.guardian import dismiss, start_guardian
-from trainyard.local.job_work import Broken, Ended, Event, Reused, RunContext, Started, work
+from trainyard.local.job_work import Broken, Ended, Event, Preempted, Reused, RunContext, Started, work
+from trainyard.local.launcher import AttemptEnd
 from trainyard.local.logs import log_name
 from trainyard.local.machine import available_processors
 from trainyard.local.records import hold_lock, now, write_record
@@ -57,6 +59,7 @@ class Scheduler:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._threads: dict[str, threading.Thread] = {}
         self._start_moments: dict[str, float] = {}
+        self._attempt_moments: dict[str, float] = {}
         self._started = time.monotonic() - seconds_spent
         self._process_limit = max(2, available_processors())
 
@@ -127,7 +130,7 @@ class Scheduler:
         identities = {name: str(self._record.jobs[name].identity) for name in job.depends_on}
         earlier_keys = [attempt.cache_key for attempt in self._record.jobs[job.name].attempts]
         arguments = (self._context, job, self._snapshots[job.name], identities, earlier_keys, self._events.put)
-        self._start_moments[job.name] = time.monotonic()
+        self._start_moments[job.name] = self._attempt_moments[job.name] = time.monotonic()
         self._threads[job.name] = threading.Thread(target=work, args=arguments, name=job.name)
         self._threads[job.name].start()
 
@@ -138,6 +141,9 @@ class Scheduler:
             return
         if isinstance(event, Started):
             self._on_started(event)
+            return
+        if isinstance(event, Preempted):
+            self._on_preempted(event)
             return
         self._threads.pop(event.job).join()
         if isinstance(event, Reused):
@@ -151,22 +157,60 @@ class Scheduler:
 
     def _on_started(self, event: Started) -> None:
         job, attempt = self._record.jobs[event.job], event.attempt
-        job.status, job.started, job.reuse = "running", now(), event.why
+        job.status, job.reuse = "running", event.why
+        started = now()
+        job.started = job.started or started
         job.cache_key, job.key_parts, job.identity = event.key.key, event.key.parts, event.identity
         tracked = self._context.store.folder_of(self._context.identity.of_job(event.job))
         job.tracking = os.path.relpath(tracked.resolve(), self._record.folder)
         job.command = attempt.command
         job.logs = [log.relative_to(self._record.folder).as_posix() for log in attempt.logs]
-        job.attempts.append(AttemptRecord(started=job.started, cache_key=job.cache_key))
+        job.attempts.append(AttemptRecord(started=started, cache_key=job.cache_key))
         self._keep(event.job)
+
+    def _on_preempted(self, event: Preempted) -> None:
+        job = self._record.jobs[event.job]
+        self._end_attempt(event.job, job.attempts[-1], event.end)
+        self._attempt_moments[event.job] = time.monotonic()
+        job.attempts[-1].reason = event.end.reason
+        write_record(self._record)
+        self._display.attempt_ended(event.job, job)
+
+    def _end_attempt(self, name: str, attempt: AttemptRecord, end: AttemptEnd) -> None:
+        attempt.exit_codes = {str(rank): code for rank, code in sorted(end.processes.exit_codes.items())}
+        attempt.duration_s = round(time.monotonic() - self._attempt_moments[name], 3)
+        if end.progress is not None:
+            attempt.last_step, attempt.repeated_steps = end.progress.last_step, end.progress.repeated_steps
+            attempt.lost_s = end.progress.lost_s
 
     def _on_ended(self, event: Ended) -> None:
         job, end = self._record.jobs[event.job], event.end
         job.reason, job.error_lines, job.failed_rank = end.reason, end.error_lines, end.processes.failed_rank
         status: Status = "canceled" if end.processes.was_canceled else "completed" if end.reason is None else "failed"
         job.trials = end.trials or []
-        job.attempts[-1].exit_codes = {str(rank): code for rank, code in sorted(end.processes.exit_codes.items())}
+        self._end_attempt(event.job, job.attempts[-1], end)
+        job.attempts[-1].reason = job.reason
+        self._note_faults(event)
         self._finish(event.job, job, status)
+
+    def _note_faults(self, event: Ended) -> None:
+        """Note what was asked for and did not happen: a rehearsal that did not take place proves nothing."""
+        end, last_step = event.end, event.end.progress.last_step if event.end.progress else None
+        notes = []
+        if end.processes.fault is not None and end.reason is None:
+            notes.append(
+                f"{event.job}: every process exited with 0 after the notice of {end.processes.fault.option}, so the "
+                "job counts as completed, as on Azure ML; exit with another code to be started again"
+            )
+        ended = f"{event.job} ended before" + (f", at step {last_step}" if last_step is not None else "")
+        left = Counter(fault.option for fault in event.not_struck)
+        notes += [
+            f"{option} did not happen{f' {count} times' if count > 1 else ''}: {ended}"
+            for option, count in left.items()
+        ]
+        self._record.notes += notes
+        for note in notes:
+            self._display.note(note)
 
     def _on_broken(self, event: Broken) -> None:
         job = self._record.jobs[event.job]

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from trainyard.foundation.quantities import duration
 from trainyard.foundation.run_record import RunRecord
 from trainyard.report.job_results import Evaluation, read_job_results
 
@@ -16,7 +17,7 @@ _LONGEST_SAMPLE = 96
 
 
 def summarise(run: RunRecord) -> list[Line]:
-    """Return pairs of a label and a text, as far as they exist: accuracy or perplexity, report, model, logs."""
+    """Return pairs of a label and a text, as far as they exist: accuracy or perplexity, attempts, files."""
     figures: list[Line] = []
     files: list[Line] = []
     for job in run.jobs.values():
@@ -31,7 +32,18 @@ def summarise(run: RunRecord) -> list[Line]:
                 files.append(("confusion matrix", shown(folder / "confusion_matrix.png")))
     report = run.folder / "report.html"
     written = [("report", shown(report))] if report.is_file() else []
-    return [*figures, *written, *files, ("logs", shown(run.folder / "jobs") + "/*/user_logs/")]
+    return [*figures, *_restarts(run), *written, *files, ("logs", shown(run.folder / "jobs") + "/*/user_logs/")]
+
+
+def _restarts(run: RunRecord) -> Iterator[Line]:
+    for name, job in run.jobs.items():
+        if len(job.attempts) < 2:
+            continue
+        repeated = [attempt.repeated_steps for attempt in job.attempts if attempt.repeated_steps is not None]
+        lost = [attempt.lost_s for attempt in job.attempts if attempt.lost_s is not None]
+        costs = [f"{sum(repeated)} steps repeated"] if repeated else []
+        costs += [f"{duration(sum(lost))} until it was where it had been"] if lost else []
+        yield "attempts", f"{name}: {len(job.attempts)}" + (f"; {', '.join(costs)}" if costs else "")
 
 
 def _figures(evaluation: Evaluation) -> Iterator[Line]:

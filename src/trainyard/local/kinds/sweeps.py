@@ -110,6 +110,7 @@ def _run_trial(
         inputs={**attempt.inputs, **drawn},
         run=replace(attempt.run, run_id=f"{attempt.run.run_id}_{number}"),
         number=1,
+        tracked=store.folder_of(replace(attempt.run, run_id=f"{attempt.run.run_id}_{number}")),
     )
     store.start_run(trial.run, f"{attempt.job.name} trial {number}")
     end = launch(trial, make_folders(trial), cancellation)

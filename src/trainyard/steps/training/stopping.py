@@ -69,8 +69,10 @@ class StopRequest:
 def choose_url(setting: str | None, environment: Mapping[str, str]) -> str | None:
     """Return the address to ask, or None not to ask. StepError for an invalid address.
 
-    On Azure ML, and only there, a job's tracking server has an azureml:// address (azureml-mlflow's constants).
+    Not set, it is what the variable SCHEDULED_EVENTS_URL holds, which a rehearsed preemption sets, or Azure's. On Azure
+    ML, and only there, a job's tracking server has an azureml:// address (azureml-mlflow's constants).
     """
+    setting = setting or environment.get("SCHEDULED_EVENTS_URL")
     if setting is None:
         return AZURE_URL if environment.get("MLFLOW_TRACKING_URI", "").startswith("azureml:") else None
     if setting == "off":
