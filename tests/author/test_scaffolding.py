@@ -19,7 +19,7 @@ from trainyard.author.scaffolding import RECIPES, existing_repository, new_compo
 from trainyard.author.steps import own_steps
 from trainyard.author.writing import write
 from trainyard.errors import UsageError
-from trainyard.lint.script_flags import read_flags
+from trainyard.lint.scripts.reading import read_flags
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.ignore_files import ignore_rule
 

@@ -9,7 +9,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trainyard.lint.script_flags import ScriptFlags, read_flags
+from trainyard.lint.scripts.flags import ScriptFlags
+from trainyard.lint.scripts.reading import read_flags
 from trainyard.lint.shell_words import CalledScript, called_scripts
 from trainyard.spec.computes import Computes
 from trainyard.spec.documents import Node

@@ -12,7 +12,8 @@ from trainyard.foundation.suggestions import did_you_mean, only_close
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.rules.script_arguments import missing_flag, unknown_flag
-from trainyard.lint.script_flags import Flag, parse
+from trainyard.lint.scripts.flags import Flag
+from trainyard.lint.scripts.syntax import parse
 from trainyard.lint.shell_words import Word, simple_commands
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 from trainyard.spec.documents import Document, Node

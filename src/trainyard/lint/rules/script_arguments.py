@@ -10,7 +10,8 @@ from itertools import pairwise, zip_longest
 from trainyard.foundation.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
-from trainyard.lint.script_flags import Flag, ScriptFlags, with_task_flags
+from trainyard.lint.scripts.dataclass_flags import with_task_flags
+from trainyard.lint.scripts.flags import Flag, ScriptFlags
 from trainyard.lint.shell_words import CalledScript, Word, simple_commands
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.expressions import only_binding

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
-from trainyard.lint.script_flags import parse
+from trainyard.lint.scripts.syntax import parse
 from trainyard.lint.shell_words import CalledScript
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.parsed import ParsedCommand

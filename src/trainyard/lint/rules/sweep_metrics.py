@@ -11,7 +11,7 @@ from pathlib import Path
 from trainyard.foundation.suggestions import did_you_mean
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
-from trainyard.lint.script_flags import parse
+from trainyard.lint.scripts.syntax import parse
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.parsed import ParsedCommand

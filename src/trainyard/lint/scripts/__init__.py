@@ -1,0 +1,1 @@
+"""Users' Python scripts, read from their source without running them."""
