@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from trainyard.lint.scripts.data_reads import Read, reads_of
 from trainyard.lint.scripts.flags import ScriptFlags
 from trainyard.lint.scripts.reading import read_flags
 from trainyard.lint.shell_words import CalledScript, called_scripts
@@ -46,6 +47,10 @@ class LintContext:
     def flags_of(self, script: Path, root: Path) -> ScriptFlags | None:
         """The flags of a script in a snapshot; None if they cannot be determined."""
         return _kept(self.outside, ("flags", script, root), lambda: read_flags(script, root))
+
+    def reads_of(self, script: Path) -> Mapping[str, tuple[Read, ...]]:
+        """How a script reads the path of each of its flags."""
+        return _kept(self.outside, ("reads", script), lambda: reads_of(script))
 
     def reads_variables(self, script: Path) -> bool:
         """Whether a script may read environment variables."""

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
+from trainyard.lint.dockerfiles import base_image
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
 from trainyard.lint.shell_words import simple_commands
 from trainyard.spec.diagnostic import Diagnostic, Span
 
+if TYPE_CHECKING:
+    from trainyard.catalogue.skus import Sku
+
 _PRECISION_NAME = re.compile(r"(mixed_)?precision|(torch_)?dtype|amp_dtype", re.IGNORECASE)
 _BF16_VALUE = re.compile(r"bf16(-mixed|-true)?|bfloat16", re.IGNORECASE)
 _ON = frozenset({"1", "true", "yes", "y", "t", "on"})
 _OFF = frozenset({"0", "false", "no", "n", "f", "off"})
+_CUDA_OF_IMAGE = re.compile(r"(?:nvidia/cuda:|cuda-?)(\d{2})(?:\.(\d{1,2}))?(?![\d])")
+# The first CUDA that supports a generation of GPUs, and the first that does not any more, from NVIDIA's release notes:
+# Hopper came with 11.8, Blackwell with 12.8; Kepler left with 12.0, Pascal and Volta with 13.0.
+_CUDA_OF_GENERATION: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
+    "Kepler": ((0, 0), (12, 0)),
+    "Pascal": ((0, 0), (13, 0)),
+    "Volta": ((9, 0), (13, 0)),
+    "Turing": ((10, 0), (99, 0)),
+    "Ampere": ((11, 0), (99, 0)),
+    "Hopper": ((11, 8), (99, 0)),
+    "Blackwell": ((12, 8), (99, 0)),
+}
 _ASSIGNED_IN_COMMAND = re.compile(r"\b([A-Z][A-Z0-9_]+)=([^\s;&|]+)")
 
 
@@ -26,7 +43,8 @@ _ASSIGNED_IN_COMMAND = re.compile(r"\b([A-Z][A-Z0-9_]+)=([^\s;&|]+)")
     "warning",
     summary="The image does not run on this machine.",
     why="CUDA images find no GPU on AMD machines, nor ROCm images on NVIDIA machines; x86 images do not start on ARM "
-    "machines (GB200, GB300).",
+    "machines (GB200, GB300). Each generation of GPUs needs a CUDA that knows it: 11.8 for H100, 12.8 for B200; 13 "
+    "does not know V100 and older. What a Dockerfile builds on (`FROM`) is read too.",
     example="""\
 type: command
 command: python -m train
@@ -39,8 +57,12 @@ def image_against_machine(placement: Placement, context: LintContext) -> Iterato
     sku, environment = placement.sku, placement.component.environment
     if sku is None or not sku.gpu_count or environment is None:
         return
-    text = (environment.reference or environment.image or "").lower()
-    message = ""
+    written, span = environment.reference or environment.image or "", environment.span
+    if environment.build_path is not None and environment.dockerfile is not None:
+        dockerfile = environment.build_path / environment.dockerfile
+        written, span = context.cached(("FROM", dockerfile), lambda: base_image(dockerfile)) or ("", span)
+    text = written.lower()
+    message = _against_generation(text, sku)
     if sku.gpu_vendor == "AMD" and re.search(r"cuda|\bacpt\b", text):
         message = f"a CUDA image on {sku.name}, which has AMD GPUs"
     elif sku.gpu_vendor == "NVIDIA" and "rocm" in text:
@@ -49,7 +71,24 @@ def image_against_machine(placement: Placement, context: LintContext) -> Iterato
         message = f"an x86 image on {sku.name}, which is an ARM machine"
     if message:
         hint = "Build an environment for this machine, or use another machine."
-        yield image_against_machine.at(environment.span, message, hint, machine_related(placement))
+        yield image_against_machine.at(span, message, hint, machine_related(placement))
+
+
+def _against_generation(image: str, sku: Sku) -> str:
+    """What is wrong between the CUDA of an image and a machine's GPUs, or nothing."""
+    match = _CUDA_OF_IMAGE.search(image)
+    bounds = _CUDA_OF_GENERATION.get(sku.gpu_architecture or "")
+    if match is None or bounds is None or sku.gpu_vendor != "NVIDIA":
+        return ""
+    # Where an image's name has no minor version, it may be any.
+    oldest, newest = ((int(match[1]), int(match[2])),) * 2 if match[2] else ((int(match[1]), 0), (int(match[1]), 99))
+    version = f"CUDA {match[1]}" + (f".{match[2]}" if match[2] else "")
+    if newest < bounds[0]:
+        needed = ".".join(map(str, bounds[0]))
+        return f"{version} is too old for the {sku.gpu_model} of {sku.name}, which needs {needed} or newer"
+    if oldest >= bounds[1]:
+        return f"{version} no longer supports the {sku.gpu_model} of {sku.name}"
+    return ""
 
 
 @rule(

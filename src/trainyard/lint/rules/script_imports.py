@@ -1,22 +1,28 @@
-"""What a command's scripts import, and whether that is uploaded with them."""
+"""What a command's scripts import, and whether their code or environment has that."""
 
 from __future__ import annotations
 
-import ast
+import contextlib
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from trainyard.lint.checks import rule
+from trainyard.lint.conda import conda_of, packages_of
 from trainyard.lint.context import LintContext
+from trainyard.lint.scripts.imports import Import, all_imports, imports_at_once, module_in
+from trainyard.lint.scripts.installed_modules import known_module, modules_of, package_of
 from trainyard.lint.scripts.syntax import parse
 from trainyard.lint.shell_words import CalledScript
-from trainyard.spec.diagnostic import Diagnostic, Related, Span
+from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
+from trainyard.spec.documents import Node
 from trainyard.spec.parsed import ParsedCommand
 
 # Anything of these may bring modules along from elsewhere.
 _FINDS_MODULES = re.compile(r"PYTHONPATH|sys\.path|pip3? install|setup\.py|\bcd ")
+# `azureml:NAME:VERSION` or `azureml:NAME@latest`.
+_REGISTERED = re.compile(r"azureml:([^:@/]+)(?::([^:@/]+)|@latest)")
 _LEVELS_UP = 2
 # A folder beside the code with the name of a package that is installed is not what is imported.
 _INSTALLED = frozenset(
@@ -48,46 +54,121 @@ print("losses")
 """,
 )
 def module_outside_code(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    if _FINDS_MODULES.search(command.text) or "PYTHONPATH" in command.reading.document.text:
-        return
-    for called in context.calls_of(command):
-        tree = parse(called.file) if called.file is not None else None
-        if called.file is None or tree is None or _FINDS_MODULES.search(called.file.read_text(errors="replace")):
-            continue
-        for module, line in _imported_at_once(tree):
+    for called in _decidable_calls(command, context):
+        assert called.file is not None
+        tree = parse(called.file)
+        for each in imports_at_once(tree, called.file) if tree is not None else ():
+            module = each.path.split(".")[0]
             found = _beside(module, called)
             if found is not None:
                 message = f"{called.name} imports '{module}', which is not in the code but beside it"
                 hint = f"Move it into '{called.root.name}', or add it to `additional_includes`."
-                related = [
-                    Related(Span(called.file, line, 1, line, 2), "it is imported here"),
-                    Related(Span(found), "it is here"),
-                ]
+                related = [_imported_here(each), Related(Span(found), "it is here")]
                 yield module_outside_code.at(called.span(called.call.script), message, hint, related)
 
 
-def _imported_at_once(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """The modules that a script imports whenever it runs, not within a function, an `if` or a `try`."""
-    for node in tree.body:
-        if isinstance(node, ast.Import):
-            yield from ((alias.name.split(".")[0], node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.split(".")[0], node.lineno
+@rule(
+    "command",
+    "AML509",
+    "module-not-installed",
+    "warning",
+    summary="A script imports a module that neither its code nor its environment has.",
+    why="Azure ML installs the packages of the conda file into an environment of their own: what the image has is not "
+    "in it. Only reported if all packages of the conda file are known, with what they require, and for imports that "
+    "always run. Curated environments, images and Dockerfiles are not checked.",
+    example="""\
+type: command
+name: train
+code: ./src
+command: python ‸train.py
+environment:
+  image: mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04
+  conda_file:
+    channels: [conda-forge]
+    dependencies: [python=3.11, pip, {pip: [pandas‹⇒, scikit-learn›]}]
+=== src/train.py
+import pandas
+from sklearn.svm import SVC
+
+print(pandas, SVC)
+""",
+)
+def module_not_installed(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    conda = _conda_of(command, context)
+    modules = modules_of_conda(conda) if conda is not None else None
+    if conda is None or modules is None:
+        return
+    for called in _decidable_calls(command, context):
+        assert called.file is not None
+        folders = _folders(called)
+        missing: dict[str, Import] = {}
+        for each in all_imports(called.file, folders):
+            module = known_module(each.path)
+            top = each.path.split(".")[0]
+            in_code = any((folder / top).is_dir() or (folder / f"{top}.py").is_file() for folder in folders)
+            if module is not None and module not in modules and not in_code:
+                missing.setdefault(module, each)
+        for module, each in missing.items():
+            message = f"{each.file.name} imports '{module}', which the environment does not have"
+            hint = f"Add '{package_of(module)}' to its conda file."
+            related = [_imported_here(each), Related(conda.span, "the packages of the environment")]
+            yield module_not_installed.at(called.span(called.call.script), message, hint, related)
+
+
+def modules_of_conda(conda: Node) -> frozenset[str] | None:
+    """The modules that a conda file brings; None if that cannot be told."""
+    names = [package.name for package in packages_of(conda)]
+    known = [name for name in names if name is not None]
+    return modules_of(known) if names and len(known) == len(names) else None
+
+
+def _conda_of(command: ParsedCommand, context: LintContext) -> Node | None:
+    """The conda file of a command's environment: in place, in a file that it names, or that defines what it names."""
+    environment = command.node.get("environment") or command.node.find("task", "environment")
+    store = context.computes.store
+    if environment is None or environment.is_mapping or not environment.is_text:
+        return conda_of(environment, command.reading.file, store)
+    if environment.text.startswith("file:"):
+        file = command.reading.path(environment.text)
+        with contextlib.suppress(SpecError):  # reported where it is named
+            return conda_of(store.peek(file).root, file, store)
+    match = _REGISTERED.fullmatch(environment.text)
+    defined = [root for root in store.roots() if match is not None and _defines(root, match[1], match[2])]
+    return conda_of(defined[0], defined[0].span.file, store) if len(defined) == 1 else None
+
+
+def _defines(root: Node, name: str, version: str | None) -> bool:
+    own_name, own_version = root.get("name"), root.get("version")
+    if own_name is None or own_name.text != name or root.get("conda_file") is None:
+        return False
+    return version is None or own_version is None or own_version.text == version
+
+
+def _decidable_calls(command: ParsedCommand, context: LintContext) -> Iterator[CalledScript]:
+    """The calls of scripts that find modules in their code and their environment alone."""
+    if _FINDS_MODULES.search(command.text) or "PYTHONPATH" in command.reading.document.text:
+        return
+    for called in context.calls_of(command):
+        if called.file is not None and not _FINDS_MODULES.search(called.file.read_text(errors="replace")):
+            yield called
+
+
+def _imported_here(each: Import) -> Related:
+    return Related(Span(each.file, each.line, 1, each.line, 2), "it is imported here")
+
+
+def _folders(called: CalledScript) -> tuple[Path, ...]:
+    """Where a script finds modules of its own."""
+    assert called.file is not None
+    includes = called.command.component.additional_includes
+    return (called.root, called.file.parent, *(include.parent for include in includes), *includes)
 
 
 def _beside(module: str, called: CalledScript) -> Path | None:
     """Where a module is above the code folder; None if it is in the code, installed, or nowhere near."""
-    assert called.file is not None
     if module in sys.stdlib_module_names or module in _INSTALLED:
         return None
-    includes = called.command.component.additional_includes
-    inside = (called.root, called.file.parent, *(include.parent for include in includes), *includes)
-    if any(_module_in(folder, module) is not None for folder in inside):
+    if any(module_in(folder, module) is not None for folder in _folders(called)):
         return None
     above = called.root.parents[:_LEVELS_UP]
-    return next((found for folder in above if (found := _module_in(folder, module)) is not None), None)
-
-
-def _module_in(folder: Path, module: str) -> Path | None:
-    package = folder / module / "__init__.py"
-    return next((file for file in (folder / f"{module}.py", package) if file.is_file()), None)
+    return next((found for folder in above if (found := module_in(folder, module)) is not None), None)

@@ -189,10 +189,13 @@ def ended_early(command: ParsedCommand, context: LintContext) -> Iterator[Diagno
     node = command.command
     if node is None or "\n" not in node.text.strip() or not _is_folded(command.reading.document, node):
         return
+    previous_line = -1
     for match in _FLAG_ON_ITS_OWN_LINE.finditer(node.text):
-        message = f"the command ended before this line: {match[1]} is run as a command of its own"
-        hint = "Remove the blank line above, or indent all lines alike."
-        yield ended_early.at(command.span(*match.span(1)), message, hint)
+        span = command.span(*match.span(1))
+        if span.line != previous_line + 1:  # the lines after the first are the same mistake
+            message = f"the command ended before this line: {match[1]} is run as a command of its own"
+            yield ended_early.at(span, message, "Remove the blank line above, or indent all lines alike.")
+        previous_line = span.line
 
 
 def _is_folded(document: Document, node: Node) -> bool:

@@ -1,17 +1,15 @@
-"""Pinned packages of an environment that cannot be installed together, or not on its Python."""
+"""Conda files that cannot be installed, or install something else than they seem to: pins and channels."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from trainyard.lint.checks import LintedFile, rule
+from trainyard.lint.conda import CondaPackage, conda_of, packages_of
 from trainyard.lint.context import LintContext
-from trainyard.spec.diagnostic import Diagnostic, Related, SpecError
+from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node
 
 # torch: its torchvision, and the oldest and newest Python that its wheels are for.
@@ -120,32 +118,71 @@ def _conda_files(file: LintedFile, context: LintContext) -> Iterator[Node]:
     for holder in (root, *jobs, root.get("task"), root.get("trial")):
         environment = holder.get("environment") if holder is not None and holder.is_mapping else None
         for each in (environment, root if file.kind == "environment" and holder is root else None):
-            conda = each.get("conda_file") if each is not None and each.is_mapping else None
-            if conda is not None and conda.is_mapping:
+            conda = conda_of(each, file.document.file, context.computes.store)
+            if conda is not None:
                 yield conda
-            elif conda is not None and conda.is_text:
-                named = Path(os.path.normpath(file.document.file.parent / conda.text))
-                with contextlib.suppress(SpecError):  # reported where it is named
-                    yield context.computes.store.peek(named).root
 
 
 def _pins(conda: Node) -> Iterator[tuple[str, _Pin]]:
-    dependencies = conda.get("dependencies")
-    for item in dependencies.items if dependencies is not None else ():
-        if item.is_text:
-            yield from _pin(item, with_pip=False)
-        elif item.is_mapping and (pip := item.get("pip")) is not None:
-            for each in pip.items:
-                if each.is_text:
-                    yield from _pin(each, with_pip=True)
-
-
-def _pin(node: Node, *, with_pip: bool) -> Iterator[tuple[str, _Pin]]:
-    match = _PIN.fullmatch(node.text)
-    if match is not None and match[2].count("."):
-        version = ".".join(match[2].split(".")[:2])
-        yield match[1].lower().replace("_", "-"), _Pin(version, node, with_pip)
+    for package in packages_of(conda):
+        match = _PIN.fullmatch(package.node.text)
+        if match is not None and match[2].count("."):
+            version = ".".join(match[2].split(".")[:2])
+            yield match[1].lower().replace("_", "-"), _Pin(version, package.node, package.with_pip)
 
 
 def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
+
+
+# The channels that have a pytorch of their own. Where no GPU is seen, as where Azure ML builds images, theirs is
+# for the CPU.
+_OTHER_CHANNELS = ("defaults", "conda-forge", "anaconda", "main")
+
+
+@rule(
+    "file",
+    "AML417",
+    "conda-channels",
+    "warning",
+    summary="The channels of a conda file, or their order, do not bring the package that is meant.",
+    why="Conda takes a package from the first channel that has it. Images are built on machines without GPUs, for "
+    "which `defaults` and `conda-forge` have a pytorch without CUDA: the training runs, on the CPU. `pytorch-cuda` is "
+    "in the channel `pytorch`, and needs `nvidia`.",
+    example="""\
+type: command
+name: train
+command: python train.py
+environment:
+  image: mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04
+  conda_file:
+    channels: [‹⇒pytorch, ›conda-forge‹, ‸pytorch⇒›]
+    dependencies: [python=3.10, pytorch=2.4.1]
+""",
+)
+def conda_channels(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    for conda in _conda_files(file, context):
+        listed = conda.get("channels")
+        channels = {item.text: item for item in listed.items if item.is_text} if listed is not None else {}
+        packages = {package.name: package for package in packages_of(conda) if not package.with_pip}
+        if "pytorch-cuda" in packages:
+            yield from _missing_channels(packages["pytorch-cuda"], channels)
+        torch = packages.get("pytorch")
+        if torch is None or torch.channel or "cuda" in torch.node.text or "pytorch" not in channels:
+            continue
+        first = next(name for name in channels if name == "pytorch" or name in _OTHER_CHANNELS)
+        if first != "pytorch":
+            message = f"conda looks for pytorch in '{first}' before 'pytorch', and finds a build without CUDA"
+            related = [Related(torch.node.span, "pytorch is asked for here")]
+            yield conda_channels.at(channels["pytorch"].span, message, "Put 'pytorch' first.", related)
+
+
+def _missing_channels(package: CondaPackage, channels: Mapping[str, Node]) -> Iterator[Diagnostic]:
+    if not channels or any(name.startswith(("http", "/", "file:")) for name in channels):
+        return  # a mirror may have everything
+    if "pytorch" not in channels and package.channel != "pytorch":
+        message = "pytorch-cuda is in the channel 'pytorch', which is not among the channels"
+        yield conda_channels.at(package.node.span, message, "Add 'pytorch' to the channels.")
+    elif not any(name.split("/")[0] in ("nvidia", "conda-forge") for name in channels):
+        message = "pytorch-cuda needs packages of the channel 'nvidia', which is not among the channels"
+        yield conda_channels.at(package.node.span, message, "Add 'nvidia' to the channels.")

@@ -1,0 +1,136 @@
+"""What scripts do with the data of ports, compared with the types and modes of these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from trainyard.lint.checks import check, rule
+from trainyard.lint.context import LintContext
+from trainyard.lint.scripts.data_reads import Read
+from trainyard.lint.shell_words import CalledScript
+from trainyard.spec.diagnostic import Diagnostic, Related, Span
+from trainyard.spec.expressions import only_binding
+from trainyard.spec.model import Component, Port
+from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
+
+# A custom model may be either.
+_FOLDERS = frozenset({"uri_folder", "mltable", "mlflow_model"})
+
+
+@rule(
+    "command",
+    "AML510",
+    "port-read-otherwise",
+    "warning",
+    summary="A script opens a folder, or looks into a file.",
+    why="A `uri_file` is the path of one file, and a `uri_folder` of a folder. Only reported for what argparse passes "
+    "on as it is, and not if the script asks which of the two it got.",
+    example="""\
+type: command
+name: count
+code: ./src
+command: python count.py --images ${{inputs.images}}
+environment: azureml:python:3
+inputs:
+  images: {type: ‸‹uri_file⇒uri_folder›}
+=== src/count.py
+import argparse
+import os
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--images")
+args = parser.parse_args()
+print(len(os.listdir(args.images)))
+""",
+)
+def port_read_otherwise(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    for called, port, side, reads in _data_of_scripts(command, context):
+        for read in reads:
+            if side == "inputs" and port.type == "uri_file" and read.what == "folder":
+                is_written, expected = "a file", "a folder"
+            elif port.type in _FOLDERS and read.what == "file":
+                is_written, expected = "a folder", "a file"
+            else:
+                continue
+            kind = command.node.find(side, port.name, "type")
+            message = f"'{port.name}' is {is_written}, and {called.name} takes it for {expected}"
+            hint = "Give it the type uri_folder." if expected == "a folder" else "Give it the type uri_file."
+            span = kind.span if kind is not None else port.key_span
+            yield port_read_otherwise.at(span, message, hint, [_happens_here(read)])
+            break
+
+
+@rule(
+    "command",
+    "AML511",
+    "direct-read-as-path",
+    "warning",
+    summary="A script opens an input of `mode: direct` as if it were on the disk.",
+    why="With `direct` nothing is mounted: the script gets an address (`azureml://…`), which only fsspec, Spark and "
+    "the like can open.",
+    example="""\
+type: command
+name: count
+code: ./src
+command: python count.py --images ${{inputs.images}}
+environment: azureml:python:3
+inputs:
+  images: {type: uri_folder, mode: ‸‹direct⇒ro_mount›}
+=== src/count.py
+import argparse
+import os
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--images")
+args = parser.parse_args()
+print(len(os.listdir(args.images)))
+""",
+)
+def direct_read_as_path(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    for called, port, side, reads in _data_of_scripts(command, context):
+        mode = command.node.find(side, port.name, "mode")
+        if side == "inputs" and mode is not None and mode.is_text and mode.text.lower() == "direct":
+            yield from _opened(called, port, reads, mode.span)
+
+
+@check("pipeline")
+def _direct_in_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    """What jobs pass to their components with `mode: direct`."""
+    for job in pipeline.scope.jobs.values():
+        component = job.component
+        command = context.command_of(component) if isinstance(component, Component) else None
+        if command is None or job.has_own_command:
+            continue
+        for called, port, side, reads in _data_of_scripts(command, context):
+            mode = job.node.find(side, port.name, "mode")
+            if side == "inputs" and mode is not None and mode.is_text and mode.text.lower() == "direct":
+                yield from _opened(called, port, reads, mode.span)
+
+
+def _opened(called: CalledScript, port: Port, reads: tuple[Read, ...], span: Span) -> Iterator[Diagnostic]:
+    opened = next((read for read in reads if read.on_disk), None)
+    if opened is not None:
+        message = f"'{port.name}' is an address with 'mode: direct', and {called.name} opens it as a path"
+        yield direct_read_as_path.at(span, message, "Use ro_mount or download.", [_happens_here(opened)])
+
+
+def _data_of_scripts(
+    command: ParsedCommand, context: LintContext
+) -> Iterator[tuple[CalledScript, Port, str, tuple[Read, ...]]]:
+    """The ports with data that a command passes to flags of its scripts, and how these read them."""
+    for called in context.calls_of(command):
+        for word, follower in pairwise(called.call.arguments):
+            binding = only_binding(follower.text) if word.text.startswith("-") else None
+            if binding is None or called.file is None or binding.path[0] not in ("inputs", "outputs"):
+                continue
+            side, name = binding.path[0], ".".join(binding.path[1:])
+            ports = command.component.inputs if side == "inputs" else command.component.outputs
+            port = ports.get(name)
+            reads = context.reads_of(called.file).get(word.text, ()) if port is not None else ()
+            if port is not None and reads:
+                yield called, port, side, reads
+
+
+def _happens_here(read: Read) -> Related:
+    return Related(Span(read.file, read.line, 1, read.line, 2), f"{read.call} is here" if read.call != "/" else "here")

@@ -1,0 +1,157 @@
+"""What a script does with the paths it gets as arguments: it opens files, or looks into folders. Of argparse only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from trainyard.lint.scripts.syntax import constant, dotted, imported_names, keyword, parse
+
+# Functions, by the place of the path among their arguments.
+_OF_FOLDERS = {"os.listdir": 0, "os.walk": 0, "os.scandir": 0, "shutil.copytree": 0}
+_OF_FILES = {
+    **dict.fromkeys(("open", "io.open", "gzip.open", "joblib.load", "torch.load", "numpy.load", "PIL.Image.open"), 0),
+    **dict.fromkeys(("pandas.read_csv", "pandas.read_json", "pandas.read_excel", "pandas.read_pickle"), 0),
+    **dict.fromkeys(("numpy.loadtxt", "numpy.genfromtxt", "numpy.save"), 0),
+    **dict.fromkeys(("joblib.dump", "torch.save"), 1),
+}
+_METHODS_OF_FOLDERS = frozenset({"iterdir", "glob", "rglob"})
+_METHODS_OF_FILES = frozenset({"read_text", "read_bytes", "write_text", "write_bytes", "open"})
+_METHODS_WITH_FILE = frozenset({"to_csv", "to_json", "to_pickle", "to_excel"})
+# These open addresses too, which is what `mode: direct` gives.
+_TAKES_ADDRESSES = ("pandas.", "to_")
+# A script that asks what it got can take either.
+_QUESTIONS = frozenset({"isdir", "isfile", "is_dir", "is_file", "endswith", "splitext", "suffix", "suffixes"})
+_JOINED = frozenset({"os.path.join", "glob.glob", "glob.iglob"})
+
+
+@dataclass(frozen=True)
+class Read:
+    """One use of a path. `on_disk`: an address would not do."""
+
+    what: Literal["file", "folder"]
+    call: str
+    file: Path
+    line: int
+    on_disk: bool = True
+
+
+def reads_of(file: Path) -> Mapping[str, tuple[Read, ...]]:
+    """How a script reads or writes the path of each of its flags; nothing for flags where that cannot be told."""
+    tree = parse(file)
+    if tree is None:
+        return {}
+    imported = imported_names(tree)
+    destinations = dict(_destinations(tree))
+    holders = _holders(tree)
+    if not destinations or not holders:
+        return {}
+    uses = _Uses(tree, imported, holders, file)
+    return {flag: tuple(uses.of(name)) for flag, name in destinations.items()}
+
+
+def _destinations(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Each flag of the script, and the attribute that its value becomes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+            flags = [flag for each in node.args if isinstance(flag := constant(each), str) and flag.startswith("-")]
+            if not flags or keyword(node, "nargs") is not None or keyword(node, "action") is not None:
+                continue
+            given = constant(keyword(node, "dest"))
+            long = next((flag for flag in flags if flag.startswith("--")), flags[0])
+            name = given if isinstance(given, str) else long.lstrip("-").replace("-", "_")
+            yield from ((flag, name) for flag in flags)
+
+
+def _holders(tree: ast.Module) -> frozenset[str]:
+    """The variables that hold the parsed arguments."""
+    names = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+            continue
+        method = node.value.func.attr if isinstance(node.value.func, ast.Attribute) else ""
+        for target in node.targets:
+            if method == "parse_args" and isinstance(target, ast.Name):
+                names.add(target.id)
+            elif method == "parse_known_args" and isinstance(target, ast.Tuple) and target.elts:
+                names.update(each.id for each in target.elts[:1] if isinstance(each, ast.Name))
+    # The usual name of the same in a function that gets it.
+    is_parsed = any(isinstance(node, ast.Attribute) and node.attr.startswith("parse_") for node in ast.walk(tree))
+    return frozenset(names | ({"args"} if is_parsed else set()))
+
+
+class _Uses:
+    """The uses of arguments in one script."""
+
+    def __init__(self, tree: ast.Module, imported: Mapping[str, str], holders: frozenset[str], file: Path) -> None:
+        self._tree, self._imported, self._holders, self._file = tree, imported, holders, file
+        tried = (each for node in ast.walk(tree) if isinstance(node, ast.Try) for each in node.body)
+        self._in_try = {id(inner) for statement in tried for inner in ast.walk(statement)}
+        assigned: dict[str, list[ast.expr | None]] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    if isinstance(target, ast.Name):
+                        assigned.setdefault(target.id, []).append(node.value)
+            elif isinstance(node, (ast.arg, ast.Name)) and not isinstance(getattr(node, "ctx", None), ast.Load):
+                name = node.arg if isinstance(node, ast.arg) else node.id
+                assigned.setdefault(name, [])
+            elif isinstance(node, (ast.For, ast.comprehension)):
+                for inner in ast.walk(node.target):
+                    if isinstance(inner, ast.Name):
+                        assigned.setdefault(inner.id, []).append(None)
+        parameters = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+        self._only_value = {
+            name: values[0] for name, values in assigned.items() if len(values) == 1 and name not in parameters
+        }
+
+    def of(self, name: str) -> Iterator[Read]:
+        """The uses of one argument, none if the script changes it or asks what it is."""
+        found: list[Read] = []
+        for node in ast.walk(self._tree):
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            if any(isinstance(target, ast.Attribute) and self._is(target, name) for target in targets):
+                return
+            if isinstance(node, ast.Attribute) and node.attr in _QUESTIONS and self._is(node.value, name):
+                return
+            if isinstance(node, ast.Call):
+                function = dotted(node.func, self._imported)
+                if function.rpartition(".")[2] in _QUESTIONS and any(self._is(each, name) for each in node.args):
+                    return
+                if id(node) not in self._in_try:
+                    found.extend(self._read(node, function, name))
+            elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and self._is(node.left, name):
+                found.append(Read("folder", "/", self._file, node.lineno, on_disk=False))
+        yield from found
+
+    def _is(self, node: ast.expr | None, name: str) -> bool:
+        """Whether an expression is the path of an argument: `args.data`, `Path(args.data)`, or a name for it."""
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            return node.value.id in self._holders and node.attr == name
+        if isinstance(node, ast.Call) and len(node.args) == 1:
+            return dotted(node.func, self._imported) in ("pathlib.Path", "str") and self._is(node.args[0], name)
+        if isinstance(node, ast.Name) and node.id in self._only_value:
+            value = self._only_value[node.id]
+            return not isinstance(value, ast.Name) and self._is(value, name)
+        return False
+
+    def _read(self, call: ast.Call, function: str, name: str) -> Iterator[Read]:
+        method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        on_disk = not function.startswith(_TAKES_ADDRESSES) and not method.startswith(_TAKES_ADDRESSES)
+        shown = f"{function or method}()"
+        for what, table in (("folder", _OF_FOLDERS), ("file", _OF_FILES)):
+            at = table.get(function)
+            if at is not None and len(call.args) > at and self._is(call.args[at], name):
+                yield Read(what, shown, self._file, call.lineno, on_disk)  # type: ignore[arg-type]
+        if function in _JOINED and len(call.args) > 1 and self._is(call.args[0], name):
+            yield Read("folder", shown, self._file, call.lineno, on_disk=False)
+        if method in _METHODS_WITH_FILE and call.args and self._is(call.args[0], name):
+            yield Read("file", f".{method}()", self._file, call.lineno, on_disk=False)
+        if isinstance(call.func, ast.Attribute) and self._is(call.func.value, name):
+            if method in _METHODS_OF_FOLDERS:
+                yield Read("folder", f".{method}()", self._file, call.lineno)
+            elif method in _METHODS_OF_FILES:
+                yield Read("file", f".{method}()", self._file, call.lineno)
