@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from trainyard.local import digests
 from trainyard.local.cache import JobKey, StepCache
 from trainyard.local.digests import ContentDigests, write_json
 from trainyard.local.run_store import clean
@@ -284,3 +285,14 @@ def test_threads_that_write_the_same_file_do_not_disturb_each_other(tmp_path: Pa
     assert json.loads((tmp_path / "entry.json").read_text())["n"] in range(400)
     assert (tmp_path / "entry.json").stat().st_mode == (tmp_path / "plain").stat().st_mode
     assert sorted(file.name for file in tmp_path.iterdir()) == ["entry.json", "plain"]
+
+
+def test_reading_inputs_for_long_shows_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digests, "_SECONDS_BETWEEN_NOTES", 0.0)
+    large = tmp_path / "large.bin"
+    large.write_bytes(bytes(3 << 20))
+    notes: list[str] = []
+    digests.ContentDigests(tmp_path / "index.json", notes.append).of_path(tmp_path)
+    assert len(notes) == 3
+    assert notes[-1].startswith("reading inputs to find out what has changed since the last run: ")
+    assert notes[-1].endswith(f"now {large}")

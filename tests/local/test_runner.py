@@ -453,3 +453,13 @@ def test_a_missing_module_is_the_reason_with_the_file_to_change(workspace: Any, 
     start = "ModuleNotFoundError: No module named 'no_such_module' (its process ended with exit code 1); "
     assert reason.startswith(start)
     assert advice in reason
+
+
+def test_what_a_step_warns_of_is_shown_and_kept(workspace: Any) -> None:
+    once = "echo warning: once"
+    command = f"echo 'warning: not resuming from step-00000002'; echo all warning: signs; {once}; {once}"
+    record = workspace.run(workspace.one_job(command))
+
+    assert record.jobs["work"].warnings == ["not resuming from step-00000002", "once"]
+    assert "work: warning: not resuming from step-00000002" in workspace.shown
+    assert workspace.shown.count("warning: once") == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -49,12 +49,14 @@ def replace_text(file: Path, text: str) -> None:
         raise
 
 
-def file_sha256(file: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal, read in pieces."""
+def file_sha256(file: Path, on_read: Callable[[int], None] | None = None) -> str:
+    """Return the SHA-256 of a file in hexadecimal, read in pieces; `on_read` is called with the bytes of each."""
     import hashlib  # OpenSSL takes milliseconds to load, which `trainyard --help` can do without
 
     digest = hashlib.sha256()
     with file.open("rb") as stream:
         while piece := stream.read(_READ_BYTES):
             digest.update(piece)
+            if on_read is not None:
+                on_read(len(piece))
     return digest.hexdigest()

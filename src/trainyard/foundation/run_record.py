@@ -19,6 +19,10 @@ from trainyard.foundation.files import replace_text
 RUN_FORMAT = "trainyard.run/1"
 RECORD_FILE = "run.json"
 
+MACHINE_USE_FORMAT = "trainyard.machine_use/1"
+MACHINE_USE_FILE = "machine_use.jsonl"
+"""In `system_logs` of a job: what its processes used of the machine; docs/report.md describes it."""
+
 NOTHING_CHANGED = "nothing changed"
 """The `reuse` of a job whose result was found in the cache, and not taken because the job was left out of the run."""
 
@@ -61,7 +65,7 @@ class JobRecord:
     not taken from an earlier run. `cache_key` identifies what went into the job, `key_parts` holds a digest of each
     part of the key. `identity` is that of the outputs: equal identities mean equal content. `world_size` counts the
     processes where nodes do not have equally many; `trials` are those of a sweep, each with its inputs and metric.
-    `tracking` is the folder of the job's MLflow run.
+    `tracking` is the folder of the job's MLflow run, `warnings` are those that rank 0 printed.
     """
 
     name: str
@@ -90,6 +94,7 @@ class JobRecord:
     world_size: int | None = None
     trials: list[dict[str, Any]] = field(default_factory=list)
     tracking: str | None = None
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def processes(self) -> int:

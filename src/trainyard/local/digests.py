@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from trainyard.foundation.files import file_sha256, replace_text
+from trainyard.foundation.quantities import duration, memory
 from trainyard.local.errors import RunError, cannot_write
 
 # A file this new could be written again without its times changing, so its digest is not remembered.
 _SETTLED_SECONDS = 2.0
 # Smaller files are read faster than looked up.
 _REMEMBERED_BYTES = 1 << 16
+_SECONDS_BETWEEN_NOTES = 5.0
 
 
 def digest_of(*parts: object) -> str:
@@ -24,10 +27,11 @@ def digest_of(*parts: object) -> str:
 
 
 class ContentDigests:
-    """Content digests of files, kept in `index_file` by inode, size and times."""
+    """Content digests of files, kept in `index_file` by inode, size and times; `note` tells of long reading."""
 
-    def __init__(self, index_file: Path) -> None:
+    def __init__(self, index_file: Path, note: Callable[[str], None] = lambda text: None) -> None:
         self._index_file = index_file
+        self._progress = _Progress(note)
         self._remembered: dict[str, str] | None = None
         self._changed = False
 
@@ -49,12 +53,18 @@ class ContentDigests:
         key = f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
         remembered = self._load()
         if key not in remembered:
-            digest = _read_digest(file)
+            digest = self._read_digest(file)
             if time.time() - max(status.st_mtime, status.st_ctime) < _SETTLED_SECONDS:
                 return digest
             remembered[key] = digest
             self._changed = True
         return remembered[key]
+
+    def _read_digest(self, file: Path) -> str:
+        try:
+            return file_sha256(file, lambda count: self._progress.read(file, count))
+        except OSError as error:
+            raise RunError(f"{file}: cannot be read ({error.strerror})") from error
 
     def save(self) -> None:
         """Keep the digests for the next run. Raise `RunError` when they cannot be written."""
@@ -71,11 +81,26 @@ class ContentDigests:
         return self._remembered
 
 
-def _read_digest(file: Path) -> str:
-    try:
-        return file_sha256(file)
-    except OSError as error:
-        raise RunError(f"{file}: cannot be read ({error.strerror})") from error
+class _Progress:
+    """Notes now and then how much has been read, if that takes long."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._read_bytes = 0
+        self._started = self._last = self._noted = -math.inf
+
+    def read(self, file: Path, count: int) -> None:
+        """Count so many more bytes, of this file."""
+        now = time.monotonic()
+        if now - self._last > _SECONDS_BETWEEN_NOTES:  # other work was done in between
+            self._started = self._noted = now
+            self._read_bytes = 0
+        self._last = now
+        self._read_bytes += count
+        if now - self._noted >= _SECONDS_BETWEEN_NOTES:
+            self._noted = now
+            so_far = f"{memory(self._read_bytes)} in {duration(now - self._started)}"
+            self._note(f"reading inputs to find out what has changed since the last run: {so_far}, now {file}")
 
 
 def write_json(file: Path, document: object) -> None:

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 _MARK = "AZUREML_CR_EXECUTION_WORKING_DIR_PATH"
@@ -38,6 +39,11 @@ def variables_of(pid: int) -> list[bytes]:
         return (_PROCESSES / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
         return []
+
+
+def as_part_of(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which a process counts as one beneath `folder`, and ends with those."""
+    return {**environment, _MARK: f"{folder}{os.sep}"}
 
 
 def kill_beneath(folder: Path) -> int:

@@ -16,6 +16,7 @@ from trainyard.local.faults import Fault, FaultWatch
 from trainyard.local.given_inputs import GivenInput
 from trainyard.local.kinds.sweeps import run_sweep
 from trainyard.local.launcher import Attempt, AttemptEnd, launch, lose_what_a_preemption_takes, make_folders
+from trainyard.local.logs import WarningLines
 from trainyard.local.resolution import KeptData, LocalPath, ResolvedJob, WrittenValue
 from trainyard.local.snapshot import Snapshot
 from trainyard.local.tracking_store import EndStatus, RunIdentity, TrackingStore
@@ -66,13 +67,14 @@ class Reused:
 
 @dataclass(frozen=True)
 class Started:
-    """The job's processes are about to start; `why` says why it was not reused."""
+    """The job's processes are about to start; `why` says why it was not reused, `warnings` will be in rank 0's log."""
 
     job: str
     attempt: Attempt
     key: JobKey
     identity: str
     why: str | None
+    warnings: WarningLines
 
 
 @dataclass(frozen=True)
@@ -131,14 +133,14 @@ def work(
         identity = identity_of(job, key, context.identity.run_id, earlier_keys)
         # Before the event, which writes the record: that must not meet a disk that the copy is filling.
         given = make_folders(attempt)
-        post(Started(job.name, attempt, key, identity, why))
+        post(Started(job.name, attempt, key, identity, why, WarningLines(attempt.logs[0])))
         end = _run(context, attempt, given)
         while end.was_preempted:
             post(Preempted(job.name, end))
             lose_what_a_preemption_takes(attempt)
             attempt = _attempt(context, job, snapshot, attempt.number + 1, watch)
             given = make_folders(attempt)
-            post(Started(job.name, attempt, key, identity, "it was preempted"))
+            post(Started(job.name, attempt, key, identity, "it was preempted", WarningLines(attempt.logs[0])))
             end = _run(context, attempt, given)
         if end.reason is None:
             _publish(context, job)

@@ -23,6 +23,7 @@ from trainyard.local.kinds.parallel_jobs import parallel_command, write_settings
 from trainyard.local.kinds.spark_jobs import spark_command
 from trainyard.local.logs import last_error, last_lines, log_name
 from trainyard.local.machine import AZURE_ML_MASTER_PORT, available_gpus, gpus_of_node, reserved_port
+from trainyard.local.machine_use import machine_use_sampled
 from trainyard.local.processes import ProcessesEnded, ProcessStart, run_processes
 from trainyard.local.resolution import ResolvedJob
 from trainyard.local.snapshot import Snapshot
@@ -144,6 +145,9 @@ def _launch(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancell
                 )
             if mpirun is not None:
                 starts = [under_mpirun(mpirun, starts, attempt.job_folder / "data", _mpi_log(attempt))]
+            on_started = stack.enter_context(
+                machine_use_sampled(attempt.job_folder, attempt.number, available_gpus(os.environ))
+            )
             processes = run_processes(
                 starts,
                 cancellation,
@@ -152,6 +156,7 @@ def _launch(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancell
                 timeout_seconds=attempt.job.timeout_seconds,
                 helpers=range(attempt.job.processes - attempt.job.parameter_servers, attempt.job.processes),
                 faults=attempt.faults,
+                on_started=on_started,
             )
             if mpirun is not None:
                 processes = by_rank(processes, _mpi_log(attempt), attempt.job.processes)

@@ -16,6 +16,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _RANK = re.compile(r"^\[rank\d+\]: ?")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?$")
 _STEP_ERROR = re.compile(r"[\w.]+: error: (.+)")
+_WARNING = "warning: "
 _MOST_CAUSE_CHARACTERS = 200
 
 
@@ -64,6 +65,30 @@ def last_error(log: Path, count: int) -> LoggedError:
             if end is not None:
                 return LoggedError(_shortened(lines[end]), lines[position : end + 1][-count:])
     return LoggedError(None, lines[-count:])
+
+
+class WarningLines:
+    """The lines `warning: …` that a process adds to its log, as far as the log is read: a part at each look."""
+
+    _BYTES_PER_LOOK = 1 << 18
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._position = log.stat().st_size if log.exists() else 0
+        self._cut = b""
+
+    def new(self) -> list[str]:
+        """Return what was added since the last look, without the word."""
+        try:
+            with self._log.open("rb") as stream:
+                stream.seek(self._position)
+                added = stream.read(self._BYTES_PER_LOOK)
+        except OSError:
+            return []
+        self._position += len(added)
+        *lines, self._cut = (self._cut + added).split(b"\n")
+        texts = (_NOT_TEXT.sub("", line.decode("utf-8", errors="replace")).strip() for line in lines)
+        return [_shortened(text.removeprefix(_WARNING)) for text in texts if text.startswith(_WARNING)]
 
 
 def _shortened(text: str) -> str:

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,8 +69,11 @@ def run_processes(
     timeout_seconds: float | None = None,
     helpers: Collection[int] = (),
     faults: FaultWatch | None = None,
+    on_started: Callable[[list[int]], None] = lambda process_ids: None,
 ) -> ProcessesEnded:
     """Run processes until all but the `helpers` (by rank), which only serve the others, have ended; return how.
+
+    `on_started` is called with the processes' ids, each the leader of its session, when all of them have started.
 
     When one fails, the time is over or the run is canceled, all others get SIGTERM, and after `grace_seconds` SIGKILL.
     `faults` strike while they run: a preemption ends all of them in the same way, after its own notice. Whatever they
@@ -83,6 +86,7 @@ def run_processes(
         for start in starts:
             processes[start.rank] = process = _start(start)
             threading.Thread(target=_report_exit, args=(process, start.rank, exits), daemon=True).start()
+        on_started([process.pid for process in processes.values()])
         logs = {start.rank: start.log for start in starts}
         deadline = time.monotonic() + (float("inf") if timeout_seconds is None else timeout_seconds)
         return _watch(processes, logs, exits, cancellation, grace_seconds, beneath, deadline, helpers, faults)

@@ -83,7 +83,7 @@ def run_pipeline(pipeline: Pipeline, options: RunOptions, display: Display) -> R
     processes and cancel the run.
     """
     checked = _check(pipeline, options, options.run_folder or options.runs_folder / (options.name or "run"))
-    reused = _reused(checked, checked.selection.reused, options)
+    reused = _reused(checked, checked.selection.reused, options, display)
     name, folder = create_run_folder(options.runs_folder, options.run_folder, options.name, pipeline.name)
     record = _record(name, folder, checked, options)
     return _scheduler(record, checked, options, display).run(reused)
@@ -116,7 +116,7 @@ def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, displ
             resumed.jobs[name] = job
         resumed.jobs[name].attempts = job.attempts
     not_linked_yet = {name for name in checked.selection.reused if record.jobs[name].status != "completed"}
-    reused = _reused(checked, not_linked_yet, options)
+    reused = _reused(checked, not_linked_yet, options, display)
     return _scheduler(resumed, checked, options, display, seconds_spent=record.duration_s or 0.0).run(reused)
 
 
@@ -173,13 +173,13 @@ def _record(name: str, folder: Path, checked: _Checked, options: RunOptions) -> 
     return record
 
 
-def _reused(checked: _Checked, jobs: Collection[str], options: RunOptions) -> dict[str, ReusedResult]:
+def _reused(checked: _Checked, jobs: Collection[str], options: RunOptions, display: Display) -> dict[str, ReusedResult]:
     runs = list_runs(options.runs_folder) if jobs else []
-    return find_reused(checked.resolved, jobs, runs, _digests(options))
+    return find_reused(checked.resolved, jobs, runs, _digests(options, display))
 
 
-def _digests(options: RunOptions) -> ContentDigests:
-    return ContentDigests(options.state_folder / "cache" / "file_digests.json")
+def _digests(options: RunOptions, display: Display) -> ContentDigests:
+    return ContentDigests(options.state_folder / "cache" / "file_digests.json", display.note)
 
 
 def _scheduler(
@@ -194,7 +194,7 @@ def _scheduler(
         store=store,
         cache=StepCache(options.state_folder / "cache"),
         kept=options.kept,
-        digests=_digests(options),
+        digests=_digests(options, display),
         cancellation=Cancellation(),
         grace_seconds=options.grace_seconds,
         use_cache=options.use_cache,

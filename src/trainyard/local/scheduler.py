@@ -23,7 +23,7 @@ from trainyard.local.errors import RunError
 from trainyard.local.guardian import dismiss, start_guardian
 from trainyard.local.job_work import Broken, Ended, Event, Preempted, Reused, RunContext, Started, work
 from trainyard.local.launcher import AttemptEnd
-from trainyard.local.logs import log_name
+from trainyard.local.logs import WarningLines, log_name
 from trainyard.local.machine import available_processors
 from trainyard.local.records import hold_lock, now, write_record
 from trainyard.local.resolution import ResolvedJob, ResolvedPipeline
@@ -32,6 +32,7 @@ from trainyard.local.snapshot import Snapshot
 from trainyard.local.tracking_store import EndStatus
 
 _TICK_SECONDS = 0.2
+_MOST_WARNINGS = 10
 _END_STATUSES: dict[Status, EndStatus] = {"completed": "FINISHED", "failed": "FAILED", "canceled": "KILLED"}
 
 
@@ -60,6 +61,7 @@ class Scheduler:
         self._threads: dict[str, threading.Thread] = {}
         self._start_moments: dict[str, float] = {}
         self._attempt_moments: dict[str, float] = {}
+        self._warnings: dict[str, WarningLines] = {}
         self._started = time.monotonic() - seconds_spent
         self._process_limit = max(2, available_processors())
 
@@ -138,6 +140,8 @@ class Scheduler:
         try:
             event = self._events.get(timeout=_TICK_SECONDS)
         except queue.Empty:
+            for name in list(self._warnings):
+                self._show_warnings(name)
             return
         if isinstance(event, Started):
             self._on_started(event)
@@ -166,10 +170,12 @@ class Scheduler:
         job.command = attempt.command
         job.logs = [log.relative_to(self._record.folder).as_posix() for log in attempt.logs]
         job.attempts.append(AttemptRecord(started=started, cache_key=job.cache_key))
+        self._warnings[event.job] = event.warnings
         self._keep(event.job)
 
     def _on_preempted(self, event: Preempted) -> None:
         job = self._record.jobs[event.job]
+        self._show_warnings(event.job)
         self._end_attempt(event.job, job.attempts[-1], event.end)
         self._attempt_moments[event.job] = time.monotonic()
         job.attempts[-1].reason = event.end.reason
@@ -183,8 +189,18 @@ class Scheduler:
             attempt.last_step, attempt.repeated_steps = end.progress.last_step, end.progress.repeated_steps
             attempt.lost_s = end.progress.lost_s
 
+    def _show_warnings(self, name: str) -> None:
+        """Show what a step warns of, such as a checkpoint that it could not resume from, and keep the first few."""
+        job = self._record.jobs[name]
+        for text in self._warnings[name].new():
+            if text not in job.warnings and len(job.warnings) < _MOST_WARNINGS:
+                job.warnings.append(text)
+                self._display.note(f"{name}: warning: {text}")
+
     def _on_ended(self, event: Ended) -> None:
         job, end = self._record.jobs[event.job], event.end
+        self._show_warnings(event.job)
+        del self._warnings[event.job]
         job.reason, job.error_lines, job.failed_rank = end.reason, end.error_lines, end.processes.failed_rank
         status: Status = "canceled" if end.processes.was_canceled else "completed" if end.reason is None else "failed"
         job.trials = end.trials or []
@@ -214,6 +230,7 @@ class Scheduler:
 
     def _on_broken(self, event: Broken) -> None:
         job = self._record.jobs[event.job]
+        self._warnings.pop(event.job, None)
         job.reason = event.reason
         self._finish(event.job, job, "failed")
         if event.error is not None:

@@ -21,6 +21,7 @@ _COMPARED_ROWS = 2
 
 _HEIGHT = 240
 _WIDTHS = (430, 326, 326)  # of the charts in each row: two or three side by side, with letters of the same size
+TRACKED_WIDTH = _WIDTHS[-1]
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 14, 12, 40
 
 
@@ -81,6 +82,7 @@ class Look:
     is_share: bool = False
     from_zero: bool = False
     axis: str = "step"
+    most_points: int = MOST_POINTS
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,8 @@ _CHARTS = (
         _ChartKind(
             "Seconds of own work",
             series=(
-                ("slowest_rank_seconds", "slowest rank", "first"),
-                ("fastest_rank_seconds", "fastest rank", "second"),
+                ("slowest_rank_seconds", "slowest at the time", "first"),
+                ("fastest_rank_seconds", "fastest at the time", "second"),
             ),
             from_zero=True,
         ),
@@ -165,7 +167,7 @@ def draw_tracked_charts(metrics: Metrics) -> list[Chart]:
     """Return a chart for each series of at least two points, whatever it is called; system metrics last."""
     names = sorted(metrics.series, key=lambda name: (name.startswith("system/"), name))
     return [
-        draw_chart(Look(name), [Line(name, "first", metrics.series[name])], _WIDTHS[-1])
+        draw_chart(Look(name), [Line(name, "first", metrics.series[name])], TRACKED_WIDTH)
         for name in names
         if len(metrics.series[name]) > 1
     ]
@@ -215,7 +217,7 @@ def round_ticks(low: float, high: float, about: int) -> list[float]:
 
 def draw_chart(look: Look, lines: Sequence[Line], width: float = _WIDTHS[0]) -> Chart:
     """Return the chart of some series, each of at least one point, thinned where they have many."""
-    series = [replace(line, points=thinned(line.points)) for line in lines]
+    series = [replace(line, points=thinned(line.points, look.most_points)) for line in lines]
     steps = [step for line in series for step, _ in line.points]
     step_range = _widened(min(steps), max(steps))
     value_range = _value_range([value for line in series for _, value in line.points if math.isfinite(value)], look)

@@ -6,6 +6,7 @@ report: nothing that a job wrote makes the report fail.
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -19,6 +20,8 @@ Parsed = TypeVar("Parsed")
 
 # Beyond this, the range of an axis would overflow.
 _TOO_LARGE_TO_DRAW = 1e300
+
+_MOST_WRONG_SAMPLES, _LARGEST_PICTURE_BYTES = 24, 1 << 16
 
 Point = tuple[float, float]
 """A step and a value, which may be NaN or infinite."""
@@ -93,6 +96,26 @@ class ConfusionMatrix:
 
 
 @dataclass(frozen=True)
+class WrongSample:
+    """A wrongly classified sample: the address of its picture in the page, its classes, and how sure the model was."""
+
+    sample: int
+    address: str
+    true: str
+    predicted: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class WrongSamples:
+    """The wrong samples that the model was most sure of, of all `found` among the first `searched` of the split."""
+
+    shown: tuple[WrongSample, ...]
+    found: int
+    searched: int
+
+
+@dataclass(frozen=True)
 class Dataset:
     """A prepared dataset: samples by split; the classes of images; the length of samples and the vocabulary of text."""
 
@@ -111,6 +134,7 @@ class JobResults:
     evaluation: Evaluation | None = None
     confusion_matrix: ConfusionMatrix | None = None
     dataset: Dataset | None = None
+    wrong_samples: WrongSamples | None = None
     notes: tuple[str, ...] = field(default=())
 
 
@@ -126,6 +150,7 @@ def read_job_results(output_folders: Mapping[str, Path]) -> JobResults:
             folders, "confusion_matrix.json", "trainyard.confusion_matrix/1", _confusion_matrix, notes
         ),
         dataset=_document(folders, "manifest.json", "trainyard.dataset/1", _dataset, notes),
+        wrong_samples=next(filter(None, (_wrong_samples(folder, notes) for folder in folders)), None),
         notes=tuple(notes),
     )
 
@@ -201,6 +226,33 @@ def _confusion_matrix(document: dict[str, Any]) -> ConfusionMatrix:
     if not classes or len(matrix) != len(classes) or any(len(row) != len(classes) for row in matrix):
         raise ValueError("the matrix is not square in its classes")
     return ConfusionMatrix(classes, matrix)
+
+
+def _wrong_samples(folder: Path, notes: list[str]) -> WrongSamples | None:
+    """Return the wrongly classified samples that an evaluation shows, as far as their pictures lie in its folder."""
+
+    def parse(document: dict[str, Any]) -> WrongSamples:
+        shown = [
+            WrongSample(
+                sample=int(row["sample"]),
+                address=_png_address(file),
+                true=str(row["true"]),
+                predicted=str(row["predicted"]),
+                probability=float(row["probability"]),
+            )
+            for row in document["samples"][:_MOST_WRONG_SAMPLES]
+            if (file := (folder / row["file"]).resolve()).is_relative_to(folder.resolve())
+            and file.is_file()
+            and file.stat().st_size <= _LARGEST_PICTURE_BYTES
+        ]
+        return WrongSamples(tuple(shown), int(document["found"]), int(document["searched"]))
+
+    return _document([folder], "mistakes.json", "trainyard.mistakes/1", parse, notes)
+
+
+def _png_address(file: Path) -> str:
+    """Return a picture as an address that a page can show without a network."""
+    return "data:image/png;base64," + base64.b64encode(file.read_bytes()).decode("ascii")
 
 
 def _dataset(document: dict[str, Any]) -> Dataset:

@@ -16,6 +16,7 @@ from trainyard.report.confusion import HeatMap, Mistake, draw_heat_map, most_fre
 from trainyard.report.curves import Chart, draw_charts, draw_tracked_charts
 from trainyard.report.graph_drawing import BOX_HEIGHT, BOX_WIDTH, draw_graph
 from trainyard.report.job_results import Evaluation, JobResults, Metrics, read_job_results
+from trainyard.report.machine_use import machine_uses
 from trainyard.report.page import page_templates
 from trainyard.report.speed import Figure, speed_figures
 from trainyard.report.timeline import draw_timeline
@@ -88,6 +89,7 @@ def _page(run: RunRecord, run_folder: Path) -> str:
         headline=_headline(jobs),
         graphs=[draw_graph(run, carried, tall=tall) for tall in (False, True)] if jobs else [],
         timeline=draw_timeline(run),
+        machine_uses=machine_uses(run, run_folder),
         box_width=BOX_WIDTH,
         box_height=BOX_HEIGHT,
         version=trainyard.__version__,

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from rank_processes import Ranks, clean_environment, free_port, rank_variables
 
+from trainyard.steps.data.dataset import shards
 from trainyard.steps.data.dataset.manifest import ArrayType, Manifest, Split, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.dataset.shards import Shard, verify_dataset
@@ -89,6 +90,35 @@ def test_an_altered_shard_is_noticed_when_digests_are_checked(copy: Path) -> Non
         join_world(30, {}) as world,
     ):
         verify_dataset(copy, manifest.shards(), world)
+
+
+def verified_with(how: str, folder: Path) -> None:
+    manifest = read_manifest(folder)
+    with join_world(30, {}) as world:
+        verify_dataset(folder, manifest.shards(), world, how)
+
+
+def test_a_flipped_byte_of_a_small_dataset_is_noticed_by_default(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verified_with("auto", copy)
+    assert "verified every byte of the dataset's 10 files" in capsys.readouterr().out
+    file = copy / "test-00000.labels.bin"
+    file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
+    verified_with("sizes", copy)
+    with pytest.raises(StepError, match=r"test-00000\.labels\.bin is not what was written"):
+        verified_with("auto", copy)
+
+
+def test_digests_that_take_too_long_are_left_out_with_a_note(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shards, "_ALWAYS_SPENT_SECONDS", 0.0)
+    monkeypatch.setattr(shards, "_SECONDS_PER_GIGABYTE", 1e-6)
+    verified_with("auto", copy)
+    said = capsys.readouterr().out
+    assert "checked only the sizes of the dataset's 10 files: their digests would take about " in said
+    assert "--verify-data digests checks them all the same" in said
 
 
 def test_a_format_of_another_version(copy: Path) -> None:

@@ -11,6 +11,8 @@ from PIL import Image
 from rank_processes import training_arguments
 
 from trainyard.steps import evaluate, prepare_images, train_ddp
+from trainyard.steps.data.dataset.manifest import read_manifest
+from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.evaluation.confusion import class_figures, draw_confusion_matrix
 
 
@@ -48,6 +50,24 @@ def test_what_an_evaluation_leaves(digits: Path, model: Path, tmp_path: Path) ->
         assert figures["recall"] == pytest.approx(matrix[number, number] / matrix[number].sum())
     with Image.open(tmp_path / "confusion_matrix.png") as picture:
         assert min(picture.size) > 400
+
+
+def test_mistakes_are_written_as_pictures_with_both_classes(digits: Path, model: Path, tmp_path: Path) -> None:
+    assert run(digits, model, tmp_path) == 0
+    mistakes = json.loads((tmp_path / "mistakes.json").read_text())
+    matrix = np.array(json.loads((tmp_path / "confusion_matrix.json").read_text())["matrix"])
+    assert (mistakes["format"], mistakes["searched"]) == ("trainyard.mistakes/1", 359)
+    assert mistakes["found"] == 359 - matrix.trace()
+    shown = mistakes["samples"]
+    assert len(shown) == min(24, mistakes["found"]) > 0
+    assert shown == sorted(shown, key=lambda sample: -sample["probability"])
+    split = SplitReader(digits, read_manifest(digits), "test")
+    samples = split.gather(np.array([sample["sample"] for sample in shown]))
+    assert [sample["true"] for sample in shown] == [str(label) for label in samples["labels"]]
+    assert all(sample["true"] != sample["predicted"] for sample in shown)
+    for sample, pixels in zip(shown, samples["images"], strict=True):
+        with Image.open(tmp_path / sample["file"]) as picture:
+            assert np.array_equal(np.asarray(picture), pixels[0])
 
 
 def test_another_split_and_batch_give_their_own_figures(digits: Path, model: Path, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_a_broken_newest_checkpoint_is_skipped(
 
     assert train(digits, tmp_path / "out", "tiny_task:TinyTask", *flags) == 0
     said = capsys.readouterr().out
-    assert "not resuming from step-00000021, which is not a complete checkpoint" in said
+    assert "warning: not resuming from step-00000021, which is not a complete checkpoint" in said
     altered_file = middle / "state-rank-00000.safetensors"
     assert f"not resuming from step-00000014, which is not a complete checkpoint: {altered_file}" in said
     assert f"continuing from {tmp_path}/out/checkpoints/step-00000007: step 7, 448 samples consumed" in said

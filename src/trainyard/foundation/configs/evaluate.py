@@ -19,8 +19,8 @@ class Evaluate:
     """The folder of the trained model."""
 
     evaluation: Path = output_folder()
-    """Where evaluation.json is written, with confusion_matrix.json and confusion_matrix.png for a classifier, and
-    sample.txt for a language model."""
+    """Where evaluation.json is written, with confusion_matrix.json, confusion_matrix.png and pictures of mistakes for a
+    classifier, and sample.txt for a language model."""
 
     task: str | None = parameter(None)
     """The task that the model was trained for. Not given, the task.json beside the model says it, with the task's
@@ -49,6 +49,10 @@ class Evaluate:
 
     sample_temperature: float = parameter(0.8, minimum=0.0)
     """The temperature that the sample is drawn at; 0 always takes the likeliest token."""
+
+    verify_data: str = parameter("auto", choices=("auto", "sizes", "digests"))
+    """What to check of the split's files first: their sizes, or also every byte by its digest; `auto` checks digests if
+    that takes less than a second per GB, or less than a second in all."""
 
     process_group_timeout_seconds: int = parameter(600, minimum=1)
     """How long a rank waits for the others before it reports a hang and fails."""

@@ -138,9 +138,10 @@ class Training:
     process_group_timeout_seconds: int = parameter(600, minimum=1)
     """How long a rank waits for the others before it reports a hang and fails."""
 
-    verify_data: str = parameter("sizes", choices=("sizes", "digests"))
-    """What to check of the dataset's files before training: their sizes, or also every byte. The bytes are divided
-    among all ranks, so every node must read the same files, as from a mounted store."""
+    verify_data: str = parameter("auto", choices=("auto", "sizes", "digests"))
+    """What to check of the dataset's files before training: their sizes, or also every byte by its digest; `auto`
+    checks digests if that takes less than a second per GB, or less than a second in all. The bytes are divided among
+    all ranks, so every node must read the same files, as from a mounted store."""
 
     profile_steps: str | None = parameter(None)
     """Steps A:B to trace with torch's profiler, one trace per rank in the folder profile/ of `metrics`."""

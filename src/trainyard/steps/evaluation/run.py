@@ -13,7 +13,9 @@ import torch
 from trainyard.foundation.configs.evaluate import Evaluate
 from trainyard.steps.data.dataset.manifest import Manifest, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
+from trainyard.steps.data.dataset.shards import verify_dataset
 from trainyard.steps.evaluation.confusion import Counts, class_figures, draw_confusion_matrix
+from trainyard.steps.evaluation.mistakes import find_mistakes, write_mistakes
 from trainyard.steps.evaluation.whole_split import evaluate_split
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_writable, write_json
@@ -41,6 +43,7 @@ def run_evaluation(settings: Evaluate, task_settings: Mapping[str, Value]) -> in
     require_writable([settings.evaluation], rank)
     with lost_connections_explained(rank), join_world(settings.process_group_timeout_seconds) as world:
         world.log(banner(world.device, world.variables))
+        verify_dataset(settings.data, manifest.splits[settings.split].shards, world, settings.verify_data)
         ask_for_determinism()
         precision = Precision(settings.precision, world.device)
         sums = evaluate_split(task, model.to(world.device), split, world, precision, settings.micro_batch_size)
@@ -48,6 +51,7 @@ def run_evaluation(settings: Evaluate, task_settings: Mapping[str, Value]) -> in
         if world.is_main:
             sample = _sample(settings, task, model, split, world, precision)
             _write_results(settings, chosen, manifest, figures, sums, sample)
+            _write_mistakes(settings, task, model, split, world, precision)
         _log_figures(world, settings, figures, split.samples)
     _check_limits(settings, chosen, figures)
     return 0
@@ -121,6 +125,16 @@ def _write_confusion(settings: Evaluate, manifest: Manifest, matrix: Counts, fig
         draw_confusion_matrix(matrix, manifest.classes, title, settings.evaluation / "confusion_matrix.png")
     except ImportError as failure:
         raise StepError(f"the picture of the confusion matrix needs the package matplotlib: {failure}") from None
+
+
+def _write_mistakes(
+    settings: Evaluate, task: Task, model: torch.nn.Module, split: SplitReader, world: World, precision: Precision
+) -> None:
+    manifest = task.manifest
+    if manifest.content == "labelled_images" and manifest.arrays["images"].dtype == "uint8":
+        found = find_mistakes(task, model, split, precision, settings.micro_batch_size, world.device)
+        if found is not None:
+            write_mistakes(settings.evaluation, split, found, manifest.classes)
 
 
 def _log_figures(world: World, settings: Evaluate, figures: Mapping[str, float], samples: int) -> None:

@@ -128,9 +128,8 @@ def build_training(
     if settings.deterministic:
         ask_for_determinism()
     torch.set_float32_matmul_precision(settings.matmul_precision)
-    if settings.verify_data == "digests":
-        with hang_watch.long_work("verifying the dataset"):
-            verify_dataset(settings.data, manifest.shards(), world)
+    with hang_watch.long_work("verifying the dataset"):
+        verify_dataset(settings.data, manifest.shards(), world, settings.verify_data)
     train_split = SplitReader(settings.data, manifest, "train")
     plan = TrainingPlan(train_split.samples, request.batch, settings.epochs, settings.max_steps)
     _refuse_to_profile_after_the_end(request.profiled_steps, plan)

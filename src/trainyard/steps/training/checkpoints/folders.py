@@ -161,7 +161,8 @@ def _first_complete(candidates: Sequence[Path], ranks: Ranks) -> VerifiedCheckpo
             return verify_checkpoint(candidate, ranks)
         except BrokenCheckpoint as broken:
             if ranks.is_main:
-                print(f"not resuming from {candidate.name}, which is not a complete checkpoint: {broken}", flush=True)
+                what = f"not resuming from {candidate.name}, which is not a complete checkpoint"
+                print(f"warning: {what}: {broken}", flush=True)
     return None
 
 

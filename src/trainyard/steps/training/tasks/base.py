@@ -90,6 +90,13 @@ class Task(ABC):
         samples = float(sums["samples"])
         return {name[: -len("_sum")]: float(total) / samples for name, total in sums.items() if name.endswith("_sum")}
 
+    def class_probabilities(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor | None:
+        """Return the probability of each class, [samples, classes]; None by default: the samples have no `labels`.
+
+        With it, an evaluation shows images that the model gets wrong.
+        """
+        return None
+
     def save_model(self, model: torch.nn.Module, folder: Path) -> None:
         """Write a trained model: by default its weights, as model.safetensors."""
         _write_tensors(folder / "model.safetensors", dict(model.state_dict()))

@@ -140,6 +140,10 @@ class ImageClassification(Task):
             "confusion": pairs.double().reshape(classes, classes),
         }
 
+    def class_probabilities(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        """Return the softmax of the logits."""
+        return image_logits(model, batch["images"]).softmax(dim=1)
+
     def save_model(self, model: torch.nn.Module, folder: Path) -> None:
         """Write what transformers' `from_pretrained` and its image processors read."""
         save_model(model, folder)

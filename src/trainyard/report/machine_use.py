@@ -1,0 +1,139 @@
+"""What each job used of the machine over time, as charts and figures: processors, memory, GPUs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from trainyard.foundation.quantities import memory, percentage
+from trainyard.foundation.run_record import MACHINE_USE_FILE, MACHINE_USE_FORMAT, JobRecord, RunRecord
+from trainyard.report.curves import TRACKED_WIDTH, Chart, Line, Look, draw_chart
+from trainyard.report.job_results import Point
+from trainyard.report.speed import Figure
+
+_MOST_POINTS = 150
+_MOST_JOBS_DRAWN = 12
+_LEAST_SAMPLES_DRAWN = 3
+_TIME_UNITS = ((2 * 3600, 3600, "hours"), (2 * 60, 60, "minutes"), (0, 1, "seconds"))
+"""From how many seconds on, the seconds in the unit, its name."""
+
+
+@dataclass(frozen=True)
+class MachineUse:
+    """One job's use of the machine in its last attempt; `charts` are empty for a short job, or one of many."""
+
+    job: JobRecord
+    figures: tuple[Figure, ...]
+    charts: tuple[Chart, ...]
+    is_longest: bool
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Series by the seconds since the attempt began. Shares of GPUs are means over the GPUs, memory is their sum."""
+
+    processors: int
+    processors_busy: tuple[Point, ...]
+    memory_bytes: tuple[Point, ...]
+    gpus_busy: tuple[Point, ...]
+    gpu_memory_bytes: tuple[Point, ...]
+
+
+def machine_uses(run: RunRecord, run_folder: Path) -> list[MachineUse]:
+    """Return the use of the machine by each job that ran in this run and was sampled; the longest have charts."""
+    found = {
+        job.name: samples
+        for job in run.jobs.values()
+        if job.state != "reused"
+        and (samples := _read(run_folder / "jobs" / job.name / "system_logs" / MACHINE_USE_FILE)) is not None
+    }
+    longest = sorted(found, key=lambda name: -found[name].processors_busy[-1][0])[:_MOST_JOBS_DRAWN]
+    return [
+        MachineUse(
+            run.jobs[name],
+            tuple(_figures(samples)),
+            tuple(_charts(samples)) if name in longest else (),
+            is_longest=name == longest[0],
+        )
+        for name, samples in found.items()
+    ]
+
+
+def _read(file: Path) -> _Samples | None:
+    """Return the samples of the last attempt; None without any. Lines that cannot be read are left out."""
+    try:
+        lines = file.read_text("utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    processors = 0
+    rows: list[tuple[float, Mapping[str, Any]]] = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+            if "format" in row:
+                if row["format"] != MACHINE_USE_FORMAT:
+                    return None
+                processors, rows = int(row["processors"]), []
+            else:
+                _ = float(row["processors_busy"]), float(row["memory_bytes"])
+                rows.append((float(row["seconds"]), row))
+        except (ValueError, TypeError, KeyError):
+            continue
+    if not rows:
+        return None
+    with_gpus = [(seconds, row["gpus"].values()) for seconds, row in rows if row.get("gpus")]
+    return _Samples(
+        processors,
+        tuple((seconds, float(row["processors_busy"])) for seconds, row in rows),
+        tuple((seconds, float(row["memory_bytes"])) for seconds, row in rows),
+        tuple((seconds, fmean(gpu["busy"] for gpu in gpus)) for seconds, gpus in with_gpus),
+        tuple((seconds, float(sum(gpu["memory_bytes"] for gpu in gpus))) for seconds, gpus in with_gpus),
+    )
+
+
+def _figures(samples: _Samples) -> list[Figure]:
+    """Return means over time and peaks. A sample stands for the time since the one before."""
+    busy = f"{_mean(samples.processors_busy):.1f} of {samples.processors}"
+    figures = [
+        Figure("processors busy, on average", busy),
+        Figure("peak memory", memory(max(value for _, value in samples.memory_bytes))),
+    ]
+    if samples.gpus_busy:
+        figures += [
+            Figure("GPUs busy, on average", percentage(_mean(samples.gpus_busy))),
+            Figure("peak GPU memory", memory(max(value for _, value in samples.gpu_memory_bytes))),
+        ]
+    return figures
+
+
+def _mean(points: tuple[Point, ...]) -> float:
+    before, total = 0.0, 0.0
+    for seconds, value in points:
+        total += value * (seconds - before)
+        before = seconds
+    return total / before if before > 0 else points[-1][1]
+
+
+def _charts(samples: _Samples) -> list[Chart]:
+    if len(samples.processors_busy) < _LEAST_SAMPLES_DRAWN:
+        return []
+    ended = samples.processors_busy[-1][0]
+    seconds_in_unit, unit = next((size, name) for least, size, name in _TIME_UNITS if ended >= least)
+    return [
+        draw_chart(
+            Look(title, is_share=is_share, from_zero=True, axis=unit, most_points=_MOST_POINTS),
+            [Line(title.lower(), "first", [(seconds / seconds_in_unit, value / scale) for seconds, value in points])],
+            TRACKED_WIDTH,
+        )
+        for title, points, scale, is_share in (
+            (f"Processors busy, of {samples.processors}", samples.processors_busy, 1, False),
+            ("Memory in GiB", samples.memory_bytes, 1 << 30, False),
+            ("GPUs busy", samples.gpus_busy, 1, True),
+            ("GPU memory in GiB", samples.gpu_memory_bytes, 1 << 30, False),
+        )
+        if points
+    ]
