@@ -169,13 +169,34 @@ def test_a_pipeline_that_is_new(trainyard: Run, repository: Path) -> None:
     assert "pipelines/new.yaml does not exist at main (" in outcome.stderr
 
 
+def test_without_a_file_every_pipeline_that_changed(trainyard: Run, repository: Path) -> None:
+    replace(repository / "components/evaluate.yaml", ("shm_size: 16g", "shm_size: 32g"))
+    shutil.move("pipelines/fsdp.yaml", "pipelines/new.yaml")
+    (repository / "notes.yaml").write_text("a: [")
+    outcome = trainyard("plan", "--against", "main", "--format", "json")
+    assert outcome.exit_code == 0, outcome.stderr
+    found = {each["file"]: each for each in json.loads(outcome.stdout)}
+    trainings = {f"pipelines/{name}.yaml" for name in ("ddp", "deepspeed", "lightning", "sweep", "fsdp", "new")}
+    assert found.keys() == trainings
+    assert settings_in(found["pipelines/ddp.yaml"]) == {"resources.shm_size": ("16g", "32g")}
+    jobs = ["prepare_text", "train_fsdp", "evaluate"]
+    assert (found["pipelines/fsdp.yaml"]["jobs_removed"], found["pipelines/new.yaml"]["jobs_added"]) == (jobs, jobs)
+
+
+def test_without_a_file_and_without_a_change(trainyard: Run, repository: Path) -> None:
+    outcome = trainyard("plan", "--against", "main")
+    assert outcome.exit_code == 0
+    assert outcome.stdout.endswith("): no figure and no setting changes in any pipeline\n")
+    assert trainyard("plan", "--against", "main", "--format", "html").exit_code == 2
+
+
 def test_outside_a_repository(trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(ROOT / FSDP, tmp_path / "train.yaml")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     outcome = trainyard("plan", "train.yaml", "--against", "main")
     assert outcome.exit_code == 2
-    assert "train.yaml is not in a git repository" in outcome.stderr
+    assert "is not in a git repository; --against compares" in outcome.stderr
 
 
 def test_a_version_that_cannot_be_planned_is_named_with_its_line(trainyard: Run, repository: Path) -> None:

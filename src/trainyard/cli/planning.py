@@ -28,7 +28,7 @@ def plan(
     A training's figures are estimated from published formulas (docs/plan.md). What a local run of the same pipeline
     measured stands beside them; --from-run gives the metrics.jsonl of one on the same machines, which replaces them.
     --against compares with the same file at a git revision: batch, GPUs, memory, time and price, and every setting that
-    Azure ML reads differently; not comments, order or spelling.
+    Azure ML reads differently; not comments, order or spelling. Without FILE: every pipeline here that changed.
 
     \b
     Examples:
@@ -37,14 +37,17 @@ def plan(
       trainyard plan pipelines/fsdp.yaml --format html > plan.html
       trainyard plan pipelines/fsdp.yaml --from-run metrics.jsonl
       trainyard plan pipelines/fsdp.yaml --against main
-      trainyard plan pipelines/fsdp.yaml --against HEAD~1 --format markdown > comment.md
+      trainyard plan --against HEAD~1 --format markdown > comment.md
     """
-    from trainyard.commands.plan import plan_against, plan_as
+    from trainyard.commands.plan import plan_against, plan_all_against, plan_as
 
     if against is not None:
         if from_run is not None:
             raise click.UsageError("--against and --from-run exclude each other: a run measured one version only")
-        click.echo(plan_against(chosen_file(file, file_option), output_format, against))
+        if file is None and file_option is None:
+            click.echo(plan_all_against(output_format, against))
+        else:
+            click.echo(plan_against(chosen_file(file, file_option), output_format, against))
         return
     click.echo(plan_as(chosen_file(file, file_option), output_format, Path(from_run) if from_run else None))
 

@@ -18,37 +18,41 @@ _SYMBOLIC_LINK, _SUBMODULE = "120000", "160000"
 
 @dataclass(frozen=True)
 class Revision:
-    """A commit's files below `root`. `file` is the one that was asked for; `commit` is abbreviated as git does.
+    """A commit's files below `root`, where `top` is the repository's own folder; `commit` is abbreviated by git."""
 
-    `top` is the folder of the repository that `root` stands for.
-    """
-
+    ref: str
+    commit: str
     top: Path
     root: Path
-    file: Path
-    commit: str
+
+    def __str__(self) -> str:
+        return self.ref if self.ref.startswith(self.commit) else f"{self.ref} ({self.commit})"
+
+    def place_of(self, file: Path) -> Path:
+        """Return where a file of the repository is, or would be, in the revision."""
+        return self.root / file.resolve().relative_to(self.top)
+
+    def yaml_files(self) -> list[Path]:
+        """Return all YAML files, relative to the top: those here that git does not ignore, and the revision's."""
+        listed = _git(self.top, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.yml", "*.yaml")
+        here = listed.decode("utf-8", "surrogateescape").split("\0")
+        then = (path.relative_to(self.root) for ending in ("*.yml", "*.yaml") for path in self.root.rglob(ending))
+        return sorted({*(Path(name) for name in here if name), *then})
 
 
 @contextmanager
-def file_at(ref: str, file: Path) -> Iterator[Revision]:
-    """Lay out all files of a revision of the repository that a file is in, and give the file's path there.
+def revision_of(folder: Path, ref: str) -> Iterator[Revision]:
+    """Lay out all files of a revision of the repository that a folder is in.
 
-    Nothing in the repository changes: no checkout, no worktree, no filter runs. UsageError outside a repository, for an
-    unknown revision, and where the file does not exist there; UserError without git.
+    Nothing in the repository changes: no checkout, no worktree, no filter runs. UsageError outside a repository and for
+    an unknown revision; UserError without git.
     """
-    folder = file.resolve().parent
-    top = Path(_git_text(folder, "rev-parse", "--show-toplevel", what=f"{file} is not in a git repository"))
+    top = Path(_git_text(folder, "rev-parse", "--show-toplevel")).resolve()
     commit = _commit(folder, ref)
-    relative = file.resolve().relative_to(top.resolve())
-    if not _git_text(top, "ls-tree", "--full-tree", commit, "--", relative.as_posix()):
-        raise UsageError(
-            f"{relative.as_posix()} does not exist at {ref} ({_short(top, commit)}); "
-            "a pipeline that is new has nothing to compare with: run `trainyard plan` without --against"
-        )
     with tempfile.TemporaryDirectory(prefix="trainyard-") as temporary:
         root = Path(temporary).resolve()
         _lay_out(top, commit, root)
-        yield Revision(top.resolve(), root, root / relative, _short(top, commit))
+        yield Revision(ref, _git_text(top, "rev-parse", "--short", commit), top, root)
 
 
 def _commit(folder: Path, ref: str) -> str:
@@ -61,10 +65,6 @@ def _commit(folder: Path, ref: str) -> str:
     raise UsageError(
         f"unknown git revision {ref!r}; {hint if shallow else 'expected a branch, a tag, a commit or HEAD~1'}"
     )
-
-
-def _short(folder: Path, commit: str) -> str:
-    return _git_text(folder, "rev-parse", "--short", commit)
 
 
 def _lay_out(top: Path, commit: str, root: Path) -> None:
@@ -111,18 +111,18 @@ def _contents(batch: bytes) -> dict[str, bytes]:
     return found
 
 
-def _git_text(folder: Path, *arguments: str, what: str = "") -> str:
-    return _git(folder, *arguments, what=what).decode("utf-8", "surrogateescape").strip()
+def _git_text(folder: Path, *arguments: str) -> str:
+    return _git(folder, *arguments).decode("utf-8", "surrogateescape").strip()
 
 
-def _git(folder: Path, *arguments: str, given: bytes = b"", what: str = "") -> bytes:
+def _git(folder: Path, *arguments: str, given: bytes = b"") -> bytes:
     """Return what git prints. UsageError with git's own last line where it fails."""
     done = _run(folder, *arguments, given=given)
     if done.returncode == 0:
         return done.stdout
     said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    if what and said and "not a git repository" in said[-1]:
-        raise UsageError(f"{what}; --against compares with a version that git knows")
+    if said and "not a git repository" in said[-1]:
+        raise UsageError(f"{folder} is not in a git repository; --against compares with a version that git knows")
     raise UsageError(f"git {arguments[0]} failed in {folder}: {said[-1] if said else f'exit code {done.returncode}'}")
 
 

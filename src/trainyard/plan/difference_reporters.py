@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from trainyard.errors import UsageError
 from trainyard.foundation.quantities import duration
 from trainyard.plan.difference import FigureChange, PlanDifference
 from trainyard.plan.pipeline_settings import Change
@@ -54,8 +55,9 @@ def as_markdown(found: PlanDifference) -> str:
     title = f"### What changes in `{markdown_cell(found.after.file)}`, against {markdown_cell(found.against)}"
     if found.is_empty:
         return f"{title}\n\n{NOTHING.capitalize()}."
-    lines = [title, ""]
-    lines += [f"- job `{job.name}`: {text}" for job, text in _jobs(found)]
+    lines = [title]
+    if jobs := [f"- job `{job.name}`: {text}" for job, text in _jobs(found)]:
+        lines += ["", *jobs]
     if rows := [(name, *row) for name, figures in _sections(found) for row in map(_figure_row, figures)]:
         lines += ["", *markdown_table(_PLAN_COLUMNS, rows)]
     if found.changes:
@@ -104,6 +106,24 @@ def as_html(found: PlanDifference) -> str:
         sections=[(name, [_figure_row(figure) for figure in figures]) for name, figures in _sections(found)],
         settings=[_setting_row(change) for change in found.changes],
     )
+
+
+FORMATTERS: dict[str, Callable[[PlanDifference], str]] = {
+    "text": as_text,
+    "markdown": as_markdown,
+    "json": as_json,
+    "html": as_html,
+}
+
+
+def several(found: Sequence[PlanDifference], against: str, output_format: str) -> str:
+    """Return the differences of several pipelines one after another, as JSON in a list. UsageError for html."""
+    if output_format == "html":
+        raise UsageError("--format html takes one FILE")
+    texts = [FORMATTERS[output_format](each) for each in found]
+    if output_format == "json":
+        return json.dumps([json.loads(text) for text in texts], indent=2, ensure_ascii=False)
+    return "\n\n".join(texts) or f"against {against}: {NOTHING} in any pipeline"
 
 
 def _sections(found: PlanDifference) -> list[tuple[str, Sequence[FigureChange]]]:

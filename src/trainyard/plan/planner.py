@@ -155,6 +155,11 @@ def plan(pipeline: Pipeline, computes: Computes) -> Plan:
     )
 
 
+def without_jobs(file: Path) -> Plan:
+    """Return the plan of a pipeline that does not exist."""
+    return Plan(file.stem, _shown(file), (), Totals(0, {}, {}, 0.0, 0.0))
+
+
 def _shown(file: Path) -> str:
     """A path as a person would type it: relative to the working directory if it is inside it."""
     relative = os.path.relpath(file)
