@@ -21,6 +21,12 @@ def kills_per_training() -> int:
 
 
 @pytest.fixture(scope="session")
+def kills_per_tuning() -> int:
+    """Half as many again go to fine-tunings, evenly over three kinds."""
+    return max(1, -(-KILLS // 6))
+
+
+@pytest.fixture(scope="session")
 def disturbances_of_runs(kills_per_training: int) -> int:
     """The rest go to whole runs of a pipeline, which take ten times as long."""
     return max(1, KILLS - 6 * kills_per_training)

@@ -15,6 +15,9 @@ import pytest
 from engines_to_resume import DDP, FSDP, LIGHTNING, ZERO_2, ResumableEngine
 from forked_ranks import RankServer
 from killing import LightningTraining, Training, kill_until
+from tunings_to_resume import FULL, LORA, Tuning, new_tuning
+
+from trainyard.steps import prepare_text
 
 pytestmark = pytest.mark.soak
 
@@ -51,3 +54,25 @@ def test_killed_trainings_end_with_the_bits_of_an_undisturbed_one(
 
     say(f"SEED={seed}")
     kill_until(new_training, kills_per_training, random.Random(f"{seed} {engine} {ranks}"), say)
+
+
+@pytest.mark.parametrize(("engine", "tuning"), [(DDP, LORA), (FSDP, LORA), (FSDP, FULL)], ids=str)
+def test_killed_fine_tunings_end_with_the_bits_of_an_undisturbed_one(
+    tmp_path: Path,
+    engine: ResumableEngine,
+    tuning: Tuning,
+    kills_per_tuning: int,
+    seed: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data = tmp_path / "text"
+    assert prepare_text.main(["--prepared", str(data), "--vocabulary-size", "320", "--sequence-length", "32"]) == 0
+
+    def say(line: str) -> None:
+        with capsys.disabled():
+            print(f"\n{engine}, {tuning}: {line}", end="", flush=True)
+
+    say(f"SEED={seed}")
+    with RankServer(with_adapters=True) as server:
+        training = new_tuning(server, engine, tuning, data, tmp_path)
+        kill_until(training, kills_per_tuning, random.Random(f"{seed} {engine} {tuning}"), say)

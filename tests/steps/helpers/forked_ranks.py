@@ -31,6 +31,11 @@ _IMPORTED_BEFORE = (
     "trainyard.steps.training.run",
 )
 """What every training imports eventually."""
+_IMPORTED_FOR_ADAPTERS = (
+    "peft",
+    "trainyard.steps.training.tasks.language_modeling",
+    "transformers.models.llama.modeling_llama",
+)
 _WITHOUT_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """DeepSpeed imports mlflow, which imports pyarrow, which starts a thread; none of it is needed."""
 _PR_SET_PDEATHSIG = 1
@@ -40,8 +45,14 @@ _PR_SET_PDEATHSIG = 1
 class RankServer:
     """Starts steps as forked ranks, one step at a time. A context manager: nothing outlives it."""
 
-    def __init__(self, *, with_deepspeed: bool = False, with_lightning: bool = False) -> None:
-        more = {"with_deepspeed": with_deepspeed, "with_lightning": with_lightning}
+    def __init__(
+        self, *, with_deepspeed: bool = False, with_lightning: bool = False, with_adapters: bool = False
+    ) -> None:
+        more = {
+            "with_deepspeed": with_deepspeed,
+            "with_lightning": with_lightning,
+            "with_adapters": with_adapters,
+        }
         self._process = subprocess.Popen(
             [sys.executable, __file__, *(name for name, is_needed in more.items() if is_needed)],
             env=clean_environment(_WITHOUT_THREADS),
@@ -110,7 +121,7 @@ def send_signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _serve(*, with_deepspeed: bool, with_lightning: bool) -> None:
+def _serve(*, with_deepspeed: bool, with_lightning: bool, with_adapters: bool) -> None:
     """Fork ranks as requests say, until the requests end."""
     for name in _IMPORTED_BEFORE:
         __import__(name)
@@ -120,6 +131,9 @@ def _serve(*, with_deepspeed: bool, with_lightning: bool) -> None:
         import_deepspeed()
     if with_lightning:
         __import__("trainyard.steps.training.lightning.run")
+    if with_adapters:
+        for name in _IMPORTED_FOR_ADAPTERS:
+            __import__(name)
     threads = len(os.listdir("/proc/self/task"))
     assert threads == 1, f"{threads} threads: forking would lose all but one"
     print("[]", flush=True)
@@ -159,4 +173,8 @@ def _become_rank(server: int, request: Mapping[str, Any], variables: Mapping[str
 
 
 if __name__ == "__main__":
-    _serve(with_deepspeed="with_deepspeed" in sys.argv, with_lightning="with_lightning" in sys.argv)
+    _serve(
+        with_deepspeed="with_deepspeed" in sys.argv,
+        with_lightning="with_lightning" in sys.argv,
+        with_adapters="with_adapters" in sys.argv,
+    )

@@ -38,6 +38,7 @@ class Training:
     out: Path
     flags: Sequence[object]
     world_size: int = 2
+    task: str = "tiny_task:Slow"
     done: list[str] = field(default_factory=list)
     """How it was killed so far."""
 
@@ -55,7 +56,7 @@ class Training:
         """Start it, perhaps disturb it, and wait for its end; return the exit codes by rank."""
         batches = ("--global-batch-size", 32 * self.world_size, "--micro-batch-size", 32)
         flags = ("--epochs", 2, "--checkpoint-every-steps", 3, *batches, *self.flags)
-        arguments = training_arguments(self.data, self.out, "tiny_task:Slow", *flags)
+        arguments = training_arguments(self.data, self.out, self.task, *flags)
         pids = self.server.start(self.step, arguments, self.world_size, self.log)
 
         if disturb is None:

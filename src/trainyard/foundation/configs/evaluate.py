@@ -22,6 +22,10 @@ class Evaluate:
     """Where evaluation.json is written, with confusion_matrix.json, confusion_matrix.png and pictures of mistakes for a
     classifier, and sample.txt for a language model."""
 
+    base_model: Path | None = input_folder(optional=True, type="custom_model")
+    """The model that adapters were trained on, if `model` has only adapters. Not needed where it still lies where
+    training found it."""
+
     task: str | None = parameter(None)
     """The task that the model was trained for. Not given, the task.json beside the model says it, with the task's
     settings; given with settings of its own, they must agree with that file, or stand in for one that is missing."""

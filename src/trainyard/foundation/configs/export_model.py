@@ -27,6 +27,10 @@ class ExportModel:
     """Where config.json and model.safetensors are written, as `from_pretrained` reads them; with `onnx` also
     model.onnx."""
 
+    base_model: Path | None = input_folder(optional=True, type="custom_model")
+    """The model that adapters were trained on, if `model` has only adapters. Not needed where it still lies where
+    training found it."""
+
     split: str = parameter("test")
     """The split of the dataset that the batch to compare on is taken from."""
 

@@ -16,7 +16,8 @@ class Training:
     """The dataset that a prepare step wrote."""
 
     model: Path = output_folder()
-    """Where the trained model is written: config.json and model.safetensors, as `from_pretrained` reads them."""
+    """Where the trained model is written: config.json and model.safetensors, as `from_pretrained` reads them. Only
+    adapters, as peft reads them, where only those are trained and not merged."""
 
     checkpoints: Path = output_folder()
     """Where checkpoints are committed, and where a restarted step finds the newest one."""
@@ -34,6 +35,27 @@ class Training:
     task: str = parameter("image_classification")
     """What is trained: image_classification, language_modeling, or a task of your own as `package.module:Class`. Each
     has settings of its own beside those of this step."""
+
+    tuning: str = parameter("full", choices=("full", "lora", "qlora"))
+    """What is trained: full, every weight; lora, low-rank adapters beside the frozen weights of a base model, with a
+    fraction of the memory; qlora, the same beside weights rounded to 4 bits, on a GPU with train_ddp."""
+
+    lora_rank: int = parameter(16, minimum=1, maximum=1024)
+    """The rank of the adapters' matrices."""
+
+    lora_alpha: float = parameter(32.0, minimum=0.0)
+    """What the adapters compute is multiplied by this and divided by the rank."""
+
+    lora_dropout: float = parameter(0.0, minimum=0.0, maximum=0.9)
+    """The share of the adapters' inputs that is set to zero while training."""
+
+    lora_targets: str = parameter("all-linear")
+    """The layers with adapters: all-linear, which leaves out the output layer, or the ends of their names, such as
+    q_proj,v_proj."""
+
+    merge_adapters: bool = parameter(False)
+    """Write the base model with the adapters added to its weights, for whoever loads whole models, and the adapters
+    themselves into the folder adapters/ of `model`. false writes only the adapters, as peft reads them."""
 
     epochs: int = parameter(16, minimum=1)
     """Passes over the training samples."""

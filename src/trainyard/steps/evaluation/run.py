@@ -23,6 +23,7 @@ from trainyard.steps.runtime.flags import Value
 from trainyard.steps.runtime.rank_variables import read_rank_variables
 from trainyard.steps.runtime.versions import banner
 from trainyard.steps.runtime.world import World, join_world, lost_connections_explained
+from trainyard.steps.training.adapters import load_trained_model, require_base_of_adapters
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import ask_for_determinism
@@ -38,13 +39,14 @@ def run_evaluation(settings: Evaluate, task_settings: Mapping[str, Value]) -> in
     split = SplitReader(settings.data, manifest, settings.split)
     chosen = task_of_model(settings.model, settings.task, task_settings)
     task = chosen.on(manifest)
-    model = task.load_model(settings.model)
+    model = load_trained_model(chosen, manifest, settings.model, settings.base_model)
     rank = read_rank_variables(os.environ).rank
     require_writable([settings.evaluation], rank)
     with lost_connections_explained(rank), join_world(settings.process_group_timeout_seconds) as world:
         world.log(banner(world.device, world.variables))
         verify_dataset(settings.data, manifest.splits[settings.split].shards, world, settings.verify_data)
         ask_for_determinism()
+        require_base_of_adapters(chosen, settings.model, settings.base_model, world)
         precision = Precision(settings.precision, world.device)
         sums = evaluate_split(task, model.to(world.device), split, world, precision, settings.micro_batch_size)
         figures = task.summarise(sums, settings.split)

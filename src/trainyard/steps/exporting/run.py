@@ -11,6 +11,7 @@ from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.packages import require_packages
+from trainyard.steps.training.adapters import load_trained_model, require_base_of_adapters
 from trainyard.steps.training.randomness import ask_for_determinism
 from trainyard.steps.training.samples.batches import as_tensors
 from trainyard.steps.training.tasks.base import Task
@@ -36,7 +37,8 @@ def run_export(settings: ExportModel) -> int:
     if settings.onnx and "images" not in batch:
         raise StepError(f"--onnx: only image classifiers are written as ONNX, and this model is of {chosen.name}")
     ask_for_determinism()
-    model = task.load_model(settings.model).eval()
+    require_base_of_adapters(chosen, settings.model, settings.base_model)
+    model = load_trained_model(chosen, manifest, settings.model, settings.base_model, merged=True).eval()
     for folder in (settings.files, settings.mlflow_model):
         empty_folder(folder)
     require_writable([settings.files, settings.mlflow_model], rank=0)

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.flags import Value
 from trainyard.steps.runtime.versions import installed_versions
 from trainyard.steps.runtime.world import World
+from trainyard.steps.training.adapters import check_tuning, new_model
 from trainyard.steps.training.agreement import Agreement
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.engines.base import Engine, EngineParts
@@ -82,6 +84,7 @@ def check_request(
     chosen_task = chosen_task or choose_task(settings.task, task_settings)
     if settings.base_model is not None:
         chosen_task = chosen_task.starting_from(find_model(settings.base_model))
+    check_tuning(settings, chosen_task)
     task = chosen_task.on(manifest)
     return CheckedRequest(settings, step_name, engine_class, manifest, batch, chosen_task, task, profiled_steps)
 
@@ -137,7 +140,10 @@ def build_training(
     engine = _build_engine(request, world, hang_watch)
     recorder = Recorder(world, settings.metrics, settings.log_every_steps, plan.total_steps)
     opened.callback(recorder.close)
-    checkpoints, progress = _resume(request, plan, engine, world, hang_watch, opened)
+    with hang_watch.long_work("reading the model that training starts from"):
+        folder = model_folder(request.chosen_task.values().get("model_type"))
+        base_digest = None if folder is None else model_digest(folder, world)
+    checkpoints, progress = _resume(request, base_digest, plan, engine, world, hang_watch, opened)
     batches = TrainingBatches(
         train_split,
         plan,
@@ -154,6 +160,7 @@ def build_training(
         settings=settings,
         world=world,
         task=task,
+        base_digest=base_digest,
         plan=plan,
         engine=engine,
         precision=precision,
@@ -175,7 +182,9 @@ def _build_engine(request: CheckedRequest, world: World, hang_watch: HangWatch) 
     seed_everything(settings.seed)
     optimizer = AdamWSettings.of(settings, request.chosen_task.settings)
     with hang_watch.long_work("building the model"):
-        engine = request.engine_class(EngineParts(request.task.new_model, settings, optimizer, request.batch, world))
+        build = partial(new_model, request.task, settings)
+        engine = request.engine_class(EngineParts(build, settings, optimizer, request.batch, world))
+    engine.frozen_are_state = settings.tuning == "full"
     # Weights that were read from a folder come in evaluation mode, in which there is no dropout.
     engine.model.train()
     # The weights come from the seed alone; what ranks draw while training must differ from rank to rank.
@@ -184,16 +193,20 @@ def _build_engine(request: CheckedRequest, world: World, hang_watch: HangWatch) 
 
 
 def _resume(
-    request: CheckedRequest, plan: TrainingPlan, engine: Engine, world: World, hang_watch: HangWatch, opened: ExitStack
+    request: CheckedRequest,
+    base_digest: str | None,
+    plan: TrainingPlan,
+    engine: Engine,
+    world: World,
+    hang_watch: HangWatch,
+    opened: ExitStack,
 ) -> tuple[Checkpoints, Progress]:
     """Restore the engine and random generators from the checkpoint to resume from, if there is one."""
     settings = request.settings
-    with hang_watch.long_work("reading the model that training starts from"):
-        identity = _identity(request, world)
     checkpoints = Checkpoints(
         settings.checkpoints,
         world,
-        identity,
+        _identity(request, base_digest),
         settings=_settings_to_compare(request, plan),
         keep=settings.keep_checkpoints,
         keep_best=settings.keep_best_checkpoint,
@@ -205,9 +218,10 @@ def _resume(
         chosen = checkpoints.choose(settings.resume)
         progress = Progress() if chosen is None else checkpoints.load(chosen, engine, settings.seed)
     world.log(f"{plan.batch}")
+    tuned = "" if settings.tuning == "full" else f", of which {engine.trained_parameter_count():,} are trained"
     world.log(
-        f"{engine.parameter_count():,} parameters; {plan.samples} training samples, {plan.steps_per_epoch} steps per "
-        f"epoch, {plan.total_steps} steps"
+        f"{engine.parameter_count():,} parameters{tuned}; {plan.samples} training samples, {plan.steps_per_epoch} "
+        f"steps per epoch, {plan.total_steps} steps"
     )
     if chosen is not None:
         world.log(
@@ -275,17 +289,19 @@ def _work(task: Task, engine: Engine, precision: Precision, world: World) -> Wor
     return Work(tokens, flops, None if peak is None else peak * world.size)
 
 
-def _identity(request: CheckedRequest, world: World) -> dict[str, Any]:
+def _identity(request: CheckedRequest, base_digest: str | None) -> dict[str, Any]:
     """Return what must be the same for a checkpoint to be of the same training. The world size may change.
 
     A folder with a model is known by its content: where it lies may change from attempt to attempt.
     """
     task_settings = request.chosen_task.values(may_change=False)
-    if (folder := model_folder(task_settings.get("model_type"))) is not None:
-        task_settings["model_type"] = f"a folder with the SHA-256 {model_digest(folder, world)}"
+    if base_digest is not None:
+        task_settings["model_type"] = f"a folder with the SHA-256 {base_digest}"
+    names = ("tuning",) if request.settings.tuning == "full" else ("tuning", "lora_rank", "lora_alpha", "lora_targets")
     return {
         "task": request.settings.task,
         **task_settings,
+        **{name: getattr(request.settings, name) for name in names},
         "seed": request.settings.seed,
         "global_batch_size": request.settings.global_batch_size,
         "dataset": request.manifest.digest(),
@@ -297,6 +313,7 @@ def _settings_to_compare(request: CheckedRequest, plan: TrainingPlan) -> dict[st
     names = (
         *("learning_rate", "warmup_fraction", "learning_rate_schedule", "minimum_learning_rate_fraction"),
         *("decay_fraction", "weight_decay", "gradient_clip_norm", "precision", "matmul_precision"),
+        *(() if request.settings.tuning == "full" else ("lora_dropout",)),
     )
     own = {name: getattr(request.settings, name) for name in names}
     return {"total_steps": plan.total_steps, **own, **request.chosen_task.values(may_change=True)}

@@ -34,6 +34,8 @@ class Fragment:
     """One-dimensional, over the live memory: read to save, written to restore."""
     is_replicated: bool = False
     """Whether every rank holds this same range, so that one of them (or each a part) may write it."""
+    is_frozen: bool = False
+    """Whether it is of a parameter that is not trained."""
 
     @property
     def stop(self) -> int:
@@ -56,7 +58,8 @@ def whole_tensor(key: str, tensor: torch.Tensor) -> Fragment:
     """Return the fragment of a tensor that every rank has whole."""
     values = tensor.detach().view(-1)
     assert values.numel() == math.prod(tensor.shape)
-    return Fragment(key, tuple(tensor.shape), 0, values, is_replicated=True)
+    is_frozen = isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
+    return Fragment(key, tuple(tensor.shape), 0, values, is_replicated=True, is_frozen=is_frozen)
 
 
 def named_once(model: torch.nn.Module) -> tuple[dict[str, torch.nn.Parameter], dict[str, torch.Tensor]]:

@@ -102,11 +102,13 @@ def find_model(folder: Path) -> Path:
     return found[0]
 
 
-def model_digest(folder: Path, world: World) -> str:
-    """Return a SHA-256 of a model's configuration and weights. Every rank calls it, and reads a part of the files."""
+def model_digest(folder: Path, world: World | None = None) -> str:
+    """Return a SHA-256 of a model's configuration and weights. Every rank of a world calls it, and reads a part."""
     names = sorted(file.name for file in folder.iterdir() if file.name == _CONFIG_FILE or file.suffix == ".safetensors")
-    own = {name: file_sha256(folder / name) for name in names[world.rank :: world.size]}
-    digests = {name: digest for part in world.gather(own) for name, digest in part.items()}
+    rank, size = (0, 1) if world is None else (world.rank, world.size)
+    own = {name: file_sha256(folder / name) for name in names[rank::size]}
+    parts = [own] if world is None else world.gather(own)
+    digests = {name: digest for part in parts for name, digest in part.items()}
     return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
 
@@ -114,7 +116,7 @@ def load_model(folder: Path, needs: ModelNeeds) -> torch.nn.Module:
     """Return a trained model. Raise StepError if the folder holds none, or one for other data."""
     if not (folder / _CONFIG_FILE).is_file():
         raise StepError(f"{folder} is not a trained model: {_CONFIG_FILE} is missing")
-    if not _has_weights(folder):
+    if not has_weights(folder):
         raise StepError(f"{folder} is not a trained model: {_WEIGHTS_FILE} is missing")
     model = _pretrained(folder, needs, {}, head_may_be_new=False)
     config: Any = model.config
@@ -149,20 +151,20 @@ def _from_folder(folder: Path, settings: Mapping[str, Any], needs: ModelNeeds) -
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as failure:  # whatever a file of the user's makes transformers raise
         raise StepError(f"--model-type {folder}: its {_CONFIG_FILE} cannot be used: {_first_line(failure)}") from None
-    has_weights = _has_weights(folder)
+    with_weights = has_weights(folder)
     for name, value in {
-        **needs.settings_of(config, has_weights=has_weights),
+        **needs.settings_of(config, has_weights=with_weights),
         **_own_names(settings, config),
     }.items():
         setattr(config, name, value)
     needs.require_fit(config, f"--model-type {folder}: the model")
     # Where only names and shapes are needed, a rank does not read weights that another rank sends.
-    if not has_weights or torch.get_default_device().type == "meta":
+    if not with_weights or torch.get_default_device().type == "meta":
         return _build(str(folder), lambda: _from_config(config, needs))
     return _pretrained(folder, needs, {"config": config, **needs.pretrained_options}, head_may_be_new=True)
 
 
-def _has_weights(folder: Path) -> bool:
+def has_weights(folder: Path) -> bool:
     """Return whether a folder has weights to start from. Raise StepError for weights in a format that is not read."""
     if any((folder / name).is_file() for name in _WEIGHTS_FILES):
         if not (folder / _WEIGHTS_FILE).is_file():

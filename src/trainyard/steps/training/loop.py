@@ -33,6 +33,8 @@ class TrainingRun:
     settings: Training
     world: World
     task: Task
+    base_digest: str | None
+    """The SHA-256 of the model that training started from, if it started from one."""
     plan: TrainingPlan
     engine: Engine
     precision: Precision

@@ -16,6 +16,7 @@ from trainyard.steps.runtime.flags import Value
 from trainyard.steps.runtime.rank_variables import read_rank_variables
 from trainyard.steps.runtime.versions import banner
 from trainyard.steps.runtime.world import join_world, lost_connections_explained
+from trainyard.steps.training.adapters import save_trained_model
 from trainyard.steps.training.building import (
     CheckedRequest,
     build_training,
@@ -89,8 +90,8 @@ def _train_and_save(run: TrainingRun, chosen_task: ChosenTask, train_to_the_end:
 
     def save() -> None:
         try:
-            run.task.save_model(model, run.settings.model)
-            chosen_task.write(run.settings.model)
+            save_trained_model(run.task, model, run.settings)
+            chosen_task.write(run.settings.model, run.base_digest)
         except Exception as failure:  # raised below: whatever is wrong with the model, its training is kept
             failures.append(failure)
 

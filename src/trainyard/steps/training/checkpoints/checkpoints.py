@@ -139,7 +139,7 @@ class Checkpoints:
     def _begin(self, engine: Engine, progress: Progress, *, is_best: bool, beside_training: bool) -> Saving:
         """Copy the state as it is now, and start writing it."""
         engine.align_ranks()
-        state = engine.fragments()
+        state = engine.state()
         own = share_to_write(state, self._world.rank, self._world.size)
         pieces = in_file_order([*own, *self._random_fragments()])
         self._copy.begin(pieces, state)

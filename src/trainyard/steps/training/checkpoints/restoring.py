@@ -46,7 +46,7 @@ def changed_settings(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | 
 def restore_engine(folder: Path, commit: Commit, engine: Engine, ranks: Ranks) -> None:
     """Restore all state of the engine. StepError, on every rank, names a tensor that cannot be restored."""
     ranks.each(lambda: engine.prepare_to_restore(folder, list(commit.files)))
-    fragments = engine.fragments()
+    fragments = engine.state()
     _require_same_keys(folder, list(commit.files), fragments, ranks)
     reader = StateReader(folder, _nearest_first(list(commit.files), ranks))
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from trainyard.foundation.batch_arithmetic import BatchArithmetic
 from trainyard.foundation.configs.training import Training
+from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.fragments import Fragment
 from trainyard.steps.training.optimizer import AdamWSettings, gradient_seed
@@ -31,6 +32,12 @@ class EngineParts:
     world: World
 
 
+def refuse_adapters(settings: Training, why: str) -> None:
+    """StepError for a training of adapters with an engine that does not support it."""
+    if settings.tuning != "full":
+        raise StepError(f"--tuning {settings.tuning} does not work with {why}; use train_ddp or train_fsdp")
+
+
 class Engine(ABC):
     """Holds the model and its optimizer, wrapped for one way of sharing them among ranks."""
 
@@ -42,6 +49,9 @@ class Engine(ABC):
 
     forwards_in_lockstep = False
     """Whether all ranks must make equally many forward passes, also when evaluating. Known once built."""
+
+    frozen_are_state = True
+    """Whether weights that are not trained belong to the state. Not if they are a base model's, which is read again."""
 
     uses_autocast = True
     """Whether torch.autocast chooses the precision of the forward pass. Else the engine itself casts."""
@@ -89,7 +99,11 @@ class Engine(ABC):
 
     @abstractmethod
     def fragments(self) -> list[Fragment]:
-        """Return all state that a checkpoint needs, as this rank holds it: parameters, buffers, optimizer state."""
+        """Return everything that this rank holds: parameters, buffers, optimizer state."""
+
+    def state(self) -> list[Fragment]:
+        """Return what a checkpoint holds: the fragments, without those of a base model's frozen weights."""
+        return [fragment for fragment in self.fragments() if self.frozen_are_state or not fragment.is_frozen]
 
     def prepare_to_restore(self, folder: Path, files: list[str]) -> None:  # noqa: B027 (most have the same always)
         """Make `fragments` fit what the files of a checkpoint hold, if that differs from one to the next."""
@@ -108,6 +122,10 @@ class Engine(ABC):
     @abstractmethod
     def parameter_count(self) -> int:
         """Return the number of the model's parameters, over all ranks."""
+
+    def trained_parameter_count(self) -> int:
+        """Return the number of those that are trained."""
+        return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
 
     @abstractmethod
     def whole_model(self) -> torch.nn.Module:

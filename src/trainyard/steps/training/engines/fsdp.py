@@ -12,7 +12,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from trainyard.foundation.configs.training import TrainFSDP
+from trainyard.foundation.batch_arithmetic import BatchArithmetic
+from trainyard.foundation.configs.training import TrainFSDP, Training
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.engines.base import Engine, EngineParts
 from trainyard.steps.training.engines.blocks import find_separate_blocks, prepare_blocks
@@ -34,6 +35,12 @@ class FSDPEngine(Engine):
     name = "fsdp"
     forwards_in_lockstep = True
     uses_autocast = False
+
+    @classmethod
+    def check(cls, settings: Training, batch: BatchArithmetic) -> None:
+        """Refuse weights of 4 bits, which have no rows to shard."""
+        if settings.tuning == "qlora":
+            raise StepError("--tuning qlora does not work with FSDP, which cannot shard 4-bit weights; use train_ddp")
 
     def __init__(self, parts: EngineParts) -> None:
         settings = parts.settings
@@ -82,7 +89,13 @@ class FSDPEngine(Engine):
     def fragments(self) -> list[Fragment]:
         """Return this rank's rows, and whole buffers."""
         rows = [
-            Fragment(key, tuple(sharded.shape), self._first_element(sharded), values.detach().view(-1))
+            Fragment(
+                key,
+                tuple(sharded.shape),
+                self._first_element(sharded),
+                values.detach().view(-1),
+                is_frozen=not sharded.requires_grad,
+            )
             for name, sharded in self._sharded.items()
             for key, values in self._tensors_of(name)
         ]
@@ -104,7 +117,7 @@ class FSDPEngine(Engine):
 
     def whole_model(self) -> torch.nn.Module:
         """Return, on rank 0, a new model in main memory with the trained weights; an empty one elsewhere."""
-        return whole_model(self._new_model, self.fragments(), self.world)
+        return whole_model(self._new_model, self.state(), self.world)
 
     def _tensors_of(self, name: str) -> list[tuple[str, torch.Tensor]]:
         """Return the rows of a parameter and of its AdamW state, by key."""

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
+from trainyard.foundation.batch_arithmetic import BatchArithmetic
+from trainyard.foundation.configs.training import Training
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.checkpoints.restoring import open_state_file
-from trainyard.steps.training.engines.base import Engine, EngineParts
+from trainyard.steps.training.engines.base import Engine, EngineParts, refuse_adapters
 from trainyard.steps.training.engines.blocks import prepare_blocks
 from trainyard.steps.training.fragments import Fragment
 from trainyard.steps.training.lightning.plugins import CheckpointInMemory
@@ -31,6 +33,11 @@ class LightningEngine(Engine):
     """
 
     name = "lightning"
+
+    @classmethod
+    def check(cls, settings: Training, batch: BatchArithmetic) -> None:
+        """Refuse adapters: Lightning's checkpoints would hold the base model too."""
+        refuse_adapters(settings, "Lightning, whose checkpoints would hold the base model too")
 
     def __init__(self, parts: EngineParts) -> None:
         self.world, self.settings = parts.world, parts.settings

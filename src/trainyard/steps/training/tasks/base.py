@@ -97,6 +97,10 @@ class Task(ABC):
         """
         return None
 
+    def modules_trained_whole(self, model: torch.nn.Module) -> list[str]:
+        """Return the names of modules that are trained whole where the rest gets adapters, such as a new head."""
+        return []
+
     def save_model(self, model: torch.nn.Module, folder: Path) -> None:
         """Write a trained model: by default its weights, as model.safetensors."""
         _write_tensors(folder / "model.safetensors", dict(model.state_dict()))

@@ -54,9 +54,12 @@ class ChosenTask:
             if may_change is None or bool(field.metadata.get("may_change")) is may_change
         }
 
-    def write(self, model_folder: Path) -> None:
-        """Keep the task beside its trained model, for `task_of_model` to read."""
-        write_json(model_folder / TASK_FILE, {"format": _FORMAT, "task": self.name, "settings": self.values()})
+    def write(self, model_folder: Path, base_digest: str | None = None) -> None:
+        """Keep the task beside its trained model, for `task_of_model` to read, and the base model's SHA-256."""
+        document: dict[str, Any] = {"format": _FORMAT, "task": self.name, "settings": self.values()}
+        if base_digest is not None:
+            document["base_model_sha256"] = base_digest
+        write_json(model_folder / TASK_FILE, document)
 
 
 def choose_task(name: str, settings: Mapping[str, Any]) -> ChosenTask:
@@ -95,6 +98,13 @@ def task_of_model(model_folder: Path, name: str | None, given: Mapping[str, Any]
     if unknown := sorted(saved.keys() - known):
         raise StepError(f"{file} has the setting {unknown[0]!r}, which the task {saved_name} does not have (any more)")
     return choose_task(saved_name, {**given, **saved})
+
+
+def read_base_digest(model_folder: Path) -> str | None:
+    """Return the SHA-256 of the model that training started from, if it is kept beside the trained model."""
+    file = model_folder / TASK_FILE
+    digest = read_json_object(file, _FORMAT).get("base_model_sha256") if file.is_file() else None
+    return digest if isinstance(digest, str) else None
 
 
 def _task_class(name: str) -> type[Task]:

@@ -117,6 +117,10 @@ class ImageClassification(Task):
         """Return a model of the settings' type with the dataset's image size, channels and classes."""
         return new_model(self.settings.model_type, self.settings.model_overrides, self._needs)
 
+    def modules_trained_whole(self, model: torch.nn.Module) -> list[str]:
+        """Return the head: its classes are this dataset's."""
+        return [name for name, _ in model.named_children() if name != model.base_model_prefix]
+
     def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
         """Return the sum of the samples' cross-entropies, with augmentation and label smoothing if they are set."""
         images = batch["images"]

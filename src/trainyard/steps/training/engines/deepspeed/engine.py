@@ -16,7 +16,7 @@ import torch
 from trainyard.foundation.batch_arithmetic import BatchArithmetic
 from trainyard.foundation.configs.training import TrainDeepSpeed, Training
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.engines.base import Engine, EngineParts
+from trainyard.steps.training.engines.base import Engine, EngineParts, refuse_adapters
 from trainyard.steps.training.engines.deepspeed.config import check_sections, read_deepspeed_config
 from trainyard.steps.training.engines.deepspeed.masters import rebuild_low_precision
 from trainyard.steps.training.engines.deepspeed.start import import_deepspeed, start_deepspeed
@@ -44,6 +44,7 @@ class DeepSpeedEngine(Engine):
     def check(cls, settings: Training, batch: BatchArithmetic) -> None:
         """Check the configuration file against the step's settings and DeepSpeed's own schema."""
         assert isinstance(settings, TrainDeepSpeed)
+        refuse_adapters(settings, "DeepSpeed, which keeps no weights that are not trained")
         config = read_deepspeed_config(settings, batch)
         import_deepspeed()
         check_sections(settings.deepspeed_config, config)

@@ -1,0 +1,190 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685) beside the frozen weights of a base model, made and saved by peft."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from trainyard.foundation.configs.training import Training
+from trainyard.steps.data.dataset.manifest import Manifest
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.packages import require_packages
+from trainyard.steps.runtime.world import World
+from trainyard.steps.training.from_transformers import find_model, has_weights, model_digest, model_folder
+from trainyard.steps.training.tasks.base import Task
+from trainyard.steps.training.tasks.chosen import ChosenTask, read_base_digest
+
+ADAPTERS_FOLDER = "adapters"
+"""Beside a model that they are merged into."""
+_CONFIG_FILE, _WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+_NAME = "default"
+"""What peft calls adapters that were given no name."""
+_ALL_LINEAR = "all-linear"
+
+# peft says of GPT-2's layers that it transposes them, as it should.
+warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False")
+# It uses a name that transformers deprecates.
+warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
+
+
+def check_tuning(settings: Training, chosen_task: ChosenTask) -> None:
+    """StepError for adapters without a base model, or without the packages and the GPU that they need."""
+    if settings.tuning == "full":
+        if settings.merge_adapters:
+            raise StepError("--merge-adapters true: --tuning full trains without adapters; choose lora or qlora")
+        return
+    require_packages(f"--tuning {settings.tuning}", "train", "peft")
+    if base_folder(chosen_task) is None:
+        raise StepError(
+            f"--tuning {settings.tuning} trains adapters beside the weights of a model: name it by --base-model, a "
+            "folder with config.json and model.safetensors"
+        )
+    if settings.tuning == "qlora":
+        if not torch.cuda.is_available():
+            raise StepError("--tuning qlora computes with weights of 4 bits, which needs a GPU; choose lora")
+        require_packages("--tuning qlora", "qlora", "bitsandbytes")
+
+
+def base_folder(chosen_task: ChosenTask) -> Path | None:
+    """Return the folder with the weights that a task's model starts from, if there is one."""
+    folder = model_folder(chosen_task.values().get("model_type"))
+    return folder if folder is not None and has_weights(folder) else None
+
+
+def new_model(task: Task, settings: Training) -> torch.nn.Module:
+    """Return the task's model: with adapters beside frozen weights, if the settings say so.
+
+    The adapters' first values depend on torch's seed only, and add nothing to what the model computes.
+    """
+    model = task.new_model()
+    if settings.tuning == "full":
+        return model
+    from peft import LoraConfig, inject_adapter_in_model
+
+    if settings.tuning == "qlora":
+        _quantize(model)
+    targets = settings.lora_targets.replace(" ", "")
+    config = LoraConfig(
+        r=settings.lora_rank,
+        lora_alpha=settings.lora_alpha,
+        lora_dropout=settings.lora_dropout,
+        target_modules=targets if targets == _ALL_LINEAR else targets.split(","),
+        modules_to_save=task.modules_trained_whole(model) or None,
+    )
+    try:
+        inject_adapter_in_model(config, model, _NAME)
+    except ValueError as failure:
+        raise StepError(f"--lora-targets {settings.lora_targets}: {str(failure).splitlines()[0]}") from None
+    return model
+
+
+def _quantize(model: torch.nn.Module) -> None:
+    """Replace the linear layers of a model's blocks by ones of 4 bits (NF4, arXiv 2305.14314), in place.
+
+    bitsandbytes rounds the weights when they move to the GPU.
+    """
+    import bitsandbytes
+
+    head: Any = getattr(model, "get_output_embeddings", lambda: None)()
+    for owner in list(model.modules()):
+        for name, layer in owner.named_children():
+            if type(layer) is not torch.nn.Linear or layer is head:
+                continue
+            dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+            small = bitsandbytes.nn.Linear4bit(
+                layer.in_features, layer.out_features, layer.bias is not None, compute_dtype=dtype, quant_type="nf4"
+            )
+            small.weight = bitsandbytes.nn.Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4")
+            if layer.bias is not None:
+                small.bias = layer.bias
+            setattr(owner, name, small)
+
+
+def save_trained_model(task: Task, model: torch.nn.Module, settings: Training) -> None:
+    """Write what was trained: the model, its adapters, or the base model with the adapters merged and both."""
+    if settings.tuning == "full":
+        task.save_model(model, settings.model)
+    elif settings.merge_adapters:
+        adapters = settings.model / ADAPTERS_FOLDER
+        save_adapters(model, adapters)
+        # The engine's own model stays as it is: a checkpoint may follow.
+        task.save_model(_with_adapters(task.new_model(), adapters).merge_and_unload(), settings.model)
+    else:
+        save_adapters(model, settings.model)
+
+
+def save_adapters(model: torch.nn.Module, folder: Path) -> None:
+    """Write adapters as `peft.PeftModel.from_pretrained` reads them. StepError if the disk is full."""
+    from peft import get_peft_model_state_dict
+    from safetensors import SafetensorError
+
+    folder.mkdir(parents=True, exist_ok=True)
+    config: Any = model.peft_config[_NAME]  # type: ignore[index]
+    config.inference_mode = True
+    config.save_pretrained(folder)
+    tensors = get_peft_model_state_dict(model, adapter_name=_NAME)
+    # peft loads them into a model that it has wrapped twice.
+    named = {f"base_model.model.{name}": tensor.contiguous().cpu() for name, tensor in tensors.items()}
+    try:
+        save_file(named, folder / _WEIGHTS_FILE, metadata={"format": "pt"})
+    except SafetensorError as failure:
+        raise StepError(f"cannot write the adapters to {folder}: {failure}") from None
+
+
+def load_trained_model(
+    chosen_task: ChosenTask, manifest: Manifest, folder: Path, base_model: Path | None, *, merged: bool = False
+) -> torch.nn.Module:
+    """Return what a training step saved: a whole model, or the base model with its adapters, `merged` if asked for.
+
+    StepError if the folder holds neither, or if the base model is missing.
+    """
+    if not is_adapters(folder):
+        return chosen_task.on(manifest).load_model(folder)
+    require_packages(f"adapters, as in {folder},", "train", "peft")
+    base = base_of_adapters(chosen_task, folder, base_model)
+    wrapped = _with_adapters(chosen_task.starting_from(base).on(manifest).new_model(), folder)
+    model: torch.nn.Module = wrapped.merge_and_unload() if merged else wrapped.get_base_model()
+    return model
+
+
+def is_adapters(folder: Path) -> bool:
+    """Return whether a training step saved only adapters in this folder."""
+    return (folder / _CONFIG_FILE).is_file()
+
+
+def base_of_adapters(chosen_task: ChosenTask, folder: Path, base_model: Path | None) -> Path:
+    """Return the folder of the model that adapters were trained on. StepError if it is not known or not there."""
+    base = base_folder(chosen_task) if base_model is None else find_model(base_model)
+    if base is None:
+        raise StepError(f"{folder} holds adapters: name the model that they were trained on by --base-model")
+    return base
+
+
+def require_base_of_adapters(
+    chosen_task: ChosenTask, folder: Path, base_model: Path | None, world: World | None = None
+) -> None:
+    """StepError if adapters were trained on a model with other content. Every rank calls it."""
+    if not is_adapters(folder):
+        return
+    base = base_of_adapters(chosen_task, folder, base_model)
+    expected = read_base_digest(folder)
+    if expected is not None and model_digest(base, world) != expected:
+        raise StepError(
+            f"{base} is not the model that the adapters in {folder} were trained on: its SHA-256 differs from the one "
+            "beside them; name the right one by --base-model"
+        )
+
+
+def _with_adapters(model: torch.nn.Module, folder: Path) -> Any:
+    """Return peft's wrapper around a base model with adapters. StepError if they are not for this model."""
+    from peft import PeftModel
+    from safetensors import SafetensorError
+
+    try:
+        return PeftModel.from_pretrained(model, folder)
+    except (ValueError, RuntimeError, KeyError, SafetensorError) as failure:
+        raise StepError(f"the adapters in {folder} do not fit the model: {str(failure).splitlines()[0]}") from None

@@ -1,0 +1,39 @@
+"""Models to start from, with weights that nobody trained: small enough to be made in a moment."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+
+from trainyard.steps.data.dataset.manifest import read_manifest
+
+LLAMA_SIZES = {
+    "num_hidden_layers": 2,
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 64,
+}
+
+
+def make_llama(folder: Path, data: Path) -> Path:
+    """A Llama with the vocabulary of a dataset of tokens."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    manifest = read_manifest(data)
+    assert manifest.text is not None
+    torch.manual_seed(7)
+    end = manifest.text.end_of_text
+    config = LlamaConfig(vocab_size=manifest.text.vocabulary_size, bos_token_id=end, eos_token_id=end, **LLAMA_SIZES)
+    model = LlamaForCausalLM(config)
+    # Larger than transformers' own first weights, so that wrong positions or masks change a loss visibly.
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() >= 2:
+                parameter.normal_(std=0.3)
+    model.save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(data / name, folder / name)
+    return folder
