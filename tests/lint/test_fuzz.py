@@ -22,6 +22,7 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> fuzzing.Seeds:
     return fuzzing.plant(tmp_path_factory.mktemp("seeds"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_spoilt_files_end_in_diagnostics(seeds: fuzzing.Seeds, part: int) -> None:
     for number in range(part, CASES, PARTS):

@@ -57,6 +57,8 @@ SEEDS = 20
 CASES_PER_SEED = 100
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_generated_pipelines_come_to_what_they_were_written_for(tmp_path: Path, seed: int) -> None:
     random = Random(seed)

@@ -174,7 +174,7 @@ def _place_in_project(template: str, recipe: str) -> str | None:
 def _with_own_task(text: str, recipe: str, task: str) -> str:
     """Return one of our templates with the new pipeline's name, and with the project's own task to train."""
     text = text.replace(f'"{recipe}"', f'"{_PIPELINE}"').replace(".for_task()", f'.for_task("{task}")')
-    text = text.replace("{% set exports = true %}\n", "")  # nothing is known of what a task of one's own serves
+    text = text.replace("{% set exports = true %}\n", "")  # what a user's own task takes and returns is not known
     accepted = f'{{% set accepted_settings = ["{task}"] %}}\n'
     return re.sub(r"(?m)^\{% set recipe, .*\n", lambda found: found.group() + accepted, text)
 
