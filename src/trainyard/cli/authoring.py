@@ -97,23 +97,28 @@ def lsp(stdio: bool) -> None:
     serve()
 
 
-@click.command(short_help="A rule of lint in full, with an example.")
+@click.command(short_help="A rule of lint in full; what a run would reuse, and why not.")
 @click.argument("subject", metavar="[RULE | FILE]", required=False)
-def explain(subject: str | None) -> None:
+@click.option("--profile", metavar="NAME", help="With a pipeline: rendered for this profile, as `run` does.")
+@click.option("--set", "settings", multiple=True, metavar="inputs.X=V", help="With a pipeline: with this input.")
+def explain(subject: str | None, profile: str | None, settings: tuple[str, ...]) -> None:
     """Explain a rule: what it means, what Azure ML does, and how to fix it; without one, list all rules.
 
-    RULE is an id or a name. With a FILE: the rules that find something in it.
+    RULE is an id or a name. With a FILE: the rules that find something in it. If it is a pipeline or job, also which
+    jobs a run would reuse, and which file or value changed for the others.
 
     \b
     Examples:
       trainyard explain                      all rules, a line each
       trainyard explain AML206
       trainyard explain unknown-command-port
-      trainyard explain pipelines/ddp.yaml
+      trainyard explain pipelines/ddp.yaml --profile local
     """
     from trainyard.commands.explain import explanation_of
+    from trainyard.spec.set_arguments import split_settings
 
-    click.echo(explanation_of(subject))
+    values = split_settings(settings, "inputs.epochs=3")
+    click.echo(explanation_of(subject, profile=profile, settings=values))
 
 
 @click.command(short_help="The JSON Schema of every kind of file.")

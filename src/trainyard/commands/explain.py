@@ -1,30 +1,65 @@
-"""`trainyard explain`: one rule in full, those that find something in a file, or the list of all."""
+"""`trainyard explain`: one rule in full, those that find something in a file, or all; what a run would reuse."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+
+import click
 
 from trainyard.author import rules as author_rules
 from trainyard.errors import UsageError
 from trainyard.lint.explanation import as_list, as_text, find_rule
 from trainyard.lint.rules import RULES
+from trainyard.spec.findings import DocumentStore
+from trainyard.spec.loading import is_job, load_job
 
 _ALL = {**RULES, **author_rules.RULES}
 
 
-def explanation_of(subject: str | None) -> str:
-    """Return what to print for a rule's id or name, for a file, or for None (the list). Raise UsageError otherwise."""
+def explanation_of(
+    subject: str | None, *, profile: str | None = None, settings: Mapping[str, str] | None = None
+) -> str:
+    """Return what to print for a rule's id or name, for a file, or for None (the list). Raise UsageError otherwise.
+
+    For a pipeline or job that can run, that is also what a run with this profile and these settings would reuse.
+    """
     if subject is None:
         return as_list(_ALL.values())
     if Path(subject).is_file():
-        return _rules_of_file(Path(subject))
+        return _explanation_of_file(Path(subject), profile, settings or {})
     if subject.endswith((".yaml", ".yml")):
         raise UsageError(f"{subject}: no such file")
     return as_text(find_rule(subject, _ALL))
 
 
-def _rules_of_file(file: Path) -> str:
+def _explanation_of_file(file: Path, profile: str | None, settings: Mapping[str, str]) -> str:
     from trainyard.commands.lint import rules_that_find_something
 
     explained = [as_text(_ALL[id]) for id in rules_that_find_something(file)]
+    if is_job(file):
+        explained += _forecast_of(file, profile, settings)
     return f"\n\n{'-' * 80}\n\n".join(explained) or f"no findings in {file}"
+
+
+def _forecast_of(file: Path, profile: str | None, settings: Mapping[str, str]) -> list[str]:
+    """Return what a run would do with each job; nothing for a file that Azure ML refuses, whose rules are explained."""
+    from trainyard.commands import working_folder
+    from trainyard.commands.lint import errors_before_a_run
+    from trainyard.commands.run import render_aside
+    from trainyard.local.forecast import forecast
+    from trainyard.local.runner import RunOptions
+
+    options = RunOptions(working_folder.runs_folder(), overrides=dict(settings))
+    path, store = render_aside(file, profile) if profile else file, DocumentStore()
+    refused, _ = errors_before_a_run(path, store)
+    if refused:
+        return []
+    jobs = forecast(load_job(path, store), options)
+    width = max(len(job.name) for job in jobs)
+    lines = []
+    for job in jobs:
+        state = f"reused from run {job.reused_from}" if job.reused_from else f"runs: {job.why}"
+        lines.append(f"{click.style(job.name.ljust(width), bold=True)}  {state}")
+        lines += [f"{'':{width}}    {change}" for change in job.changes]
+    return ["\n".join(lines)]

@@ -43,7 +43,7 @@ def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: boo
     Raise SpecError when lint finds an error that Azure ML refuses the file for, or in a strict run any; nothing has
     started then. Other errors are printed.
     """
-    path = _render_aside(file, profile) if profile else file
+    path = render_aside(file, profile) if profile else file
     store = DocumentStore()
     refused, let_pass = errors_before_a_run(path, store)
     if refused or (options.strict and let_pass):
@@ -68,7 +68,7 @@ def resume(name: str | None, *, quiet: bool) -> int:
     return _conclude(resumed.folder, pipeline, short(file))
 
 
-def _render_aside(file: Path, profile: str) -> Path:
+def render_aside(file: Path, profile: str) -> Path:
     """Render a profile into `.trainyard/rendered/` and return the file there that corresponds to `file`."""
     project = working_folder.project()
     out = project.root / ".trainyard" / "rendered" / profile

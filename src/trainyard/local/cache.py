@@ -41,6 +41,15 @@ class JobKey:
 
 
 @dataclass(frozen=True)
+class LastStart:
+    """What went into the last start of a job: the digest of each part of its key, and what these are made of."""
+
+    run: str
+    parts: dict[str, str]
+    details: dict[str, dict[str, str]]
+
+
+@dataclass(frozen=True)
 class EarlierResult:
     """A completed job of an earlier run whose outputs are complete and unaltered."""
 
@@ -122,14 +131,23 @@ def local_python_digest(python: Path = Path(sys.executable)) -> str:
 
     Raise `RunError` for another Python that does not start.
     """
-    version, path = (sys.version, sys.path) if python == Path(sys.executable) else _answers_of(python)
-    folders = {Path(entry) for entry in path if entry.endswith(("site-packages", "dist-packages"))}
-    packages = sorted(
-        name for folder in folders if folder.is_dir() for name in os.listdir(folder) if name.endswith("-info")
-    )
+    version, _ = _version_and_path(python)
     # Another may be a script around a Python, which only its path tells apart.
     named = [] if python == Path(sys.executable) else [str(python)]
-    return digest_of(version, packages, os.environ.get("PYTHONPATH"), *named)
+    return digest_of(version, local_packages(python), os.environ.get("PYTHONPATH"), *named)
+
+
+def local_packages(python: Path) -> list[str]:
+    """Return the folders of the metadata of a Python's packages, such as `numpy-2.4.0.dist-info`, sorted."""
+    _, path = _version_and_path(python)
+    folders = {Path(entry) for entry in path if entry.endswith(("site-packages", "dist-packages"))}
+    return sorted(
+        name for folder in folders if folder.is_dir() for name in os.listdir(folder) if name.endswith("-info")
+    )
+
+
+def _version_and_path(python: Path) -> tuple[str, list[str]]:
+    return (sys.version, sys.path) if python == Path(sys.executable) else _answers_of(python)
 
 
 @functools.cache
@@ -166,18 +184,26 @@ class StepCache:
 
     def why_new(self, last_file_name: str, key: JobKey) -> str:
         """Return why there is no result with this key: what changed since this job last ran."""
-        last = _read(self._last_file(last_file_name))
-        if not last:
+        last = self.last_start(last_file_name)
+        if last is None:
             return "it has not run before"
-        names = sorted(set(key.parts) | set(last["parts"]))
-        changed = [name for name in names if key.parts.get(name) != last["parts"].get(name)]
+        names = sorted(set(key.parts) | set(last.parts))
+        changed = [name for name in names if key.parts.get(name) != last.parts.get(name)]
         if not changed:
-            return f"its result in run {last['run']} is gone, or it did not complete"
-        return f"changed since run {last['run']}: {', '.join(changed)}"
+            return f"its result in run {last.run} is gone, or it did not complete"
+        return f"changed since run {last.run}: {', '.join(changed)}"
 
-    def remember_start(self, last_file_name: str, key: JobKey, run: str) -> None:
+    def last_start(self, last_file_name: str) -> LastStart | None:
+        """Return what went into the last start of a job; None if it has not run before."""
+        last = _read(self._last_file(last_file_name))
+        return LastStart(last["run"], last["parts"], last.get("details", {})) if last else None
+
+    def remember_start(
+        self, last_file_name: str, key: JobKey, run: str, details: Mapping[str, Mapping[str, str]]
+    ) -> None:
         """Record what goes into this start of a job, to explain later what changed. Raise `RunError` on failure."""
-        self._write(self._last_file(last_file_name), {"format": CACHE_FORMAT, "run": run, "parts": key.parts})
+        document = {"format": CACHE_FORMAT, "run": run, "parts": key.parts, "details": details}
+        self._write(self._last_file(last_file_name), document)
 
     def remember_result(self, key: JobKey, identity: str, run_folder: Path, run: str, job: str) -> None:
         """Record a completed job's outputs under its key, with file sizes and times. Raise `RunError` on failure."""

@@ -14,6 +14,7 @@ from trainyard.local.digests import ContentDigests
 from trainyard.local.errors import RunError, cannot_write
 from trainyard.local.faults import Fault, FaultWatch
 from trainyard.local.given_inputs import GivenInput
+from trainyard.local.key_details import details_of
 from trainyard.local.kinds.sweeps import run_sweep
 from trainyard.local.launcher import Attempt, AttemptEnd, launch, lose_what_a_preemption_takes, make_folders
 from trainyard.local.logs import WarningLines
@@ -22,7 +23,7 @@ from trainyard.local.snapshot import Snapshot
 from trainyard.local.tracking_store import EndStatus, RunIdentity, TrackingStore
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.literals import LiteralError, ParameterValue, typed_literal
-from trainyard.spec.model import Port, Sweep, Value
+from trainyard.spec.model import Component, Port, Sweep, Value
 from trainyard.spec.resolution import JobOutput
 
 _MACRO = re.compile(r"\$\{\{\s*(\w+)\s*\}\}")
@@ -123,7 +124,7 @@ def work(
         faults = context.faults.get(job.name)
         watch = FaultWatch(faults, context.notice_seconds) if faults else None
         attempt = _attempt(context, job, snapshot, len(earlier_keys) + 1, watch)
-        earlier, why = _earlier_result(context, job, key, attempt.number)
+        earlier, why = _earlier_result(context, job, snapshot, key, attempt.number)
         if earlier is not None:
             link_result(earlier, context.job_folder(job.name))
             context.cache.remember_result(key, earlier.identity, context.folder, context.name, job.name)
@@ -163,7 +164,7 @@ def identity_of(job: ResolvedJob, key: JobKey, run_id: str, earlier_keys: Collec
 
 
 def _earlier_result(
-    context: RunContext, job: ResolvedJob, key: JobKey, attempt_number: int
+    context: RunContext, job: ResolvedJob, snapshot: Snapshot, key: JobKey, attempt_number: int
 ) -> tuple[EarlierResult | None, str | None]:
     """Return a result to reuse, or why there is none."""
     last_file_name = f"{context.pipeline}.{job.name}"
@@ -171,18 +172,27 @@ def _earlier_result(
         (attempt_number > 1, "it is restarted"),
         (context.named_job == job.name, "it was asked for by name"),
         (job.name in context.faults, "it is hit on purpose"),
-        (not context.use_cache, "--no-cache"),
-        (context.force_rerun, "force_rerun: true"),
-        (not job.component.is_deterministic, "is_deterministic: false"),
     )
-    why = next((reason for holds, reason in rules if holds), None)
+    by_settings = reason_to_run_again(job.component, use_cache=context.use_cache, force_rerun=context.force_rerun)
+    why = next((reason for holds, reason in rules if holds), by_settings)
     if why is None:
         earlier, problem = context.cache.find(key, context.folder)
         if earlier is not None:
             return earlier, None
         why = problem or context.cache.why_new(last_file_name, key)
-    context.cache.remember_start(last_file_name, key, context.name)
+    details = details_of(job, snapshot, context.digests, context.python)
+    context.cache.remember_start(last_file_name, key, context.name, details)
     return None, why
+
+
+def reason_to_run_again(component: Component, *, use_cache: bool, force_rerun: bool) -> str | None:
+    """Return the setting for which a job is not reused even if nothing changed; None if there is none."""
+    rules = (
+        (not use_cache, "--no-cache"),
+        (force_rerun, "force_rerun: true"),
+        (not component.is_deterministic, "is_deterministic: false"),
+    )
+    return next((reason for holds, reason in rules if holds), None)
 
 
 def _run(context: RunContext, attempt: Attempt, given: Sequence[GivenInput]) -> AttemptEnd:

@@ -66,7 +66,7 @@ class RunOptions:
 
 
 @dataclass(frozen=True)
-class _Checked:
+class Checked:
     """A pipeline of which everything has been checked that can be checked before a process starts."""
 
     resolved: ResolvedPipeline
@@ -82,7 +82,7 @@ def run_pipeline(pipeline: Pipeline, options: RunOptions, display: Display) -> R
     this machine does not allow the run, and `RunError` when the disk fails during it. Ctrl-C and SIGTERM end all
     processes and cancel the run.
     """
-    checked = _check(pipeline, options, options.run_folder or options.runs_folder / (options.name or "run"))
+    checked = check(pipeline, options, options.run_folder or options.runs_folder / (options.name or "run"))
     reused = _reused(checked, checked.selection.reused, options, display)
     name, folder = create_run_folder(options.runs_folder, options.run_folder, options.name, pipeline.name)
     record = _record(name, folder, checked, options)
@@ -106,7 +106,7 @@ def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, displ
         only=record.only,
         from_job=record.from_job,
     )
-    checked = _check(pipeline, options, record.folder)
+    checked = check(pipeline, options, record.folder)
     if set(checked.resolved.jobs) != set(record.jobs):
         raise UsageError(f"run {record.name} cannot be resumed: {record.pipeline_file} has other jobs now")
     resumed = _record(record.name, record.folder.resolve(), checked, options)
@@ -120,7 +120,7 @@ def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, displ
     return _scheduler(resumed, checked, options, display, seconds_spent=record.duration_s or 0.0).run(reused)
 
 
-def _check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> _Checked:
+def check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> Checked:
     """Check all that can be checked before a process starts; `run_folder` is that of the run, or a stand-in."""
     resolution = resolve_with(pipeline, options.overrides, strict=options.strict)
     selection = select(resolution.waits_for, only=options.only, from_job=options.from_job)
@@ -144,7 +144,7 @@ def _check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> _Checke
             strict=options.strict,
         )
     snapshots = {name: snapshot_of(resolved.jobs[name].component) for name in selection.run}
-    return _Checked(resolved, selection, snapshots, faults)
+    return Checked(resolved, selection, snapshots, faults)
 
 
 def _first_trial(component: Component) -> tuple[Component, dict[str, ParameterValue]]:
@@ -165,7 +165,7 @@ def _planned_output(run_folder: Path, job: str, port: str) -> Path:
     return run_folder / "jobs" / job / "outputs" / port
 
 
-def _record(name: str, folder: Path, checked: _Checked, options: RunOptions) -> RunRecord:
+def _record(name: str, folder: Path, checked: Checked, options: RunOptions) -> RunRecord:
     record = new_record(name, folder, checked.resolved)
     record.overrides = with_absolute_paths(checked.resolved.pipeline, options.overrides)
     record.max_processes, record.strict, record.python = options.max_processes, options.strict, str(options.python)
@@ -173,7 +173,7 @@ def _record(name: str, folder: Path, checked: _Checked, options: RunOptions) -> 
     return record
 
 
-def _reused(checked: _Checked, jobs: Collection[str], options: RunOptions, display: Display) -> dict[str, ReusedResult]:
+def _reused(checked: Checked, jobs: Collection[str], options: RunOptions, display: Display) -> dict[str, ReusedResult]:
     runs = list_runs(options.runs_folder) if jobs else []
     return find_reused(checked.resolved, jobs, runs, _digests(options, display))
 
@@ -183,7 +183,7 @@ def _digests(options: RunOptions, display: Display) -> ContentDigests:
 
 
 def _scheduler(
-    record: RunRecord, checked: _Checked, options: RunOptions, display: Display, *, seconds_spent: float = 0.0
+    record: RunRecord, checked: Checked, options: RunOptions, display: Display, *, seconds_spent: float = 0.0
 ) -> Scheduler:
     store = TrackingStore(options.state_folder / "mlruns")
     context = RunContext(

@@ -46,6 +46,12 @@ def load_job(file: Path, store: DocumentStore | None = None, *, strict: bool = F
     return pipeline
 
 
+def is_job(file: Path) -> bool:
+    """Return whether a file is what `load_job` reads: a pipeline, or a job that stands alone."""
+    kind = kind_of(DocumentStore().read_mapping(Path(os.path.abspath(file))))
+    return kind in (*_STANDALONE_JOBS, "pipeline")
+
+
 def load_component(file: Path) -> Component:
     """Read a command component. Raises SpecError with all that is wrong."""
     reading = _open(file, ("component", "command_job"), "component", DocumentStore())
