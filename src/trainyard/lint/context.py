@@ -14,9 +14,10 @@ from trainyard.lint.scripts.flags import ScriptFlags
 from trainyard.lint.scripts.reading import read_flags
 from trainyard.lint.shell_words import CalledScript, called_scripts
 from trainyard.spec.computes import Computes
+from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Node
 from trainyard.spec.ignore_files import ignore_rule
-from trainyard.spec.model import Component, Job, Pipeline, PipelineComponent
+from trainyard.spec.model import Component, Job, Pipeline, PipelineComponent, Sweep, code_of
 from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading
 
 if TYPE_CHECKING:
@@ -72,7 +73,14 @@ class LintContext:
 
     def is_used(self, component: Component | PipelineComponent) -> bool:
         """Whether a pipeline that was read uses a component, and so determines its values and machines."""
-        return id(component) in self._used_components
+        return id(component) in self._used_components or component.span in self._trials
+
+    @cached_property
+    def _trials(self) -> frozenset[Span]:
+        """Where the components are that sweeps try, each with values and machines of the sweep's."""
+        jobs = (job for parsed in self.parsed.pipelines for job in parsed.model.jobs.values())
+        tasks = (code.task for job in jobs if (code := code_of(job.component)) is not None)
+        return frozenset(task.trial.span for task in tasks if isinstance(task, Sweep))
 
     @cached_property
     def _used_components(self) -> frozenset[int]:

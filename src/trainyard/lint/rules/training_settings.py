@@ -1,4 +1,4 @@
-"""Settings of Trainyard's own training steps that the job itself would refuse."""
+"""Settings of Trainyard's own steps that the job itself would refuse."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.spec.diagnostic import Diagnostic
+from trainyard.spec.model import Sweep
+from trainyard.spec.parsed import ParsedPipeline
+from trainyard.spec.resolution import Resolution
 from trainyard.spec.training_settings import refused_settings
 
 
@@ -15,3 +18,13 @@ from trainyard.spec.training_settings import refused_settings
 def training_settings(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     """What the step of a job would refuse."""
     yield from refused_settings(placement.use)
+
+
+@check("pipeline")
+def settings_of_trials(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    """What the step of a sweep's trials would refuse."""
+    if context.is_used(pipeline.model):
+        return
+    for use in Resolution(pipeline.model).jobs.values():
+        if isinstance(use.component.task, Sweep):
+            yield from refused_settings(use)

@@ -24,6 +24,9 @@ LET_PASS = frozenset(
         "AML311",  # limits-contradict
         "AML319",  # batch-does-not-divide, and all below: the job's own program decides
         "AML320",  # settings-not-json
+        "AML323",  # unknown-model-type
+        "AML324",  # unknown-model-setting
+        "AML325",  # format-without-source
         "AML416",  # pins-conflict: of an environment that is not built here
         "AML406",  # script-not-found
         "AML407",  # script-left-out

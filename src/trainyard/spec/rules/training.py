@@ -59,3 +59,88 @@ inputs:
 """
     ),
 )
+UNKNOWN_MODEL_TYPE = Rule(
+    "AML323",
+    "unknown-model-type",
+    "error",
+    summary="A model type that transformers does not have for the task.",
+    why="The training step makes the model of this type, and refuses one that its transformers does not know, once the "
+    "machines are running and paid for. The types are compared with those of the version that the message names; "
+    "where your environment has a newer one with more of them, add a comment that ignores this rule.",
+    example=Example(
+        """\
+type: pipeline
+settings: {default_compute: azureml:cpus}
+jobs:
+  train:
+    component: ./train.yaml
+    inputs: {task: language_modeling, model_type: ‸‹lama⇒llama›}
+=== train.yaml
+type: command
+name: train
+command: python -m trainyard.steps.train_ddp --task '${{inputs.task}}' --model-type '${{inputs.model_type}}'
+environment: azureml:torch:3
+inputs:
+  task: {type: string}
+  model_type: {type: string}
+"""
+    ),
+)
+UNKNOWN_MODEL_SETTING = Rule(
+    "AML324",
+    "unknown-model-setting",
+    "error",
+    summary="A setting in `model_overrides` that the model type does not have.",
+    why="transformers takes any name, so a mistyped one would change nothing; the training step refuses it, once the "
+    "machines are running and paid for.",
+    example=Example(
+        """\
+type: pipeline
+settings: {default_compute: azureml:cpus}
+jobs:
+  train:
+    component: ./train.yaml
+    inputs:
+      task: language_modeling
+      model_type: llama
+      model_overrides: ‸'{"‹num_layers⇒num_hidden_layers›": 4}'
+=== train.yaml
+type: command
+name: train
+command: >-
+  python -m trainyard.steps.train_ddp --task '${{inputs.task}}' --model-type '${{inputs.model_type}}'
+  --model-overrides '${{inputs.model_overrides}}'
+environment: azureml:torch:3
+inputs:
+  task: {type: string}
+  model_type: {type: string}
+  model_overrides: {type: string}
+"""
+    ),
+)
+FORMAT_WITHOUT_SOURCE = Rule(
+    "AML325",
+    "format-without-source",
+    "error",
+    summary="Images of a format without the folder that holds them, or a folder for the built-in digits.",
+    why="prepare_images reads its `source`, a folder of this `format`; only the digits come with scikit-learn. It "
+    "refuses a format without a source, and a source that it would not read.",
+    example=Example(
+        """\
+type: pipeline
+settings: {default_compute: azureml:cpus}
+jobs:
+  prepare:
+    component: ./prepare.yaml
+    inputs: {format: ‸‹folder⇒digits›}
+=== prepare.yaml
+type: command
+name: prepare
+command: python -m trainyard.steps.prepare_images --format '${{inputs.format}}' $[[ --source '${{inputs.source}}' ]]
+environment: azureml:torch:3
+inputs:
+  format: {type: string}
+  source: {type: uri_folder, optional: true}
+"""
+    ),
+)

@@ -1,0 +1,100 @@
+"""What Trainyard's own steps would refuse is found by lint and plan, on the line, before the job."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainyard.lint.linter import lint
+from trainyard.plan.planner import plan
+from trainyard.spec.computes import Computes
+from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.findings import DocumentStore
+from trainyard.spec.loading import load_pipeline
+
+ROOT = Path(__file__).parents[2]
+GENERATOR = ROOT / "docs" / "generate_model_types.py"
+
+
+def copy_with(folder: Path, pipeline: str, old: str, new: str) -> Path:
+    """One of this project's pipelines, in a folder beside it, with one change."""
+    text = (ROOT / "pipelines" / pipeline).read_text()
+    assert text.count(old) == 1, old
+    beside = {name: f"{os.path.relpath(ROOT, folder)}/{name}" for name in ("components", "environments")}
+    text = text.replace(old, new)
+    for name, place in beside.items():
+        text = text.replace(f"../{name}/", f"{place}/")
+    file = folder / pipeline
+    file.write_text(text)
+    return file
+
+
+CASES = {
+    "a mistyped model type": (
+        "fsdp.yaml", "model_type: llama", "model_type: lama", "AML323", "unknown model_type 'lama' for language", "lama"
+    ),
+    "a language model for images": (
+        "ddp.yaml", "model_type: convnext", "model_type: llama", "AML323", "'llama' for image classification", "llama"
+    ),
+    "a mistyped setting": (
+        "fsdp.yaml", '3, "hidden_size"', '3, "hiden_size"', "AML324", "llama has no setting 'hiden_size'", "hiden_size"
+    ),
+    "no JSON": (
+        "fsdp.yaml", '\'{"num_hidden', "'{num_hidden", "AML320", "model_overrides is not JSON", "{num_hidden"
+    ),
+    "a format without its source": (
+        "ddp.yaml", "format: digits", "format: folder", "AML325", "format 'folder' needs a source", "format: folder"
+    ),
+    "a global batch that does not divide": (
+        "fsdp.yaml", "global_batch_size: 8", "global_batch_size: 12", "AML319", "12 is not a multiple of 2", ": 12"
+    ),
+    "a micro-batch above the global one": (
+        "fsdp.yaml", "micro_batch_size: 2", "micro_batch_size: 16", "AML319", "8 is not a multiple of 16 micro", ": 8"
+    ),
+    "one of a sweep's batches": (
+        "sweep.yaml", "[64, 128, 256]", "[64, 100, 256]", "AML319", "100 is not a multiple of 16 micro", "choice"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_the_job_would_refuse(tmp_path: Path, case: str) -> None:
+    pipeline, old, new, rule, message, at = CASES[case]
+    file = copy_with(tmp_path, pipeline, old, new)
+    (found,) = [each for each in lint([file]).diagnostics if each.severity == "error"]
+    assert (found.rule, found.span.file) == (rule, file)
+    assert message in found.message
+    assert at in file.read_text().splitlines()[found.span.line - 1]
+    with pytest.raises(SpecError) as refused:
+        plan(load_pipeline(file), Computes(DocumentStore(), {"gpu-t4": "Standard_NC64as_T4_v3"}))
+    assert [each.rule for each in refused.value.diagnostics] == [rule]
+
+
+def test_other_names_of_settings_and_folders_with_models_are_left_alone(tmp_path: Path) -> None:
+    overrides = json.dumps({"num_hidden_layers": 2, "n_embd": 64})
+    (tmp_path / "train.yaml").write_text(
+        "type: command\nname: train\nenvironment: azureml:torch:3\n"
+        "command: python -m trainyard.steps.train_ddp --task ${{inputs.task}} --model-type ${{inputs.model_type}}"
+        " --model-overrides '${{inputs.model_overrides}}'\n"
+        "inputs: {task: {type: string}, model_type: {type: string}, model_overrides: {type: string}}\n"
+    )
+    for model_type in ("gpt2", "my/model"):
+        (tmp_path / "pipeline.yaml").write_text(
+            "type: pipeline\nsettings: {default_compute: azureml:gpus}\njobs:\n  train:\n    component: ./train.yaml\n"
+            f"    inputs: {{task: language_modeling, model_type: {model_type}, model_overrides: '{overrides}'}}\n"
+        )
+        assert [each.rule for each in lint([tmp_path / "pipeline.yaml"]).diagnostics if each.severity == "error"] == []
+
+
+@pytest.mark.slow  # imports every configuration of transformers
+def test_the_table_is_that_of_transformers() -> None:
+    done = subprocess.run(
+        [sys.executable, GENERATOR, "--check"], capture_output=True, text=True, check=False, timeout=300,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "")
