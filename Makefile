@@ -50,6 +50,11 @@ setup: $(VENV)/.ready-to-run ## Create .venv with everything a run needs
 setup-lightning setup-onnx: setup ## Add Lightning, or ONNX, to .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(@:setup-%=%)]'
 
+# Horovod's last release is source that needs a change for today's torch, a compiler, CMake and Open MPI.
+.PHONY: setup-horovod
+setup-horovod: setup ## Build Horovod into .venv (a few minutes)
+	@bash environments/trainyard-horovod/build_horovod.sh $(abspath $(BIN)/python)
+
 .PHONY: render
 render: setup ## Render all YAML: make render PROFILE=nd96
 	@$(TRAINYARD) render $(PROFILE) $(SETTINGS)

@@ -16,7 +16,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-ENVIRONMENTS = ("trainyard", "trainyard-rocm")
+ENVIRONMENTS = ("trainyard", "trainyard-horovod", "trainyard-rocm")
 EXTRAS = ("train", "lightning", "onnx")
 """What steps may import."""
 IMPORTED_AS = {

@@ -233,13 +233,14 @@ def test_the_digest_changes_with_files_and_settings(project: Project) -> None:
 
 
 TASK_OF_PIPELINE = {
-    **dict.fromkeys(("ddp", "lightning", "sweep"), "image_classification"),
+    **dict.fromkeys(("ddp", "horovod", "lightning", "sweep"), "image_classification"),
     **dict.fromkeys(("fsdp", "deepspeed"), "language_modeling"),
 }
 STEPS_OF_PIPELINE = {
     "ddp": ("prepare_images", "train_ddp", "evaluate"),
     "fsdp": ("prepare_text", "train_fsdp", "evaluate"),
     "deepspeed": ("prepare_text", "train_deepspeed", "evaluate"),
+    "horovod": ("prepare_images", "train_horovod", "evaluate"),
     "lightning": ("prepare_images", "train_lightning", "evaluate"),
     "sweep": ("prepare_images", "train_ddp", "evaluate"),
     "check_cluster": ("check_cluster",),

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engines_to_resume import DDP, FSDP, LIGHTNING, ZERO_2, ResumableEngine
+from engines_to_resume import DDP, FSDP, HOROVOD, LIGHTNING, ZERO_2, ResumableEngine
 from forked_ranks import RankServer
+from horovod_installed import needs_horovod
 from killing import LightningTraining, Training, kill_until
 from tunings_to_resume import FULL, LORA, Tuning, new_tuning
 
@@ -31,7 +32,11 @@ def server() -> Iterator[RankServer]:
 @pytest.mark.parametrize(
     ("engine", "ranks"),
     # Lightning's DDP chooses its buckets again after each start, which decides how three ranks' numbers are added.
-    [*((engine, ranks) for engine in (DDP, FSDP, ZERO_2) for ranks in (2, 3)), (LIGHTNING, 2)],
+    [
+        *((engine, ranks) for engine in (DDP, FSDP, ZERO_2) for ranks in (2, 3)),
+        *(pytest.param(HOROVOD, ranks, marks=needs_horovod) for ranks in (2, 3)),
+        (LIGHTNING, 2),
+    ],
     ids=str,
 )
 def test_killed_trainings_end_with_the_bits_of_an_undisturbed_one(

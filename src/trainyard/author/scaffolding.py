@@ -61,6 +61,10 @@ _TASKS = {
 """The scaffold with a recipe's task, the class of the task, and what it trains."""
 
 
+_STEP_WITH_OTHER_IMAGE = re.compile(r"(?m)^(?:  #.*\n)*  \w+: trainyard-[\w-]+\n")
+"""The line of a profile for a step whose image new projects do not have, with the comment above it."""
+
+
 def new_project(name: str, recipe: str) -> dict[str, str]:
     """Return the texts of a new project, by path; what Trainyard renders is not among them.
 
@@ -181,7 +185,7 @@ def _with_own_task(text: str, recipe: str, task: str) -> str:
 
 def _profile_for(text: str, recipe: str) -> str:
     """Return one of our profiles with the settings of one recipe only, under the new pipeline's name."""
-    head, found, pipelines = text.partition("\npipelines:\n")
+    head, found, pipelines = _STEP_WITH_OTHER_IMAGE.sub("", text).partition("\npipelines:\n")
     pattern = rf"^  {recipe}:\n(?:(?:    .*)?\n)*"
     settings = re.search(pattern, pipelines, re.MULTILINE)
     if not found or settings is None:

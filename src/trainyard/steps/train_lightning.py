@@ -26,9 +26,9 @@ def train_lightning(settings: TrainLightning, task_settings: Mapping[str, Value]
 
     # First, since the next imports take seconds, for torch.
     stop_request = StopRequest.of(settings)
-    from trainyard.steps.runtime.packages import require_packages
+    from trainyard.steps.runtime.packages import from_extra, require_packages
 
-    require_packages("train_lightning", "lightning", "lightning.pytorch")
+    require_packages("train_lightning", from_extra("lightning"), "lightning.pytorch")
     from trainyard.steps.training.lightning.run import run_lightning
 
     return run_lightning(settings, task_settings, stop_request)

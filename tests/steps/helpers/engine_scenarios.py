@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from engine_trainings import EngineTraining
+from horovod_installed import HAS_HOROVOD
 from tiny_transformer import TinyTransformer
 
 from trainyard.steps.runtime.entrypoint import end_process
@@ -32,6 +33,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "zero2 offloaded": {"engine": "deepspeed", "zero": {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
     "zero3": {"engine": "deepspeed", "zero": {"stage": 3}},
     "zero3 bf16": {"engine": "deepspeed", "zero": {"stage": 3}, "precision": "bf16"},
+    **({"horovod": {"engine": "horovod"}} if HAS_HOROVOD else {}),
 }
 
 Bits = list[torch.Tensor]

@@ -20,7 +20,7 @@ from tiny_transformer import NextLevel
 
 from trainyard.foundation.batch_arithmetic import divide_batch
 from trainyard.foundation.configs.tasks import TaskSettings
-from trainyard.foundation.configs.training import TrainDDP, TrainDeepSpeed, TrainFSDP, Training
+from trainyard.foundation.configs.training import TrainDDP, TrainDeepSpeed, TrainFSDP, TrainHorovod, Training
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.sample_order import SampleOrder
@@ -36,6 +36,7 @@ ENGINES: dict[str, tuple[str, type[Training]]] = {
     "ddp": ("ddp.DDPEngine", TrainDDP),
     "fsdp": ("fsdp.FSDPEngine", TrainFSDP),
     "deepspeed": ("deepspeed.engine.DeepSpeedEngine", TrainDeepSpeed),
+    "horovod": ("horovod.engine.HorovodEngine", TrainHorovod),
 }
 SAMPLES = 289
 """One more than nine batches of 32: each tenth step has a single sample, fewer than there are ranks."""

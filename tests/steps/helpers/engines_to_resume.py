@@ -30,6 +30,7 @@ class ResumableEngine:
 
 DDP = ResumableEngine("train_ddp")
 FSDP = ResumableEngine("train_fsdp")
+HOROVOD = ResumableEngine("train_horovod")
 LIGHTNING = ResumableEngine("train_lightning")
 ZERO_2 = ResumableEngine("train_deepspeed", 2)
 ZERO_3 = ResumableEngine("train_deepspeed", 3)

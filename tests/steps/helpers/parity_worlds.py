@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from rank_processes import run_ranks
 
 STEPS, SINGLE_STEPS = 50, 10
-DDP, FSDP = {"engine": "ddp"}, {"engine": "fsdp"}
+DDP, FSDP, HOROVOD = {"engine": "ddp"}, {"engine": "fsdp"}, {"engine": "horovod"}
 ZERO: list[dict[str, Any]] = [{"engine": "deepspeed", "zero": {"stage": stage}} for stage in range(4)]
 IN_MICRO_BATCHES = {"micro_batch_size": 4}
 

@@ -6,7 +6,7 @@ from trainyard.foundation.configs.export_model import ExportModel
 from trainyard.foundation.configs.prepare_images import PrepareImages
 from trainyard.foundation.configs.prepare_text import PrepareText
 from trainyard.foundation.configs.train_lightning import TrainLightning
-from trainyard.foundation.configs.training import TrainDDP, TrainDeepSpeed, TrainFSDP
+from trainyard.foundation.configs.training import TrainDDP, TrainDeepSpeed, TrainFSDP, TrainHorovod
 
 STEP_CONFIGS: dict[str, type] = {
     "prepare_images": PrepareImages,
@@ -14,6 +14,7 @@ STEP_CONFIGS: dict[str, type] = {
     "train_ddp": TrainDDP,
     "train_fsdp": TrainFSDP,
     "train_deepspeed": TrainDeepSpeed,
+    "train_horovod": TrainHorovod,
     "train_lightning": TrainLightning,
     "evaluate": Evaluate,
     "export_model": ExportModel,
@@ -31,5 +32,6 @@ __all__ = [
     "TrainDDP",
     "TrainDeepSpeed",
     "TrainFSDP",
+    "TrainHorovod",
     "TrainLightning",
 ]

@@ -178,6 +178,12 @@ class TrainDDP(Training):
 
 
 @dataclass(frozen=True)
+class TrainHorovod(Training):
+    """Train a model with Horovod: every rank holds the whole model, and Horovod sums the gradients over MPI, gloo or
+    NCCL."""
+
+
+@dataclass(frozen=True)
 class TrainFSDP(Training):
     """Train a model with FSDP2 (`fully_shard`): parameters, gradients and optimizer state are spread over the ranks."""
 

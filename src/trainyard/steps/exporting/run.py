@@ -10,7 +10,7 @@ from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_writable
-from trainyard.steps.runtime.packages import require_packages
+from trainyard.steps.runtime.packages import from_extra, require_packages
 from trainyard.steps.training.adapters import load_trained_model, require_base_of_adapters
 from trainyard.steps.training.randomness import ask_for_determinism
 from trainyard.steps.training.samples.batches import as_tensors
@@ -20,9 +20,9 @@ from trainyard.steps.training.tasks.chosen import task_of_model
 
 def run_export(settings: ExportModel) -> int:
     """Write every format, on the CPU. StepError if one does not compute what the model computes."""
-    require_packages("an MLflow model", "train", "pandas", "mlflow.pyfunc")
+    require_packages("an MLflow model", from_extra("train"), "pandas", "mlflow.pyfunc")
     if settings.onnx:
-        require_packages("--onnx", "onnx", "onnx", "onnxruntime", "onnxscript")
+        require_packages("--onnx", from_extra("onnx"), "onnx", "onnxruntime", "onnxscript")
     # These import pandas.
     from trainyard.steps.exporting.mlflow_model import empty_folder, require_same, serving_of, write_mlflow_model
     from trainyard.steps.exporting.onnx_file import write_onnx

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from trainyard.foundation.configs.training import Training
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.packages import require_packages
+from trainyard.steps.runtime.packages import from_extra, require_packages
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.from_transformers import find_model, has_weights, model_digest, model_folder
 from trainyard.steps.training.tasks.base import Task
@@ -37,7 +37,7 @@ def check_tuning(settings: Training, chosen_task: ChosenTask) -> None:
         if settings.merge_adapters:
             raise StepError("--merge-adapters true: --tuning full trains without adapters; choose lora or qlora")
         return
-    require_packages(f"--tuning {settings.tuning}", "train", "peft")
+    require_packages(f"--tuning {settings.tuning}", from_extra("train"), "peft")
     if base_folder(chosen_task) is None:
         raise StepError(
             f"--tuning {settings.tuning} trains adapters beside the weights of a model: name it by --base-model, a "
@@ -46,7 +46,7 @@ def check_tuning(settings: Training, chosen_task: ChosenTask) -> None:
     if settings.tuning == "qlora":
         if not torch.cuda.is_available():
             raise StepError("--tuning qlora computes with weights of 4 bits, which needs a GPU; choose lora")
-        require_packages("--tuning qlora", "qlora", "bitsandbytes")
+        require_packages("--tuning qlora", from_extra("qlora"), "bitsandbytes")
 
 
 def base_folder(chosen_task: ChosenTask) -> Path | None:
@@ -144,7 +144,7 @@ def load_trained_model(
     """
     if not is_adapters(folder):
         return chosen_task.on(manifest).load_model(folder)
-    require_packages(f"adapters, as in {folder},", "train", "peft")
+    require_packages(f"adapters, as in {folder},", from_extra("train"), "peft")
     base = base_of_adapters(chosen_task, folder, base_model)
     wrapped = _with_adapters(chosen_task.starting_from(base).on(manifest).new_model(), folder)
     model: torch.nn.Module = wrapped.merge_and_unload() if merged else wrapped.get_base_model()

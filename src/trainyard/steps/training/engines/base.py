@@ -85,7 +85,8 @@ class Engine(ABC):
 
         Return the gradient's global norm before clipping, the same on every rank, as a tensor on the device. No rank
         waits for its device here, except where DeepSpeed (ZeRO 1 to 3) or an optimizer in main memory reads the norm
-        on the host. If the norm is not finite, parameters and optimizer state stay unchanged.
+        on the host, and where Horovod sums gradients. If the norm is not finite, parameters and optimizer state stay
+        unchanged.
         """
 
     def align_ranks(self) -> None:

@@ -10,11 +10,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.engines.base import Engine, EngineParts
-from trainyard.steps.training.engines.blocks import prepare_blocks
-from trainyard.steps.training.fragments import Fragment, refuse_other_layouts, replicated_state
-from trainyard.steps.training.optimizer import new_optimizer, optimizer_step
-from trainyard.steps.training.precision import LossScale
+from trainyard.steps.training.engines.base import EngineParts
+from trainyard.steps.training.engines.replica import ReplicaEngine
 
 # Torch warns of every depthwise convolution, where only the strides of dimensions of size one differ.
 warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
@@ -23,21 +20,14 @@ _UNFINISHED = "Expected to have finished reduction in the prior iteration"
 """DDP's error, one step later, about a parameter that it waited for."""
 
 
-class DDPEngine(Engine):
-    """One replica per rank."""
+class DDPEngine(ReplicaEngine):
+    """One replica per rank; DDP sums gradients while the backward pass still runs."""
 
     name = "ddp"
 
     def __init__(self, parts: EngineParts) -> None:
-        self.world, settings = parts.world, parts.settings
-        self._clip_norm, self._is_compiled = settings.gradient_clip_norm, settings.compile
-        self.loss_scale = LossScale(self.world.device, enabled=settings.precision == "fp16")
-        self._replica = parts.new_model().to(self.world.device)
-        refuse_other_layouts(self._replica)
-        prepare_blocks(self._replica, settings)
-        self._optimizer = new_optimizer(self._replica.parameters(), parts.optimizer)
+        super().__init__(parts)
         self.model = self._ddp = self._wrapped()
-        self._trained = [parameter for parameter in self._replica.parameters() if parameter.requires_grad]
 
     @contextmanager
     def micro_batch(self, *, is_last: bool) -> Iterator[None]:
@@ -73,29 +63,6 @@ class DDPEngine(Engine):
                 loss().backward()
             self._optimizer.zero_grad()
             self._ddp.train()
-
-    def step(self, learning_rate: float) -> torch.Tensor:
-        """Clip and step with AdamW. The gradient is the same on every rank."""
-        norm = torch.nn.utils.get_total_norm([p.grad for p in self._trained if p.grad is not None])
-        return optimizer_step(
-            self._optimizer, self.loss_scale, norm, clip_norm=self._clip_norm, learning_rate=learning_rate
-        )
-
-    def evaluation_model(self) -> torch.nn.Module:
-        """Return the replica: without DDP around it, a forward pass waits for no one."""
-        return self._replica
-
-    def fragments(self) -> list[Fragment]:
-        """Return whole tensors: every rank has all of them."""
-        return replicated_state(self._replica, self._optimizer)
-
-    def parameter_count(self) -> int:
-        """Count the replica's parameters."""
-        return sum(parameter.numel() for parameter in self._replica.parameters())
-
-    def whole_model(self) -> torch.nn.Module:
-        """Return the replica."""
-        return self._replica
 
     def _wrapped(self, *, find_unused_parameters: bool = False) -> DistributedDataParallel:
         return DistributedDataParallel(

@@ -1,0 +1,42 @@
+"""Train a model with Horovod.
+
+    python -m trainyard.steps.train_horovod --data data/digits --model out/model --checkpoints out/checkpoints \\
+        --metrics out/metrics
+
+One process, or as many as the environment describes: those of Open MPI, which Azure ML starts for a job with
+`distribution: type: mpi`, and under any other launcher those with torch's or Slurm's variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trainyard.foundation.configs.training import TrainHorovod
+from trainyard.steps.runtime.entrypoint import end_process, run_task_step
+from trainyard.steps.runtime.flags import Value
+
+_HOW_TO_INSTALL = "build it with `make setup-horovod`, or with environments/trainyard-horovod/build_horovod.sh"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the step. Return its exit code."""
+    return run_task_step(TrainHorovod, "trainyard.steps.train_horovod", train_horovod, arguments)
+
+
+def train_horovod(settings: TrainHorovod, task_settings: Mapping[str, Value]) -> int:
+    """Train with the Horovod engine."""
+    from trainyard.steps.training.stopping import StopRequest
+
+    # First, since the next imports take seconds, for torch.
+    stop_request = StopRequest.of(settings)
+    from trainyard.steps.runtime.packages import require_packages
+
+    require_packages("train_horovod", _HOW_TO_INSTALL, "horovod.torch")
+    from trainyard.steps.training.engines.horovod.engine import HorovodEngine
+    from trainyard.steps.training.run import run_training
+
+    return run_training(settings, task_settings, "train_horovod", HorovodEngine, stop_request)
+
+
+if __name__ == "__main__":
+    end_process(main())

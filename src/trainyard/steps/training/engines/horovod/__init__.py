@@ -1,0 +1,1 @@
+"""Horovod: the whole model on every rank, gradients summed by Horovod's background thread."""
