@@ -36,6 +36,8 @@ SKIPPED = {
     "make soak": "takes hours",
     "make bench": "takes most of an hour and measures nothing while tests run",
     "trainyard plan pipelines/fsdp.yaml --against": "needs a git history; tests/cli/test_plan_against.py makes one",
+    "trainyard runs serve": "serves until Ctrl-C; tests/report/test_live.py ends it like this",
+    "trainyard run pipelines/ddp.yaml --profile local --watch": "tests/cli/test_runs.py watches a smaller run",
     "trainyard runs compare": "needs the names of two runs; tests/cli/test_runs.py compares some",
     "trainyard runs resume": "needs a failed run; tests/cli/test_running.py resumes one",
 }

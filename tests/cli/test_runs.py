@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -135,3 +136,21 @@ def test_logs_can_be_followed_until_the_run_ends(tmp_path: Path) -> None:
             run.kill()
     assert (rest, follower.returncode) == ("two\n", 0)
     assert errors.count("==> ") == 1
+
+
+def test_a_run_is_watched_until_it_ends(tmp_path: Path) -> None:
+    (tmp_path / "hello.yaml").write_text(HELLO.replace("echo ${{inputs.greeting}} $i; done", "sleep 3; done"))
+    command = [sys.executable, "-m", "trainyard", "run", "hello.yaml", "--watch"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        address = next(line.split()[-1] for line in process.stdout if "watch it at http://127.0.0.1:" in line)
+        with urlopen(f"{address}events", timeout=60) as events:
+            followed = events.read().decode()
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()
+    assert "event: page" in followed
+    assert followed.endswith("event: ended\ndata: The run has ended: completed.\n\n")

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from trainyard.foundation.log_text import last_lines
 from trainyard.foundation.run_record import JobRecord, RunRecord
 from trainyard.local.display import Display
-from trainyard.local.logs import last_error, last_lines, log_name
+from trainyard.local.logs import last_error, log_name
 from trainyard.local.progress import TimeLeft, in_words, share_done
 from trainyard.local.runner import RunOptions, run_pipeline
 

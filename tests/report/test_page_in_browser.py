@@ -153,7 +153,7 @@ def test_a_click_on_a_job_opens_its_details(open_page, make_digits_run) -> None:
     page.locator(".graph-wide [data-job=train]").click()
 
     assert details.evaluate("element => element.open")
-    assert details.locator("pre").inner_text().startswith("python -m trainyard.steps.train_ddp")
+    assert details.locator("pre").first.inner_text().startswith("python -m trainyard.steps.train_ddp")
 
 
 def test_a_failed_job_is_open_and_its_last_lines_are_at_the_top(open_page, make_failed_run) -> None:
@@ -161,7 +161,7 @@ def test_a_failed_job_is_open_and_its_last_lines_are_at_the_top(open_page, make_
 
     assert page.locator("#job-train").evaluate("element => element.open")
     failure = page.locator(".failure")
-    assert "DataError: shard train-images-00000.bin" in failure.locator("pre").inner_text()
+    assert "DataError: shard train-images-00000.bin" in failure.locator("pre").first.inner_text()
     assert failure.bounding_box()["y"] < WIDE["height"]
 
 
@@ -228,7 +228,7 @@ def test_print_unfolds_every_job(open_page, make_digits_run) -> None:
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
     assert page.locator("details:not([open])").count() == 0
-    assert page.locator("#job-evaluate pre").is_visible()
+    assert page.locator("#job-evaluate pre").first.is_visible()
     assert page.pdf()[:5] == b"%PDF-"
 
     page.evaluate("dispatchEvent(new Event('afterprint'))")

@@ -417,3 +417,49 @@ def test_ten_thousand_steps_take_little_more_than_parsing(make_digits_run: MakeR
     ratio = min(report for report, _ in pairs) / min(parsing for _, parsing in pairs)
     assert ratio < 12
     assert (folder.path / "report.html").stat().st_size < 400_000
+
+
+def test_trials_of_a_sweep_are_listed_with_the_best(empty_run: Any) -> None:
+    ends = [
+        ("completed", 0.1, 0.75, None),
+        ("completed", 0.01, 0.5, None),
+        ("failed", 1.0, None, "loss is not finite"),
+    ]
+    trials = [
+        {
+            "number": number,
+            "status": status,
+            "inputs": {"learning_rate": rate},
+            "metric": metric,
+            "metric_name": "validation_loss",
+            "is_best": number == 1,
+            "reason": reason,
+            "folder": f"trials/{number}",
+        }
+        for number, (status, rate, metric, reason) in enumerate(
+            [
+                ("completed", 0.1, 0.75, None),
+                ("completed", 0.01, 0.5, None),
+                ("failed", 1.0, None, "loss is not finite"),
+            ]
+        )
+    ]
+    empty_run.add_job("search", trials=trials)
+    text = text_of(write_report(empty_run.finish()))
+    expected = "No. learning_rate validation_loss State 0 0.1 0.75 completed 1 0.01 0.5 completed best"
+    assert expected in text
+    assert "2 1.0 – failed loss is not finite" in text
+
+
+def test_the_last_lines_of_logs_are_on_the_page_as_plain_text(empty_run: Any) -> None:
+    empty_run.add_job("train", processes_per_node=2, logs=["a.txt", "b.txt"])
+    empty_run.write("a.txt", "".join(f"line {number}\n" for number in range(100)))
+    empty_run.write("b.txt", "\x1b[31m<b>red</b>\x1b[0m\n" + "x" * 5000)
+    page = write_report(empty_run.finish()).read_text()
+
+    assert "line 99" in page
+    assert "line 70" in page
+    assert "line 69" not in page
+    assert "&lt;b&gt;red&lt;/b&gt;" in page
+    assert "x" * 301 not in page
+    assert "Log of rank 1" in page

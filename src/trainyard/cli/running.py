@@ -28,6 +28,7 @@ _RECORD_FORMATS = ("text", "json")
 @click.option("--kill", multiple=True, metavar="JOB:rankN@WHEN", help="Kill one process: train:rank1@20s, @step:50.")
 @click.option("--run-dir", type=PathOf("folder"), help="Where this run's files go.")
 @click.option("--name", help="The run's name; generated otherwise.")
+@click.option("--watch", is_flag=True, help="Serve the run's page to browsers on this machine while it runs.")
 @click.option("--quiet", is_flag=True, help="Print only how it ended.")
 def run(
     file: str | None,
@@ -44,6 +45,7 @@ def run(
     kill: tuple[str, ...],
     run_dir: Path | None,
     name: str | None,
+    watch: bool,
     quiet: bool,
 ) -> None:
     """Run a pipeline or job on this machine, with the processes and variables that Azure ML would give it.
@@ -53,6 +55,7 @@ def run(
       trainyard run pipelines/ddp.yaml --profile local
       trainyard run pipelines/ddp.yaml --max-processes 2 --set inputs.epochs=3
       trainyard run pipelines/ddp.yaml --from evaluate --set jobs.evaluate.inputs.minimum_accuracy=0.98
+      trainyard run pipelines/ddp.yaml --profile local --watch
       trainyard run pipelines/ddp.yaml --profile local --preempt train_ddp@step:50
     """
     from trainyard.commands import working_folder
@@ -74,12 +77,12 @@ def run(
         preempt=preempt,
         kill=kill,
     )
-    sys.exit(run_file(chosen_file(file, file_option), options, profile=profile, quiet=quiet))
+    sys.exit(run_file(chosen_file(file, file_option), options, profile=profile, quiet=quiet, watch=watch))
 
 
-@click.group(cls=VerbGroup, short_help="Past runs: list, show, compare, logs, resume, clean.")
+@click.group(cls=VerbGroup, short_help="Runs: list, show, compare, logs, serve, resume, clean.")
 def runs() -> None:
-    """List, show, compare, resume and clean up the runs on this machine, and print their logs.
+    """List, show, compare, serve, resume and clean up the runs on this machine, and print their logs.
 
     \b
     Examples:
@@ -134,6 +137,24 @@ def runs_compare(names: tuple[str, ...], out: Path | None) -> None:
     from trainyard.commands.runs import compare_runs
 
     compare_runs(names, out)
+
+
+@runs.command("serve")
+@click.argument("name", required=False)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port; any that is free otherwise.")
+def runs_serve(name: str | None, port: int) -> None:
+    """Show a run (without NAME, the newest) live in a browser on this machine, until Ctrl-C.
+
+    The page is the run's report, and follows states, logs, curves and times. Only this machine reaches it.
+
+    \b
+    Examples:
+      trainyard runs serve
+      trainyard runs serve 20261120-213045-ddp --port 8800
+    """
+    from trainyard.commands.runs import serve_run
+
+    serve_run(name, port)
 
 
 @runs.command("resume")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from trainyard.local.overrides import resolve_with
 from trainyard.local.records import read_record
 from trainyard.local.run_store import find_run
 from trainyard.local.runner import RunOptions, resume_run, run_pipeline
+from trainyard.report.live import LivePage, served
 from trainyard.report.run_report import write_report
 from trainyard.report.run_summary import summarise
 from trainyard.spec.diagnostic import Span, SpecError
@@ -35,8 +37,10 @@ from trainyard.spec.set_arguments import COMMAND_LINE
 from trainyard.terminal import print_facts, print_next, program, short
 
 
-def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: bool) -> int:
+def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: bool, watch: bool = False) -> int:
     """Run a pipeline or job, rendered for `profile` if one is given, and write its report; return the exit code.
+
+    With `watch`, the run's page is served on loopback until the run ends.
 
     It is 0 for a run that completed, 1 for one that failed, 130 after Ctrl-C.
 
@@ -54,8 +58,25 @@ def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: boo
     pipeline = load_job(path, store, strict=options.strict)
     working_folder.keep_out_of_git()
     keep_runs_out_of_snapshots(pipeline)
-    record = run_pipeline(pipeline, options, Display(quiet=quiet))
+    with ExitStack() as opened:
+        display = _WatchedDisplay(opened, quiet=quiet) if watch else Display(quiet=quiet)
+        record = run_pipeline(pipeline, options, display)
     return _conclude(record.folder, pipeline, file, profile)
+
+
+class _WatchedDisplay(Display):
+    """A display that also serves the run's page, from the run's start until what is `opened` is closed."""
+
+    def __init__(self, opened: ExitStack, *, quiet: bool) -> None:
+        super().__init__(quiet=quiet)
+        self._opened = opened
+
+    def run_started(self, record: RunRecord) -> None:
+        """Show that a run begins, and where to watch it."""
+        super().run_started(record)
+        folder = record.folder
+        address = self._opened.enter_context(served(LivePage(folder, lambda: read_record(folder))))
+        self.note(f"watch it at {address}")
 
 
 def resume(name: str | None, *, quiet: bool) -> int:

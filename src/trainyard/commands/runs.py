@@ -15,9 +15,11 @@ from trainyard.commands import working_folder
 from trainyard.errors import UsageError
 from trainyard.foundation.quantities import counted, duration, memory, moment
 from trainyard.foundation.run_record import as_document
+from trainyard.local.records import read_record
 from trainyard.local.run_store import bytes_held_alone, find_run, list_runs, log_files, runs_to_clean
 from trainyard.local.run_store import clean as remove_runs
 from trainyard.report.comparison import MOST_RUNS, Comparison, Row, compare, write_comparison
+from trainyard.report.live import LivePage, served
 from trainyard.report.run_summary import summarise
 from trainyard.terminal import print_facts, program, short, table
 
@@ -145,3 +147,13 @@ def clean(keep: int, older_than_days: float | None, *, yes: bool) -> None:
     elif yes or click.confirm(question, err=True):
         freed_bytes = remove_runs(folder, removable)
         click.echo(f"deleted {counted(len(removable), 'run')}, {memory(freed_bytes)}", err=True)
+
+
+def serve_run(name: str | None, port: int) -> None:
+    """Serve the live page of a run (without a name, the newest) on loopback until Ctrl-C."""
+    folder = find_run(working_folder.runs_folder(), name).folder
+    with served(LivePage(folder, lambda: read_record(folder)), port) as address:
+        click.echo(address)
+        click.echo("Ctrl-C ends the server", err=True)
+        while True:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)

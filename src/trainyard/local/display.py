@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from trainyard.foundation.log_text import last_lines
 from trainyard.foundation.quantities import duration
 from trainyard.foundation.run_record import NOTHING_CHANGED, JobRecord, RunRecord
-from trainyard.local.logs import last_lines
 from trainyard.local.progress import TimeLeft, in_words, share_done
 
 if TYPE_CHECKING:

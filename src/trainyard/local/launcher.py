@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trainyard.foundation.log_text import last_lines
 from trainyard.local.cancellation import Cancellation
 from trainyard.local.command import fill_command
 from trainyard.local.contract import ProcessContext, process_environment
@@ -21,7 +22,7 @@ from trainyard.local.given_inputs import GivenInput, give_input, place_of_input,
 from trainyard.local.kinds.mpi_jobs import by_rank, open_mpi, under_mpirun
 from trainyard.local.kinds.parallel_jobs import parallel_command, write_settings
 from trainyard.local.kinds.spark_jobs import spark_command
-from trainyard.local.logs import last_error, last_lines, log_name
+from trainyard.local.logs import last_error, log_name
 from trainyard.local.machine import AZURE_ML_MASTER_PORT, available_gpus, gpus_of_node, reserved_port
 from trainyard.local.machine_use import machine_use_sampled
 from trainyard.local.processes import ProcessesEnded, ProcessStart, run_processes

@@ -1,16 +1,14 @@
-"""The names of processes' logs, their last lines, and the error that ended a process."""
+"""The names of processes' logs, their warnings, and the error that ended a process."""
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-_TAIL_BYTES = 1 << 16
-# Escape sequences of terminals, and control characters other than the line feed and tab.
-_NOT_TEXT = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f]")
+from trainyard.foundation.log_text import last_lines, plain_text
 
+_MOST_LINES_SEARCHED = 1 << 16
 _TRACEBACK = "Traceback (most recent call last):"
 # torch puts the rank before each line of a traceback.
 _RANK = re.compile(r"^\[rank\d+\]: ?")
@@ -27,20 +25,6 @@ def log_name(rank: int, processes: int) -> str:
     return f"std_log_process_{rank:0{len(str(processes))}d}.txt"
 
 
-def last_lines(log: Path, count: int) -> list[str]:
-    """Return the last lines that are not blank, as plain text; of a progress bar, its last state."""
-    try:
-        with log.open("rb") as stream:
-            size = stream.seek(0, os.SEEK_END)
-            stream.seek(max(0, size - _TAIL_BYTES))
-            text = stream.read().decode("utf-8", errors="replace")
-    except OSError:
-        return []
-    lines = (line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n"))
-    plain = (_NOT_TEXT.sub("", line).rstrip() for line in lines)
-    return [line for line in plain if line][-count:]
-
-
 @dataclass(frozen=True)
 class LoggedError:
     """The error that a log ends with: its message on one line, and the lines up to it."""
@@ -55,7 +39,7 @@ def last_error(log: Path, count: int) -> LoggedError:
     Without one the cause is None and the lines are the log's last. What a process prints after its error is omitted:
     it is the noise of its end.
     """
-    lines = [_RANK.sub("", line) for line in last_lines(log, _TAIL_BYTES)]
+    lines = [_RANK.sub("", line) for line in last_lines(log, _MOST_LINES_SEARCHED)]
     for position in range(len(lines) - 1, -1, -1):
         if found := _STEP_ERROR.fullmatch(lines[position]):
             return LoggedError(_shortened(found[1]), lines[: position + 1][-count:])
@@ -87,7 +71,7 @@ class WarningLines:
             return []
         self._position += len(added)
         *lines, self._cut = (self._cut + added).split(b"\n")
-        texts = (_NOT_TEXT.sub("", line.decode("utf-8", errors="replace")).strip() for line in lines)
+        texts = (plain_text(line.decode("utf-8", errors="replace")).strip() for line in lines)
         return [_shortened(text.removeprefix(_WARNING)) for text in texts if text.startswith(_WARNING)]
 
 

@@ -71,7 +71,7 @@ def compare(records: Sequence[RunRecord]) -> Comparison:
 def write_comparison(comparison: Comparison, file: Path) -> None:
     """Write a comparison as one page that needs no network. Raise OSError when it cannot be written."""
     template = page_templates(file.parent.resolve()).get_template("comparison.html.j2")
-    replace_text(file, template.render(comparison=comparison, version=trainyard.__version__))
+    replace_text(file, template.render(comparison=comparison, is_live=False, version=trainyard.__version__))
 
 
 def _results(record: RunRecord) -> dict[str, JobResults]:

@@ -9,11 +9,25 @@ from trainyard.foundation.quantities import counted, duration
 from trainyard.foundation.run_record import JobRecord, RunRecord
 from trainyard.report.graph_layout import Edge, Layout, Place, Spacing, lay_out
 
-BOX_WIDTH = 214
-BOX_HEIGHT = 78
 _MARGIN = 4
 _ARROW = 7
-_NAME_CHARACTERS = 21
+
+
+@dataclass(frozen=True)
+class _Boxes:
+    """The size of boxes, the gaps between them (in the wide drawing), and how long a name may be."""
+
+    width: float
+    height: float
+    between_layers: float
+    within_layer: float
+    name_characters: int
+
+
+_FULL = _Boxes(width=214, height=78, between_layers=64, within_layer=22, name_characters=21)
+_COMPACT = _Boxes(width=176, height=34, between_layers=56, within_layer=8, name_characters=18)
+_MOST_FULL_BOXES = 40
+"""Of more jobs only state and name are drawn, in small boxes; the rest is in their tooltips and details."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +58,9 @@ class Drawing:
     direction: str
     width: float
     height: float
+    box_width: float
+    box_height: float
+    is_compact: bool
     boxes: tuple[JobBox, ...]
     arrows: tuple[Arrow, ...]
 
@@ -55,10 +72,11 @@ def draw_graph(run: RunRecord, carried: dict[tuple[str, str], list[str]], *, tal
     cycle.
     """
     depends_on = {name: [source for source in job.depends_on if source in run.jobs] for name, job in run.jobs.items()}
+    boxes = _FULL if len(run.jobs) <= _MOST_FULL_BOXES else _COMPACT
     spacing = (
-        Spacing(box_depth=BOX_HEIGHT, box_breadth=BOX_WIDTH, gap_between_layers=40, gap_within_layer=18)
+        Spacing(boxes.height, boxes.width, gap_between_layers=40, gap_within_layer=18)
         if tall
-        else Spacing(box_depth=BOX_WIDTH, box_breadth=BOX_HEIGHT, gap_between_layers=64, gap_within_layer=22)
+        else Spacing(boxes.width, boxes.height, boxes.between_layers, boxes.within_layer)
     )
     try:
         layout = lay_out(depends_on, spacing)
@@ -69,7 +87,10 @@ def draw_graph(run: RunRecord, carried: dict[tuple[str, str], list[str]], *, tal
         direction="tall" if tall else "wide",
         width=round(width + _MARGIN, 1),
         height=round(height + _MARGIN, 1),
-        boxes=tuple(_box(run.jobs[name], layout, tall) for name in run.jobs),
+        box_width=boxes.width,
+        box_height=boxes.height,
+        is_compact=boxes is _COMPACT,
+        boxes=tuple(_box(run.jobs[name], boxes, layout, tall) for name in run.jobs),
         arrows=tuple(
             Arrow(_path(edge, spacing, tall), _tooltip(edge, carried.get((edge.source, edge.target), [])))
             for edge in layout.edges
@@ -82,16 +103,16 @@ def _at(place: Place, tall: bool) -> tuple[float, float]:
     return (across, along) if tall else (along, across)
 
 
-def _box(job: JobRecord, layout: Layout, tall: bool) -> JobBox:
+def _box(job: JobRecord, boxes: _Boxes, layout: Layout, tall: bool) -> JobBox:
     x, y = _at(layout.places[job.name], tall)
     state_line = job.state if job.duration_s is None else f"{job.state} · {duration(job.duration_s)}"
     if job.state == "reused":
         state_line = "reused, not run again"
     return JobBox(
         job=job,
-        x=round(x - BOX_WIDTH / 2, 1),
-        y=round(y - BOX_HEIGHT / 2, 1),
-        name=_shortened(job.name),
+        x=round(x - boxes.width / 2, 1),
+        y=round(y - boxes.height / 2, 1),
+        name=_shortened(job.name, boxes.name_characters),
         state_line=state_line,
         process_line=process_counts(job),
         tooltip="\n".join(filter(None, [job.name, job.component, state_line, process_counts(job), job.reason])),
@@ -105,8 +126,8 @@ def process_counts(job: JobRecord) -> str:
     return f"{counted(job.nodes, 'node')} × {job.processes_per_node} = {counted(job.processes, 'process')}"
 
 
-def _shortened(name: str) -> str:
-    return name if len(name) <= _NAME_CHARACTERS else name[: _NAME_CHARACTERS - 1] + "…"
+def _shortened(name: str, most: int) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def _path(edge: Edge, spacing: Spacing, tall: bool) -> str:

@@ -1,7 +1,11 @@
 "use strict";
 
+/* How a chart was written, and what shows a step of it, for each chart on the page. */
+const charts = new WeakMap();
+
 /* The values under the pointer, or moved to with the arrow keys. */
-for (const figure of document.querySelectorAll("figure.chart")) {
+function followValues(figure) {
+  const written = figure.outerHTML;
   const chart = JSON.parse(figure.querySelector("script").textContent);
   const svg = figure.querySelector(":scope > svg");
   const crosshair = svg.querySelector(".crosshair");
@@ -25,7 +29,7 @@ for (const figure of document.querySelectorAll("figure.chart")) {
     return low > 0 && step - steps[low - 1] <= steps[low] - step ? low - 1 : low;
   }
 
-  function written(value) {
+  function inDigits(value) {
     if (value === null) return "not finite";
     if (chart.share) return (value * 100).toFixed(2) + " %";
     const size = Math.abs(value);
@@ -47,7 +51,7 @@ for (const figure of document.querySelectorAll("figure.chart")) {
       }
       const line = document.createElement("div");
       const figureText = document.createElement("b");
-      figureText.textContent = written(value);
+      figureText.textContent = inDigits(value);
       figureText.className = series.style;
       line.append(`${series.label} `, figureText);
       if (series.steps[at] !== step) line.append(` (${chart.axis} ${series.steps[at].toLocaleString("en")})`);
@@ -91,7 +95,16 @@ for (const figure of document.querySelectorAll("figure.chart")) {
     const index = shown === null ? (move > 0 ? -1 : allSteps.length) : nearest(allSteps, shown);
     show(allSteps[Math.max(0, Math.min(allSteps.length - 1, index + move))]);
   });
+  charts.set(figure, { written, show, shown: () => shown });
 }
+
+/* Make a part of the page respond, when it is written or replaced. */
+function enliven(part) {
+  for (const figure of part.matches("figure.chart") ? [part] : part.querySelectorAll("figure.chart")) followValues(figure);
+  /* What ended a process is the last of its lines. */
+  for (const lines of part.querySelectorAll(".failure pre")) lines.scrollTop = lines.scrollHeight;
+}
+enliven(document.body);
 
 /* A link to a job opens what is written of it. */
 function openTarget() {
@@ -100,9 +113,6 @@ function openTarget() {
 }
 addEventListener("hashchange", openTarget);
 openTarget();
-
-/* What ended a process is the last of its lines. */
-for (const lines of document.querySelectorAll(".failure pre")) lines.scrollTop = lines.scrollHeight;
 
 /* Paper cannot be unfolded. */
 let folded = [];

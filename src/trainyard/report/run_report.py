@@ -14,8 +14,9 @@ from trainyard.foundation.files import replace_text
 from trainyard.foundation.run_record import InvalidRunRecord, JobRecord, RunRecord, read_run_record
 from trainyard.report.confusion import HeatMap, Mistake, draw_heat_map, most_frequent_mistakes
 from trainyard.report.curves import Chart, draw_charts, draw_tracked_charts
-from trainyard.report.graph_drawing import BOX_HEIGHT, BOX_WIDTH, draw_graph
+from trainyard.report.graph_drawing import draw_graph
 from trainyard.report.job_results import Evaluation, JobResults, Metrics, read_job_results
+from trainyard.report.log_tails import log_tails
 from trainyard.report.machine_use import machine_uses
 from trainyard.report.page import page_templates
 from trainyard.report.speed import Figure, speed_figures
@@ -70,14 +71,16 @@ def write_report(run_folder: Path) -> Path:
     except InvalidRunRecord as error:
         raise UsageError(str(error)) from error
     file = run_folder / "report.html"
-    replace_text(file, _page(run, run_folder))
+    replace_text(file, run_page(run, run_folder))
     return file
 
 
-def _page(run: RunRecord, run_folder: Path) -> str:
+def run_page(run: RunRecord, run_folder: Path, *, is_live: bool = False) -> str:
+    """Return the page of a run: as it is kept, or live, which is the same with a script that follows the run."""
     templates = page_templates(run_folder)
     origins = _origins(run, run_folder)
     jobs = [_view(job, origins, run_folder) for job in run.jobs.values()]
+    logs = log_tails(run, run_folder, with_lines=not is_live)
     carried: dict[tuple[str, str], list[str]] = {}
     for job in jobs:
         for value in job.inputs:
@@ -90,8 +93,8 @@ def _page(run: RunRecord, run_folder: Path) -> str:
         graphs=[draw_graph(run, carried, tall=tall) for tall in (False, True)] if jobs else [],
         timeline=draw_timeline(run),
         machine_uses=machine_uses(run, run_folder),
-        box_width=BOX_WIDTH,
-        box_height=BOX_HEIGHT,
+        is_live=is_live,
+        logs=logs,
         version=trainyard.__version__,
     )
 

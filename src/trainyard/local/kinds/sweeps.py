@@ -70,18 +70,18 @@ def run_sweep(attempt: Attempt, sweep: Sweep, store: TrackingStore, cancellation
         ended = [future.result() for future in futures]
     with log.open("a", encoding="utf-8") as stream:
         stream.writelines(f"{_described(trial, sweep)}\n" for trial in ended)
-    records = [trial.as_record for trial in ended]
+    completed = [trial for trial in ended if trial.reason is None]
+    best = _best(completed, sweep)
+    records = [{**trial.as_record, "metric_name": sweep.primary_metric, "is_best": trial is best} for trial in ended]
     processes = ProcessesEnded({trial.number: 0 if trial.reason is None else 1 for trial in ended})
     processes.was_canceled = cancellation.requested.is_set()
     if processes.was_canceled:
         return AttemptEnd(processes, cancellation.reason, trials=records)
-    completed = [trial for trial in ended if trial.reason is None]
     if not completed:
         reason = (
             f"all {len(ended)} trials failed, the first because: {ended[0].reason}" if ended else "it has no trials"
         )
         return AttemptEnd(processes, reason, trials=records)
-    best = _best(completed, sweep)
     if best is None and attempt.job.component.outputs:
         message = f"no trial logged its primary metric {sweep.primary_metric!r} with MLflow, so none is the best"
         return AttemptEnd(processes, message, trials=records)

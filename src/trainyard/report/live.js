@@ -1,0 +1,110 @@
+
+/* The live page: the server names what has changed, and what differs from the page as written now is replaced. */
+{
+  const WHOLE = "figure, svg, pre, table, dl, p, ul, h1, h2, h3, summary";
+  const MOST_CHARACTERS = 200_000;
+  const texts = new Map();
+  const source = new EventSource("events");
+  let end = null;
+  let waiting = false;
+  let busy = false;
+
+  const asWritten = (node) => charts.get(node)?.written ?? node.outerHTML;
+
+  function keyed(parent) {
+    const counts = {};
+    return new Map([...parent.children].map((child) => {
+      const kind = `${child.tagName}.${child.classList[0] ?? ""}`;
+      counts[kind] = (counts[kind] ?? 0) + 1;
+      return [child.id || `${kind}.${counts[kind]}`, child];
+    }));
+  }
+
+  function place(focused) {
+    if (focused.dataset.job) return `[data-job="${CSS.escape(focused.dataset.job)}"]`;
+    return focused.getAttribute("href") ? `[href="${CSS.escape(focused.getAttribute("href"))}"]` : null;
+  }
+
+  function replace(old, fresh) {
+    const focused = old.contains(document.activeElement) ? document.activeElement : null;
+    const step = charts.get(old)?.shown() ?? null;
+    old.replaceWith(fresh);
+    enliven(fresh);
+    if (focused) (old === focused ? fresh : place(focused) ? fresh.querySelector(place(focused)) : fresh.querySelector(":scope > svg"))?.focus({ preventScroll: true });
+    if (step !== null) charts.get(fresh)?.show(step);
+  }
+
+  function update(old, fresh) {
+    if (old.dataset.log) return;
+    if (old.tagName !== fresh.tagName || old.matches(WHOLE)) {
+      if (asWritten(old) !== fresh.outerHTML) replace(old, document.importNode(fresh, true));
+      return;
+    }
+    if (old.className !== fresh.className) old.className = fresh.className;
+    if (!fresh.children.length) {
+      if (old.outerHTML !== fresh.outerHTML) replace(old, document.importNode(fresh, true));
+      return;
+    }
+    const before = keyed(old);
+    let at = old.firstElementChild;
+    for (const [key, child] of keyed(fresh)) {
+      const match = before.get(key);
+      before.delete(key);
+      if (match) {
+        at = match.nextElementSibling;
+        update(match, child);
+      } else {
+        const added = document.importNode(child, true);
+        old.insertBefore(added, at);
+        enliven(added);
+      }
+    }
+    before.forEach((gone) => gone.remove());
+  }
+
+  async function refresh() {
+    if (busy) { waiting = true; return; }
+    busy = true;
+    try {
+      const answer = await fetch("./");
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      document.title = fresh.title;
+      update(document.querySelector("main"), fresh.querySelector("main"));
+      if (end) say(end);
+      for (const path of texts.keys()) write(path);
+    } catch {
+      say("The connection to the server was lost; this is how the run was then.");
+    }
+    busy = false;
+    if (waiting) { waiting = false; refresh(); }
+  }
+
+  function write(path) {
+    const lines = document.querySelector(`pre[data-log="${CSS.escape(path)}"]`);
+    if (!lines || lines.textContent === texts.get(path)) return;
+    const isAtEnd = lines.scrollTop + lines.clientHeight >= lines.scrollHeight - 4;
+    lines.textContent = texts.get(path);
+    if (isAtEnd) lines.scrollTop = lines.scrollHeight;
+  }
+
+  function say(text) {
+    const notice = document.querySelector(".notice.live");
+    if (notice) notice.textContent = text;
+  }
+
+  source.addEventListener("page", refresh);
+  source.addEventListener("log", (event) => {
+    const { log, text } = JSON.parse(event.data);
+    texts.set(log, ((texts.get(log) ?? "") + text).slice(-MOST_CHARACTERS));
+    write(log);
+  });
+  source.addEventListener("ended", (event) => {
+    source.close();
+    end = event.data;
+    refresh();
+  });
+  source.addEventListener("error", () => {
+    if (source.readyState !== EventSource.CLOSED) source.close();
+    say("The connection to the server was lost; this is how the run was then.");
+  });
+}

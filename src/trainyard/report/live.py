@@ -1,0 +1,253 @@
+"""A run's page while it runs, for browsers on this machine: the report, kept up to date by server-sent events.
+
+The server listens on loopback only and answers only what names it by that address, so no other site reaches it through
+a browser (DNS rebinding). Its address holds a random token, so no other user of the machine can read it. It takes no
+writing requests at all.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mimetypes
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote
+
+from trainyard.errors import UsageError
+from trainyard.foundation.log_text import plain_text
+from trainyard.foundation.run_record import MACHINE_USE_FILE, RECORD_FILE, RunRecord
+from trainyard.report.run_report import run_page
+
+LOOPBACK = "127.0.0.1"
+_SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_BETWEEN_COMMENTS = 15.0
+_LEAST_SECONDS_BETWEEN_PAGES, _REST_PER_RENDER = 1.0, 5.0
+"""So that writing the page of a large run takes at most a sixth of a processor."""
+_FIRST_LOG_BYTES, _LOG_BYTES_PER_LOOK = 1 << 13, 1 << 16
+_SHOWN_IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_PAGE_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+_FILE_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
+
+
+class LivePage:
+    """The page of one run. `read` returns the run's record as it is now."""
+
+    def __init__(self, run_folder: Path, read: Callable[[], RunRecord]) -> None:
+        self.run_folder = run_folder.resolve()
+        self.read = read
+        self.token = secrets.token_urlsafe(16)
+        self.closing = threading.Event()
+        self._lock = threading.Lock()
+        self._rendered: tuple[str, bytes] | None = None
+        self._render_seconds = 0.0
+
+    def state(self, record: RunRecord) -> str:
+        """Return what changes when anything on the page but the logs changes: times and sizes of what it is made of."""
+        files = [self.run_folder / RECORD_FILE]
+        for name, job in record.jobs.items():
+            files += [self.run_folder / folder / "metrics.jsonl" for folder in job.outputs.values()]
+            files.append(self.run_folder / "jobs" / name / "system_logs" / MACHINE_USE_FILE)
+            if job.tracking:
+                tracked = self.run_folder / job.tracking / "metrics"
+                files += sorted(tracked.iterdir()) if tracked.is_dir() else []
+        return sha256(repr([record.status, *map(_stamp, files)]).encode()).hexdigest()
+
+    def page(self) -> bytes:
+        """Return the page as it is now, written again only if something has changed."""
+        with self._lock:
+            record = self.read()
+            state = self.state(record)
+            if self._rendered is None or self._rendered[0] != state:
+                started = time.monotonic()
+                self._rendered = state, run_page(record, self.run_folder, is_live=True).encode()
+                self._render_seconds = time.monotonic() - started
+            return self._rendered[1]
+
+    def events(self) -> Iterator[tuple[str, str]]:
+        """Yield events as name and data: `page` when it has changed, `log` for lines added, `ended`; "" for nothing."""
+        shown, next_page = None, -math.inf
+        positions: dict[str, int] = {}
+        while True:
+            is_last = self.closing.is_set()
+            record = self.read()
+            # What is yielded first was read last, so that nothing written at the end is missed.
+            is_over = record.status != "running"
+            state = self.state(record)
+            if state != shown and (is_over or is_last or time.monotonic() >= next_page):
+                yield "page", state
+                shown = state
+                rest_seconds = max(_LEAST_SECONDS_BETWEEN_PAGES, _REST_PER_RENDER * self._render_seconds)
+                next_page = time.monotonic() + rest_seconds
+            for job in record.jobs.values():
+                for log in job.logs:
+                    while text := self._added(log, positions):
+                        yield "log", json.dumps({"log": log, "text": text})
+            if is_over or is_last:
+                yield "ended", f"The run has ended: {record.status}." if is_over else "The server was stopped."
+                return
+            yield "", ""
+            self.closing.wait(_SECONDS_BETWEEN_LOOKS)
+
+    def _added(self, log: str, positions: dict[str, int]) -> str:
+        """Return what a log has beyond its position: at first its last lines; up to the last complete line."""
+        try:
+            with (self.run_folder / log).open("rb") as stream:
+                if log not in positions:
+                    positions[log] = max(0, stream.seek(0, 2) - _FIRST_LOG_BYTES)
+                    stream.seek(positions[log])
+                    positions[log] += len(stream.readline()) if positions[log] else 0
+                stream.seek(positions[log])
+                added = stream.read(_LOG_BYTES_PER_LOOK)
+        except OSError:
+            return ""
+        complete = added if len(added) == _LOG_BYTES_PER_LOOK else added[: added.rfind(b"\n") + 1]
+        positions[log] += len(complete)
+        return plain_text(complete.decode("utf-8", errors="replace"))
+
+
+@contextmanager
+def served(live: LivePage, port: int = 0) -> Iterator[str]:
+    """Serve a page on loopback while the block lasts; yield its address. Port 0 is any that is free.
+
+    Raise `UsageError` for a port that is taken. At the end, browsers are told, and every connection is closed.
+    """
+
+    class Handler(_Handler):
+        page = live
+
+    try:
+        server = ThreadingHTTPServer((LOOPBACK, port), Handler)
+    except OSError as error:
+        raise UsageError(f"--port {port}: {(error.strerror or str(error)).lower()}; choose another port") from error
+    server.daemon_threads = False  # so that the end waits for the last events
+    thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="live page", daemon=True)
+    thread.start()
+    try:
+        yield f"http://{LOOPBACK}:{server.server_port}/{live.token}/"
+    finally:
+        live.closing.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers GET and HEAD; every other method is refused."""
+
+    page: LivePage
+    timeout = 10  # of a browser that does not read, in seconds
+    server_version = "trainyard"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def _refuse_method(self) -> None:
+        self._send(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET and HEAD\n", more={"Allow": "GET, HEAD"})
+
+    do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _refuse_method
+
+    def _answer(self, *, with_body: bool) -> None:
+        host = self.headers.get("Host", "")
+        assert isinstance(self.server, ThreadingHTTPServer)
+        port = self.server.server_port
+        if host not in (f"{LOOPBACK}:{port}", f"localhost:{port}"):
+            self._send(HTTPStatus.FORBIDDEN, b"unknown Host\n", with_body=with_body)
+            return
+        token, separator, path = unquote(self.path.partition("?")[0]).removeprefix("/").partition("/")
+        if not separator or not secrets.compare_digest(token.encode(), self.page.token.encode()):
+            self._send(HTTPStatus.FORBIDDEN, b"the address lacks its token\n", with_body=with_body)
+        elif path == "":
+            self._send(HTTPStatus.OK, self.page.page(), "text/html; charset=utf-8", _PAGE_POLICY, with_body=with_body)
+        elif path == "events" and with_body:
+            self._send_events()
+        else:
+            self._send_file(path, with_body=with_body)
+
+    def _send_events(self) -> None:
+        self._begin(HTTPStatus.OK, "text/event-stream", _FILE_POLICY)
+        self.end_headers()
+        commented = time.monotonic()
+        try:
+            for name, data in self.page.events():
+                if name:
+                    self.wfile.write(f"event: {name}\ndata: {data}\n\n".encode())
+                elif time.monotonic() - commented > _SECONDS_BETWEEN_COMMENTS:
+                    commented = time.monotonic()
+                    self.wfile.write(b": still here\n\n")
+        except OSError:
+            return  # the browser has left
+        except UsageError:
+            return  # the run's folder was removed
+
+    def _send_file(self, path: str, *, with_body: bool) -> None:
+        """Send a file of the run, as text unless it is a picture; or the names of a folder's files."""
+        root = self.page.run_folder
+        file = (root / path).resolve()
+        if not file.is_relative_to(root) or not file.exists():
+            self._send(HTTPStatus.NOT_FOUND, b"not a file of this run\n", with_body=with_body)
+        elif file.is_dir():
+            names = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in file.iterdir())
+            self._send(HTTPStatus.OK, "".join(f"{name}\n" for name in names).encode(), with_body=with_body)
+        else:
+            kind = mimetypes.guess_type(file.name)[0]
+            self._send(
+                HTTPStatus.OK,
+                file.read_bytes(),
+                kind if kind in _SHOWN_IMAGES else "text/plain; charset=utf-8",
+                with_body=with_body,
+            )
+
+    def _begin(self, status: HTTPStatus, kind: str, policy: str) -> None:
+        self.send_response(status)
+        for name, value in {
+            "Content-Type": kind,
+            "Content-Security-Policy": policy,
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Cache-Control": "no-store",
+        }.items():
+            self.send_header(name, value)
+
+    def _send(
+        self,
+        status: HTTPStatus,
+        body: bytes,
+        kind: str = "text/plain; charset=utf-8",
+        policy: str = _FILE_POLICY,
+        more: dict[str, str] | None = None,
+        *,
+        with_body: bool = True,
+    ) -> None:
+        self._begin(status, kind, policy)
+        for name, value in {"Content-Length": str(len(body)), **(more or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are not worth a line on the terminal."""
+
+
+def _stamp(file: Path) -> tuple[str, int, int]:
+    try:
+        status = file.stat()
+    except OSError:
+        return file.name, 0, 0
+    return file.name, status.st_mtime_ns, status.st_size

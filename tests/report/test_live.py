@@ -1,0 +1,225 @@
+"""The live page in a real browser: it follows a run by itself, and nothing else reaches its server."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import expect
+
+from trainyard.foundation.run_record import read_run_record
+from trainyard.report.live import LivePage, served
+from trainyard.report.run_report import write_report
+
+PATIENCE_MS = 30_000
+OF_24_POINTS = re.compile(r"^M[^L]+(L[^L]+){23}$")
+LAPTOP, PHONE = {"width": 1280, "height": 900}, {"width": 400, "height": 860}
+
+
+@pytest.fixture
+def running(make_digits_run: Callable[[], Any], training_lines: Callable[..., Any]) -> Any:
+    """A run whose training is under way; a test lets it go on."""
+    folder = make_digits_run()
+    folder.run.update(status="running", duration_s=None)
+    folder.run["jobs"]["train"].update(status="running", duration_s=None)
+    folder.run["jobs"]["evaluate"].update(status="waiting", duration_s=None, attempts=[])
+    folder.write("jobs/train/outputs/metrics/metrics.jsonl", training_lines(range(10, 61, 10)))
+    folder.finish()
+    return folder
+
+
+@pytest.fixture
+def address(running: Any) -> Iterator[str]:
+    with served(LivePage(running.path, lambda: read_run_record(running.path))) as url:
+        yield url
+
+
+@pytest.fixture
+def open_live(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
+    """Opens the live page; nothing may have been complained of, nor any other address asked for."""
+    contexts, complaints, requests = [], [], []
+
+    def open_it(viewport: dict[str, int] = LAPTOP, color_scheme: str = "light") -> Any:
+        contexts.append(browser.new_context(viewport=viewport, color_scheme=color_scheme))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(address)
+        return page
+
+    yield open_it
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert {request for request in requests if not request.startswith("data:")} == {address, f"{address}events"}
+
+
+def log_of(page: Any, rank: int) -> Any:
+    return page.locator(f"pre[data-log='jobs/train/user_logs/std_log_process_{rank}.txt']")
+
+
+def test_states_curves_and_logs_of_every_rank_follow_the_run(
+    open_live: Callable[..., Any], running: Any, training_lines: Callable[..., Any]
+) -> None:
+    page = open_live()
+    assert page.locator(".graph-wide [data-job=train] .node-state").inner_html() == "running"
+    page.locator("#job-train > summary").click()
+    page.locator("#job-train details.log").nth(1).locator("summary").click()
+    expect(log_of(page, 1)).to_have_text("what the step said", timeout=PATIENCE_MS)
+
+    with (running.path / "jobs/train/user_logs/std_log_process_1.txt").open("a") as log:
+        log.write("\x1b[32mstep 70\x1b[0m\n")
+    expect(log_of(page, 1)).to_have_text("what the step said step 70", timeout=PATIENCE_MS)
+
+    running.write("jobs/train/outputs/metrics/metrics.jsonl", training_lines(range(10, 241, 10)))
+    running.run["jobs"]["train"].update(status="completed", duration_s=36.1)
+    running.finish()
+    page.wait_for_selector(".graph-wide [data-job=train][data-state=completed]")
+    assert page.locator("#job-train").get_attribute("open") is not None, "what was opened stays open"
+    assert log_of(page, 1).is_visible()
+    expect(page.locator("path[data-series=training]").first).to_have_attribute("d", OF_24_POINTS, timeout=PATIENCE_MS)
+
+    running.run.update(status="completed", duration_s=41.0)
+    running.finish()
+    expect(page.locator("#head .tile dd", has_text="41.0 s")).to_be_visible(timeout=PATIENCE_MS)
+    expect(page.locator(".notice.live")).to_have_text("The run has ended: completed.", timeout=PATIENCE_MS)
+
+
+def test_a_chart_that_is_being_read_by_keyboard_is_still_read_after_an_update(
+    open_live: Callable[..., Any], running: Any, training_lines: Callable[..., Any]
+) -> None:
+    page = open_live()
+    page.locator("figure.chart > svg").first.focus()
+    page.keyboard.press("ArrowRight")
+    running.write("jobs/train/outputs/metrics/metrics.jsonl", training_lines(range(10, 241, 10)))
+    expect(page.locator("path[data-series=training]").first).to_have_attribute("d", OF_24_POINTS, timeout=PATIENCE_MS)
+    assert page.locator("figure.chart .readout").first.inner_text().startswith("step 10")
+    page.keyboard.press("ArrowRight")
+    assert page.locator("figure.chart .readout").first.inner_text().startswith("step 20")
+
+    page.locator(".graph-wide [data-job=train]").focus()
+    running.run["jobs"]["train"].update(status="completed", duration_s=36.1)
+    running.finish()
+    page.wait_for_selector(".graph-wide [data-job=train][data-state=completed]")
+    assert page.evaluate("document.activeElement.dataset.job") == "train"
+
+
+@pytest.mark.parametrize("color_scheme", ["light", "dark"])
+@pytest.mark.parametrize("screen", [LAPTOP, PHONE], ids=["laptop", "phone"])
+def test_the_live_page_fits_the_screen(
+    open_live: Callable[..., Any], screen: dict[str, int], color_scheme: str
+) -> None:
+    page = open_live(screen, color_scheme)
+    page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true })")
+    assert page.evaluate("document.documentElement.scrollWidth") == screen["width"]
+
+
+def test_the_report_is_the_live_page_without_what_makes_it_live(running: Any) -> None:
+    live = LivePage(running.path, lambda: read_run_record(running.path)).page().decode()
+    frozen = write_report(running.path).read_text()
+    for part in ("<style>", 'id="graph"', 'id="curves-train"', 'id="details"'):
+        assert part in live
+        assert part in frozen
+    assert "EventSource" in live
+    assert "EventSource" not in frozen
+    assert "connect-src" not in frozen
+    assert "what the step said" in frozen, "logs end with the report's last lines"
+
+
+def ask(address: str, path: str | None = None, method: str = "GET", host: str | None = None) -> tuple[int, str]:
+    """The status and body of an answer."""
+    parts = urlsplit(address)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+    connection.request(method, path or parts.path, headers={"Host": host or parts.netloc})
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def test_only_this_machine_and_only_with_the_token(address: str) -> None:
+    parts = urlsplit(address)
+    assert parts.hostname == "127.0.0.1"
+    assert ask(address)[0] == 200
+    assert ask(address, host=f"localhost:{parts.port}")[0] == 200
+    for host in ("evil.example", f"evil.example:{parts.port}", "127.0.0.1", "127.0.0.1.evil.example"):
+        assert ask(address, host=host) == (403, "unknown Host\n")
+    for path in ("/", "/events", "/x/", "/run.json", parts.path[:-2] + "/"):
+        assert ask(address, path) == (403, "the address lacks its token\n")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_can_be_written(address: str, method: str) -> None:
+    assert ask(address, method=method)[0] == 405
+
+
+def test_files_of_the_run_are_text_and_no_others_are_served(address: str, running: Any, tmp_path: Path) -> None:
+    root = urlsplit(address).path
+    (running.path / "jobs/train/outputs/evil.html").parent.mkdir(exist_ok=True)
+    (running.path / "jobs/train/outputs/evil.html").write_text("<script>alert(1)</script>")
+    (tmp_path / "secret").write_text("secret")
+    (running.path / "link").symlink_to(tmp_path / "secret")
+
+    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(address).port, timeout=30)
+    connection.request("GET", f"{root}jobs/train/outputs/evil.html")
+    answer = connection.getresponse()
+    assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert "sandbox" in answer.headers["Content-Security-Policy"]
+    assert json.loads(ask(address, f"{root}run.json")[1])["name"] == "brave-otter-7"
+    assert "metrics/" in ask(address, f"{root}jobs/train/outputs")[1].splitlines()
+    for path in ("../secret", "%2e%2e/secret", "link", "nothing", "..%2fsecret"):
+        assert ask(address, root + path)[0] == 404
+
+
+def test_serving_ends_with_130_on_ctrl_c(running: Any) -> None:
+    running.run["status"] = "completed"
+    running.finish()
+    command = [sys.executable, "-m", "trainyard", "runs", "serve", str(running.path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert ask(address)[0] == 200
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert not os.path.exists(f"/proc/{process.pid}")
+
+
+def test_a_port_that_is_taken_is_named(address: str, running: Any) -> None:
+    port = urlsplit(address).port
+    command = [sys.executable, "-m", "trainyard", "runs", "serve", str(running.path), "--port", str(port)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert f"--port {port}: address already in use; choose another port" in ended.stderr
+
+
+def test_a_graph_of_200_jobs_is_readable_and_quick(open_page: Callable[..., Any], empty_run: Any) -> None:
+    for layer in range(10):
+        for number in range(20):
+            sources = [f"layer_{layer - 1}_job_{(number + step) % 20}" for step in range(3)] if layer else []
+            empty_run.add_job(f"layer_{layer}_job_{number}", depends_on=sources, duration_s=1.0)
+    file = write_report(empty_run.finish())
+    page = open_page(file)
+
+    assert file.stat().st_size < 2_000_000
+    assert page.locator(".graph-wide .node").count() == 200
+    sizes = page.evaluate(
+        """() => [...document.querySelectorAll(".graph-wide .node-name")].map(name => name.getBoundingClientRect())
+            .map(box => [Math.round(box.height), box.left, box.right, box.top, box.bottom])"""
+    )
+    assert min(height for height, *_ in sizes) >= 12, "letters are not scaled down"
+    assert page.evaluate("document.querySelector('.graph-wide').getBoundingClientRect().height") <= 900
+    assert page.evaluate("document.documentElement.scrollWidth") == 1280
