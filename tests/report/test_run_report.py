@@ -436,13 +436,7 @@ def test_trials_of_a_sweep_are_listed_with_the_best(empty_run: Any) -> None:
             "reason": reason,
             "folder": f"trials/{number}",
         }
-        for number, (status, rate, metric, reason) in enumerate(
-            [
-                ("completed", 0.1, 0.75, None),
-                ("completed", 0.01, 0.5, None),
-                ("failed", 1.0, None, "loss is not finite"),
-            ]
-        )
+        for number, (status, rate, metric, reason) in enumerate(ends)
     ]
     empty_run.add_job("search", trials=trials)
     text = text_of(write_report(empty_run.finish()))
