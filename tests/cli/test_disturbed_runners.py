@@ -94,7 +94,8 @@ def disturb(project: Path, name: str, number: signal.Signals, after_seconds: flo
 
     listed, _ = trainyard(project, "runs", "list", "--format", "json").communicate(timeout=WAIT_SECONDS)
     run = next(run for run in json.loads(listed) if run["name"] == name)
-    assert run["status"] == ("completed" if runner.returncode == 0 else "canceled"), run
+    # A runner may be hit after the run's end, while it writes the report.
+    assert run["status"] == "completed" or (run["status"] == "canceled" and runner.returncode != 0), run
     assert not {"running", "waiting"} & {job["status"] for job in run["jobs"].values()}
     if run["status"] == "canceled":
         resumed = trainyard(project, "runs", "resume", name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -23,6 +24,13 @@ _RECORD_FORMATS = ("text", "json")
 @click.option("--strict", is_flag=True, help="Refuse what Azure ML would let pass: dropped keys, ignored inputs.")
 @click.option("--python", type=PathOf("file"), help="The Python that jobs run with; this one otherwise.")
 @click.option(
+    "--environments",
+    type=OneOf(("current", "venv")),
+    default="current",
+    show_default=True,
+    help="venv: build each environment that has a conda or pip file, once, and run its jobs in it.",
+)
+@click.option(
     "--preempt", multiple=True, metavar="JOB@WHEN", help="Take the job's machines away: train@step:50, @30s, @random:5."
 )
 @click.option("--kill", multiple=True, metavar="JOB:rankN@WHEN", help="Kill one process: train:rank1@20s, @step:50.")
@@ -41,6 +49,7 @@ def run(
     no_cache: bool,
     strict: bool,
     python: Path | None,
+    environments: Literal["current", "venv"],
     preempt: tuple[str, ...],
     kill: tuple[str, ...],
     run_dir: Path | None,
@@ -74,6 +83,7 @@ def run(
         use_cache=not no_cache,
         strict=strict,
         python=(python or Path(sys.executable)).absolute(),
+        environments=environments,
         preempt=preempt,
         kill=kill,
     )

@@ -132,6 +132,7 @@ class RunRecord:
     max_processes: int | None = None
     strict: bool = False
     python: str | None = None
+    environments: str = "current"
     only: str | None = None
     from_job: str | None = None
     notes: list[str] = field(default_factory=list)

@@ -146,6 +146,11 @@ def local_packages(python: Path) -> list[str]:
     )
 
 
+def python_version(python: Path) -> str:
+    """Return a Python's version, such as `3.11.7`."""
+    return _version_and_path(python)[0].split()[0]
+
+
 def _version_and_path(python: Path) -> tuple[str, list[str]]:
     return (sys.version, sys.path) if python == Path(sys.executable) else _answers_of(python)
 

@@ -47,6 +47,7 @@ class RunContext:
     force_rerun: bool
     strict: bool
     python: Path
+    pythons: Mapping[str, Path]
     named_job: str | None
     faults: Mapping[str, Sequence[Fault]]
     notice_seconds: float
@@ -54,6 +55,10 @@ class RunContext:
     def job_folder(self, job: str) -> Path:
         """Return the folder of a job's files."""
         return self.folder / "jobs" / job
+
+    def python_of(self, job: str) -> Path:
+        """Return the Python that a job runs with: its own environment's, or that of the run."""
+        return self.pythons.get(job, self.python)
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,7 @@ def work(
     `earlier_keys` are the cache keys of the job's earlier attempts in this run, one each.
     """
     try:
-        key = job_key(job, snapshot, identities, context.digests, context.python)
+        key = job_key(job, snapshot, identities, context.digests, context.python_of(job.name))
         faults = context.faults.get(job.name)
         watch = FaultWatch(faults, context.notice_seconds) if faults else None
         attempt = _attempt(context, job, snapshot, len(earlier_keys) + 1, watch)
@@ -180,7 +185,7 @@ def _earlier_result(
         if earlier is not None:
             return earlier, None
         why = problem or context.cache.why_new(last_file_name, key)
-    details = details_of(job, snapshot, context.digests, context.python)
+    details = details_of(job, snapshot, context.digests, context.python_of(job.name))
     context.cache.remember_start(last_file_name, key, context.name, details)
     return None, why
 
@@ -223,7 +228,7 @@ def _attempt(
         number=number,
         grace_seconds=context.grace_seconds,
         strict=context.strict,
-        python=context.python,
+        python=context.python_of(job.name),
         tracked=context.store.folder_of(run),
         faults=faults,
     )

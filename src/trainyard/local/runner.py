@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from trainyard.foundation.run_record import RunRecord
 from trainyard.local.cache import StepCache, local_python_digest
@@ -21,7 +22,7 @@ from trainyard.local.kinds.sampling import trials
 from trainyard.local.kinds.sweeps import trial_component
 from trainyard.local.overrides import resolve_with, with_absolute_paths
 from trainyard.local.records import new_record
-from trainyard.local.resolution import KeptData, LocalPath, ResolvedPipeline, Source, WrittenValue, resolve
+from trainyard.local.resolution import KeptData, LocalPath, ResolvedJob, ResolvedPipeline, Source, WrittenValue, resolve
 from trainyard.local.reuse import ReusedResult, Selection, find_reused, select
 from trainyard.local.run_store import create_run_folder, list_runs
 from trainyard.local.scheduler import Scheduler
@@ -53,6 +54,7 @@ class RunOptions:
     preempt: tuple[str, ...] = ()
     kill: tuple[str, ...] = ()
     notice_seconds: float = 30.0
+    environments: Literal["current", "venv"] = "current"
 
     @property
     def state_folder(self) -> Path:
@@ -84,9 +86,11 @@ def run_pipeline(pipeline: Pipeline, options: RunOptions, display: Display) -> R
     """
     checked = check(pipeline, options, options.run_folder or options.runs_folder / (options.name or "run"))
     reused = _reused(checked, checked.selection.reused, options, display)
+    pythons = _pythons(checked, options, display)
     name, folder = create_run_folder(options.runs_folder, options.run_folder, options.name, pipeline.name)
     record = _record(name, folder, checked, options)
-    return _scheduler(record, checked, options, display).run(reused)
+    record.notes += _environment_notes(checked, pythons, options, folder)
+    return _scheduler(record, checked, options, display, pythons).run(reused)
 
 
 def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, display: Display) -> RunRecord:
@@ -105,6 +109,7 @@ def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, displ
         python=Path(record.python) if record.python else options.python,
         only=record.only,
         from_job=record.from_job,
+        environments="venv" if record.environments == "venv" else "current",
     )
     checked = check(pipeline, options, record.folder)
     if set(checked.resolved.jobs) != set(record.jobs):
@@ -117,7 +122,8 @@ def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, displ
         resumed.jobs[name].attempts = job.attempts
     not_linked_yet = {name for name in checked.selection.reused if record.jobs[name].status != "completed"}
     reused = _reused(checked, not_linked_yet, options, display)
-    return _scheduler(resumed, checked, options, display, seconds_spent=record.duration_s or 0.0).run(reused)
+    pythons = _pythons(checked, options, display)
+    return _scheduler(resumed, checked, options, display, pythons, seconds_spent=record.duration_s or 0.0).run(reused)
 
 
 def check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> Checked:
@@ -170,7 +176,33 @@ def _record(name: str, folder: Path, checked: Checked, options: RunOptions) -> R
     record.overrides = with_absolute_paths(checked.resolved.pipeline, options.overrides)
     record.max_processes, record.strict, record.python = options.max_processes, options.strict, str(options.python)
     record.only, record.from_job = options.only, options.from_job
+    record.environments = options.environments
     return record
+
+
+def _pythons(checked: Checked, options: RunOptions, display: Display) -> dict[str, Path]:
+    """The Python of each job that has one of its own; the others run with that of the options."""
+    if options.environments != "venv":
+        return {}
+    from trainyard.local.virtual_environments import build_environments  # packaging takes 30 ms to import
+
+    folder = options.state_folder / "cache" / "environments"
+    return build_environments(_jobs_to_run(checked), folder, options.python, display.note)
+
+
+def _environment_notes(
+    checked: Checked, pythons: Mapping[str, Path], options: RunOptions, run_folder: Path
+) -> list[str]:
+    jobs = [job for job in _jobs_to_run(checked) if job.name not in pythons and job.component.environment is not None]
+    if not any(job.component.environment.names_files for job in jobs if job.component.environment is not None):
+        return []
+    from trainyard.local.environment_notes import environment_notes
+
+    return environment_notes(jobs, options.python, run_folder)
+
+
+def _jobs_to_run(checked: Checked) -> list[ResolvedJob]:
+    return [job for name, job in checked.resolved.jobs.items() if name in checked.selection.run]
 
 
 def _reused(checked: Checked, jobs: Collection[str], options: RunOptions, display: Display) -> dict[str, ReusedResult]:
@@ -183,7 +215,13 @@ def _digests(options: RunOptions, display: Display) -> ContentDigests:
 
 
 def _scheduler(
-    record: RunRecord, checked: Checked, options: RunOptions, display: Display, *, seconds_spent: float = 0.0
+    record: RunRecord,
+    checked: Checked,
+    options: RunOptions,
+    display: Display,
+    pythons: Mapping[str, Path],
+    *,
+    seconds_spent: float = 0.0,
 ) -> Scheduler:
     store = TrackingStore(options.state_folder / "mlruns")
     context = RunContext(
@@ -201,6 +239,7 @@ def _scheduler(
         force_rerun=checked.resolved.pipeline.force_rerun,
         strict=options.strict,
         python=options.python,
+        pythons=pythons,
         named_job=checked.selection.named,
         faults=checked.faults,
         notice_seconds=options.notice_seconds,

@@ -65,6 +65,11 @@ class Environment:
     dockerfile: str | None = None
     conda_file: Path | None = None
 
+    @property
+    def names_files(self) -> bool:
+        """Whether files say which packages it has."""
+        return self.conda_file is not None or self.build_path is not None
+
 
 @dataclass(frozen=True)
 class Distribution:
