@@ -102,8 +102,11 @@ def test_every_component_loads_alone_and_what_is_sent_for_training_is_complete(
         assert Path(os.path.normpath(file.parent / component.code)) == PROJECT.root / "src"
         if file.stem.startswith("train_"):
             sent = component._to_dict()
-            assert sent["resources"] == {"instance_count": profile.nodes, "shm_size": profile.shm_size}
-            assert sent["distribution"]["process_count_per_instance"] == profile.processes_per_node
+            is_single = file.stem == "train_single"
+            nodes, distribution = 1 if is_single else profile.nodes, sent.get("distribution")
+            assert sent["resources"] == {"instance_count": nodes, "shm_size": profile.shm_size}
+            assert is_single == (distribution is None)
+            assert is_single or distribution["process_count_per_instance"] == profile.processes_per_node
             assert sent["is_deterministic"] is True
 
 

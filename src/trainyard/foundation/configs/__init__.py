@@ -6,7 +6,7 @@ from trainyard.foundation.configs.export_model import ExportModel
 from trainyard.foundation.configs.prepare_images import PrepareImages
 from trainyard.foundation.configs.prepare_text import PrepareText
 from trainyard.foundation.configs.train_lightning import TrainLightning
-from trainyard.foundation.configs.training import TrainDDP, TrainDeepSpeed, TrainFSDP, TrainHorovod
+from trainyard.foundation.configs.training import TrainDDP, TrainDeepSpeed, TrainFSDP, TrainHorovod, TrainSingle
 
 STEP_CONFIGS: dict[str, type] = {
     "prepare_images": PrepareImages,
@@ -16,6 +16,7 @@ STEP_CONFIGS: dict[str, type] = {
     "train_deepspeed": TrainDeepSpeed,
     "train_horovod": TrainHorovod,
     "train_lightning": TrainLightning,
+    "train_single": TrainSingle,
     "evaluate": Evaluate,
     "export_model": ExportModel,
     "check_cluster": CheckCluster,
@@ -34,4 +35,5 @@ __all__ = [
     "TrainFSDP",
     "TrainHorovod",
     "TrainLightning",
+    "TrainSingle",
 ]

@@ -178,6 +178,15 @@ class TrainDDP(Training):
 
 
 @dataclass(frozen=True)
+class TrainSingle(Training):
+    """Train a model in one process, undistributed: on one GPU, or, if asked for, on all of one machine."""
+
+    data_parallel: bool = parameter(False)
+    """Divide each micro-batch among all GPUs of the machine with torch.nn.DataParallel. train_ddp does that faster,
+    with a process for each GPU."""
+
+
+@dataclass(frozen=True)
 class TrainHorovod(Training):
     """Train a model with Horovod: every rank holds the whole model, and Horovod sums the gradients over MPI, gloo or
     NCCL."""

@@ -1,0 +1,36 @@
+"""Train a model in one process.
+
+    python -m trainyard.steps.train_single --data data/digits --model out/model --checkpoints out/checkpoints \\
+        --metrics out/metrics
+
+Undistributed, so it needs no launcher. Several processes are an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trainyard.foundation.configs.training import TrainSingle
+from trainyard.steps.runtime.entrypoint import end_process, run_task_step
+from trainyard.steps.runtime.flags import Value
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the step. Return its exit code."""
+    return run_task_step(TrainSingle, "trainyard.steps.train_single", train_single, arguments)
+
+
+def train_single(settings: TrainSingle, task_settings: Mapping[str, Value]) -> int:
+    """Train with the single engine."""
+    from trainyard.steps.training.stopping import StopRequest
+
+    # First, since the next imports take seconds, for torch.
+    stop_request = StopRequest.of(settings)
+    from trainyard.steps.training.engines.single import SingleEngine
+    from trainyard.steps.training.run import run_training
+
+    return run_training(settings, task_settings, "train_single", SingleEngine, stop_request)
+
+
+if __name__ == "__main__":
+    end_process(main())
