@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from trainyard.author.batch_scaling import Batch, scaled
 from trainyard.author.profile_schema import profile_schema
 from trainyard.author.profiles import Profile, load_profile, profile_names
 from trainyard.author.project import Project
@@ -347,3 +348,35 @@ def test_a_profile_has_no_field_that_is_not_loaded() -> None:
 def test_a_size_that_is_asked_for_wrongly_is_answered_in_whole_sentences(repository: Project) -> None:
     with pytest.raises(UsageError, match=r"`trainyard skus` lists all\.$"):
         load_profile(repository, "local", {"sku": "Standard_ND96asr_v5"})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (16, 32, Batch(2, 1, 0.01)),
+        (16, 8, Batch(4, 2, 0.01)),
+        (16, 64, Batch(1, 1, 0.01)),
+        (16, 24, Batch(3, 1, 0.0106)),  # 64 samples become 72
+        (16, 256, Batch(1, 1, 0.02)),  # 64 samples become 256: twice the rate
+    ],
+)
+def test_other_numbers_of_processes_train_the_same(before: int, after: int, expected: Batch) -> None:
+    assert scaled(Batch(4, 1, 0.01), before, after) == expected
+
+
+def test_setting_nodes_keeps_global_batches_and_says_how(repository: Project) -> None:
+    profile = load_profile(repository, "nd96", {"nodes": 4})
+    assert profile.pipelines["ddp"]["micro_batch_size"] == 2
+    assert profile.pipelines["fsdp"]["learning_rate"] == 0.000849
+    assert "ddp: micro_batch_size 4 → 2 for 32 processes instead of 16; global batch stays 64" in profile.adjustments
+    assert any(
+        line.startswith("fsdp: learning_rate 0.0006 → 0.000849") and line.endswith("global batch 16 → 32")
+        for line in profile.adjustments
+    )
+    assert load_profile(repository, "nd96", {"spot": True}).adjustments == ()
+
+
+def test_a_batch_that_is_set_too_stays_as_it_is_set(repository: Project) -> None:
+    profile = load_profile(repository, "nd96", {"nodes": 4, "pipelines.ddp.micro_batch_size": 8})
+    assert profile.pipelines["ddp"]["micro_batch_size"] == 8
+    assert not any(line.startswith("ddp:") for line in profile.adjustments)

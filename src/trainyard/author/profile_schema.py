@@ -62,13 +62,13 @@ def profile_schema(project: Project) -> dict[str, Any]:
                     for name, schema in _setting_schemas(project, accepted, steps, known)
                 }
             )
-            for pipeline, settings in _accepted_settings(project).items()
+            for pipeline, settings in accepted_settings(project).items()
         },
     }
     return schema
 
 
-def _accepted_settings(project: Project) -> dict[str, list[str]]:
+def accepted_settings(project: Project) -> dict[str, list[str]]:
     """Return the settings that each pipeline of the templates accepts, by the pipeline's name."""
     folder = project.templates / "pipelines"
     return {

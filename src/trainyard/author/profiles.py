@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trainyard.author import rules
+from trainyard.author.batch_scaling import keep_batches
 from trainyard.author.header import digest
 from trainyard.author.layers import KeyPath, Layers, read_layers
-from trainyard.author.profile_schema import check_against_schema
+from trainyard.author.profile_schema import accepted_settings, check_against_schema
 from trainyard.author.project import Project
 from trainyard.author.settings import as_argument
 from trainyard.author.steps import step_descriptions
@@ -32,6 +34,9 @@ _HOST_FILES = frozenset({"NCCL_TOPO_FILE", "NCCL_GRAPH_FILE"})
 _EVERY_GPU = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0"}
 _EVERY_NVIDIA_GPU = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
+_PROCESS_KEYS = frozenset({"nodes", "sku", "processes_per_node"})
+"""What of `--set` changes the number of processes."""
+
 _REFERENCE = re.compile(r"^azureml:")
 
 
@@ -50,7 +55,8 @@ class Profile:
 
     `files` are the profile's own file and those it extends, nearest first. `sku` is None where there is no cluster.
     `clusters` are those besides `cluster`, by what runs there (`prepare`). `environments` are by step, with a
-    `default`. `digest` is of the files' texts and the settings.
+    `default`. `digest` is of the files' texts and the settings. `adjustments` say what was changed to keep the global
+    batches where `--set` changes the number of processes.
     """
 
     name: str
@@ -71,6 +77,7 @@ class Profile:
     subnet: str | None = None
     sku: Sku | None = None
     sku_name: str | None = None
+    adjustments: tuple[str, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -134,7 +141,21 @@ def load_profile(
             *_deepspeed_problems(layers, deepspeed_config_names(project)),
         ]
     )
-    return _assemble(name, layers, given)
+    adjustments: tuple[str, ...] = ()
+    if not given.keys().isdisjoint(_PROCESS_KEYS):
+        before, after = _processes(read_layers(project, name, {}, read).data), _processes(layers.data)
+        if before is not None and after is not None and before != after:
+            adjustments = tuple(keep_batches(layers, accepted_settings(project), given, before, after))
+    return replace(_assemble(name, layers, given), adjustments=adjustments)
+
+
+def _processes(data: Mapping[str, Any]) -> int | None:
+    """Return the processes of one training; None where the profile alone does not say."""
+    nodes, per_node = data.get("nodes"), data.get("processes_per_node")
+    if "sku" in data:
+        with contextlib.suppress(UnknownSku):
+            per_node = find_sku(data["sku"]).gpu_count or per_node
+    return nodes * per_node if type(nodes) is int and type(per_node) is int else None
 
 
 def _raise_if_any(problems: Sequence[Diagnostic]) -> None:

@@ -21,6 +21,9 @@ _LINT_FORMATS = ("text", "json", "sarif", "github")
 def render(profile: str | None, settings: tuple[str, ...], check: bool, diff: bool, out: Path | None) -> None:
     """Render every template for PROFILE; without one, for the profile the files on disk were rendered for.
 
+    Where --set changes the number of processes, each pipeline's global batch stays, or the learning rate follows it;
+    what is changed for that is printed.
+
     \b
     Examples:
       trainyard render nd96                       components, pipelines, environments, compute for 8 x A100

@@ -16,7 +16,13 @@ _RECORD_FORMATS = ("text", "json")
 @click.command(short_help="Run a pipeline on this machine.")
 @file_argument
 @click.option("--profile", metavar="NAME", help="Render this profile aside and run that; FILE itself stays as it is.")
-@click.option("--set", "settings", multiple=True, metavar="inputs.X=V", help="Or jobs.J.inputs.X=V: set an input.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="inputs.X=V",
+    help="Or jobs.J.inputs.X=V; with --profile also its keys: nodes=2.",
+)
 @click.option("--max-processes", type=AtLeast(1), metavar="N", help="At most N processes per job.")
 @click.option("--only", metavar="JOB", help="Run one job, on the outputs of earlier runs.")
 @click.option("--from", "from_job", metavar="JOB", help="Run this job and what depends on it.")
@@ -62,6 +68,7 @@ def run(
     \b
     Examples:
       trainyard run pipelines/ddp.yaml --profile local
+      trainyard run pipelines/ddp.yaml --profile local --set nodes=2
       trainyard run pipelines/ddp.yaml --max-processes 2 --set inputs.epochs=3
       trainyard run pipelines/ddp.yaml --from evaluate --set jobs.evaluate.inputs.minimum_accuracy=0.98
       trainyard run pipelines/ddp.yaml --profile local --watch

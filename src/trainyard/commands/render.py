@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from trainyard.author import drift as drifts
-from trainyard.author.rendering import render
+from trainyard.author.rendering import Rendering, render
 from trainyard.author.settings import read_settings
 from trainyard.author.writing import write
 from trainyard.commands import working_folder
@@ -36,6 +36,7 @@ def show_difference(profile: str | None, settings: Sequence[str], out: Path | No
     """Print what rendering this profile would change on disk: what that means for each pipeline, then the lines."""
     project = working_folder.project()
     rendering = render(project, profile, read_settings(settings), out)
+    _print_adjustments(rendering)
     for text in meanings(project, rendering):
         click.echo(f"{text}\n")
     click.echo(drifts.difference(project, rendering), nl=False)
@@ -44,5 +45,12 @@ def show_difference(profile: str | None, settings: Sequence[str], out: Path | No
 def write_files(profile: str | None, settings: Sequence[str], out: Path | None) -> None:
     """Render and write every file, and report what changed."""
     project = working_folder.project()
-    for line in write(project, render(project, profile, read_settings(settings), out)).lines():
+    rendering = render(project, profile, read_settings(settings), out)
+    for line in write(project, rendering).lines():
+        click.echo(line, err=True)
+    _print_adjustments(rendering)
+
+
+def _print_adjustments(rendering: Rendering) -> None:
+    for line in rendering.profile.adjustments:
         click.echo(line, err=True)

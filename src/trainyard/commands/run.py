@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import click
 
 from trainyard.author.header import was_edited
 from trainyard.author.rendered_files import read_rendered
 from trainyard.author.rendering import render
+from trainyard.author.settings import read_settings
 from trainyard.author.writing import write
 from trainyard.commands import working_folder
 from trainyard.commands.lint import errors_before_a_run
@@ -36,6 +39,9 @@ from trainyard.spec.resolution import Known
 from trainyard.spec.set_arguments import COMMAND_LINE
 from trainyard.terminal import print_facts, print_next, program, short
 
+_OF_PIPELINE = ("inputs.", "jobs.")
+"""How the keys of `--set` begin that set a pipeline's inputs; with a profile, the others are the profile's."""
+
 
 def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: bool, watch: bool = False) -> int:
     """Run a pipeline or job, rendered for `profile` if one is given, and write its report; return the exit code.
@@ -47,7 +53,12 @@ def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: boo
     Raise SpecError when lint finds an error that Azure ML refuses the file for, or in a strict run any; nothing has
     started then. Other errors are printed.
     """
-    path = render_aside(file, profile) if profile else file
+    path = file
+    if profile:
+        of_profile = {key: value for key, value in options.overrides.items() if not key.startswith(_OF_PIPELINE)}
+        path = render_aside(file, profile, read_settings(f"{key}={value}" for key, value in of_profile.items()))
+        of_pipeline = {key: value for key, value in options.overrides.items() if key not in of_profile}
+        options = replace(options, overrides=of_pipeline)
     store = DocumentStore()
     refused, let_pass = errors_before_a_run(path, store)
     if refused or (options.strict and let_pass):
@@ -89,12 +100,18 @@ def resume(name: str | None, *, quiet: bool) -> int:
     return _conclude(resumed.folder, pipeline, short(file))
 
 
-def render_aside(file: Path, profile: str) -> Path:
-    """Render a profile into `.trainyard/rendered/` and return the file there that corresponds to `file`."""
+def render_aside(file: Path, profile: str, settings: Mapping[str, object] = MappingProxyType({})) -> Path:
+    """Render a profile into `.trainyard/rendered/` and return the file there that corresponds to `file`.
+
+    `settings` (`nodes`) are laid over the profile; what follows from them for the batches is printed.
+    """
     project = working_folder.project()
     out = project.root / ".trainyard" / "rendered" / profile
-    rendering = render(project, profile, {}, out)
+    rendering = render(project, profile, settings, out)
     write(project, rendering)
+    for line in rendering.profile.adjustments:
+        if line.startswith(f"{file.stem}:"):
+            click.echo(line, err=True)
     try:
         relative = file.resolve().relative_to(project.root)
     except ValueError:
