@@ -69,3 +69,27 @@ def test_a_project_is_needed_to_render(trainyard: Run) -> None:
     outcome = trainyard("render", "t4")
     assert outcome.exit_code == 2
     assert "`trainyard init NAME` starts one" in outcome.stderr
+
+
+def test_components_kept_in_azure_ml_are_drawn(trainyard: Run, repository: Path) -> None:
+    (repository / "registered.yml").write_text("""\
+type: pipeline
+jobs:
+  prepare:
+    type: command
+    component: azureml:prepare_data:3
+  score:
+    component: azureml://registries/azureml/components/score/versions/1
+    inputs:
+      data: ${{parent.jobs.prepare.outputs.prepared}}
+""")
+    drawn = trainyard("graph", "registered.yml")
+    assert drawn.exit_code == 0, drawn.stderr
+    assert "prepare  kept in Azure ML" in drawn.stdout
+    assert "▷ prepared" in drawn.stdout
+    assert "◁ data" in drawn.stdout
+    assert "<b>score</b><br>kept in Azure ML" in trainyard("graph", "registered.yml", "--format", "mermaid").stdout
+
+
+def test_packages_without_a_pin_are_not_compared_with_one(trainyard: Run) -> None:
+    assert "pinned to" not in trainyard("doctor").stdout

@@ -91,7 +91,7 @@ def estimate(output_format: str, searches: bool, **flags: Any) -> None:
 @file_argument
 @click.option("--format", "output_format", type=OneOf(_GRAPH_FORMATS), default="text", show_default=True)
 def graph(file: str | None, file_option: str | None, output_format: str) -> None:
-    """Draw a pipeline: its jobs and what flows between them.
+    """Draw a pipeline: its jobs and what flows between them, also of components that are kept in Azure ML.
 
     \b
     Example:
@@ -100,7 +100,7 @@ def graph(file: str | None, file_option: str | None, output_format: str) -> None
     from trainyard.plan import drawing
     from trainyard.spec.loading import load_pipeline
 
-    pipeline = load_pipeline(chosen_file(file, file_option))
+    pipeline = load_pipeline(chosen_file(file, file_option), only_to_draw=True)
     click.echo(drawing.as_mermaid(pipeline) if output_format == "mermaid" else drawing.as_text(pipeline))
 
 

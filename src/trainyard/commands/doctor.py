@@ -103,10 +103,10 @@ def _packages(folder: Path) -> Iterator[Check]:
             distribution = f"trainyard[{extra}]" if extra else "trainyard"
             yield Check(name, absent, "not installed", f"pip install '{distribution}'; in a checkout: make setup")
             continue
-        pin = pins.get(name, version)
+        pin = pins.get(name)
         if not requirement.specifier.contains(version, prereleases=True):
             yield Check(name, absent, f"{version}, but Trainyard needs {wanted}", f"pip install '{name}{wanted}'")
-        elif version.partition("+")[0] != pin:
+        elif pin is not None and version.partition("+")[0] != pin:
             yield Check(name, "note", f"{version}, pinned to {pin}", f"pip install '{name}=={pin}'")
         else:
             yield Check(name, "ok", version)

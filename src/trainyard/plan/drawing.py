@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainyard.spec.model import Pipeline
+from trainyard.spec.model import Pipeline, code_of
 from trainyard.spec.resolution import Resolution
 
 
@@ -23,7 +23,7 @@ def as_mermaid(pipeline: Pipeline) -> str:
     """The graph as a Mermaid flowchart, which GitHub draws where it stands in a ```mermaid block."""
     resolution = Resolution(pipeline)
     lines = ["flowchart LR"]
-    for name in resolution.order():
+    for name in resolution.order(resolution.leaves):
         lines.append(f'  {_mermaid_id(name)}["<b>{name}</b><br>{_subtitle(resolution, name)}"]')
     for flow in _flows(resolution):
         label = f"{flow.source_port} → {flow.target_port}"
@@ -53,15 +53,17 @@ def _mermaid_id(job: str) -> str:
 
 def _flows(resolution: Resolution) -> Iterator[_Flow]:
     """What goes from job to job, by target in the order in which they can run."""
-    for name in resolution.order():
-        for port, outputs in resolution.jobs[name].outputs_read.items():
+    for name in resolution.order(resolution.leaves):
+        for port, outputs in resolution.leaves[name].outputs_read.items():
             for output in outputs:
-                if output.job in resolution.jobs:
+                if output.job in resolution.leaves:
                     yield _Flow(output.job, output.port, name, port)
 
 
 def _subtitle(resolution: Resolution, name: str) -> str:
-    job = resolution.jobs[name]
+    job = resolution.leaves[name]
+    if code_of(job.job.component) is None:
+        return "kept in Azure ML" if job.job.component is None else "runs on Azure ML only"
     counts = job.processes()
     return f"{job.component.name} · {counts}" if job.component.name else str(counts)
 
@@ -77,7 +79,7 @@ class _Row:
 
 
 def _rows(resolution: Resolution, flows: list[_Flow]) -> Iterator[_Row]:
-    for name in resolution.order():
+    for name in resolution.order(resolution.leaves):
         yield _Row("top", "")
         yield _Row("line", f"{name}  {_subtitle(resolution, name)}")
         for flow in flows:

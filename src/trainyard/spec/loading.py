@@ -14,22 +14,24 @@ from trainyard.spec.model import Component, Pipeline
 from trainyard.spec.parsed import Reading
 from trainyard.spec.pipelines import ComponentCache, read_pipeline, read_standalone_job
 from trainyard.spec.rules.documents import UNKNOWN_KIND, YAML_TRAP
+from trainyard.spec.rules.keys import NOT_RUN_LOCALLY
 from trainyard.spec.rules.let_pass import stops_a_run
-from trainyard.spec.rules.references import DATA_NOT_FOUND
+from trainyard.spec.rules.references import DATA_NOT_FOUND, NOT_SEEN_OFFLINE
 
 _STANDALONE_JOBS: tuple[Kind, ...] = ("command_job", "sweep_job", "other_job")
 
 
-def load_pipeline(file: Path, store: DocumentStore | None = None) -> Pipeline:
+def load_pipeline(file: Path, store: DocumentStore | None = None, *, only_to_draw: bool = False) -> Pipeline:
     """Read a pipeline job and every component it names, and check how they are bound to each other.
 
     `store` holds files that were read already. Paths in the model, and in what is raised, are absolute. Raises
     SpecError with all that is wrong: YAML, bindings, types of literals, missing files, cycles, and what only Azure ML
-    has (components and code kept there, AutoML and data transfer).
+    has (components and code kept there, AutoML and data transfer); the latter not if it is `only_to_draw`: such jobs
+    have no component then, or none with code.
     """
     reading = _open(file, ("pipeline", "pipeline_component"), "pipeline", store or DocumentStore())
     pipeline = read_pipeline(reading.document.root, reading, ComponentCache())
-    _raise_findings(reading)
+    _raise_findings(reading, tolerated=_TOLERATED | _NOT_HERE if only_to_draw else _TOLERATED)
     return pipeline
 
 
@@ -86,9 +88,10 @@ def _wrong_kind(document: Document, found: Kind, wanted: Kind) -> Diagnostic:
 # A string that YAML misread is worth a word from the linter; what is sent is clear enough to run. Data that is not
 # there may still be given from outside (`run --set inputs.X=PATH`); whoever needs it says that it is missing.
 _TOLERATED = frozenset({YAML_TRAP.id, DATA_NOT_FOUND.id})
+_NOT_HERE = frozenset({NOT_SEEN_OFFLINE.id, NOT_RUN_LOCALLY.id})
 
 
-def _raise_findings(reading: Reading, *, strict: bool = True) -> None:
+def _raise_findings(reading: Reading, *, strict: bool = True, tolerated: frozenset[str] = _TOLERATED) -> None:
     errors = [error for error in reading.findings.errors() if strict or stops_a_run(error)]
-    if any(error.rule not in _TOLERATED for error in errors):
+    if any(error.rule not in tolerated for error in errors):
         raise SpecError(errors)

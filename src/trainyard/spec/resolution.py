@@ -169,6 +169,11 @@ class Resolution:
         return {name: use for name, use in self.uses.items() if code_of(use.job.component) is not None}
 
     @cached_property
+    def leaves(self) -> dict[str, JobUse]:
+        """The jobs at every depth that hold no others: `jobs`, and those of which no code is seen here."""
+        return {name: use for name, use in self.uses.items() if use.within is None}
+
+    @cached_property
     def inputs(self) -> dict[str, Resolved]:
         """The pipeline's own inputs."""
         return {name: self._body.input(name, port.key_span) for name, port in self.pipeline.inputs.items()}
@@ -184,16 +189,17 @@ class Resolution:
         """For each of these jobs, those whose outputs it reads."""
         return {name: use.reads_from & self.jobs.keys() for name, use in self.jobs.items()}
 
-    def order(self) -> list[str]:
-        """The jobs that run code, each after those it waits for; otherwise as written.
+    def order(self, of: Mapping[str, JobUse] | None = None) -> list[str]:
+        """The jobs that run code (or those given), each after those it waits for; otherwise as written.
 
         Raises SpecError, naming the whole cycle, when jobs wait for each other.
         """
-        cycle = find_cycle(self.waits_for)
+        jobs = self.jobs if of is None else of
+        remaining = {name: use.reads_from & jobs.keys() for name, use in jobs.items()}
+        cycle = find_cycle(remaining)
         if cycle is not None:
-            raise SpecError(cycle_diagnostic(cycle, self.jobs[cycle[0]].job))
+            raise SpecError(cycle_diagnostic(cycle, jobs[cycle[0]].job))
         order: list[str] = []
-        remaining = dict(self.waits_for)
         while remaining:
             ready = next(name for name, needed in remaining.items() if not needed & remaining.keys())
             order.append(ready)
