@@ -263,7 +263,7 @@ def test_jobs_run_with_another_python(run: Any, tmp_path: Path) -> None:
 
     assert log_of(run(text, python=other)) == "yes\n"
     assert log_of(run(text)) == "None\n"
-    with pytest.raises(RunError, match="cannot be started as the Python of jobs"):
+    with pytest.raises(RunError, match="cannot be started as the Python of jobs: no such file or directory"):
         run(text, python=tmp_path / "none")
 
 

@@ -205,6 +205,15 @@ def test_the_error_in_a_log(tmp_path: Path, text: str, cause: str | None, lines:
     assert (error.cause, error.lines) == (cause, lines)
 
 
+def test_an_error_names_data_as_its_user_does(tmp_path: Path) -> None:
+    log = tmp_path / "std_log.txt"
+    log.write_text("step: error: /run/INPUT_data/a.csv:2 and /run/INPUT_data_2/b.csv:3 differ\n")
+
+    error = last_error(log, 15, {"/run/INPUT_data": "/home/me/a", "/run/INPUT_data_2": "/home/me/b"})
+
+    assert error.cause == "/home/me/a/a.csv:2 and /home/me/b/b.csv:3 differ"
+
+
 def test_a_long_traceback_ends_with_its_exception(tmp_path: Path) -> None:
     log = tmp_path / "std_log.txt"
     log.write_text("Traceback (most recent call last):\n" + "  frame\n" * 40 + f"ValueError: {'x' * 300}\n")

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import expect
 
+from trainyard.errors import UsageError
 from trainyard.foundation.run_record import read_run_record
 from trainyard.report.live import LivePage, served
 from trainyard.report.run_report import write_report
@@ -204,6 +205,8 @@ def test_a_port_that_is_taken_is_named(address: str, running: Any) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
     assert f"--port {port}: address already in use; choose another port" in ended.stderr
+    with pytest.raises(UsageError, match="--port 99999: expected 0 to 65535"), served(None, 99999):  # type: ignore[arg-type]
+        pass
 
 
 def test_a_graph_of_200_jobs_is_readable_and_quick(open_page: Callable[..., Any], empty_run: Any) -> None:

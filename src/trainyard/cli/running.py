@@ -158,7 +158,7 @@ def runs_compare(names: tuple[str, ...], out: Path | None) -> None:
 
 @runs.command("serve")
 @click.argument("name", required=False)
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port; any that is free otherwise.")
+@click.option("--port", type=AtLeast(0), default=0, metavar="N", help="The port; any that is free otherwise.")
 def runs_serve(name: str | None, port: int) -> None:
     """Show a run (without NAME, the newest) live in a browser on this machine, until Ctrl-C.
 

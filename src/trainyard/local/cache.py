@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainyard.foundation.files import os_error_reason
 from trainyard.local.digests import ContentDigests, digest_of, files_beneath, write_json
 from trainyard.local.errors import RunError, cannot_write
 from trainyard.local.imported_code import code_of_job
@@ -162,7 +163,8 @@ def _answers_of(python: Path) -> tuple[str, list[str]]:
     try:
         answer = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        raise RunError(f"{python}: cannot be started as the Python of jobs: {error}") from error
+        why = os_error_reason(error) if isinstance(error, OSError) else f"it ended with exit code {error.returncode}"
+        raise RunError(f"--python {python}: cannot be started as the Python of jobs: {why}") from error
     version, path = json.loads(answer.stdout)
     return version, path
 

@@ -175,7 +175,9 @@ def _launch(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancell
             processes, f"rank {rank} was killed by {fault.option}", last_lines(attempt.logs[rank], _ERROR_LINES)
         )
     if rank is not None:
-        logged = last_error(attempt.logs[rank], _ERROR_LINES)
+        # What the job calls INPUT_source is a file or folder that its user knows by another name.
+        own_names = {str(place): str(attempt.inputs[name]) for name, place in attempt.input_paths.items()}
+        logged = last_error(attempt.logs[rank], _ERROR_LINES, own_names)
         reason = _explain(attempt, rank, processes.exit_codes[rank], logged.cause)
         return AttemptEnd(processes, reason, logged.lines)
     missing = [name for name, path in attempt.output_paths.items() if _is_file(attempt, name) and not path.is_file()]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from trainyard.foundation.log_text import last_lines, plain_text
 
@@ -33,13 +35,16 @@ class LoggedError:
     lines: list[str]
 
 
-def last_error(log: Path, count: int) -> LoggedError:
+def last_error(log: Path, count: int, names: Mapping[str, str] = MappingProxyType({})) -> LoggedError:
     """Return the last exception or error of a step in a log, with at most `count` lines that end with it.
 
-    Without one the cause is None and the lines are the log's last. What a process prints after its error is omitted:
-    it is the noise of its end.
+    `names` are written in place of others, such as the user's path in place of the job's. Without an error the cause
+    is None and the lines are the log's last. What a process prints after its error is omitted: it is the noise of its
+    end.
     """
     lines = [_RANK.sub("", line) for line in last_lines(log, _MOST_LINES_SEARCHED)]
+    for name, shown in sorted(names.items(), key=lambda pair: -len(pair[0])):  # INPUT_data begins INPUT_data_2
+        lines = [line.replace(name, shown) for line in lines]
     for position in range(len(lines) - 1, -1, -1):
         if found := _STEP_ERROR.fullmatch(lines[position]):
             return LoggedError(_shortened(found[1]), lines[: position + 1][-count:])

@@ -245,9 +245,11 @@ def _found(job: ResolvedJob, name: str, source: Source, kept: KeptData) -> Sourc
             raise error_at(source.span, message, f"give local data in its place: {set_it}")
         return replace(source, path=path)
     if not exists(source.path):
+        is_other = f"{source.path} is a {'folder' if source.path.is_dir() else 'file'}; the input takes a {expected}"
         raise error_at(
             source.span,
-            f"job {job.name!r}: input {name!r}: there is no {expected} {source.path}",
+            f"job {job.name!r}: input {name!r}: "
+            + (is_other if source.path.exists() else f"there is no {expected} {source.path}"),
             f"correct the path, or give other data in its place: {set_it}",
         )
     return source

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from trainyard.foundation.log_text import last_lines
 from trainyard.foundation.quantities import duration
 from trainyard.local.cache import local_packages, python_version
 from trainyard.local.digests import digest_of
 from trainyard.local.environment_packages import WantedPackage, pip_lines, wanted_packages
 from trainyard.local.errors import RunError, cannot_write
-from trainyard.local.logs import last_lines
 from trainyard.local.resolution import ResolvedJob
 from trainyard.spec.model import Environment
 

@@ -128,6 +128,8 @@ def served(live: LivePage, port: int = 0) -> Iterator[str]:
 
     try:
         server = ThreadingHTTPServer((LOOPBACK, port), Handler)
+    except OverflowError:
+        raise UsageError(f"--port {port}: expected 0 to 65535") from None
     except OSError as error:
         raise UsageError(f"--port {port}: {(error.strerror or str(error)).lower()}; choose another port") from error
     server.daemon_threads = False  # so that the end waits for the last events

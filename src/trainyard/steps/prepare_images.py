@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trainyard.steps.data.images.source import ImagePart, SampleIds
 
 _PROGRAM = "trainyard.steps.prepare_images"
+_LEAST_CLASSES = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,6 +42,12 @@ def prepare(settings: PrepareImages) -> int:
         manifest = dataset.finish("labelled_images", source.classes, _provenance(settings))
     channels, height, width = source.image_shape
     counts = ", ".join(f"{split.samples} {name}" for name, split in manifest.splits.items())
+    if len(source.classes) < _LEAST_CLASSES:
+        print(
+            f"warning: all images are of one class, {source.classes[0]!r}, so there is nothing to learn: the source "
+            "needs a folder (or a label) for each class",
+            flush=True,
+        )
     print(f"{counts} images of {channels}x{height}x{width} in {len(source.classes)} classes: {settings.prepared}")
     return 0
 

@@ -181,6 +181,14 @@ def test_a_folder_of_images_per_class(tmp_path: Path) -> None:
     assert sorted(image.tobytes() for image in prepared) == sorted(image.tobytes() for image in source)
 
 
+def test_images_of_a_single_class_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "pets/cat").mkdir(parents=True)
+    for number in range(10):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"pets/cat/{number}.png")
+    assert prepare(tmp_path / "out", "--format", "folder", "--source", tmp_path / "pets") == 0
+    assert "warning: all images are of one class, 'cat'" in capsys.readouterr().out
+
+
 def test_the_parts_of_a_source_are_kept(tmp_path: Path) -> None:
     for part, count in (("train", 10), ("val", 3), ("test", 4)):
         write_images(tmp_path / "pets" / part, per_class=count)
