@@ -125,3 +125,26 @@ def test_parameters_are_those_of_the_real_model(family: str) -> None:
 )
 def test_parameters_are_those_of_the_model_card(name: str, parameters: int) -> None:
     assert find_architecture(name).parameters == parameters
+
+
+def test_a_dot_in_a_name_counts() -> None:
+    for name in ("opt-1.3b", "opt-13b", "gpt3-1.3b", "gpt3-13b", "mpt-1b", "mpt-13b", "cerebras-gpt-1.3b"):
+        assert find_architecture(name).name == name
+    assert find_architecture("Qwen/Qwen25-7B-Instruct").name == "qwen2.5-7b"
+    assert find_architecture("mistralai/Mistral-7B-Instruct-v0.3").name == "mistral-7b"
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("bigscience/bloom-7b1", 7.069),
+        ("falcon-40b", 41.3),
+        ("google/gemma-7b", 8.538),
+        ("starcoder2-15b", 15.958),
+        ("megatron-gpt-1008b", 1008.0),
+        ("nemotron-4-340b", 341.0),
+        ("gpt-j-6b", 6.05),
+    ],
+)
+def test_models_have_the_parameters_that_their_authors_state(name: str, billions: float) -> None:
+    assert find_architecture(name).parameters / 1e9 == pytest.approx(billions, rel=0.001)

@@ -86,11 +86,18 @@ def test_without_infiniband_a_second_machine_mostly_waits() -> None:
     assert two.tokens_per_second_per_gpu < one.tokens_per_second_per_gpu
 
 
-def test_time_is_unknown_where_no_training_was_published() -> None:
-    on_t4 = replace(_training(), machines=_machines(1, "T4"), precision="fp16")
-    found = estimate(on_t4)
-    assert found.time is None
-    assert "Turing" in found.time_reason
+@pytest.mark.parametrize(("gpu", "generation"), [("T4", "Turing"), ("P100", "Pascal")])
+def test_time_rests_on_another_generation_where_no_training_was_published(gpu: str, generation: str) -> None:
+    found, on_v100 = (
+        estimate(replace(_training(), machines=_machines(1, name), precision="fp16")) for name in (gpu, "V100")
+    )
+    assert found.time_reason == (
+        f"no published training on {generation} GPUs to take their efficiency from; taken from Volta"
+    )
+    assert on_v100.time_reason == ""
+    assert found.time is not None
+    assert on_v100.time is not None
+    assert found.time.total > on_v100.time.total
 
 
 def test_published_trainings_are_predicted() -> None:

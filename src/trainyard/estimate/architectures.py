@@ -111,7 +111,7 @@ FAMILIES: dict[str, Family] = {
 OTHER_FAMILY = ""
 _OTHER = Family({}, {}, gated=False, attention_bias="", mlp_bias=False, norm_values=0, learned_positions=0)
 
-_KIND_OF_WEIGHTS = re.compile(r"(-(hf|base|instruct|chat|it))+$")
+_KIND_OF_WEIGHTS = re.compile(r"([-_](hf|base|instruct|chat|it|pt|v\d+(\.\d+)*))+$")
 _OPT_EXTRA_POSITIONS = 2
 _POSITIVE = ("hidden_size", "layers", "heads", "kv_heads", "head_size", "intermediate_size", "vocabulary_size")
 
@@ -200,7 +200,8 @@ class Architecture:
 
 def find_architecture(name: str) -> Architecture:
     """Return a model of the table by its name, or by the name it has on the Hugging Face Hub. UsageError if unknown."""
-    found = _by_plain_name().get(_plain(name))
+    plain = _plain(name)
+    found = _by_plain_name().get(plain) or _by_name_without_dots().get(plain)
     if found is not None:
         return found
     names = [architecture.name for architecture in all_architectures()]
@@ -261,9 +262,12 @@ def from_settings(family: str, settings: Mapping[str, Any], name: str) -> Archit
 
 
 def _plain(name: str) -> str:
-    """Return a name without what people write differently: owner, case, separators, the kind of weights."""
+    """Return a name without what people write differently: owner, case, separators, the kind of weights.
+
+    Dots stay: 1.3b is not 13b.
+    """
     bare = name.lower().rsplit("/", 1)[-1].removeprefix("meta-")
-    return re.sub(r"[^a-z0-9]", "", _KIND_OF_WEIGHTS.sub("", bare))
+    return re.sub(r"[^a-z0-9.]", "", _KIND_OF_WEIGHTS.sub("", bare))
 
 
 @cache
@@ -273,3 +277,13 @@ def _by_plain_name() -> dict[str, Architecture]:
         for architecture in all_architectures()
         for name in (architecture.name, *architecture.other_names)
     }
+
+
+@cache
+def _by_name_without_dots() -> dict[str, Architecture]:
+    """Return models by a name that is written without its dots, as qwen25-7b, where only one of them is meant."""
+    found: dict[str, Architecture | None] = {}
+    for name, architecture in _by_plain_name().items():
+        undotted = name.replace(".", "")
+        found[undotted] = None if undotted in found else architecture
+    return {name: architecture for name, architecture in found.items() if architecture is not None}

@@ -56,6 +56,16 @@ def efficiency_curves() -> dict[str, Efficiency]:
         }
 
 
+_STAND_INS = {"Turing": "Volta", "Pascal": "Volta"}
+"""Generations of which no training was published, and the nearest one with a curve. Turing has Volta's tensor cores;
+Pascal has none, and its own peaks in fp32 and fp16 stand in the catalogue."""
+
+
+def curve_for(generation: str) -> Efficiency | None:
+    """Return the curve of a GPU generation, or that of the nearest one; None where there is neither."""
+    return efficiency_curves().get(generation) or efficiency_curves().get(_STAND_INS.get(generation, ""))
+
+
 @dataclass(frozen=True)
 class Compute:
     """Seconds of one micro-batch on one GPU, without exchange; and of the optimizer, once a step."""

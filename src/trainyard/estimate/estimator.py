@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from trainyard.errors import UsageError
 from trainyard.estimate.choices import CHECKPOINTING
-from trainyard.estimate.compute import efficiency_curves
+from trainyard.estimate.compute import curve_for
 from trainyard.estimate.memory import RUNTIME_BYTES, Memory, memory_of
 from trainyard.estimate.money import Money, money_of, usd_per_billion_tokens
 from trainyard.estimate.step_time import StepTime, step_time_of, tokens_per_second_per_gpu
@@ -21,7 +21,10 @@ _MOST_CHANGES = 4
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a training takes. `time` is None where nothing is known to compute it from; `time_reason` says why."""
+    """What a training takes. `time` is None where nothing is known to compute it from; `time_reason` says why.
+
+    Where the time rests on the efficiency of another GPU generation, `time_reason` says that.
+    """
 
     training: Training
     memory: Memory
@@ -59,8 +62,10 @@ def estimate(training: Training) -> Estimate:
     if gpu.peak_tflops(training.product_precision) is None:
         possible = ", ".join(each for each in ("bf16", "fp16", "fp32", "fp8") if gpu.peak_tflops(each) is not None)
         raise UsageError(f"{gpu.name} has no {training.product_precision}; it has {possible}")
-    curve = efficiency_curves().get(gpu.generation)
-    reason = "" if curve else f"no published training on {gpu.generation} GPUs to take their efficiency from"
+    curve = curve_for(gpu.generation)
+    reason = f"no published training on {gpu.generation} GPUs to take their efficiency from"
+    if curve is not None:
+        reason = "" if curve.generation == gpu.generation else f"{reason}; taken from {curve.generation}"
     return Estimate(
         training,
         memory_of(training),

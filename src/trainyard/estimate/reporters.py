@@ -146,7 +146,7 @@ def time_as_json(found: Estimate) -> dict[str, Any]:
             "reason": found.time_reason,
         }
     time = found.time
-    return {
+    document: dict[str, Any] = {
         "step_seconds": time.total,
         "tokens_per_second_per_gpu": found.tokens_per_second_per_gpu,
         "parts": {
@@ -158,6 +158,9 @@ def time_as_json(found: Estimate) -> dict[str, Any]:
         "communication_seconds": time.communication,
         "scaling": {str(nodes): share for nodes, share in scaling_curve(found.training)},
     }
+    if found.time_reason:
+        document["remark"] = found.time_reason
+    return document
 
 
 def money_as_json(found: Estimate, steps: int | None = None) -> dict[str, Any]:
@@ -169,7 +172,7 @@ def money_as_json(found: Estimate, steps: int | None = None) -> dict[str, Any]:
     reasons = [
         NO_SIZE if found.training.machines.sku is None else "",
         NO_STEPS if steps is None and source else "",
-        found.time_reason if steps is not None else "",
+        found.time_reason if steps is not None and found.time is None else "",
         NO_SPOT if source and spot is None else "",
     ]
     document: dict[str, Any] = {
@@ -233,7 +236,8 @@ def _time_facts(found: Estimate) -> list[tuple[str, str]]:
         f"forward {duration(time.forward)}, backward {duration(time.backward)}, optimizer {duration(time.optimizer)}, "
         f"exchange {duration(time.communication)} of which {duration(time.exposed_communication)} is not hidden"
     )
-    return [("time", f"{duration(time.total)} a step, {count(rate)} tokens a second and GPU"), ("", parts)]
+    facts = [("time", f"{duration(time.total)} a step, {count(rate)} tokens a second and GPU"), ("", parts)]
+    return [*facts, ("", found.time_reason)] if found.time_reason else facts
 
 
 def _money_facts(found: Estimate) -> list[tuple[str, str]]:
