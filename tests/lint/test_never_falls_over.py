@@ -216,6 +216,11 @@ def test_an_ignore_file_of_any_content(tmp_path: Path, content: bytes) -> None:
     rules_of(file)
 
 
+def test_a_path_longer_than_any_file_name(tmp_path: Path) -> None:
+    (tmp_path / "data.yml").write_text(f"name: labels\ntype: uri_file\npath: ./{'a' * 300}\n")
+    assert CHECK_FAILED.id not in rules_of(tmp_path / "data.yml")
+
+
 def test_pipelines_that_use_each_other(tmp_path: Path) -> None:
     for name, other in (("a", "b"), ("b", "a"), ("c", "c")):
         text = f"type: pipeline\nname: {name}\nversion: 1\njobs: {{x: {{type: pipeline, component: ./{other}.yaml}}}}\n"

@@ -112,11 +112,11 @@ def _other_type(data: _Data, file: LintedFile) -> Iterator[Diagnostic]:
         yield data_path.at(data.path.span, "a uri_folder is a folder, and this path is a file", "Write type: uri_file.")
     elif not is_address(text):
         local = Path(os.path.normpath(file.document.file.parent / text.removeprefix("file:")))
-        if data.type == "uri_file" and local.is_dir():
+        if data.type == "uri_file" and os.path.isdir(local):
             yield data_path.at(
                 data.path.span, "a uri_file is one file, and this is a folder", "Write type: uri_folder."
             )
-        elif data.type == "uri_folder" and local.is_file():
+        elif data.type == "uri_folder" and os.path.isfile(local):
             yield data_path.at(data.path.span, "a uri_folder is a folder, and this is a file", "Write type: uri_file.")
-        elif data.type == "mltable" and local.is_dir() and not (local / "MLTable").is_file():
+        elif data.type == "mltable" and os.path.isdir(local) and not os.path.isfile(local / "MLTable"):
             yield data_path.at(data.path.span, "an mltable is a folder with a file 'MLTable', and this has none")

@@ -68,7 +68,9 @@ def deepspeed_config_not_found(placement: Placement, context: LintContext) -> It
     for named in _named_configurations(placement, context):
         if not os.path.isfile(named.file):
             folder = named.file.parent
-            meant = closest(named.file.name, [file.name for file in folder.glob("*.json")] if folder.is_dir() else [])
+            meant = closest(
+                named.file.name, [file.name for file in folder.glob("*.json")] if os.path.isdir(folder) else []
+            )
             hint = f"Did you mean '{meant}', in the same folder?" if meant else ""
             message = f"the DeepSpeed configuration '{named.reference}' does not exist"
             yield deepspeed_config_not_found.at(named.span, message, hint)

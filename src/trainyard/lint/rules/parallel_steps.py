@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class _Step:
         if code is None or not code.is_text or "${{" in code.text or ":" in code.text:
             return None
         folder = self.document.file.parent / code.text
-        return folder if folder.is_dir() else None
+        return folder if os.path.isdir(folder) else None
 
     @property
     def script(self) -> Path | None:

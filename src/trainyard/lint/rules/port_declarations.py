@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
-from trainyard.spec.diagnostic import Diagnostic, Related
+from trainyard.spec.diagnostic import Diagnostic, Related, Severity
+from trainyard.spec.documents import Node
 from trainyard.spec.model import Value
-from trainyard.spec.parsed import ParsedCommand
+from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 
 # What the REST contract (InputDeliveryMode, OutputDeliveryMode) has for the other side alone.
 _MODES_OF_OTHER_SIDE = {
@@ -79,16 +80,32 @@ inputs:
 def mode_unsuited(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for key, wrong_modes in _MODES_OF_OTHER_SIDE.items():
         for entry in command.node.entries_of(key).values():
-            mode, kind = entry.value.get("mode"), entry.value.get("type")
+            mode = entry.value.get("mode")
             text = mode.text.lower() if mode is not None else ""
             if mode is not None and text in wrong_modes:
                 suited = "ro_mount, download or direct" if key == "inputs" else "rw_mount, upload or direct"
                 message = f"'{mode.text}' is not a mode of {key}"
                 yield mode_unsuited.at(mode.span, message, f"Write {suited}.")
-            if mode is not None and kind is not None and kind.text.lower() != "mltable" and text.startswith("eval_"):
-                right = _WITHOUT_EVAL.get(text, "ro_mount")
-                message = f"the mode '{mode.text}' requires an mltable, but this is {kind.text}"
-                yield mode_unsuited.at(mode.span, message, f"Write `mode: {right}`.", replacement=right)
+            yield from _evaluated(entry.value, None if command.is_component else "error")
+
+
+@check("pipeline")
+def _modes_of_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    """The same for jobs without a command, whose inputs Azure ML's client checks alike."""
+    for job in pipeline.scope.jobs.values():
+        for entry in job.node.entries_of("inputs").values() if job.node.get("command") is None else ():
+            if entry.value.is_mapping:
+                yield from _evaluated(entry.value, "error")
+
+
+def _evaluated(port: Node, severity: Severity | None) -> Iterator[Diagnostic]:
+    """A mode that evaluates an mltable, of something else."""
+    mode, kind = port.get("mode"), port.get("type")
+    text = mode.text.lower() if mode is not None else ""
+    if mode is not None and kind is not None and kind.text.lower() != "mltable" and text.startswith("eval_"):
+        right = _WITHOUT_EVAL.get(text, "ro_mount")
+        message = f"the mode '{mode.text}' requires an mltable, but this is {kind.text}"
+        yield mode_unsuited.at(mode.span, message, f"Write `mode: {right}`.", replacement=right, severity=severity)
 
 
 def _number(value: Value | None) -> float | None:

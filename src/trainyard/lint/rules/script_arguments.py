@@ -10,6 +10,7 @@ from itertools import pairwise, zip_longest
 from trainyard.foundation.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
+from trainyard.lint.rules.sweep_metrics import sweeps_of
 from trainyard.lint.scripts.dataclass_flags import with_task_flags
 from trainyard.lint.scripts.flags import Flag, ScriptFlags
 from trainyard.lint.shell_words import CalledScript, Word, simple_commands
@@ -30,6 +31,8 @@ print(parser.parse_args())
 _LONG_WITH_ONE_DASH = re.compile(r"-[A-Za-z][A-Za-z0-9_-]{2,}(?:=.*)?", re.DOTALL)
 _REDIRECTION = re.compile("[<>]")
 _UNCLOSED = re.compile(r"\$\{\{(?![^{}]*\}\})|\$\{\{[^{}]*\$\{\{")
+# Distributions of `search_space` that draw any number.
+_FRACTIONS = frozenset({"uniform", "loguniform", "normal", "lognormal"})
 _DASHES = ("–", "—")
 _PROGRAMS = ("python", "python3", "torchrun", "deepspeed", "mpirun", "accelerate", "horovodrun", "Rscript")
 
@@ -337,18 +340,37 @@ def _numbers_of_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator
                 yield from _number_or_not(given, flag, port)
 
 
+@check("command")
+def _numbers_of_searches(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    """Distributions of fractions for a flag that takes a whole number."""
+    for holder in sweeps_of(command, context):
+        space = holder.entries_of("search_space")
+        for called, flag, name in _flags_from(command, context, ("inputs", "search_space")):
+            drawn = space[name].value.get("type") if name in space and space[name].value.is_mapping else None
+            if flag.number == "int" and drawn is not None and drawn.text.lower() in _FRACTIONS:
+                message = f"{called.name} takes a whole number as {flag.names[0]}, and {drawn.text} draws fractions"
+                hint = f"Use q{drawn.text} with q: 1, randint or choice."
+                yield flag_value.at(drawn.span, message, hint, [_declared(flag)])
+
+
 def _numbers_from_inputs(command: ParsedCommand, context: LintContext) -> Iterator[tuple[CalledScript, Flag, Port]]:
     """The flags that take a number and get it from an input."""
+    for called, flag, name in _flags_from(command, context, ("inputs",)):
+        port = command.component.inputs.get(name)
+        if port is not None:
+            yield called, flag, port
+
+
+def _flags_from(
+    command: ParsedCommand, context: LintContext, scopes: tuple[str, ...]
+) -> Iterator[tuple[CalledScript, Flag, str]]:
+    """The flags that take a number, with the name that a binding in one of the scopes takes it from."""
     for called, flags in _calls(command, context):
-        words = called.call.arguments
-        for word, follower in pairwise(words):
+        for word, follower in pairwise(called.call.arguments):
             flag = flags.flags.get(word.text)
             binding = only_binding(follower.text)
-            if flag is None or flag.number is None or binding is None or binding.path[0] != "inputs":
-                continue
-            port = command.component.inputs.get(".".join(binding.path[1:]))
-            if port is not None:
-                yield called, flag, port
+            if flag is not None and flag.number is not None and binding is not None and binding.path[0] in scopes:
+                yield called, flag, ".".join(binding.path[1:])
 
 
 def _number_or_not(value: Value, flag: Flag, port: Port) -> Iterator[Diagnostic]:

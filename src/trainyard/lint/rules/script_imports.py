@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -105,7 +106,7 @@ def module_not_installed(command: ParsedCommand, context: LintContext) -> Iterat
         for each in all_imports(called.file, folders):
             module = known_module(each.path)
             top = each.path.split(".")[0]
-            in_code = any((folder / top).is_dir() or (folder / f"{top}.py").is_file() for folder in folders)
+            in_code = any(os.path.isdir(folder / top) or os.path.isfile(folder / f"{top}.py") for folder in folders)
             if module is not None and module not in modules and not in_code:
                 missing.setdefault(module, each)
         for module, each in missing.items():

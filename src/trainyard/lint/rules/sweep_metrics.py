@@ -20,7 +20,8 @@ from trainyard.spec.script_steps import python_files
 # What these log is visible in the calls below; any other package may log by itself.
 _LOG_NOTHING = frozenset(
     {"argparse", "click", "typer", "numpy", "pandas", "scipy", "sklearn", "torch", "torchvision", "matplotlib", "PIL"}
-    | {"joblib", "yaml", "tqdm", "mlflow", "azureml", "lightgbm", "xgboost", "seaborn", "cv2", "requests"}
+    | {"skimage", "timm", "einops", "albumentations", "joblib", "yaml", "tqdm", "mlflow", "azureml", "lightgbm"}
+    | {"xgboost", "seaborn", "cv2", "requests"}
 )
 _OF_ONE_METRIC = frozenset({"log_metric", "log_list", "log_row"})
 _OF_MANY_METRICS = frozenset({"log_metrics", "log_dict"})
@@ -61,7 +62,7 @@ mlflow.log_metric("val_loss", parser.parse_args().rate)
 """,
 )
 def metric_not_logged(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    for sweep in _sweeps_of(command, context):
+    for sweep in sweeps_of(command, context):
         metric = sweep.find("objective", "primary_metric")
         if metric is None or not metric.is_text or "${{" in metric.text or not metric.text:
             continue
@@ -72,7 +73,7 @@ def metric_not_logged(command: ParsedCommand, context: LintContext) -> Iterator[
         yield metric_not_logged.at(metric.span, message, did_you_mean(metric.text, sorted(logged.names)))
 
 
-def _sweeps_of(command: ParsedCommand, context: LintContext) -> Iterator[Node]:
+def sweeps_of(command: ParsedCommand, context: LintContext) -> Iterator[Node]:
     """The sweeps whose trial a command is: written in place, or a component that they name by its file."""
     root = command.reading.document.root
     for holder in (root, *(entry.value for entry in root.entries_of("jobs").values() if entry.value.is_mapping)):

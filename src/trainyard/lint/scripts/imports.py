@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -64,7 +65,7 @@ def all_imports(file: Path, folders: Sequence[Path]) -> list[Import]:
 def module_in(folder: Path, module: str) -> Path | None:
     """The file of a module in a folder; None if there is none."""
     package = folder / module / "__init__.py"
-    return next((file for file in (folder / f"{module}.py", package) if file.is_file()), None)
+    return next((file for file in (folder / f"{module}.py", package) if os.path.isfile(file)), None)
 
 
 def _files_of(folder: Path, parts: Sequence[str]) -> Iterator[Path]:
@@ -74,5 +75,5 @@ def _files_of(folder: Path, parts: Sequence[str]) -> Iterator[Path]:
         if found is not None:
             yield found
         folder = folder / part
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             return
