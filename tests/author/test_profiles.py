@@ -235,20 +235,21 @@ def test_the_digest_changes_with_files_and_settings(project: Project) -> None:
 
 TASK_OF_PIPELINE = {
     **dict.fromkeys(("ddp", "horovod", "lightning", "sweep"), "image_classification"),
-    **dict.fromkeys(("fsdp", "deepspeed"), "language_modeling"),
+    **dict.fromkeys(("fsdp", "deepspeed", "finetune"), "language_modeling"),
 }
 STEPS_OF_PIPELINE = {
     "ddp": ("prepare_images", "train_ddp", "evaluate"),
     "fsdp": ("prepare_text", "train_fsdp", "evaluate"),
     "deepspeed": ("prepare_text", "train_deepspeed", "evaluate"),
     "horovod": ("prepare_images", "train_horovod", "evaluate"),
+    "finetune": ("prepare_chat", "train_fsdp", "evaluate"),
     "lightning": ("prepare_images", "train_lightning", "evaluate"),
     "sweep": ("prepare_images", "train_ddp", "evaluate"),
     "check_cluster": ("check_cluster",),
 }
 # What a profile says in a way of its own: two numbers that make a third, files by their name, the size of a sweep.
 ONLY_OF_PROFILES = {
-    *("accumulation_steps", "checkpoints_path", "source", "config"),
+    *("accumulation_steps", "base_model", "checkpoints_path", "source", "config"),
     *("trials", "concurrent_trials", "check_cluster_first"),
 }
 

@@ -67,7 +67,7 @@ def errors_of(loaded: Any) -> dict[str, str]:
 def test_every_pipeline_loads_validates_and_can_be_sent(rendering: tuple[Profile, Path]) -> None:
     profile, root = rendering
     files = list(yaml_files(root, "pipelines"))
-    expected = {"check_cluster", "ddp", "deepspeed", "fsdp", "horovod", "lightning", "sweep"}
+    expected = {"check_cluster", "ddp", "deepspeed", "finetune", "fsdp", "horovod", "lightning", "sweep"}
     assert expected - not_rendered(profile) <= {file.stem for file in files}
     for file in files:
         job = azure_ml.load_job(file)
@@ -95,7 +95,7 @@ def test_every_component_loads_alone_and_what_is_sent_for_training_is_complete(
 ) -> None:
     profile, root = rendering
     files = list(yaml_files(root, "components"))
-    assert {file.stem for file in files} == set(STEP_CONFIGS) - not_rendered(profile)
+    assert {file.stem for file in files} == {*STEP_CONFIGS, "finetune"} - not_rendered(profile)
     for file in files:
         component = azure_ml.load_component(file)
         assert errors_of(component) == {}, file

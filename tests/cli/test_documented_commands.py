@@ -48,6 +48,7 @@ SLOW = {
     "trainyard run pipelines/ddp.yaml --profile local --preempt": "test_preemption.py preempts a smaller training",
     "trainyard run pipelines/ddp.yaml --profile local --set inputs.epochs=2": "test_running.py makes such runs",
     "trainyard run pipelines/fsdp.yaml": "trains a language model",
+    "trainyard run pipelines/finetune.yaml": "starts from what the command before it trains",
     "trainyard run pipelines/train.yaml": "tests/cli/test_new_project.py makes the same run",
     "python -m trainyard.steps": "tests/steps/training/test_own_task.py trains the same task, on two ranks",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -33,6 +34,23 @@ def make_llama(folder: Path, data: Path) -> Path:
         for parameter in model.parameters():
             if parameter.dim() >= 2:
                 parameter.normal_(std=0.3)
+    return _save(model, folder, data)
+
+
+def make_gpt2(folder: Path, data: Path) -> Path:
+    """A GPT-2 with the vocabulary of a dataset of tokens: its positions are learned, not rotary."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    manifest = read_manifest(data)
+    assert manifest.text is not None
+    torch.manual_seed(7)
+    end = manifest.text.end_of_text
+    sizes = {"n_layer": 2, "n_embd": 16, "n_head": 2, "n_positions": 64, "initializer_range": 0.3}
+    config = GPT2Config(vocab_size=manifest.text.vocabulary_size, bos_token_id=end, eos_token_id=end, **sizes)
+    return _save(GPT2LMHeadModel(config), folder, data)
+
+
+def _save(model: Any, folder: Path, data: Path) -> Path:
     model.save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(data / name, folder / name)

@@ -3,6 +3,7 @@
 from trainyard.foundation.configs.check_cluster import CheckCluster
 from trainyard.foundation.configs.evaluate import Evaluate
 from trainyard.foundation.configs.export_model import ExportModel
+from trainyard.foundation.configs.prepare_chat import PrepareChat
 from trainyard.foundation.configs.prepare_images import PrepareImages
 from trainyard.foundation.configs.prepare_text import PrepareText
 from trainyard.foundation.configs.train_lightning import TrainLightning
@@ -11,6 +12,7 @@ from trainyard.foundation.configs.training import TrainDDP, TrainDeepSpeed, Trai
 STEP_CONFIGS: dict[str, type] = {
     "prepare_images": PrepareImages,
     "prepare_text": PrepareText,
+    "prepare_chat": PrepareChat,
     "train_ddp": TrainDDP,
     "train_fsdp": TrainFSDP,
     "train_deepspeed": TrainDeepSpeed,
@@ -28,6 +30,7 @@ __all__ = [
     "CheckCluster",
     "Evaluate",
     "ExportModel",
+    "PrepareChat",
     "PrepareImages",
     "PrepareText",
     "TrainDDP",

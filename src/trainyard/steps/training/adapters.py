@@ -12,9 +12,10 @@ from safetensors.torch import save_file
 from trainyard.foundation.configs.training import Training
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.model_folders import find_model
 from trainyard.steps.runtime.packages import from_extra, require_packages
 from trainyard.steps.runtime.world import World
-from trainyard.steps.training.from_transformers import find_model, has_weights, model_digest, model_folder
+from trainyard.steps.training.from_transformers import has_weights, model_digest, model_folder
 from trainyard.steps.training.tasks.base import Task
 from trainyard.steps.training.tasks.chosen import ChosenTask, read_base_digest
 

@@ -21,13 +21,14 @@ from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.dataset.shards import verify_dataset
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.flags import Value
+from trainyard.steps.runtime.model_folders import find_model
 from trainyard.steps.runtime.versions import installed_versions
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.adapters import check_tuning, new_model
 from trainyard.steps.training.agreement import Agreement
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.engines.base import Engine, EngineParts
-from trainyard.steps.training.from_transformers import find_model, model_digest, model_folder
+from trainyard.steps.training.from_transformers import model_digest, model_folder
 from trainyard.steps.training.loop import TrainingRun
 from trainyard.steps.training.observing.flops import flops_per_token, peak_flops_per_second
 from trainyard.steps.training.observing.hang_watch import HangWatch

@@ -16,6 +16,7 @@ import torch
 from trainyard.foundation.files import file_sha256, os_errors_name
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import parse_json
+from trainyard.steps.runtime.model_folders import CONFIG_FILE
 from trainyard.steps.runtime.world import World
 
 # Before transformers is imported: a job must not wait for, or depend on, a server it was not told of.
@@ -25,7 +26,7 @@ if not torch.cuda.is_available():
     # Where accelerate is installed, saving a model imports DeepSpeed, which would warn that it sees no accelerator.
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
-_CONFIG_FILE, _WEIGHTS_FILE = "config.json", "model.safetensors"
+_WEIGHTS_FILE = "model.safetensors"
 _WEIGHTS_INDEX = "model.safetensors.index.json"
 """Lists the files of weights that are spread over several."""
 _WEIGHTS_FILES = (_WEIGHTS_FILE, _WEIGHTS_INDEX)
@@ -86,25 +87,14 @@ def new_model(model_type: str, overrides: str | None, needs: ModelNeeds) -> torc
 
 def model_folder(model_type: str | None) -> Path | None:
     """Return the folder that a model type names, if it names one with a model."""
-    if model_type is None or not (Path(model_type) / _CONFIG_FILE).is_file():
+    if model_type is None or not (Path(model_type) / CONFIG_FILE).is_file():
         return None
     return Path(model_type)
 
 
-def find_model(folder: Path) -> Path:
-    """Return the folder with config.json; in an MLflow model it lies further within. StepError unless there is one."""
-    if (folder / _CONFIG_FILE).is_file():
-        return folder
-    found = sorted(file.parent for file in folder.rglob(_CONFIG_FILE))
-    if len(found) != 1:
-        places = ", ".join(map(str, found[:3])) or "none"
-        raise StepError(f"--base-model {folder}: expected one folder with {_CONFIG_FILE}; found {places}")
-    return found[0]
-
-
 def model_digest(folder: Path, world: World | None = None) -> str:
     """Return a SHA-256 of a model's configuration and weights. Every rank of a world calls it, and reads a part."""
-    names = sorted(file.name for file in folder.iterdir() if file.name == _CONFIG_FILE or file.suffix == ".safetensors")
+    names = sorted(file.name for file in folder.iterdir() if file.name == CONFIG_FILE or file.suffix == ".safetensors")
     rank, size = (0, 1) if world is None else (world.rank, world.size)
     own = {name: file_sha256(folder / name) for name in names[rank::size]}
     parts = [own] if world is None else world.gather(own)
@@ -114,8 +104,8 @@ def model_digest(folder: Path, world: World | None = None) -> str:
 
 def load_model(folder: Path, needs: ModelNeeds) -> torch.nn.Module:
     """Return a trained model. Raise StepError if the folder holds none, or one for other data."""
-    if not (folder / _CONFIG_FILE).is_file():
-        raise StepError(f"{folder} is not a trained model: {_CONFIG_FILE} is missing")
+    if not (folder / CONFIG_FILE).is_file():
+        raise StepError(f"{folder} is not a trained model: {CONFIG_FILE} is missing")
     if not has_weights(folder):
         raise StepError(f"{folder} is not a trained model: {_WEIGHTS_FILE} is missing")
     model = _pretrained(folder, needs, {}, head_may_be_new=False)
@@ -150,7 +140,7 @@ def _from_folder(folder: Path, settings: Mapping[str, Any], needs: ModelNeeds) -
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as failure:  # whatever a file of the user's makes transformers raise
-        raise StepError(f"--model-type {folder}: its {_CONFIG_FILE} cannot be used: {_first_line(failure)}") from None
+        raise StepError(f"--model-type {folder}: its {CONFIG_FILE} cannot be used: {_first_line(failure)}") from None
     with_weights = has_weights(folder)
     for name, value in {
         **needs.settings_of(config, has_weights=with_weights),
@@ -216,7 +206,7 @@ def _pretrained(
     if missing:
         more = f" and {len(missing) - 1} more are" if len(missing) > 1 else " is"
         raise StepError(
-            f"{folder}: {missing[0]}{more} missing in the weights of the model that {_CONFIG_FILE} describes"
+            f"{folder}: {missing[0]}{more} missing in the weights of the model that {CONFIG_FILE} describes"
         )
     return model
 
@@ -254,7 +244,7 @@ def _refuse_unknown_type(model_type: str, needs: ModelNeeds) -> None:
     if model_type in known:
         return
     if "/" in model_type or Path(model_type).exists():
-        raise StepError(f"--model-type {model_type}: there is no such folder with a {_CONFIG_FILE}")
+        raise StepError(f"--model-type {model_type}: there is no such folder with a {CONFIG_FILE}")
     close = difflib.get_close_matches(model_type, known, n=3)
     meant = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(sorted(known))}"
     raise StepError(f"--model-type {model_type!r}: unknown {needs.kind} in this version of transformers; {meant}")

@@ -35,7 +35,7 @@ def open_source(settings: PrepareText) -> tuple[TextSource, list[str]]:
     require_folder("--source", folder)
     files: list[TextFile] = []
     skipped: list[str] = []
-    for path in sorted(_below(folder, frozenset()), key=Path.as_posix):
+    for path in sorted(files_below(folder), key=Path.as_posix):
         relative = PurePosixPath(path.relative_to(folder).as_posix())
         name = relative.with_suffix("") if compression_of(path) else relative
         open_file = _FORMATS.get(name.suffix.lower())
@@ -52,14 +52,14 @@ def open_source(settings: PrepareText) -> tuple[TextSource, list[str]]:
     return TextSource(files, str(folder)), skipped
 
 
-def _below(folder: Path, folders_above: frozenset[str]) -> Iterator[Path]:
+def files_below(folder: Path, folders_above: frozenset[str] = frozenset()) -> Iterator[Path]:
     """Yield the files in a folder and its subfolders, following links. Hidden folders are yielded but not entered."""
     folders_above |= {os.path.realpath(folder)}
     with os.scandir(folder) as entries:
         for entry in entries:
             is_folder = entry.is_dir() and not entry.name.startswith(".")
             if is_folder and os.path.realpath(entry.path) not in folders_above:
-                yield from _below(Path(entry.path), folders_above)
+                yield from files_below(Path(entry.path), folders_above)
             else:
                 yield Path(entry.path)
 

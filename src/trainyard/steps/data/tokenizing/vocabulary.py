@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 TOKENIZER_FILE, TOKENIZER_CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
+CHAT_TEMPLATE_FILE = "chat_template.jinja"
+"""How a model's conversations become text; not every model has one."""
 _END_OF_TEXT = "<|endoftext|>"
 _KNOWN_ENDS = (_END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "[EOS]")
 """The usual names, for a tokenizer whose configuration does not name it."""

@@ -6,8 +6,7 @@ import inspect
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +20,7 @@ from trainyard.foundation.configs.tasks import LanguageModelingSettings
 from trainyard.foundation.files import file_sha256
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.data.tokenizing.vocabulary import (
+    CHAT_TEMPLATE_FILE,
     TOKENIZER_CONFIG_FILE,
     TOKENIZER_FILE,
     read_tokenizer,
@@ -31,6 +31,7 @@ from trainyard.steps.runtime.files import write_json
 from trainyard.steps.training.from_transformers import ModelNeeds, load_model, new_model, save_model
 from trainyard.steps.training.samples.batches import Tensors
 from trainyard.steps.training.tasks.base import Sample, SampleRequest, Task
+from trainyard.steps.training.tasks.token_rows import IGNORED, TokenRows, attention_within, rows_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -85,22 +86,6 @@ class LanguageModelNeeds(ModelNeeds):
             )
 
 
-@contextmanager
-def rows_are_not_packed() -> Iterator[None]:
-    """Keep a forward pass from looking for several texts packed in a row, which makes the host wait for the device.
-
-    It follows from positions, which a row of ours counts from its beginning to its end.
-    """
-    from transformers import masking_utils
-
-    look = masking_utils.find_packed_sequence_indices
-    masking_utils.find_packed_sequence_indices = lambda position_ids: None
-    try:
-        yield
-    finally:
-        masking_utils.find_packed_sequence_indices = look
-
-
 def router_loss_factor(model: torch.nn.Module) -> float:
     """Return how much the loss that keeps a mixture of experts' load even counts; 0 for other models.
 
@@ -122,8 +107,8 @@ _LARGEST_EXPONENT = 700.0
 class LanguageModeling(Task):
     """Cross-entropy over the vocabulary; loss per token, perplexity and bits per byte as measures.
 
-    A row of length + 1 tokens is a sample: each token is predicted from those before it in the row. Documents follow
-    one another in a row, with an end-of-text token between them.
+    A row is a sample, of text or of conversations: see `token_rows`. Each token that counts is predicted from those
+    before it, in a conversation from those of the same conversation only.
     """
 
     Settings = LanguageModelingSettings
@@ -135,7 +120,8 @@ class LanguageModeling(Task):
             raise StepError(f"the task language_modeling needs tokens; this dataset holds {manifest.content}")
         self._text = manifest.text
         self._require_tokenizer_of_the_dataset()
-        self._length = manifest.arrays["tokens"].shape[0] - 1
+        self.loss_terms_vary = manifest.content == "conversations"
+        self._length = manifest.arrays["tokens"].shape[0] - (0 if self.loss_terms_vary else 1)
         self._router_loss_factor = 0.0
         self._needs = LanguageModelNeeds(self._text.vocabulary_size, self._length, self._text.end_of_text)
 
@@ -149,27 +135,31 @@ class LanguageModeling(Task):
         self._require_same_tokens(Path(self.settings.model_type))
         model = new_model(self.settings.model_type, self.settings.model_overrides, self._needs)
         self._router_loss_factor = router_loss_factor(model)
+        self._require_positions(model)
         return model
 
     def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
         """Return the sum of the tokens' cross-entropies; of a mixture of experts, with its routers' loss for each."""
+        rows = rows_of(batch, self._text)
         if self._router_loss_factor == 0:
-            return self._cross_entropy(self._outputs(model, batch["tokens"]), batch["tokens"], "sum")
-        outputs = self._outputs(model, batch["tokens"], output_router_logits=True)
+            return self._cross_entropy(self._outputs(model, rows), rows, "sum")
+        outputs = self._outputs(model, rows, output_router_logits=True)
         router_loss: torch.Tensor = self._router_loss_factor * outputs.aux_loss * self.loss_terms(batch)
-        return self._cross_entropy(outputs, batch["tokens"], "sum") + router_loss
+        return self._cross_entropy(outputs, rows, "sum") + router_loss
 
     def loss_terms(self, batch: Tensors) -> int:
-        """Return the number of predicted tokens; training rows are full."""
+        """Return the number of predicted tokens; training rows of text are full."""
+        if self.loss_terms_vary:
+            return int((rows_of(batch, self._text).labels != IGNORED).sum())
         return len(batch["tokens"]) * self._length
 
     def measure(self, model: torch.nn.Module, batch: Tensors) -> dict[str, torch.Tensor]:
         """Return the sum of the tokens' cross-entropies in nats, and the number of tokens."""
-        tokens = batch["tokens"]
+        rows = rows_of(batch, self._text)
         return {
-            "loss_sum": self._cross_entropy(self._outputs(model, tokens), tokens, "none").double().sum(),
-            "tokens": (tokens[:, 1:].long() != self._text.padding).sum().double(),
-            "samples": torch.tensor(len(tokens), dtype=torch.float64, device=tokens.device),
+            "loss_sum": self._cross_entropy(self._outputs(model, rows), rows, "none").double().sum(),
+            "tokens": (rows.labels != IGNORED).sum().double(),
+            "samples": torch.tensor(len(rows.inputs), dtype=torch.float64, device=rows.inputs.device),
         }
 
     def summarise(self, sums: Mapping[str, torch.Tensor], split: str = "validation") -> dict[str, float]:
@@ -191,7 +181,9 @@ class LanguageModeling(Task):
         config = read_tokenizer_config(self._dataset / TOKENIZER_CONFIG_FILE)
         config["model_max_length"] = self._length
         write_json(folder / TOKENIZER_CONFIG_FILE, config)
-        shutil.copyfile(self._dataset / TOKENIZER_FILE, folder / TOKENIZER_FILE)
+        for name in (TOKENIZER_FILE, CHAT_TEMPLATE_FILE):
+            if (self._dataset / name).is_file():
+                shutil.copyfile(self._dataset / name, folder / name)
 
     def load_model(self, folder: Path) -> torch.nn.Module:
         """Return a model that a training step saved. Raise StepError if it does not fit the dataset."""
@@ -218,33 +210,38 @@ class LanguageModeling(Task):
         return Sample(os.path.commonprefix([tokenizer.decode(prompt), text]), text)  # noqa: RUF071 – of characters
 
     def _beginning(self, request: SampleRequest) -> list[int]:
-        first_row = request.split.gather(np.zeros(1, dtype=np.int64))["tokens"][0, : _PROMPT_TOKENS + 1]
-        beginning: list[int] = first_row[first_row != self._text.padding].tolist()
+        """Return the first tokens of a split; of conversations, all before the first answer."""
+        arrays = {name: values[0] for name, values in request.split.gather(np.zeros(1, dtype=np.int64)).items()}
+        first_row = arrays["tokens"]
+        most = int(arrays["answers"].argmax()) if "answers" in arrays else _PROMPT_TOKENS + 1
+        beginning: list[int] = first_row[:most][first_row[:most] != self._text.padding].tolist()
         return beginning
 
     def logits(self, model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the logits of each token after a row's first, for tokens of the shape [rows, length + 1]."""
-        logits: torch.Tensor = self._outputs(model, tokens).logits.float()
+        """Return the logits of each token after a row's first, for tokens of the shape [rows, tokens]."""
+        logits: torch.Tensor = self._outputs(model, rows_of({"tokens": tokens}, self._text)).logits.float()
         return logits
 
-    def _outputs(self, model: torch.nn.Module, tokens: torch.Tensor, **options: bool) -> Any:
-        """Return what the model computes for all tokens of a row but the last."""
-        inputs = tokens[:, :-1].long()
-        with rows_are_not_packed():
-            return model(
-                input_ids=inputs.masked_fill(inputs == self._text.padding, self._text.end_of_text),
-                use_cache=False,
-                **options,
-            )
+    def _outputs(self, model: torch.nn.Module, rows: TokenRows, **options: Any) -> Any:
+        if rows.positions is not None:
+            options["position_ids"] = rows.positions
+        with attention_within(rows.documents):
+            return model(input_ids=rows.inputs, use_cache=False, **options)
 
-    def _cross_entropy(self, outputs: Any, tokens: torch.Tensor, reduction: str) -> torch.Tensor:
-        """Return the cross-entropy of each token after a row's first; padding does not count."""
+    def _cross_entropy(self, outputs: Any, rows: TokenRows, reduction: str) -> torch.Tensor:
+        """Return the cross-entropy of each token that counts."""
         return functional.cross_entropy(
-            outputs.logits.float().flatten(0, 1),
-            tokens[:, 1:].long().flatten(),
-            ignore_index=self._text.padding,
-            reduction=reduction,
+            outputs.logits.float().flatten(0, 1), rows.labels.flatten(), ignore_index=IGNORED, reduction=reduction
         )
+
+    def _require_positions(self, model: torch.nn.Module) -> None:
+        """Raise StepError for packed conversations and a model that cannot tell them apart."""
+        config: Any = model.config
+        if "documents" in self.manifest.arrays and "position_ids" not in inspect.signature(model.forward).parameters:
+            raise StepError(
+                f"a model of type {config.model_type} cannot keep the conversations in a row apart, as it takes "
+                "no positions; prepare them with --packing false"
+            )
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:

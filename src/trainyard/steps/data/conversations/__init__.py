@@ -1,0 +1,1 @@
+"""Conversations and prompts with completions, on their way into a dataset of tokens."""

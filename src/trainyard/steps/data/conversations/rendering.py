@@ -1,0 +1,184 @@
+"""From a conversation to tokens, and which of them are answers: as the model's own tokenizer and chat template say."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trainyard.steps.data.conversations.examples import Example
+from trainyard.steps.data.tokenizing.vocabulary import CHAT_TEMPLATE_FILE, TOKENIZER_FILE, Vocabulary
+from trainyard.steps.runtime.errors import StepError
+
+_MARKS_ANSWERS = re.compile(r"\{%-?\s*generation\b")
+"""What a chat template has that says itself which text is the assistant's."""
+_EXPECTED = "expected messages, or prompt and completion"
+
+Messages = Sequence[dict[str, Any]]
+Span = tuple[int, int]
+"""Start and stop in a text, in characters."""
+
+
+class Document(NamedTuple):
+    """One conversation in tokens. Picklable."""
+
+    name: str
+    tokens: npt.NDArray[Any]
+    is_answer: npt.NDArray[np.bool_]
+    answer_bytes: int
+    """The UTF-8 bytes of the answers."""
+
+
+@dataclass(frozen=True)
+class Renderer:
+    """Turns examples into documents. Picklable: each process reads the tokenizer once."""
+
+    folder: Path
+    """The model's."""
+    end_of_text: int
+    dtype: str
+
+    @classmethod
+    def of(cls, folder: Path, vocabulary: Vocabulary) -> Renderer:
+        """Return the renderer of a model."""
+        return cls(folder, vocabulary.end_of_text, vocabulary.dtype)
+
+    def __call__(self, examples: Iterable[Example]) -> list[Document]:
+        """Return the documents. StepError names the file and line of one that is not as expected."""
+        return [self._document(example) for example in examples]
+
+    def _document(self, example: Example) -> Document:
+        fields, place = example.fields, example.place
+        prompt, completion = fields.get("prompt"), fields.get("completion")
+        if isinstance(fields.get("messages"), list):
+            return self._chat(example, fields["messages"])
+        if isinstance(prompt, str) and isinstance(completion, str):
+            return self._completion(example.name, prompt, completion)
+        if isinstance(prompt, list) and isinstance(completion, list):
+            return self._chat(example, [*prompt, *completion], first_answer=len(prompt))
+        raise StepError(f"{place}: {_EXPECTED}; found {', '.join(fields) or 'no fields'}")
+
+    def _completion(self, name: str, prompt: str, completion: str) -> Document:
+        """The model's own first tokens, both texts, and the end-of-text token, which is a part of the answer."""
+        tokenizer = _tokenizer(self.folder)
+        first = [token for token in tokenizer.encode("").ids if token != self.end_of_text]
+        text = prompt + completion
+        tokens, is_answer = _mark(tokenizer.encode(text, add_special_tokens=False), text, [(len(prompt), len(text))])
+        return Document(
+            name,
+            np.array([*first, *tokens, self.end_of_text], dtype=self.dtype),
+            np.array([*(False for _ in first), *is_answer, True]),
+            len(completion.encode("utf-8", errors="surrogatepass")),
+        )
+
+    def _chat(self, example: Example, messages: Messages, first_answer: int = 0) -> Document:
+        place = example.place
+        for number, message in enumerate(messages):
+            if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+                raise StepError(f"{place}: message {number + 1} is not an object with role and content")
+        render = functools.partial(_render, self.folder, place, example.fields.get("tools"))
+        template = _chat_tokenizer(self.folder).chat_template
+        if isinstance(template, str) and _MARKS_ANSWERS.search(template):
+            text, spans = _marked_by_template(self.folder, place, example.fields.get("tools"), messages)
+        else:
+            text = render(messages)
+            spans = []
+            for number, message in enumerate(messages):
+                if message["role"] == "assistant" and number >= first_answer:
+                    spans.append(self._answer(render, messages, number, text, place))
+        tokens, is_answer = _mark(_tokenizer(self.folder).encode(text, add_special_tokens=False), text, spans)
+        answer_bytes = sum(len(text[start:stop].encode("utf-8", errors="surrogatepass")) for start, stop in spans)
+        return Document(example.name, np.array(tokens, dtype=self.dtype), np.array(is_answer, dtype=bool), answer_bytes)
+
+    def _answer(self, render: Any, messages: Messages, number: int, text: str, place: str) -> Span:
+        """Return where an answer is: what the template adds to the messages before it and the request to answer."""
+        before: str = render(messages[:number], add_generation_prompt=True)
+        after: str = render(messages[: number + 1])
+        if not (after.startswith(before) and text.startswith(after)):
+            raise StepError(
+                f"{place}: the chat template in {self.folder} renders the beginning of this conversation differently "
+                "from the whole, so its answers cannot be found; mark them in the template by {% generation %}"
+            )
+        return len(before), len(after)
+
+
+def _mark(encoding: Any, text: str, spans: Iterable[Span]) -> tuple[list[int], list[bool]]:
+    """Return tokens, and whether each begins within one of the spans."""
+    inside = np.zeros(len(text) + 1, dtype=bool)
+    for start, stop in spans:
+        inside[start:stop] = True
+    return encoding.ids, [bool(inside[start]) for start, _ in encoding.offsets]
+
+
+def _render(folder: Path, place: str, tools: Any, messages: Messages, *, add_generation_prompt: bool = False) -> str:
+    """Return a conversation as the chat template writes it. Messages of no one are an empty text."""
+    if not messages:
+        return ""
+    tokenizer = _chat_tokenizer(folder)
+    try:
+        text: str = tokenizer.apply_chat_template(
+            list(messages), tools=tools, tokenize=False, add_generation_prompt=add_generation_prompt
+        )
+    except Exception as failure:  # a template may raise anything
+        raise StepError(f"{place}: the chat template in {folder} refuses it: {failure}") from None
+    return text
+
+
+def _marked_by_template(folder: Path, place: str, tools: Any, messages: Messages) -> tuple[str, list[Span]]:
+    from transformers.utils import chat_template_utils
+
+    tokenizer = _chat_tokenizer(folder)
+    render: Any = chat_template_utils.render_jinja_template
+    try:
+        texts, spans = render(
+            [list(messages)],
+            tools=tools,
+            chat_template=tokenizer.chat_template,
+            return_assistant_tokens_mask=True,
+            **tokenizer.special_tokens_map,
+        )
+    except Exception as failure:
+        raise StepError(f"{place}: the chat template in {folder} refuses it: {failure}") from None
+    return texts[0], [(start, stop) for start, stop in spans[0]]
+
+
+@functools.lru_cache(maxsize=1)
+def _tokenizer(folder: Path) -> Any:
+    from trainyard.steps.data.tokenizing.vocabulary import read_tokenizer
+
+    tokenizer = read_tokenizer(folder / TOKENIZER_FILE)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+@functools.lru_cache(maxsize=1)
+def _chat_tokenizer(folder: Path) -> Any:
+    """The same for transformers, which knows where a model keeps its chat template. StepError if it has none."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as failure:  # whatever a file of the user's makes transformers raise
+        raise StepError(f"--base-model {folder}: its tokenizer cannot be used: {failure}") from None
+    if tokenizer.chat_template is None:
+        raise StepError(
+            f"--base-model {folder} has no chat template, which conversations need: add {CHAT_TEMPLATE_FILE} to it, or "
+            "give prompts and completions as texts"
+        )
+    return tokenizer
+
+
+def chat_template_of(folder: Path) -> str | None:
+    """Return the chat template in a model's folder, if it has one of its own file."""
+    file = folder / CHAT_TEMPLATE_FILE
+    return file.read_text(encoding="utf-8") if file.is_file() else None

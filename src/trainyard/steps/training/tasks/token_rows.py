@@ -1,0 +1,89 @@
+"""Rows of tokens as a language model takes them: what it reads, and which tokens it is to predict.
+
+A row of text has one token more than the model reads: each but the first is predicted, across the documents in it. A
+row of conversations (the array `answers`) predicts answers only. Where several are packed into a row (the array
+`documents`, counted from 1, padding 0), positions and attention begin again with each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+
+from trainyard.steps.data.dataset.manifest import TokenText
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.training.samples.batches import Tensors
+
+IGNORED = -100
+"""The label of a token that is not predicted, as cross_entropy has it by default."""
+
+
+class TokenRows(NamedTuple):
+    """Rows as int64 tensors of one shape, [rows, length]."""
+
+    inputs: torch.Tensor
+    labels: torch.Tensor
+    """The token after each; IGNORED where none is predicted."""
+    positions: torch.Tensor | None = None
+    """Of each token in its document; None where rows are counted from end to end."""
+    documents: torch.Tensor | None = None
+    """The number of each token's document."""
+
+
+def rows_of(batch: Tensors, text: TokenText) -> TokenRows:
+    """Return the rows of a batch."""
+    tokens = batch["tokens"].long()
+    if "answers" not in batch:
+        inputs, labels = tokens[:, :-1], tokens[:, 1:]
+        return TokenRows(_readable(inputs, text), labels.masked_fill(labels == text.padding, IGNORED))
+    nothing = torch.full_like(tokens[:, :1], IGNORED)
+    labels = torch.cat([tokens[:, 1:].masked_fill(~batch["answers"][:, 1:], IGNORED), nothing], dim=1)
+    if "documents" not in batch:
+        return TokenRows(_readable(tokens, text), labels)
+    documents = batch["documents"].long()
+    return TokenRows(_readable(tokens, text), labels, _positions(documents), documents)
+
+
+def _readable(tokens: torch.Tensor, text: TokenText) -> torch.Tensor:
+    """Padding is not a token; nothing is predicted from what stands in for it."""
+    return tokens.masked_fill(tokens == text.padding, text.end_of_text)
+
+
+def _positions(documents: torch.Tensor) -> torch.Tensor:
+    """Return each token's position in its document."""
+    place = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    begins = torch.ones_like(documents, dtype=torch.bool)
+    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return place - place.masked_fill(~begins, 0).cummax(dim=1).values
+
+
+@contextmanager
+def attention_within(documents: torch.Tensor | None) -> Iterator[None]:
+    """Let a forward pass attend within documents only, or, without any, from end to end.
+
+    transformers would look for documents in the positions, for which the host waits for the device. StepError for a
+    model whose code does not ask for them: it would attend to other conversations in silence.
+    """
+    from transformers import masking_utils
+
+    look = masking_utils.find_packed_sequence_indices
+    is_asked = False
+
+    def found(position_ids: torch.Tensor) -> torch.Tensor | None:
+        nonlocal is_asked
+        is_asked = True
+        return documents
+
+    masking_utils.find_packed_sequence_indices = found
+    try:
+        yield
+    finally:
+        masking_utils.find_packed_sequence_indices = look
+    if documents is not None and not is_asked:
+        raise StepError(
+            "this model cannot keep the conversations in a row apart in this version of transformers; prepare them "
+            "with --packing false"
+        )
