@@ -381,3 +381,25 @@ def test_a_batch_that_is_set_too_stays_as_it_is_set(repository: Project) -> None
     profile = load_profile(repository, "nd96", {"nodes": 4, "pipelines.ddp.micro_batch_size": 8})
     assert profile.pipelines["ddp"]["micro_batch_size"] == 8
     assert not any(line.startswith("ddp:") for line in profile.adjustments)
+
+
+def test_the_cluster_of_trainings_may_stand_beside_that_of_preparation(project: Project) -> None:
+    write(
+        project,
+        "mine",
+        "extends: t4\nidle_seconds: 900\nclusters:\n"
+        "  train: {name: gpu-mine, sku: Standard_ND96asr_v4, nodes: 3}\n"
+        "  prepare: {name: cpu-mine, sku: Standard_D8s_v5}\n",
+    )
+    profile = load_profile(project, "mine")
+    assert (profile.cluster, profile.sku_name, profile.nodes) == ("gpu-mine", "Standard_ND96asr_v4", 3)
+    assert profile.clusters["prepare"].name == "cpu-mine"
+    origin = origin_of(profile.cluster)
+    assert origin is not None
+    assert (origin.file.name, origin.line) == ("mine.yaml", 4)
+    clusters = [file.text for path, file in render(project, "mine").files.items() if path.parent.name == "compute"]
+    assert len(clusters) == 2
+    assert all("idle_time_before_scale_down: 900\n" in text for text in clusters)
+    write(project, "other", "extends: t4\nclusters:\n  train: {name: gpu-mine, nods: 3}\n")
+    (problem,) = problems_of(project, "other")
+    assert "unknown key 'nods'" in problem.message

@@ -95,6 +95,20 @@ class Layers:
         into[path[-1]] = value
         self.set_texts[path] = as_argument(dotted_key, value)
 
+    def take_cluster_of_trainings(self) -> None:
+        """Take `clusters.train` for what it stands for: the keys cluster, sku and nodes."""
+        clusters = self.data.get("clusters")
+        train = clusters.get("train") if isinstance(clusters, dict) else None
+        if not isinstance(clusters, dict) or not isinstance(train, dict):
+            return
+        for key, meant in (("name", "cluster"), ("sku", "sku"), ("nodes", "nodes")):
+            if key in train:
+                self.data[meant] = train.pop(key)
+                for spans in (self.key_spans, self.value_spans):
+                    spans[(meant,)] = spans.pop(("clusters", "train", key))
+        if not train:
+            del clusters["train"]
+
     def _mapping_at(self, path: KeyPath) -> dict[str, Any]:
         mapping = self.data
         for key in path:
@@ -120,6 +134,7 @@ def read_layers(
     for document in reversed(documents):
         layers.lay_over(document.root)
     layers.data.pop("extends", None)
+    layers.take_cluster_of_trainings()
     for dotted_key, value in settings.items():
         layers.lay_setting_over(dotted_key, value)
     return layers

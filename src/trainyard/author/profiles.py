@@ -74,6 +74,7 @@ class Profile:
     environments: Mapping[str, str]
     pipelines: Mapping[str, Mapping[str, Any]]
     clusters: Mapping[str, Cluster]
+    idle_seconds: int = 300
     subnet: str | None = None
     sku: Sku | None = None
     sku_name: str | None = None
@@ -297,6 +298,7 @@ def _assemble(name: str, layers: Layers, settings: Mapping[str, object]) -> Prof
             use: Cluster(each["name"], each["sku"], each.get("nodes", 1))
             for use, each in data.get("clusters", {}).items()
         },
+        idle_seconds=data.get("idle_seconds", Profile.idle_seconds),
         subnet=data.get("subnet"),
         sku=sku,
         sku_name=written(sku.name, origin_of(data["sku"])) if sku is not None else None,

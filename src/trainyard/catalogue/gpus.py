@@ -80,10 +80,11 @@ def all_gpus() -> tuple[Gpu, ...]:
 
 def find_gpu(name: str) -> Gpu:
     """Return a GPU by its name or another name of it, ignoring case, vendor and separators. UsageError if unknown."""
-    by_name = {_plain(known): gpu for gpu in all_gpus() for known in (*gpu.other_names, gpu.name)}
-    found = by_name.get(_plain(name))
-    if found is not None:
-        return found
+    known_names = [(known, gpu) for gpu in all_gpus() for known in (*gpu.other_names, gpu.name)]
+    for spelled in (_plain, _words):
+        found = {spelled(known): gpu for known, gpu in known_names}.get(spelled(name))
+        if found is not None:
+            return found
     names = [gpu.name for gpu in all_gpus()]
     hint = close_match(name, [known for gpu in all_gpus() for known in (gpu.name, *gpu.other_names)])
     raise UsageError(" ".join(filter(None, (f"unknown GPU {name!r}.", hint, f"Known: {', '.join(names)}."))))
@@ -97,3 +98,9 @@ def gpu_of(sku: Sku) -> Gpu | None:
 def _plain(name: str) -> str:
     words = _VENDORS.sub("", name.lower())
     return re.sub(r"[^a-z0-9]", "", _SOCKET.sub("sxm", words))
+
+
+def _words(name: str) -> str:
+    """Return a name's words in one order, as `H100 80GB SXM` and `H100-SXM-80G` have the same."""
+    words = re.findall(r"[a-z0-9]+", _SOCKET.sub("sxm", _VENDORS.sub("", name.lower())))
+    return " ".join(sorted(f"{word}b" if re.fullmatch(r"[0-9]+g", word) else word for word in words))

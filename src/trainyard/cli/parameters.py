@@ -64,9 +64,10 @@ class OneOf(click.Choice):  # type: ignore[type-arg]
         super().__init__(words)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the word; fail with the words that there are and the value."""
+        """Return the word, whatever its case; fail with the words that there are and the value."""
         from trainyard.foundation.suggestions import close_match
 
+        value = next((word for word in self.choices if word.lower() == str(value).lower()), value)
         if value not in self.choices:
             hint = close_match(str(value), self.choices)
             self.fail(
