@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 Json = dict[str, Any]
 
@@ -363,6 +364,51 @@ def wide_run(path: Path) -> RunFolder:
     folder.add_job("export", status="skipped", depends_on=["choose", "train_language_model_on_documentation"])
     folder.add_job("announce", status="waiting", depends_on=["evaluate", "export"])
     return folder
+
+
+def full_run(path: Path) -> RunFolder:
+    """The run of the digits with everything else that a page can show: machine use, mistakes, trials, warnings."""
+    folder = digits_run(path)
+    header = {"format": "trainyard.machine_use/1", "attempt": 1, "processors": 8}
+    for name in ("train", "evaluate"):
+        samples = [
+            {
+                "seconds": float(second),
+                "processors_busy": 4 + math.sin(second),
+                "memory_bytes": second * 2**27,
+                "gpus": {"0": {"busy": 0.9, "memory_bytes": 30 * 2**30}},
+            }
+            for second in range(1, 31)
+        ]
+        folder.write(f"jobs/{name}/system_logs/machine_use.jsonl", [header, *samples])
+    listed = []
+    pictures = path / "jobs/evaluate/outputs/evaluation/mistakes"
+    pictures.mkdir()
+    for number in range(24):
+        Image.new("L", (8, 8), number * 10).save(pictures / f"{number}.png")
+        wrong = {"true": "a class with a long name", "predicted": "another_class_whose_name_has_no_spaces"}
+        listed.append({"sample": number, "file": f"mistakes/{number}.png", **wrong, "probability": 0.99})
+    mistakes = {"format": "trainyard.mistakes/1", "searched": 360, "found": 31, "samples": listed}
+    folder.write("jobs/evaluate/outputs/evaluation/mistakes.json", mistakes)
+    folder.run["jobs"]["train"]["warnings"] = ["not resuming from step-00000014, which is not a complete checkpoint"]
+    folder.run["jobs"]["train"]["trials"] = [
+        {
+            "number": number,
+            "status": "completed",
+            "inputs": {"learning_rate": 0.1**number, "batch_size": 64, "schedule": "warmup_stable_decay"},
+            "metric": 0.5,
+            "metric_name": "validation_accuracy",
+            "is_best": number == 1,
+            "reason": None,
+        }
+        for number in range(3)
+    ]
+    return folder
+
+
+@pytest.fixture
+def make_full_run(tmp_path: Path) -> Callable[[], RunFolder]:
+    return lambda: full_run(tmp_path / "ample-ibis-9")
 
 
 @pytest.fixture

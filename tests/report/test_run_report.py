@@ -17,7 +17,7 @@ from trainyard.errors import UsageError
 from trainyard.report.run_report import write_report
 
 MakeRun = Callable[[], Any]
-VOID = {"meta", "link", "br", "input"}
+VOID = {"meta", "link", "br", "img", "input"}
 
 
 class PageReader(HTMLParser):
@@ -457,3 +457,28 @@ def test_the_last_lines_of_logs_are_on_the_page_as_plain_text(empty_run: Any) ->
     assert "&lt;b&gt;red&lt;/b&gt;" in page
     assert "x" * 301 not in page
     assert "Log of rank 1" in page
+
+
+def test_wrongly_classified_samples_are_counted_and_shown(make_full_run: MakeRun) -> None:
+    folder = make_full_run()
+    page = write_report(folder.finish())
+    text = text_of(page)
+    assert "The 24 of 31 that the model was most sure of, among the first 360 samples." in text
+    assert "99.0 % sure" in text
+    assert page.read_text().count('src="data:image/png;base64,') == 24
+
+    mistakes = folder.path / "jobs/evaluate/outputs/evaluation/mistakes.json"
+    document = json.loads(mistakes.read_text())
+    document.update(found=2, samples=document["samples"][:2])
+    document["samples"][1]["file"] = "../../../../run.json"  # not a file of the evaluation
+    mistakes.write_text(json.dumps(document))
+    page = write_report(folder.finish())
+    assert page.read_text().count('src="data:image/png;base64,') == 1
+
+
+def test_the_size_of_the_page_is_bounded(make_full_run: MakeRun, training_lines: Callable[..., Any]) -> None:
+    folder = make_full_run()
+    folder.write("jobs/train/outputs/metrics/metrics.jsonl", training_lines(range(1, 50_001)))
+    log = folder.path / "jobs/train/user_logs/std_log_process_0.txt"
+    log.write_text("".join(f"{number} {'x' * 1000}\n" for number in range(10_000)))
+    assert write_report(folder.finish()).stat().st_size < 1_000_000

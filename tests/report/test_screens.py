@@ -99,7 +99,7 @@ def comparison_page(make_run_to_compare: Callable[..., Any], tmp_path: Path) -> 
     return file
 
 
-@pytest.fixture(params=["digits", "language", "failed", "wide", "comparison"])
+@pytest.fixture(params=["digits", "full", "language", "failed", "wide", "comparison"])
 def page_file(request: pytest.FixtureRequest) -> Path:
     if request.param == "comparison":
         file: Path = request.getfixturevalue("comparison_page")

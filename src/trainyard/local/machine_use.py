@@ -64,24 +64,23 @@ def _sample(file: Path, attempt: int, sessions: Collection[int], gpus: _Gpus, is
     """Write samples until the attempt is over. A disk that is full ends the sampling, not the job."""
     started = before = time.monotonic()
     used = _use_of(sessions)
-    with gpus, suppress(OSError), file.open("a", encoding="utf-8") as stream:
-        header = {"format": MACHINE_USE_FORMAT, "attempt": attempt, "processors": available_processors()}
+    header: list[dict[str, Any]] = [
+        {"format": MACHINE_USE_FORMAT, "attempt": attempt, "processors": available_processors()}
+    ]
+    with gpus, suppress(OSError):
         while not is_over.wait(max(_LEAST_INTERVAL_SECONDS, (before - started) / _SAMPLES_PER_TIME_SPENT)):
             now, using = time.monotonic(), _use_of(sessions)
-            if header:
-                stream.write(json.dumps(header) + "\n")
-                header = {}
+            busy = max(0.0, using.processor_seconds - used.processor_seconds) / (now - before)
             line: dict[str, Any] = {
                 "seconds": round(now - started, 2),
-                "processors_busy": round(
-                    max(0.0, using.processor_seconds - used.processor_seconds) / (now - before), 3
-                ),
+                "processors_busy": round(busy, 3),
                 "memory_bytes": using.memory_bytes,
             }
             if latest := gpus.latest():
                 line["gpus"] = latest
-            stream.write(json.dumps(line) + "\n")
-            stream.flush()
+            with file.open("a", encoding="utf-8") as stream:
+                stream.writelines(f"{json.dumps(each)}\n" for each in [*header, line])
+            header.clear()
             before, used = now, using
 
 
