@@ -109,7 +109,7 @@ def test_answers_are_what_the_assistant_says_and_how_it_ends(
         ([COMPLETION, {"messages": ["Hi"]}], TEMPLATE, "chats.jsonl:2: message 1 is not an object with role and"),
         ([{"messages": CHAT}], FORGETFUL, "chats.jsonl:1: the chat template in"),
         ([{"messages": CHAT}], None, "has no chat template, which conversations need"),
-        ([{"messages": CHAT[:1]}], TEMPLATE, "no conversation for training has an answer"),
+        ([{"messages": CHAT[:1]}], TEMPLATE, "no conversation for training has an answer within --sequence-length 64"),
     ],
 )
 def test_conversations_that_cannot_be_learned_are_refused_with_their_line(

@@ -81,7 +81,10 @@ def prepare_conversations(settings: PrepareChat) -> int:
             for split in SPLITS:
                 write(split, packers[split].finish())
         if not counts["train"].rows:
-            raise StepError("no conversation for training has an answer: each needs a message of the role assistant")
+            raise StepError(
+                f"no conversation for training has an answer within --sequence-length {settings.sequence_length}: each "
+                "needs a completion, or a message of the role assistant"
+            )
         _write_tokenizer(settings.prepared, folder, vocabulary)
         _finish(dataset, settings, vocabulary, {split: of for split, of in counts.items() if of.rows})
     for split in SPLITS:
