@@ -121,6 +121,7 @@ def whole_loop(
                 ),
                 validation_split=None,
                 progress=Progress(),
+                base_digest=None,
             )
         )
         hang_watch.close()
