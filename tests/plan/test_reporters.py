@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
+from trainyard.catalogue.skus import find_sku
+from trainyard.estimate.architectures import find_architecture
+from trainyard.estimate.estimator import estimate
+from trainyard.estimate.training import Training, machines_of_sku
 from trainyard.plan import drawing, reporters
 from trainyard.plan.planner import Plan
 from trainyard.plan.planner import plan as plan_with
+from trainyard.plan.reporters import PROFILE_HEADER, OnProfile, profile_rows
 from trainyard.spec.computes import Computes
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.model import Pipeline
@@ -33,7 +39,7 @@ def test_text_says_what_each_job_takes(pipeline_of) -> None:
         "  batch        32 micro × 2 accumulation × 16 processes = 1024 samples",
         "  environment  azureml://registries/azureml/environments/acpt-pytorch-2.8-cuda12.6/versions/9",
         "  price        on demand $54.394 an hour (eastus, 2026-11-09); "
-        "spot $5.983 an hour (eastus, undated SkyPilot v8 snapshot (stale, indicative))",
+        "spot $5.983 an hour (eastus, undated, so a rough guide)",
     ]
     assert "GPUs         1 of 8 a node, 7 idle" in text
     assert "  quota        192 vCPUs of Standard_ND96asr_v4" in text
@@ -189,3 +195,22 @@ def test_mermaid(pipeline_of) -> None:
         '  job_prepare -->|"prepared → data"| job_evaluate',
         '  job_train -->|"model"| job_evaluate',
     ]
+
+
+def test_each_profile_has_the_place_and_day_of_its_price_and_others_are_marked() -> None:
+    """The catalogue's prices of H100 and A100 were looked up again in November; those of T4 are of June."""
+    machines = machines_of_sku(find_sku("Standard_ND96asr_v4"), 2)
+    training = Training(find_architecture("gpt2"), machines, "ddp", 1, 1, 1024, precision="fp16")
+    rows = profile_rows(
+        [
+            OnProfile(name, "train", estimate(replace(training, machines=machines_of_sku(find_sku(sku), 2))))
+            for name, sku in (
+                ("nd96", "Standard_ND96asr_v4"),
+                ("nd96-h100", "Standard_ND96isr_H100_v5"),
+                ("nd40", "Standard_ND40rs_v2"),
+            )
+        ]
+    )
+    place = PROFILE_HEADER.index("price of")
+    assert [row[place] for row in rows] == ["eastus, 2026-11-09", "eastus, 2026-11-09", "eastus, 2026-06-18"]
+    assert ["price not comparable" in row[-1] for row in rows] == [False, False, True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -165,14 +166,19 @@ def differences_of(job: JobPlan) -> dict[str, float]:
     return {name: ours / theirs - 1 for name, ours, theirs in pairs if ours is not None and theirs}
 
 
-PROFILE_HEADER = ("profile", "machines", "a GPU", "a step", "tokens/s", "$/h", "$/billion tokens", "")
+PROFILE_HEADER = ("profile", "machines", "a GPU", "a step", "tokens/s", "$/h", "price of", "$/billion tokens", "")
 
 
 def profile_rows(profiles: Sequence[OnProfile]) -> list[tuple[str, ...]]:
-    """Return a row for each profile; the fastest and the cheapest of those that fit are named."""
+    """Return a row for each profile; the fastest and the cheapest of those that fit are named.
+
+    Prices of another region or day than most of the rows' are marked.
+    """
     fitting = [each for each in profiles if each.estimate.fits]
     fastest = max((e for e in fitting if e.estimate.tokens_per_second), key=_rate, default=None)
     cheapest = min((e for e in fitting if e.estimate.usd_per_billion_tokens), key=_token_price, default=None)
+    sources = Counter(_source(price) for each in profiles if (price := each.estimate.money.on_demand))
+    usual = max(sources, key=lambda source: sources[source], default="")
     rows: list[tuple[str, ...]] = []
     for each in profiles:
         found = each.estimate
@@ -180,6 +186,7 @@ def profile_rows(profiles: Sequence[OnProfile]) -> list[tuple[str, ...]]:
         remarks = ["fastest"] if each is fastest else []
         remarks += ["cheapest"] if each is cheapest else []
         remarks += [] if found.fits else ["does not fit"]
+        remarks += ["price not comparable"] if price and _source(price) != usual else []
         rows.append(
             (
                 each.profile,
@@ -188,6 +195,7 @@ def profile_rows(profiles: Sequence[OnProfile]) -> list[tuple[str, ...]]:
                 duration(time.total) if time else "not known",
                 count(found.tokens_per_second) if found.tokens_per_second else "-",
                 f"{price.usd_per_hour:,.2f}" if price else "-",
+                _source(price) if price else "-",
                 f"{found.usd_per_billion_tokens:,.2f}" if found.usd_per_billion_tokens else "-",
                 ", ".join(remarks),
             )
