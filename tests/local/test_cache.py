@@ -296,3 +296,13 @@ def test_reading_inputs_for_long_shows_progress(tmp_path: Path, monkeypatch: pyt
     assert len(notes) == 3
     assert notes[-1].startswith("reading inputs to find out what has changed since the last run: ")
     assert notes[-1].endswith(f"now {large}")
+
+
+def test_many_equal_jobs_are_all_reused(workspace: Any) -> None:
+    component = workspace.component("worker", "true", outputs={"out": "uri_folder"})
+    file = workspace.pipeline({f"job_{number}": {"component": component} for number in range(8)})
+    first = workspace.run(file)
+
+    again = workspace.run(file)
+
+    assert {job.reused_from for job in again.jobs.values()} == {first.name}

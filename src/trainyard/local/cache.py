@@ -217,6 +217,8 @@ class StepCache:
         file = self._result_file(key)
         entry = _read(file)
         known = entry.get("locations", []) if entry.get("identity") == identity else []
+        # One of each run: equal jobs of a run, which does not reuse its own results, would displace those of others.
+        known = [each for each in known if each["run_folder"] != str(run_folder.resolve())]
         location = {
             "run_folder": str(run_folder.resolve()),
             "run": run,

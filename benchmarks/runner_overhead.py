@@ -1,0 +1,121 @@
+"""What `trainyard run` itself costs: per idle job, in a wide graph, when everything is reused, and in memory.
+
+    python benchmarks/runner_overhead.py [--repeat 3] [--wide 500]
+
+Every figure is of whole processes in a folder of its own; the median counts. What a job costs is the difference between
+runs of 20 jobs and of 1, without the start of a shell, which is measured beside it and which the ratio is to. In the
+wide graph each job writes 2 MB of logs. Results go to benchmarks/results/runner_overhead.json. Exit 1 when a bar is
+missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from results import save_results
+
+ROOT = Path(__file__).parents[1]
+IDLE_JOBS = 20
+LOG_BYTES = 2_000_000
+BARS = {
+    "seconds per idle job": 0.10,
+    "seconds of a wide graph": 60.0,
+    "seconds of a reused run": 1.0,
+    "peak memory of the runner, MB": 150.0,
+}
+
+
+def write_pipeline(folder: Path, jobs: int, command: str) -> None:
+    """Write a pipeline of jobs that do not depend on each other."""
+    component = {"type": "command", "command": command, "environment": "azureml:some_environment:1"}
+    component |= {"outputs": {"out": {"type": "uri_folder"}}}
+    document = {
+        "type": "pipeline",
+        "settings": {"default_compute": "azureml:cpu"},
+        "jobs": {f"job_{number}": {"type": "command", "component": component} for number in range(jobs)},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pipeline.yml").write_text(json.dumps(document))
+
+
+def run(folder: Path, *options: str) -> tuple[float, float]:
+    """Run the folder's pipeline as a whole process; return its seconds and the peak of its memory in MB."""
+    command = [sys.executable, "-m", "trainyard", "run", "pipeline.yml", "--quiet", *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    started = time.perf_counter()
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - started
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise SystemExit(f"the run in {folder} failed")
+    return seconds, used.ru_maxrss / 1024
+
+
+def shell_seconds() -> float:
+    """The seconds that one shell takes to start and end: the median of twenty."""
+    seconds = []
+    for _ in range(20):
+        started = time.perf_counter()
+        subprocess.run(["bash", "-c", "true"], check=True)
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)
+
+
+def measure(folder: Path, repeat: int, wide_jobs: int) -> tuple[dict[str, float], float]:
+    """Return the figures that have bars, and the seconds of a shell."""
+    twenty, one, wide = folder / "twenty", folder / "one", folder / "wide"
+    write_pipeline(twenty, IDLE_JOBS, "true")
+    write_pipeline(one, 1, "true")
+    write_pipeline(wide, wide_jobs, f"yes 'a line of a log' | head -c {LOG_BYTES}")
+    run(twenty)  # fills the caches, and is what the last runs reuse
+    shell = shell_seconds()
+    pairs = [(run(twenty, "--no-cache")[0], run(one, "--no-cache")[0]) for _ in range(repeat)]
+    idle = statistics.median((many - single) / (IDLE_JOBS - 1) - shell for many, single in pairs)
+    reused = statistics.median(run(twenty)[0] for _ in range(repeat))
+    wide_seconds, memory = run(wide)
+    return dict(zip(BARS, (idle, wide_seconds, reused, memory), strict=True)), shell
+
+
+def main() -> int:
+    """Measure, print and save; return 1 when a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--wide", type=int, default=500)
+    arguments = parser.parse_args()
+    compileall.compile_dir(ROOT / "src", quiet=1)  # as an installed package is
+    folder = Path(tempfile.mkdtemp(prefix="runner-overhead-"))
+    try:
+        figures, shell = measure(folder, arguments.repeat, arguments.wide)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    for name, figure in figures.items():
+        verdict = "" if figure <= BARS[name] else "   MISSED"
+        print(f"{name:<32} {figure:8.3f}   bar {BARS[name]:g}{verdict}")
+    ratio = figures["seconds per idle job"] / shell
+    print(f"{'start of a shell, seconds':<32} {shell:8.3f}   an idle job costs {ratio:.1f} times that")
+    save_results(
+        "runner_overhead",
+        {
+            "wide_jobs": arguments.wide,
+            "figures": figures,
+            "bars": BARS,
+            "shell_seconds": shell,
+            "ratio_to_shell": ratio,
+        },
+    )
+    return int(any(figure > BARS[name] for name, figure in figures.items()))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
