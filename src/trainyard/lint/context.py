@@ -94,6 +94,16 @@ class LintContext:
         """The names of environments and other assets that files of this repository define, as far as they were read."""
         return frozenset(name.text for root in self.computes.store.roots() if (name := root.get("name")) is not None)
 
+    @cached_property
+    def conda_environments(self) -> Mapping[str, list[Node]]:
+        """The environments with a conda file that files of this repository define, by name, as far as read."""
+        found: dict[str, list[Node]] = {}
+        for root in self.computes.store.roots():
+            name = root.get("name") if root.get("conda_file") is not None else None
+            if name is not None:
+                found.setdefault(name.text, []).append(root)
+        return found
+
     def job_node(self, job: Job) -> tuple[Node, Reading]:
         """The YAML of a job of the model, and the reading of its file."""
         return self._node_by_job[id(job)]

@@ -134,15 +134,16 @@ def _conda_of(command: ParsedCommand, context: LintContext) -> Node | None:
         with contextlib.suppress(SpecError):  # reported where it is named
             return conda_of(store.peek(file).root, file, store)
     match = _REGISTERED.fullmatch(environment.text)
-    defined = [root for root in store.roots() if match is not None and _defines(root, match[1], match[2])]
+    if match is None:
+        return None
+    named = context.conda_environments.get(match[1], [])
+    defined = [root for root in named if _has_version(root, match[2])]
     return conda_of(defined[0], defined[0].span.file, store) if len(defined) == 1 else None
 
 
-def _defines(root: Node, name: str, version: str | None) -> bool:
-    own_name, own_version = root.get("name"), root.get("version")
-    if own_name is None or own_name.text != name or root.get("conda_file") is None:
-        return False
-    return version is None or own_version is None or own_version.text == version
+def _has_version(root: Node, version: str | None) -> bool:
+    own = root.get("version")
+    return version is None or own is None or own.text == version
 
 
 def _decidable_calls(command: ParsedCommand, context: LintContext) -> Iterator[CalledScript]:

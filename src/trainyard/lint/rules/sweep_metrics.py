@@ -79,11 +79,19 @@ def sweeps_of(command: ParsedCommand, context: LintContext) -> Iterator[Node]:
     for holder in (root, *(entry.value for entry in root.entries_of("jobs").values() if entry.value.is_mapping)):
         if holder.get("trial") is command.node:
             yield holder
-    for pipeline in context.parsed.pipelines if command.is_root and command.is_component else ():
+    if command.is_root and command.is_component:
+        yield from context.cached("sweeps by trial", lambda: _sweeps_by_trial(context)).get(command.reading.file, ())
+
+
+def _sweeps_by_trial(context: LintContext) -> dict[Path, list[Node]]:
+    """The sweeps of all pipelines by the file of their trial."""
+    found: dict[Path, list[Node]] = {}
+    for pipeline in context.parsed.pipelines:
         for job in pipeline.scope.jobs.values():
             trial = job.node.get("trial")
-            if trial is not None and trial.is_text and pipeline.reading.path(trial.text) == command.reading.file:
-                yield job.node
+            if trial is not None and trial.is_text:
+                found.setdefault(pipeline.reading.path(trial.text), []).append(job.node)
+    return found
 
 
 @dataclass(frozen=True)

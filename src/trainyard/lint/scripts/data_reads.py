@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -45,17 +45,18 @@ def reads_of(file: Path) -> Mapping[str, tuple[Read, ...]]:
     if tree is None:
         return {}
     imported = imported_names(tree)
-    destinations = dict(_destinations(tree))
-    holders = _holders(tree)
+    nodes = list(ast.walk(tree))
+    destinations = dict(_destinations(nodes))
+    holders = _holders(nodes)
     if not destinations or not holders:
         return {}
-    uses = _Uses(tree, imported, holders, file)
+    uses = _Uses(nodes, imported, holders, file)
     return {flag: tuple(uses.of(name)) for flag, name in destinations.items()}
 
 
-def _destinations(tree: ast.Module) -> Iterator[tuple[str, str]]:
+def _destinations(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, str]]:
     """Each flag of the script, and the attribute that its value becomes."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
             flags = [flag for each in node.args if isinstance(flag := constant(each), str) and flag.startswith("-")]
             if not flags or keyword(node, "nargs") is not None or keyword(node, "action") is not None:
@@ -66,10 +67,10 @@ def _destinations(tree: ast.Module) -> Iterator[tuple[str, str]]:
             yield from ((flag, name) for flag in flags)
 
 
-def _holders(tree: ast.Module) -> frozenset[str]:
+def _holders(nodes: Sequence[ast.AST]) -> frozenset[str]:
     """The variables that hold the parsed arguments."""
     names = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
             continue
         method = node.value.func.attr if isinstance(node.value.func, ast.Attribute) else ""
@@ -79,19 +80,21 @@ def _holders(tree: ast.Module) -> frozenset[str]:
             elif method == "parse_known_args" and isinstance(target, ast.Tuple) and target.elts:
                 names.update(each.id for each in target.elts[:1] if isinstance(each, ast.Name))
     # The usual name of the same in a function that gets it.
-    is_parsed = any(isinstance(node, ast.Attribute) and node.attr.startswith("parse_") for node in ast.walk(tree))
+    is_parsed = any(isinstance(node, ast.Attribute) and node.attr.startswith("parse_") for node in nodes)
     return frozenset(names | ({"args"} if is_parsed else set()))
 
 
 class _Uses:
     """The uses of arguments in one script."""
 
-    def __init__(self, tree: ast.Module, imported: Mapping[str, str], holders: frozenset[str], file: Path) -> None:
-        self._tree, self._imported, self._holders, self._file = tree, imported, holders, file
-        tried = (each for node in ast.walk(tree) if isinstance(node, ast.Try) for each in node.body)
+    def __init__(
+        self, nodes: Sequence[ast.AST], imported: Mapping[str, str], holders: frozenset[str], file: Path
+    ) -> None:
+        self._nodes, self._imported, self._holders, self._file = nodes, imported, holders, file
+        tried = (each for node in nodes if isinstance(node, ast.Try) for each in node.body)
         self._in_try = {id(inner) for statement in tried for inner in ast.walk(statement)}
         assigned: dict[str, list[ast.expr | None]] = {}
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.Assign):
                 for target in node.targets:
                     if isinstance(target, ast.Name):
@@ -103,7 +106,7 @@ class _Uses:
                 for inner in ast.walk(node.target):
                     if isinstance(inner, ast.Name):
                         assigned.setdefault(inner.id, []).append(None)
-        parameters = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+        parameters = {node.arg for node in nodes if isinstance(node, ast.arg)}
         self._only_value = {
             name: values[0] for name, values in assigned.items() if len(values) == 1 and name not in parameters
         }
@@ -111,7 +114,7 @@ class _Uses:
     def of(self, name: str) -> Iterator[Read]:
         """The uses of one argument, none if the script changes it or asks what it is."""
         found: list[Read] = []
-        for node in ast.walk(self._tree):
+        for node in self._nodes:
             targets = node.targets if isinstance(node, ast.Assign) else []
             if any(isinstance(target, ast.Attribute) and self._is(target, name) for target in targets):
                 return
