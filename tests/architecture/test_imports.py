@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -31,6 +32,15 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     """Imports within functions and for type checking count as well."""
     graph = grimp.build_graph("trainyard")
     TopologicalSorter({module: graph.find_modules_directly_imported_by(module) for module in graph.modules}).prepare()
+
+
+def test_a_name_means_one_class() -> None:
+    source = ROOT / "src/trainyard"
+    places: dict[str, list[str]] = {}
+    for file in sorted(source.rglob("*.py")):
+        for name in re.findall(r"^class ([A-Z]\w*)", file.read_text(encoding="utf-8"), re.MULTILINE):
+            places.setdefault(name, []).append(str(file.relative_to(source)))
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,17 @@ from trainyard.catalogue.gpus import find_gpu
 from trainyard.estimate.architectures import all_architectures, find_architecture
 from trainyard.estimate.estimator import estimate, settings_that_fit
 from trainyard.estimate.memory import deepspeed_model_states, memory_of, zero_model_states
-from trainyard.estimate.training import Training, machines_of_gpu
+from trainyard.estimate.training import TrainingShape, machines_of_gpu
 
-Make = Callable[..., Training]
+Make = Callable[..., TrainingShape]
 
 
 @pytest.fixture
 def training() -> Make:
-    def make(model: str = "llama-3.1-8b", gpu: str = "H100-SXM", nodes: int = 1, **settings: object) -> Training:
+    def make(model: str = "llama-3.1-8b", gpu: str = "H100-SXM", nodes: int = 1, **settings: object) -> TrainingShape:
         chosen = {"engine": "fsdp", "micro_batch_size": 1, "accumulation_steps": 1, "sequence_length": 2048, **settings}
         machines = machines_of_gpu(find_gpu(gpu), nodes)
-        return Training(find_architecture(model), machines, **chosen)  # type: ignore[arg-type]
+        return TrainingShape(find_architecture(model), machines, **chosen)  # type: ignore[arg-type]
 
     return make
 

@@ -19,19 +19,19 @@ from trainyard.estimate.communication import (
 )
 from trainyard.estimate.estimator import estimate, on_nodes, scaling_curve
 from trainyard.estimate.published import median_time_error, published_trainings
-from trainyard.estimate.training import Machines, Training, machines_of_gpu
+from trainyard.estimate.training import Machines, TrainingShape, machines_of_gpu
 
 
-def _training(**settings: object) -> Training:
+def _training(**settings: object) -> TrainingShape:
     chosen = {"engine": "fsdp", "micro_batch_size": 2, "accumulation_steps": 1, "sequence_length": 4096, **settings}
-    return Training(find_architecture("llama-2-7b"), _machines(2), **chosen)  # type: ignore[arg-type]
+    return TrainingShape(find_architecture("llama-2-7b"), _machines(2), **chosen)  # type: ignore[arg-type]
 
 
 def _machines(nodes: int, gpu: str = "A100-SXM-80GB") -> Machines:
     return machines_of_gpu(find_gpu(gpu), nodes)
 
 
-def _seconds(training: Training) -> float:
+def _seconds(training: TrainingShape) -> float:
     time = estimate(training).time
     assert time is not None
     return time.total

@@ -9,7 +9,7 @@ from itertools import pairwise
 from trainyard.catalogue.skus import find_sku
 from trainyard.estimate.architectures import find_architecture
 from trainyard.estimate.estimator import estimate
-from trainyard.estimate.training import Training, machines_of_sku
+from trainyard.estimate.training import TrainingShape, machines_of_sku
 from trainyard.plan import drawing, reporters
 from trainyard.plan.planner import Plan
 from trainyard.plan.planner import plan as plan_with
@@ -200,7 +200,7 @@ def test_mermaid(pipeline_of) -> None:
 def test_each_profile_has_the_place_and_day_of_its_price_and_others_are_marked() -> None:
     """The catalogue's prices of H100 and A100 were looked up again in November; those of T4 are of June."""
     machines = machines_of_sku(find_sku("Standard_ND96asr_v4"), 2)
-    training = Training(find_architecture("gpt2"), machines, "ddp", 1, 1, 1024, precision="fp16")
+    training = TrainingShape(find_architecture("gpt2"), machines, "ddp", 1, 1, 1024, precision="fp16")
     rows = profile_rows(
         [
             OnProfile(name, "train", estimate(replace(training, machines=machines_of_sku(find_sku(sku), 2))))

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from trainyard.errors import UsageError
-from trainyard.estimate.training import Training
+from trainyard.estimate.training import TrainingShape
 from trainyard.plan import page, reporters
 from trainyard.plan.measured import read_measured
 from trainyard.plan.planner import JobPlan, Plan
@@ -33,7 +33,7 @@ def _job(planned: Plan) -> JobPlan:
     return next(job for job in planned.jobs if job.is_training)
 
 
-def _training(recipe: str) -> Training:
+def _training(recipe: str) -> TrainingShape:
     found = _job(_plan(recipe)).estimate
     assert found is not None
     return found.training

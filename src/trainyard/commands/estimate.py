@@ -13,7 +13,7 @@ from trainyard.estimate.architectures import Architecture, find_architecture
 from trainyard.estimate.config_file import read_config
 from trainyard.estimate.estimator import estimate
 from trainyard.estimate.search import current_machines, search
-from trainyard.estimate.training import Machines, Training, machines_of_gpu, machines_of_sku
+from trainyard.estimate.training import Machines, TrainingShape, machines_of_gpu, machines_of_sku
 
 _LONGEST_DEFAULT = 8192
 
@@ -80,8 +80,8 @@ def _machines(options: EstimateOptions) -> Machines | None:
     return None
 
 
-def _training(options: EstimateOptions, architecture: Architecture, machines: Machines) -> Training:
-    return Training(
+def _training(options: EstimateOptions, architecture: Architecture, machines: Machines) -> TrainingShape:
+    return TrainingShape(
         architecture=architecture,
         machines=machines,
         engine=options.engine,

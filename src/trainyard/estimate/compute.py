@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from trainyard.estimate.training import Training
+from trainyard.estimate.training import TrainingShape
 
 _CSV_FILE = Path(__file__).parent / "efficiency.csv"
 
@@ -67,7 +67,7 @@ def curve_for(generation: str) -> Efficiency | None:
 
 
 @dataclass(frozen=True)
-class Compute:
+class ComputeTime:
     """Seconds of one micro-batch on one GPU, without exchange; and of the optimizer, once a step."""
 
     forward: float
@@ -75,7 +75,7 @@ class Compute:
     optimizer: float
 
 
-def forward_flops(training: Training) -> tuple[float, float, float]:
+def forward_flops(training: TrainingShape) -> tuple[float, float, float]:
     """Return the FLOPs of one micro-batch's forward pass: in the layers' matrices, in attention, in the prediction.
 
     Two for each parameter of a matrix and token; attention's two products take 4 s h for each token and layer, half of
@@ -90,7 +90,7 @@ def forward_flops(training: Training) -> tuple[float, float, float]:
     return matrices, attention, 2.0 * tokens * shape.embedding_parameters
 
 
-def compute_of(training: Training, curve: Efficiency) -> Compute:
+def compute_of(training: TrainingShape, curve: Efficiency) -> ComputeTime:
     """Return how long one GPU computes. The precision must be one that the GPU has."""
     gpu, shape = training.machines.gpu, training.architecture
     peak = gpu.peak_tflops(training.product_precision)
@@ -119,14 +119,14 @@ def compute_of(training: Training, curve: Efficiency) -> Compute:
         "full": layers_forward,
     }[training.activation_checkpointing]
     started = shape.layers * _LAUNCHES[training.compiled] * LAUNCH_SECONDS
-    return Compute(
+    return ComputeTime(
         forward=max(started, layers_forward + prediction_seconds + loss_seconds / 3),
         backward=max(2 * started, layers_backward + recomputed + 2 * prediction_seconds + loss_seconds * 2 / 3),
         optimizer=_optimizer_seconds(training, rate),
     )
 
 
-def layer_traffic_bytes(training: Training) -> float:
+def layer_traffic_bytes(training: TrainingShape) -> float:
     """Return what one layer's forward pass reads and writes outside its matrix products, in bytes.
 
     Every operation of the eager model reads its inputs and writes its result: two norms, two residual sums, rotary
@@ -151,7 +151,7 @@ def layer_traffic_bytes(training: Training) -> float:
     return traffic
 
 
-def _loss_traffic_bytes(training: Training) -> float:
+def _loss_traffic_bytes(training: TrainingShape) -> float:
     """Return what the loss reads and writes for logits and their gradient, forward and backward together.
 
     Eager: a copy in fp32, the log of the softmax, its gradient, and that in 16 bits again; compiled: once each way.
@@ -160,7 +160,7 @@ def _loss_traffic_bytes(training: Training) -> float:
     return float(words * (8 if training.compiled else 32))
 
 
-def _optimizer_seconds(training: Training, rate: float) -> float:
+def _optimizer_seconds(training: TrainingShape, rate: float) -> float:
     parameters = training.architecture.parameters
     ranks = training.machines.world_size
     sharded = training.engine not in ("ddp", "zero0")

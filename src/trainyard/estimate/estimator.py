@@ -11,7 +11,7 @@ from trainyard.estimate.compute import curve_for
 from trainyard.estimate.memory import RUNTIME_BYTES, Memory, memory_of
 from trainyard.estimate.money import Money, money_of, usd_per_billion_tokens
 from trainyard.estimate.step_time import StepTime, step_time_of, tokens_per_second_per_gpu
-from trainyard.estimate.training import Training
+from trainyard.estimate.training import TrainingShape
 
 SCALING_NODES = tuple(2**power for power in range(11))
 """1 to 1,024."""
@@ -26,7 +26,7 @@ class Estimate:
     Where the time rests on the efficiency of another GPU generation, `time_reason` says that.
     """
 
-    training: Training
+    training: TrainingShape
     memory: Memory
     time: StepTime | None
     time_reason: str
@@ -56,7 +56,7 @@ class Estimate:
         return usd_per_billion_tokens(self.money.on_demand.usd_per_hour, self.tokens_per_second)
 
 
-def estimate(training: Training) -> Estimate:
+def estimate(training: TrainingShape) -> Estimate:
     """Return what a training takes. UsageError for a precision that the GPU lacks."""
     gpu = training.machines.gpu
     if gpu.peak_tflops(training.product_precision) is None:
@@ -75,19 +75,19 @@ def estimate(training: Training) -> Estimate:
     )
 
 
-def scaling_curve(training: Training) -> list[tuple[int, float]]:
+def scaling_curve(training: TrainingShape) -> list[tuple[int, float]]:
     """Return (nodes, share of one node's rate per GPU) with the same work on each GPU; empty where time is unknown."""
     rates = [(nodes, estimate(on_nodes(training, nodes)).tokens_per_second_per_gpu) for nodes in SCALING_NODES]
     first = rates[0][1]
     return [(nodes, rate / first) for nodes, rate in rates if rate is not None and first is not None]
 
 
-def on_nodes(training: Training, nodes: int) -> Training:
+def on_nodes(training: TrainingShape, nodes: int) -> TrainingShape:
     """Return the same training on another number of nodes."""
     return replace(training, machines=replace(training.machines, nodes=nodes))
 
 
-def settings_that_fit(training: Training) -> list[Estimate]:
+def settings_that_fit(training: TrainingShape) -> list[Estimate]:
     """Return trainings of the same batch on the same machines that fit, fastest first: one for each engine.
 
     What may change: the micro-batch (with accumulation, so that the global batch stays), activation checkpointing, the
@@ -105,7 +105,7 @@ def settings_that_fit(training: Training) -> list[Estimate]:
     return sorted(found.values(), key=_seconds)[:_MOST_CHANGES]
 
 
-def _variants(training: Training) -> Iterator[Training]:
+def _variants(training: TrainingShape) -> Iterator[TrainingShape]:
     engines = [training.engine]
     engines += [engine for engine in ("fsdp", "zero2", "zero3") if engine != training.engine]
     samples = training.micro_batch_size * training.accumulation_steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from trainyard.estimate.training import Training
+from trainyard.estimate.training import TrainingShape
 
 RUNTIME_BYTES = 1.5e9
 """What CUDA's context, NCCL's buffers and libraries take beside tensors: 1 to 2 GB of `nvidia-smi` that
@@ -37,7 +37,7 @@ class Memory:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-def memory_of(training: Training) -> Memory:
+def memory_of(training: TrainingShape) -> Memory:
     """Return what a training takes on each GPU at its peak."""
     parameters, gradients, optimizer = model_states(training)
     logits = _logits(training)
@@ -79,7 +79,7 @@ def deepspeed_model_states(
     return sum(zero_model_states(parameters, ranks, stage)) + 4 * parameters / (ranks if stage else 1)
 
 
-def model_states(training: Training) -> tuple[float, ...]:
+def model_states(training: TrainingShape) -> tuple[float, ...]:
     """Return bytes of parameters, gradients and optimizer state on each GPU.
 
     ZeRO's are as in the paper. DDP and FSDP keep parameters, gradients and AdamW's two moments in fp32 (4 + 4 + 8), or
@@ -99,7 +99,7 @@ def model_states(training: Training) -> tuple[float, ...]:
     return size * count / shards, size * count / shards, 2 * size * count / shards
 
 
-def _buffers(training: Training) -> float:
+def _buffers(training: TrainingShape) -> float:
     """Return what an engine keeps beside the model states.
 
     ZeRO: what DeepSpeed's own estimators add to them. DDP: the buckets that gradients are views of are the gradients;
@@ -131,7 +131,7 @@ def _buffers(training: Training) -> float:
     return float(size * gathered + whole_gradients)
 
 
-def _logits(training: Training) -> float:
+def _logits(training: TrainingShape) -> float:
     """Return the prediction's memory at the loss, where it peaks.
 
     torch's cross entropy computes in fp32: beside the logits there are a copy in fp32, the log of the softmax, and its
@@ -141,7 +141,7 @@ def _logits(training: Training) -> float:
     return float(words * (training.bytes_per_value + (8 if training.compiled else 12)))
 
 
-def _activations(training: Training) -> float:
+def _activations(training: TrainingShape) -> float:
     """Return what the backward pass needs of the layers: every layer's values, or the inputs and one layer again."""
     tokens, layers = training.tokens_per_micro_batch, training.architecture.layers
     one_layer = layer_activation_bytes(training)
@@ -153,7 +153,7 @@ def _activations(training: Training) -> float:
     return float(layers * one_layer)
 
 
-def layer_activation_bytes(training: Training) -> float:
+def layer_activation_bytes(training: TrainingShape) -> float:
     """Return what one layer keeps for its backward pass, without checkpointing.
 
     Korthikanti et al. 2022 (arXiv:2205.05198), section 4.1, counted operation by operation for each family: the inputs
@@ -176,7 +176,7 @@ def layer_activation_bytes(training: Training) -> float:
     return kept
 
 
-def _selective_bytes(training: Training) -> float:
+def _selective_bytes(training: TrainingShape) -> float:
     """Return what selective checkpointing keeps of a layer beside its input; the rest is computed again.
 
     As torchtitan's `selective` with the option `op`: the output of attention, and of every second matrix product, which

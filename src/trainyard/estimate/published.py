@@ -14,7 +14,7 @@ from trainyard.estimate.architectures import find_architecture
 from trainyard.estimate.compute import Efficiency, efficiency_curves
 from trainyard.estimate.memory import memory_of
 from trainyard.estimate.step_time import step_time_of, tokens_per_second_per_gpu
-from trainyard.estimate.training import Training, machines_of_gpu
+from trainyard.estimate.training import TrainingShape, machines_of_gpu
 
 _CSV_FILE = Path(__file__).parent / "published.csv"
 
@@ -27,7 +27,7 @@ class Published:
     """
 
     source: str
-    training: Training
+    training: TrainingShape
     tokens_per_second_per_gpu: float
     memory_bytes: float | None
     is_fitted: bool
@@ -66,7 +66,7 @@ def published_trainings() -> tuple[Published, ...]:
 
 
 def _published(row: dict[str, str]) -> Published:
-    training = Training(
+    training = TrainingShape(
         architecture=find_architecture(row["model"]),
         machines=machines_of_gpu(find_gpu(row["gpu"]), int(row["nodes"]), int(row["gpus_per_node"])),
         engine=row["engine"],

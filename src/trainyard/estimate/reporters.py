@@ -10,7 +10,7 @@ from trainyard.estimate.estimator import Estimate, scaling_curve, settings_that_
 from trainyard.estimate.memory import RUNTIME_BYTES
 from trainyard.estimate.money import Price
 from trainyard.estimate.search import Found
-from trainyard.estimate.training import Training
+from trainyard.estimate.training import TrainingShape
 from trainyard.foundation.quantities import count, counted, duration, percentage
 
 NO_STEPS = "the number of steps is not known; see the prices an hour and a billion tokens"
@@ -40,7 +40,7 @@ def estimate_facts(found: Estimate) -> list[tuple[str, str]]:
     return [*facts, *_money_facts(found)]
 
 
-def machines_text(training: Training) -> str:
+def machines_text(training: TrainingShape) -> str:
     """Return `2 × Standard_ND96isr_H100_v5, 16 × H100-SXM`."""
     machines = training.machines
     name = machines.sku.name if machines.sku else counted(machines.nodes, "node")
@@ -48,7 +48,7 @@ def machines_text(training: Training) -> str:
     return f"{nodes}, {machines.world_size} × {machines.gpu.name}"
 
 
-def settings_text(training: Training) -> str:
+def settings_text(training: TrainingShape) -> str:
     """Return the settings that memory and time depend on, in a line."""
     parts = [training.engine, training.precision, f"checkpointing {training.activation_checkpointing}"]
     if training.compiled:
@@ -58,7 +58,7 @@ def settings_text(training: Training) -> str:
     return ", ".join(parts)
 
 
-def batch_text(training: Training) -> str:
+def batch_text(training: TrainingShape) -> str:
     """Return how the batch multiplies out."""
     return (
         f"{training.micro_batch_size} micro × {training.accumulation_steps} accumulation × "

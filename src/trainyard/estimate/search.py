@@ -9,7 +9,7 @@ from trainyard.catalogue.gpus import gpu_of
 from trainyard.catalogue.skus import Sku, all_skus
 from trainyard.estimate.choices import CHECKPOINTING, ENGINES
 from trainyard.estimate.estimator import Estimate, estimate
-from trainyard.estimate.training import Machines, Training, machines_of_sku
+from trainyard.estimate.training import Machines, TrainingShape, machines_of_sku
 
 _MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 
@@ -22,7 +22,7 @@ class Found:
     cheapest: tuple[Estimate, ...]
 
 
-def search(wanted: Training, machines: Iterable[Machines]) -> Found:
+def search(wanted: TrainingShape, machines: Iterable[Machines]) -> Found:
     """Return the best of every engine, micro-batch and checkpointing on each of some machines, of those that fit.
 
     Model, sequence length, precision, accumulation and compiling are as wanted. Machines that lack the precision, or
@@ -60,7 +60,7 @@ def _has_whole_gpus(sku: Sku) -> bool:
     return sku.gpu_fraction is None or sku.gpu_fraction == 1
 
 
-def _settings(training: Training) -> Iterator[Training]:
+def _settings(training: TrainingShape) -> Iterator[TrainingShape]:
     for engine in ENGINES:
         for checkpointing in CHECKPOINTING:
             for micro_batch in _MICRO_BATCHES:

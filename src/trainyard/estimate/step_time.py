@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trainyard.estimate.communication import all_reduce_seconds, gather_seconds
 from trainyard.estimate.compute import Efficiency, compute_of
-from trainyard.estimate.training import Training
+from trainyard.estimate.training import TrainingShape
 
 OVERLAP = 0.5
 """The share of the shorter of computing and exchanging that runs beside the longer. Both at once slow each other down,
@@ -29,7 +29,7 @@ class StepTime:
         return self.forward + self.backward + self.optimizer + self.exposed_communication
 
 
-def step_time_of(training: Training, curve: Efficiency) -> StepTime:
+def step_time_of(training: TrainingShape, curve: Efficiency) -> StepTime:
     """Return the time of one step: accumulation_steps micro-batches and one update.
 
     Traffic for each micro-batch and step as in Rajbhandari et al. 2020 (ZeRO), section 7: an all-reduce of the
@@ -54,7 +54,7 @@ def step_time_of(training: Training, curve: Efficiency) -> StepTime:
     )
 
 
-def tokens_per_second_per_gpu(training: Training, seconds: float) -> float:
+def tokens_per_second_per_gpu(training: TrainingShape, seconds: float) -> float:
     """Return the rate of one GPU at a step of so many seconds."""
     return training.tokens_per_micro_batch * training.accumulation_steps / seconds
 
@@ -65,7 +65,7 @@ def _exposed(communication: float, compute: float) -> float:
     return communication - hidden
 
 
-def _communication(training: Training) -> tuple[float, float, float, float]:
+def _communication(training: TrainingShape) -> tuple[float, float, float, float]:
     """Return the seconds of exchange in each forward, in each backward, in the last backward, and in the update."""
     machines, count, size = training.machines, training.architecture.parameters, training.bytes_per_value
     if machines.world_size == 1:

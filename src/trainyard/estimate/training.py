@@ -57,7 +57,7 @@ def machines_of_gpu(gpu: Gpu, nodes: int, gpus_per_node: int | None = None) -> M
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingShape:
     """One optimizer step's work: micro_batch_size x accumulation_steps x world size samples of sequence_length tokens.
 
     `reshard_after_forward` (FSDP and ZeRO 3) gathers parameters again for the backward pass.

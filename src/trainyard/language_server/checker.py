@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from trainyard.language_server.workspace import Checked, Interrupted, Workspace
+from trainyard.language_server.workspace import Checked, EditorWorkspace, Interrupted
 
 _PAUSE_SECONDS = 0.3
 
@@ -20,7 +20,7 @@ class Checker:
     """
 
     def __init__(
-        self, workspace: Workspace, publish: Callable[[Checked], None], failed: Callable[[Exception], None]
+        self, workspace: EditorWorkspace, publish: Callable[[Checked], None], failed: Callable[[Exception], None]
     ) -> None:
         self._workspace = workspace
         self._publish = publish

@@ -17,7 +17,7 @@ from trainyard.catalogue.skus import all_skus
 from trainyard.language_server.cursor import Cursor, KeyPath
 from trainyard.language_server.hovers import SIZE_KEYS, port_text, sku_text
 from trainyard.language_server.schema_keys import keys_at, values_at
-from trainyard.language_server.workspace import Workspace
+from trainyard.language_server.workspace import EditorWorkspace
 from trainyard.lint.linter import yaml_files
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
@@ -55,7 +55,7 @@ class Completion:
         return self.insert or self.label
 
 
-def completions(workspace: Workspace, file: Path, text: str, offset: int) -> list[Completion]:
+def completions(workspace: EditorWorkspace, file: Path, text: str, offset: int) -> list[Completion]:
     """Return what may be written at an offset of a file's present text."""
     line = text[text.rfind("\n", 0, offset) + 1 : offset]
     binding = _OPEN_BINDING.search(line)
@@ -119,7 +119,7 @@ def _find(document: Document, node: Node, path: KeyPath, holders: tuple[Node, ..
 # Bindings --------------------------------------------------------------------------------------------------------
 
 
-def _of_binding(workspace: Workspace, file: Path, text: str, offset: int, typed: str) -> Iterator[Completion]:
+def _of_binding(workspace: EditorWorkspace, file: Path, text: str, offset: int, typed: str) -> Iterator[Completion]:
     """The next name of the path of an open binding."""
     rest = text[offset:]
     closing = re.match(r"[\w.-]*\s*\}\}", rest)
@@ -211,7 +211,7 @@ def _port_detail(port: Port) -> str:
 class _Proposals:
     """What may stand where a placeholder is."""
 
-    workspace: Workspace
+    workspace: EditorWorkspace
     file: Path
     cursor: Cursor
     parsed: Parsed

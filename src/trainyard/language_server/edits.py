@@ -11,7 +11,7 @@ from trainyard.author.header import UnknownHeaderFormat, read_header
 from trainyard.errors import UserError
 from trainyard.language_server.cursor import cursor_at
 from trainyard.language_server.symbols import RENAMABLE, Symbol, Symbols
-from trainyard.language_server.workspace import Workspace
+from trainyard.language_server.workspace import EditorWorkspace
 from trainyard.lint.fixes import written_as
 from trainyard.lint.rules import RULES
 from trainyard.spec.diagnostic import Diagnostic, Span
@@ -114,7 +114,7 @@ def symbol_to_rename(symbols: Symbols, file: Path, line: int, column: int) -> Sy
     return symbol
 
 
-def rename(workspace: Workspace, symbols: Symbols, symbol: Symbol, new_name: str) -> dict[Path, list[Edit]]:
+def rename(workspace: EditorWorkspace, symbols: Symbols, symbol: Symbol, new_name: str) -> dict[Path, list[Edit]]:
     """Return the edits that give an input, output or job another name everywhere. Raise CannotRename if that is unsafe.
 
     In files, these are: where it is declared, the commands and bindings that use it, the jobs that set it.

@@ -9,7 +9,7 @@ from trainyard.catalogue.skus import Sku, UnknownSku, find_sku
 from trainyard.language_server.cursor import Cursor, covers, cursor_at
 from trainyard.language_server.schema_keys import description_at
 from trainyard.language_server.symbols import Symbol, Symbols
-from trainyard.language_server.workspace import Workspace
+from trainyard.language_server.workspace import EditorWorkspace
 from trainyard.lint.explanation import as_page
 from trainyard.lint.rules import RULES
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
@@ -34,7 +34,7 @@ _MOST_USES = 5
 
 
 def hover(
-    workspace: Workspace, file: Path, line: int, column: int, findings: Iterable[Diagnostic]
+    workspace: EditorWorkspace, file: Path, line: int, column: int, findings: Iterable[Diagnostic]
 ) -> tuple[str, Span | None] | None:
     """Return Markdown for a place and the span that it is about; None where there is nothing to say."""
     about = [each for each in findings if covers(each.span, line, column)]
@@ -62,7 +62,7 @@ def _of_finding(finding: Diagnostic) -> str:
 
 
 def _of_cursor(
-    workspace: Workspace, cursor: Cursor, symbols: Symbols, parsed: Parsed, line: int, column: int
+    workspace: EditorWorkspace, cursor: Cursor, symbols: Symbols, parsed: Parsed, line: int, column: int
 ) -> tuple[list[str], Span | None]:
     file = cursor.document.file
     key = next((step for step in reversed(cursor.path) if isinstance(step, str)), "")
@@ -130,7 +130,7 @@ def port_text(port: Port, kind: str) -> str:
     return ", ".join(facts) + (f"\n\n{port.description.strip()}" if port.description else "")
 
 
-def _of_symbol(workspace: Workspace, symbol: Symbol, parsed: Parsed) -> list[str]:
+def _of_symbol(workspace: EditorWorkspace, symbol: Symbol, parsed: Parsed) -> list[str]:
     if symbol.port is not None:
         declared = "" if symbol.is_declaration else f"\n\nDeclared in {_shown(workspace, symbol.target)}."
         return [port_text(symbol.port, symbol.kind) + declared]
@@ -157,7 +157,9 @@ def _of_component(symbol: Symbol, parsed: Parsed) -> list[str]:
     return []
 
 
-def _resolved(workspace: Workspace, parsed: Parsed, cursor: Cursor, binding: Binding, file: Path) -> Iterator[str]:
+def _resolved(
+    workspace: EditorWorkspace, parsed: Parsed, cursor: Cursor, binding: Binding, file: Path
+) -> Iterator[str]:
     """What a binding comes to, in each use of the component or pipeline that it is written in."""
     value = Value(binding.text, cursor.node.span, binding.text)
     if binding.path[0] == "parent":
@@ -183,7 +185,7 @@ def _resolved(workspace: Workspace, parsed: Parsed, cursor: Cursor, binding: Bin
                 yield f"{line}: the job `{use.name}` of {_shown(workspace, use.job.key_span)}"
 
 
-def _lines(use: JobUse | None, value: Value, binding: Binding, workspace: Workspace) -> Iterator[str]:
+def _lines(use: JobUse | None, value: Value, binding: Binding, workspace: EditorWorkspace) -> Iterator[str]:
     if use is None:
         return
     if binding.path[:2] == ("parent", "outputs") or binding.path[0] == "outputs":
@@ -195,7 +197,7 @@ def _lines(use: JobUse | None, value: Value, binding: Binding, workspace: Worksp
         yield f"- {text}"
 
 
-def _described(resolved: Resolved, workspace: Workspace) -> str:
+def _described(resolved: Resolved, workspace: EditorWorkspace) -> str:
     if isinstance(resolved, Unknown):
         return f"unknown: {resolved.reason}"
     if not isinstance(resolved, Known):
@@ -227,7 +229,7 @@ def _is_within(component: Component, cursor: Cursor) -> bool:
     return any(holder.span == component.span for holder in cursor.holders)
 
 
-def _shown(workspace: Workspace, span: Span) -> str:
+def _shown(workspace: EditorWorkspace, span: Span) -> str:
     root = workspace.root_of(span.file)
     name = span.file.relative_to(root).as_posix() if span.file.is_relative_to(root) else str(span.file)
     return f"{name}:{span.line}"

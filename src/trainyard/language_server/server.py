@@ -26,7 +26,7 @@ from trainyard.language_server.edits import Action, CannotRename, Edit
 from trainyard.language_server.hovers import hover
 from trainyard.language_server.positions import Places, path_of
 from trainyard.language_server.symbols import Symbol, Symbols
-from trainyard.language_server.workspace import Checked, Found, Workspace
+from trainyard.language_server.workspace import Checked, EditorWorkspace, Found
 from trainyard.lint.linter import is_yaml
 from trainyard.spec.diagnostic import Diagnostic, Severity, Span, SpecError
 
@@ -64,7 +64,7 @@ class TrainyardServer(LanguageServer):
     def __init__(self) -> None:
         # A whole text is sent with each change: pygls and editors differ on what ends a line.
         super().__init__("trainyard", trainyard.__version__, types.TextDocumentSyncKind.Full)
-        self.files = Workspace()
+        self.files = EditorWorkspace()
         self.checker = Checker(self.files, self._publish_later, self._report_later)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._uris: dict[Path, str] = {}

@@ -51,7 +51,7 @@ class Interrupted(BaseException):
 
 
 @dataclass
-class Workspace:
+class EditorWorkspace:
     """The folders that an editor has open, and the buffers that replace files on disk.
 
     Passes may run in another thread than the one that changes `buffers`: each begins with a copy of them.

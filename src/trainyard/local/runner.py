@@ -68,7 +68,7 @@ class RunOptions:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedPipeline:
     """A pipeline of which everything has been checked that can be checked before a process starts."""
 
     resolved: ResolvedPipeline
@@ -126,7 +126,7 @@ def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, displ
     return _scheduler(resumed, checked, options, display, pythons, seconds_spent=record.duration_s or 0.0).run(reused)
 
 
-def check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> Checked:
+def check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> CheckedPipeline:
     """Check all that can be checked before a process starts; `run_folder` is that of the run, or a stand-in."""
     resolution = resolve_with(pipeline, options.overrides, strict=options.strict)
     selection = select(resolution.waits_for, only=options.only, from_job=options.from_job)
@@ -150,7 +150,7 @@ def check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> Checked:
             strict=options.strict,
         )
     snapshots = {name: snapshot_of(resolved.jobs[name].component) for name in selection.run}
-    return Checked(resolved, selection, snapshots, faults)
+    return CheckedPipeline(resolved, selection, snapshots, faults)
 
 
 def _first_trial(component: Component) -> tuple[Component, dict[str, ParameterValue]]:
@@ -171,7 +171,7 @@ def _planned_output(run_folder: Path, job: str, port: str) -> Path:
     return run_folder / "jobs" / job / "outputs" / port
 
 
-def _record(name: str, folder: Path, checked: Checked, options: RunOptions) -> RunRecord:
+def _record(name: str, folder: Path, checked: CheckedPipeline, options: RunOptions) -> RunRecord:
     record = new_record(name, folder, checked.resolved)
     record.overrides = with_absolute_paths(checked.resolved.pipeline, options.overrides)
     record.max_processes, record.strict, record.python = options.max_processes, options.strict, str(options.python)
@@ -180,7 +180,7 @@ def _record(name: str, folder: Path, checked: Checked, options: RunOptions) -> R
     return record
 
 
-def _pythons(checked: Checked, options: RunOptions, display: Display) -> dict[str, Path]:
+def _pythons(checked: CheckedPipeline, options: RunOptions, display: Display) -> dict[str, Path]:
     """The Python of each job that has one of its own; the others run with that of the options."""
     if options.environments != "venv":
         return {}
@@ -191,7 +191,7 @@ def _pythons(checked: Checked, options: RunOptions, display: Display) -> dict[st
 
 
 def _environment_notes(
-    checked: Checked, pythons: Mapping[str, Path], options: RunOptions, run_folder: Path
+    checked: CheckedPipeline, pythons: Mapping[str, Path], options: RunOptions, run_folder: Path
 ) -> list[str]:
     jobs = [job for job in _jobs_to_run(checked) if job.name not in pythons and job.component.environment is not None]
     if not any(job.component.environment.names_files for job in jobs if job.component.environment is not None):
@@ -201,11 +201,13 @@ def _environment_notes(
     return environment_notes(jobs, options.python, run_folder)
 
 
-def _jobs_to_run(checked: Checked) -> list[ResolvedJob]:
+def _jobs_to_run(checked: CheckedPipeline) -> list[ResolvedJob]:
     return [job for name, job in checked.resolved.jobs.items() if name in checked.selection.run]
 
 
-def _reused(checked: Checked, jobs: Collection[str], options: RunOptions, display: Display) -> dict[str, ReusedResult]:
+def _reused(
+    checked: CheckedPipeline, jobs: Collection[str], options: RunOptions, display: Display
+) -> dict[str, ReusedResult]:
     runs = list_runs(options.runs_folder) if jobs else []
     return find_reused(checked.resolved, jobs, runs, _digests(options, display))
 
@@ -216,7 +218,7 @@ def _digests(options: RunOptions, display: Display) -> ContentDigests:
 
 def _scheduler(
     record: RunRecord,
-    checked: Checked,
+    checked: CheckedPipeline,
     options: RunOptions,
     display: Display,
     pythons: Mapping[str, Path],

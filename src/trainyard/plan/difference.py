@@ -13,7 +13,7 @@ from trainyard.plan.planner import JobPlan, Plan
 
 
 @dataclass(frozen=True)
-class Figure:
+class PlanFigure:
     """A figure of a job's plan or of the totals: its name in JSON, with its unit, its label, and its text."""
 
     name: str
@@ -74,26 +74,26 @@ def _yes_or_no(answer: bool) -> str:
 
 
 FIGURES = (
-    Figure("sku", "machine", _at("sku", "name")),
-    Figure("nodes", "nodes", _at("processes", "nodes"), count),
-    Figure("machines_at_one_time", "machines at one time", _machines_of_trials, count),
-    Figure("world_size", "processes", _at("processes", "world_size"), count),
-    Figure("gpus", "GPUs", _gpus, count),
-    Figure("micro_batch_size", "micro-batch", _at("batch", "micro_batch_size"), count),
-    Figure("accumulation_steps", "accumulation", _at("batch", "accumulation_steps"), count),
-    Figure("global_batch_size", "effective batch", _at("batch", "global_batch_size"), count),
-    Figure("tokens_per_step", "tokens a step", _at("batch", "tokens_per_step"), count),
-    Figure("steps", "steps", _at("all_steps"), count),
-    Figure("parameters", "parameters", _at("estimate", "training", "architecture", "parameters"), count),
-    Figure("memory_bytes_per_gpu", "memory of a GPU", _at("estimate", "memory", "total"), gigabytes),
-    Figure("fits", "fits", _at("estimate", "fits"), _yes_or_no),
-    Figure("step_seconds", "time of a step", _at("step_seconds"), duration),
-    Figure("tokens_per_second", "tokens a second", _at("estimate", "tokens_per_second"), count),
-    Figure("training_seconds", "time of all steps", _training_seconds, duration),
-    Figure("on_demand_usd_per_hour", "on demand, an hour", _at("on_demand", "usd_per_hour"), _usd),
-    Figure("spot_usd_per_hour", "spot, an hour", _at("spot", "usd_per_hour"), _usd),
-    Figure("usd_per_billion_tokens", "a billion tokens", _at("estimate", "usd_per_billion_tokens"), _usd),
-    Figure("on_demand_usd", "all steps on demand", _at("on_demand_usd"), _usd),
+    PlanFigure("sku", "machine", _at("sku", "name")),
+    PlanFigure("nodes", "nodes", _at("processes", "nodes"), count),
+    PlanFigure("machines_at_one_time", "machines at one time", _machines_of_trials, count),
+    PlanFigure("world_size", "processes", _at("processes", "world_size"), count),
+    PlanFigure("gpus", "GPUs", _gpus, count),
+    PlanFigure("micro_batch_size", "micro-batch", _at("batch", "micro_batch_size"), count),
+    PlanFigure("accumulation_steps", "accumulation", _at("batch", "accumulation_steps"), count),
+    PlanFigure("global_batch_size", "effective batch", _at("batch", "global_batch_size"), count),
+    PlanFigure("tokens_per_step", "tokens a step", _at("batch", "tokens_per_step"), count),
+    PlanFigure("steps", "steps", _at("all_steps"), count),
+    PlanFigure("parameters", "parameters", _at("estimate", "training", "architecture", "parameters"), count),
+    PlanFigure("memory_bytes_per_gpu", "memory of a GPU", _at("estimate", "memory", "total"), gigabytes),
+    PlanFigure("fits", "fits", _at("estimate", "fits"), _yes_or_no),
+    PlanFigure("step_seconds", "time of a step", _at("step_seconds"), duration),
+    PlanFigure("tokens_per_second", "tokens a second", _at("estimate", "tokens_per_second"), count),
+    PlanFigure("training_seconds", "time of all steps", _training_seconds, duration),
+    PlanFigure("on_demand_usd_per_hour", "on demand, an hour", _at("on_demand", "usd_per_hour"), _usd),
+    PlanFigure("spot_usd_per_hour", "spot, an hour", _at("spot", "usd_per_hour"), _usd),
+    PlanFigure("usd_per_billion_tokens", "a billion tokens", _at("estimate", "usd_per_billion_tokens"), _usd),
+    PlanFigure("on_demand_usd", "all steps on demand", _at("on_demand_usd"), _usd),
 )
 """What is compared of each job, in the order in which it is shown."""
 
@@ -136,9 +136,9 @@ class PlanDifference:
         """The differing figures of what the pipeline takes at one time, at most."""
         was, now = self.before.totals, self.after.totals
         totals = (
-            Figure("vcpus", "quota", lambda each: each.vcpus_at_once, _quota),
-            Figure("on_demand_usd_per_hour", "on demand, an hour", lambda each: each.on_demand_usd_per_hour, _usd),
-            Figure("spot_usd_per_hour", "spot, an hour", lambda each: each.spot_usd_per_hour, _usd),
+            PlanFigure("vcpus", "quota", lambda each: each.vcpus_at_once, _quota),
+            PlanFigure("on_demand_usd_per_hour", "on demand, an hour", lambda each: each.on_demand_usd_per_hour, _usd),
+            PlanFigure("spot_usd_per_hour", "spot, an hour", lambda each: each.spot_usd_per_hour, _usd),
         )
         return _changed(totals, was, now)
 
@@ -153,7 +153,7 @@ class PlanDifference:
         return _findings(self.before, self.after)
 
 
-def _changed(figures: Iterable[Figure], was: Any, now: Any) -> list[FigureChange]:
+def _changed(figures: Iterable[PlanFigure], was: Any, now: Any) -> list[FigureChange]:
     pairs = ((figure, figure.of(was), figure.of(now)) for figure in figures)
     return [
         FigureChange(

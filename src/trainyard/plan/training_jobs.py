@@ -11,7 +11,7 @@ from trainyard.catalogue.skus import Sku
 from trainyard.errors import UsageError
 from trainyard.estimate.architectures import FAMILIES, Architecture
 from trainyard.estimate.config_file import architecture_of, read_config
-from trainyard.estimate.training import Training, machines_of_sku
+from trainyard.estimate.training import TrainingShape, machines_of_sku
 from trainyard.plan.batches import JobBatch
 from trainyard.spec.literals import whole_number
 from trainyard.spec.resolution import DataPath, JobUse, Known, ProcessCounts, Resolution
@@ -31,7 +31,7 @@ def is_training(job: JobUse) -> bool:
 
 def training_of(
     job: JobUse, resolution: Resolution, sku: Sku | None, processes: ProcessCounts, batch: JobBatch | None
-) -> Training:
+) -> TrainingShape:
     """Return what a training job does in a step. NotEstimated says why there is nothing to estimate."""
     step = _STEP.search(str(job.component.command.data))
     if step is None:
@@ -48,7 +48,7 @@ def training_of(
     except UsageError as error:
         raise NotEstimated(str(error)) from None
     engine, offloads_optimizer, offloads_parameters = _engine(job, step.group(1))
-    return Training(
+    return TrainingShape(
         architecture=architecture,
         machines=machines,
         engine=engine,

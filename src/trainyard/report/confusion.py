@@ -26,7 +26,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Mistake:
+class Confusion:
     """How often one class was predicted as another, and the share of that class."""
 
     true: str
@@ -73,10 +73,10 @@ def draw_heat_map(confusion: ConfusionMatrix) -> HeatMap | None:
     )
 
 
-def most_frequent_mistakes(confusion: ConfusionMatrix) -> list[Mistake]:
+def most_frequent_mistakes(confusion: ConfusionMatrix) -> list[Confusion]:
     """Return the pairs of classes that are most often confused, the most frequent first."""
     mistakes = [
-        Mistake(confusion.classes[row], confusion.classes[column], cell, cell / sum(cells))
+        Confusion(confusion.classes[row], confusion.classes[column], cell, cell / sum(cells))
         for row, cells in enumerate(confusion.matrix)
         for column, cell in enumerate(cells)
         if row != column and cell > 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from trainyard.errors import UsageError
 from trainyard.foundation.quantities import counted, duration
 from trainyard.foundation.run_record import JobRecord, RunRecord
-from trainyard.report.graph_layout import Edge, Layout, Place, Spacing, lay_out
+from trainyard.report.graph_layout import BoxCentre, Edge, Layout, Spacing, lay_out
 
 _MARGIN = 4
 _ARROW = 7
@@ -82,7 +82,7 @@ def draw_graph(run: RunRecord, carried: dict[tuple[str, str], list[str]], *, tal
         layout = lay_out(depends_on, spacing)
     except ValueError as error:
         raise UsageError(f"run.json: the graph of its jobs cannot be drawn: {error}") from error
-    width, height = _at(Place(layout.depth, layout.breadth), tall)
+    width, height = _at(BoxCentre(layout.depth, layout.breadth), tall)
     return Drawing(
         direction="tall" if tall else "wide",
         width=round(width + _MARGIN, 1),
@@ -98,7 +98,7 @@ def draw_graph(run: RunRecord, carried: dict[tuple[str, str], list[str]], *, tal
     )
 
 
-def _at(place: Place, tall: bool) -> tuple[float, float]:
+def _at(place: BoxCentre, tall: bool) -> tuple[float, float]:
     along, across = place.depth + _MARGIN, place.breadth + _MARGIN
     return (across, along) if tall else (along, across)
 
@@ -133,21 +133,21 @@ def _shortened(name: str, most: int) -> str:
 def _path(edge: Edge, spacing: Spacing, tall: bool) -> str:
     """Return the path from the source's edge to the target's: straight past a layer, smooth between layers."""
     half = spacing.box_depth / 2
-    here = Place(edge.through[0].depth + half, edge.through[0].breadth)
+    here = BoxCentre(edge.through[0].depth + half, edge.through[0].breadth)
     parts = [f"M{_point(here, tall)}"]
     for stop, place in enumerate(edge.through[1:], start=1):
         is_last = stop == len(edge.through) - 1
-        there = Place(place.depth - half - (_ARROW if is_last else 0), place.breadth)
+        there = BoxCentre(place.depth - half - (_ARROW if is_last else 0), place.breadth)
         middle = (here.depth + there.depth) / 2
-        controls = f"{_point(Place(middle, here.breadth), tall)} {_point(Place(middle, there.breadth), tall)}"
+        controls = f"{_point(BoxCentre(middle, here.breadth), tall)} {_point(BoxCentre(middle, there.breadth), tall)}"
         parts.append(f"C{controls} {_point(there, tall)}")
-        here = Place(place.depth + half, place.breadth)
+        here = BoxCentre(place.depth + half, place.breadth)
         if not is_last:
             parts.append(f"L{_point(here, tall)}")
     return " ".join(parts)
 
 
-def _point(place: Place, tall: bool) -> str:
+def _point(place: BoxCentre, tall: bool) -> str:
     x, y = _at(place, tall)
     return f"{x:.1f},{y:.1f}"
 

@@ -25,7 +25,7 @@ class Spacing:
 
 
 @dataclass(frozen=True)
-class Place:
+class BoxCentre:
     """The centre of a job's box: along the flow and across it."""
 
     depth: float
@@ -38,14 +38,14 @@ class Edge:
 
     source: str
     target: str
-    through: tuple[Place, ...]
+    through: tuple[BoxCentre, ...]
 
 
 @dataclass(frozen=True)
 class Layout:
     """All places; the drawing spans 0…depth along the flow and 0…breadth across it."""
 
-    places: dict[str, Place]
+    places: dict[str, BoxCentre]
     edges: tuple[Edge, ...]
     depth: float
     breadth: float
@@ -73,10 +73,10 @@ def lay_out(depends_on: Mapping[str, Sequence[str]], spacing: Spacing) -> Layout
     _order(layers, neighbours_before, neighbours_after)
     breadth_of = _breadths(layers, neighbours_before, neighbours_after, spacing)
 
-    def place(vertex: _Vertex) -> Place:
+    def place(vertex: _Vertex) -> BoxCentre:
         layer = vertex.layer if isinstance(vertex, _Bend) else layer_of[vertex]
         depth = spacing.box_depth / 2 + layer * (spacing.box_depth + spacing.gap_between_layers)
-        return Place(depth, breadth_of[vertex])
+        return BoxCentre(depth, breadth_of[vertex])
 
     edges = tuple(
         Edge(

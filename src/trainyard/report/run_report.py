@@ -12,7 +12,7 @@ from trainyard.errors import UsageError
 from trainyard.foundation import quantities
 from trainyard.foundation.files import replace_text
 from trainyard.foundation.run_record import InvalidRunRecord, JobRecord, RunRecord, read_run_record
-from trainyard.report.confusion import HeatMap, Mistake, draw_heat_map, most_frequent_mistakes
+from trainyard.report.confusion import Confusion, HeatMap, draw_heat_map, most_frequent_mistakes
 from trainyard.report.curves import Chart, draw_charts, draw_tracked_charts
 from trainyard.report.graph_drawing import draw_graph
 from trainyard.report.job_results import Evaluation, JobResults, Metrics, read_job_results
@@ -44,7 +44,7 @@ class JobView:
     speed: list[Figure]
     figures: list[Figure]
     heat_map: HeatMap | None
-    mistakes: list[Mistake]
+    mistakes: list[Confusion]
     tracked: Tracked | None
     tracked_charts: list[Chart]
     tracked_figures: list[Figure]

@@ -18,7 +18,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Row:
+class JobBars:
     """One job's bars."""
 
     job: JobRecord
@@ -29,7 +29,7 @@ class Row:
 class Timeline:
     """All jobs that ran, in the order of their start, over `seconds`."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[JobBars, ...]
     seconds: float
 
 
@@ -51,7 +51,7 @@ def draw_timeline(run: RunRecord) -> Timeline | None:
     end = max(start + seconds for attempts in begun.values() for _, start, seconds, _ in attempts)
     span = max(end - origin, 0.001)
     rows = [
-        Row(
+        JobBars(
             run.jobs[name],
             tuple(
                 Bar(

@@ -44,7 +44,7 @@ _MIB = 2**20
 
 
 @dataclass
-class Findings:
+class ClusterFigures:
     """What was measured, in bytes per second and FLOP per second; the same on every rank."""
 
     nodes: list[Facts]
@@ -82,7 +82,7 @@ def run_check(settings: CheckCluster) -> int:
     return 0
 
 
-def _measure_nodes(settings: CheckCluster, world: World, node_ranks: int) -> Findings:
+def _measure_nodes(settings: CheckCluster, world: World, node_ranks: int) -> ClusterFigures:
     """Each node's facts and speeds, by its first rank; arithmetic by every rank at once, as in a training."""
     facts: Facts | None = None
     if world.rank % node_ranks == 0:
@@ -94,7 +94,7 @@ def _measure_nodes(settings: CheckCluster, world: World, node_ranks: int) -> Fin
     nodes = [each for each in world.gather(facts) if each is not None]
     for number, node in enumerate(nodes):
         world.log(f"node {number}: {_node_line(node)}")
-    return Findings(nodes, dict(enumerate(rates)), network=None)
+    return ClusterFigures(nodes, dict(enumerate(rates)), network=None)
 
 
 def _node_line(node: Mapping[str, Any]) -> str:
@@ -106,7 +106,7 @@ def _node_line(node: Mapping[str, Any]) -> str:
     return f"{node['host']}, {node['processors']} processors, {hardware}; {speeds}{mount}"
 
 
-def _measure_bandwidth(settings: CheckCluster, world: World, node_ranks: int, found: Findings) -> None:
+def _measure_bandwidth(settings: CheckCluster, world: World, node_ranks: int, found: ClusterFigures) -> None:
     largest = _affordable_bytes(settings.largest_message_mib * _MIB, world, node_ranks)
     for collective in COLLECTIVES:
         for size in message_sizes(min(settings.smallest_message_kib * 1024, largest), largest):
@@ -145,7 +145,7 @@ def _measure_within_nodes(settings: CheckCluster, world: World, node_ranks: int,
     return {rank // node_ranks: rate for rank, rate in enumerate(world.gather(measured.bus_bytes_per_second))}
 
 
-def _problems(settings: CheckCluster, world: World, found: Findings) -> Iterator[str]:
+def _problems(settings: CheckCluster, world: World, found: ClusterFigures) -> Iterator[str]:
     """Yield what is wrong, one sentence each."""
     for number, node in enumerate(found.nodes):
         gpus: Any = node["gpus"]
@@ -162,7 +162,7 @@ def _problems(settings: CheckCluster, world: World, found: Findings) -> Iterator
             yield f"{_name(found, 'node', number)}: all-reduce within the node at {_rate(rate)}, below {floor:g} GB/s"
 
 
-def _slow(settings: CheckCluster, found: Findings) -> Iterator[str]:
+def _slow(settings: CheckCluster, found: ClusterFigures) -> Iterator[str]:
     """Yield a sentence for each slow node or rank."""
     share = settings.slow_percent / 100
     for what, unit, rates, shown in (
@@ -175,7 +175,7 @@ def _slow(settings: CheckCluster, found: Findings) -> Iterator[str]:
             yield f"{name} is slow: {what} at {shown(slow.rate)}, {slow.below_median:.0%} below the median"
 
 
-def _name(found: Findings, unit: str, number: int) -> str:
+def _name(found: ClusterFigures, unit: str, number: int) -> str:
     """Return `node 3 (its host)`, or `rank 5 on node 0 (its host)`."""
     ranks_per_node = len(found.arithmetic) // len(found.nodes)
     node = number if unit == "node" else number // ranks_per_node
@@ -183,7 +183,7 @@ def _name(found: Findings, unit: str, number: int) -> str:
     return place if unit == "node" else f"rank {number} on {place}"
 
 
-def _write(settings: CheckCluster, world: World, found: Findings, problems: Sequence[str]) -> None:
+def _write(settings: CheckCluster, world: World, found: ClusterFigures, problems: Sequence[str]) -> None:
     document = {
         "format": "trainyard.cluster/1",
         "ranks": world.size,
@@ -215,7 +215,7 @@ def _write(settings: CheckCluster, world: World, found: Findings, problems: Sequ
     mlflow.close()
 
 
-def _check_limits(settings: CheckCluster, found: Findings) -> None:
+def _check_limits(settings: CheckCluster, found: ClusterFigures) -> None:
     floor = settings.minimum_node_bus_gb_per_second
     if found.node_bus and min(found.node_bus.values()) < floor * _GB:
         worst = min(found.node_bus, key=lambda number: found.node_bus[number])

@@ -26,7 +26,7 @@ _PICTURE_MODES = {1: "L", 3: "RGB"}
 
 
 @dataclass(frozen=True)
-class Mistake:
+class Misclassified:
     """A sample, its true and its predicted class by number, and the probability that the model gave the latter."""
 
     sample: int
@@ -39,7 +39,7 @@ class Mistake:
 class Mistakes:
     """The surest mistakes, at most 24, of all `found` among the first `searched` samples of a split."""
 
-    surest: tuple[Mistake, ...]
+    surest: tuple[Misclassified, ...]
     found: int
     searched: int
 
@@ -58,7 +58,7 @@ def find_mistakes(
     A second look at a part costs less than keeping the predictions of all. None for a task without classes.
     """
     searched = min(split.samples, max(_LEAST_SAMPLES_SEARCHED, int(split.samples * _SHARE_SEARCHED)))
-    found: list[Mistake] = []
+    found: list[Misclassified] = []
     model.eval()
     for first in range(0, searched, micro_batch_size):
         sample_ids = np.arange(first, min(first + micro_batch_size, searched))
@@ -78,9 +78,11 @@ def _mistakes(
     labels: npt.NDArray[np.integer[Any]],
     predicted: npt.NDArray[np.int64],
     surest: npt.NDArray[np.float32],
-) -> Iterator[Mistake]:
+) -> Iterator[Misclassified]:
     for place in np.flatnonzero(labels != predicted):
-        yield Mistake(int(sample_ids[place]), int(labels[place]), int(predicted[place]), round(float(surest[place]), 4))
+        yield Misclassified(
+            int(sample_ids[place]), int(labels[place]), int(predicted[place]), round(float(surest[place]), 4)
+        )
 
 
 def write_mistakes(folder: Path, split: SplitReader, mistakes: Mistakes, classes: Sequence[str]) -> None:

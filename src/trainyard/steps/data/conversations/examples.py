@@ -18,7 +18,7 @@ from trainyard.steps.runtime.files import require_folder
 _HEADING = re.compile(r"^(.+)\n[*=~^-]{3,}\n+", re.MULTILINE)
 
 
-class Example(NamedTuple):
+class ChatLine(NamedTuple):
     """One line."""
 
     name: str
@@ -58,7 +58,7 @@ class ExampleSource:
         """The bytes to be read."""
         return sum(file.size_bytes for file in self._files)
 
-    def __iter__(self) -> Iterator[Example]:
+    def __iter__(self) -> Iterator[ChatLine]:
         if not self._files:
             yield from _about_python()
         for file in self._files:
@@ -66,7 +66,7 @@ class ExampleSource:
                 for number, line in enumerate(block.data.split(b"\n"), start=block.first_line):
                     if line and not line.isspace():
                         place = f"{block.file}:{number}"
-                        yield Example(f"{file.name}:{number}", place, _parse(line, place))
+                        yield ChatLine(f"{file.name}:{number}", place, _parse(line, place))
 
 
 def _parse(line: bytes, place: str) -> Mapping[str, Any]:
@@ -79,7 +79,7 @@ def _parse(line: bytes, place: str) -> Mapping[str, Any]:
     return found
 
 
-def _about_python() -> Iterator[Example]:
+def _about_python() -> Iterator[ChatLine]:
     """Questions that each topic's first paragraph answers."""
     for block in PythonTopics().blocks():
         for name, text in block.texts:
@@ -88,4 +88,4 @@ def _about_python() -> Iterator[Example]:
             body = text.decode()[found.end() if found else 0 :]
             answer = " ".join(body.partition("\n\n")[0].split())
             prompt = f"What does Python's documentation say about {title}?\n"
-            yield Example(name, name, {"prompt": prompt, "completion": answer})
+            yield ChatLine(name, name, {"prompt": prompt, "completion": answer})

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.steps.data.conversations.rendering import Document
+from trainyard.steps.data.conversations.rendering import TokenizedConversation
 
 _OPEN_ROWS = 1024
 _LEAST_TOKENS = 2
 """Shorter documents have nothing to predict."""
 
-Row = list[Document]
+Row = list[TokenizedConversation]
 
 
 class RowPacker:
@@ -28,7 +28,7 @@ class RowPacker:
         self._rows: dict[int, Row] = {}
         self._opened = 0
 
-    def add(self, document: Document) -> Iterator[Row]:
+    def add(self, document: TokenizedConversation) -> Iterator[Row]:
         """Put a document into a row. Yield a row if one is full, or if too many are open: the fullest."""
         size = len(document.tokens)
         assert size <= self._length

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.steps.data.conversations.examples import Example
+from trainyard.steps.data.conversations.examples import ChatLine
 from trainyard.steps.data.tokenizing.vocabulary import CHAT_TEMPLATE_FILE, TOKENIZER_FILE, Vocabulary
 from trainyard.steps.runtime.errors import StepError
 
@@ -26,7 +26,7 @@ Span = tuple[int, int]
 """Start and stop in a text, in characters."""
 
 
-class Document(NamedTuple):
+class TokenizedConversation(NamedTuple):
     """One conversation in tokens. Picklable."""
 
     name: str
@@ -50,11 +50,11 @@ class Renderer:
         """Return the renderer of a model."""
         return cls(folder, vocabulary.end_of_text, vocabulary.dtype)
 
-    def __call__(self, examples: Iterable[Example]) -> list[Document]:
+    def __call__(self, examples: Iterable[ChatLine]) -> list[TokenizedConversation]:
         """Return the documents. StepError names the file and line of one that is not as expected."""
         return [self._document(example) for example in examples]
 
-    def _document(self, example: Example) -> Document:
+    def _document(self, example: ChatLine) -> TokenizedConversation:
         fields, place = example.fields, example.place
         prompt, completion = fields.get("prompt"), fields.get("completion")
         if isinstance(fields.get("messages"), list):
@@ -65,20 +65,20 @@ class Renderer:
             return self._chat(example, [*prompt, *completion], first_answer=len(prompt))
         raise StepError(f"{place}: {_EXPECTED}; found {', '.join(fields) or 'no fields'}")
 
-    def _completion(self, name: str, prompt: str, completion: str) -> Document:
+    def _completion(self, name: str, prompt: str, completion: str) -> TokenizedConversation:
         """The model's own first tokens, both texts, and the end-of-text token, which is a part of the answer."""
         tokenizer = _tokenizer(self.folder)
         first = [token for token in tokenizer.encode("").ids if token != self.end_of_text]
         text = prompt + completion
         tokens, is_answer = _mark(tokenizer.encode(text, add_special_tokens=False), text, [(len(prompt), len(text))])
-        return Document(
+        return TokenizedConversation(
             name,
             np.array([*first, *tokens, self.end_of_text], dtype=self.dtype),
             np.array([*(False for _ in first), *is_answer, True]),
             len(completion.encode("utf-8", errors="surrogatepass")),
         )
 
-    def _chat(self, example: Example, messages: Messages, first_answer: int = 0) -> Document:
+    def _chat(self, example: ChatLine, messages: Messages, first_answer: int = 0) -> TokenizedConversation:
         place = example.place
         for number, message in enumerate(messages):
             if not isinstance(message, dict) or not isinstance(message.get("role"), str):
@@ -95,7 +95,9 @@ class Renderer:
                     spans.append(self._answer(render, messages, number, text, place))
         tokens, is_answer = _mark(_tokenizer(self.folder).encode(text, add_special_tokens=False), text, spans)
         answer_bytes = sum(len(text[start:stop].encode("utf-8", errors="surrogatepass")) for start, stop in spans)
-        return Document(example.name, np.array(tokens, dtype=self.dtype), np.array(is_answer, dtype=bool), answer_bytes)
+        return TokenizedConversation(
+            example.name, np.array(tokens, dtype=self.dtype), np.array(is_answer, dtype=bool), answer_bytes
+        )
 
     def _answer(self, render: Any, messages: Messages, number: int, text: str, place: str) -> Span:
         """Return where an answer is: what the template adds to the messages before it and the request to answer."""

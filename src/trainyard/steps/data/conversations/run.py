@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from trainyard.foundation.configs.prepare_chat import PrepareChat
-from trainyard.steps.data.conversations.examples import Example, ExampleSource
+from trainyard.steps.data.conversations.examples import ChatLine, ExampleSource
 from trainyard.steps.data.conversations.packing import RowPacker, arrays_of
-from trainyard.steps.data.conversations.rendering import Document, Renderer, chat_template_of
+from trainyard.steps.data.conversations.rendering import Renderer, TokenizedConversation, chat_template_of
 from trainyard.steps.data.dataset.manifest import ArrayType, TokenText
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.data.text.source import first_names
@@ -68,7 +68,7 @@ def prepare_conversations(settings: PrepareChat) -> int:
             # The last to be opened is closed first, and so comes first in the manifest.
             writers = {split: opened.enter_context(dataset.split(split)) for split in reversed(SPLITS)}
 
-            def write(split: str, rows: Iterator[list[Document]]) -> None:
+            def write(split: str, rows: Iterator[list[TokenizedConversation]]) -> None:
                 for row in rows:
                     counts[split].rows += 1
                     writers[split].add(_rows_arrays(row, settings, vocabulary))
@@ -92,10 +92,10 @@ def prepare_conversations(settings: PrepareChat) -> int:
     return 0
 
 
-def _documents(source: ExampleSource, renderer: Renderer, workers: int) -> Iterator[Document]:
+def _documents(source: ExampleSource, renderer: Renderer, workers: int) -> Iterator[TokenizedConversation]:
     """Yield the documents in the order of the examples, whatever the number of processes."""
     examples = iter(source)
-    batches: Iterator[list[Example]] = iter(lambda: list(itertools.islice(examples, _EXAMPLES_AT_ONCE)), [])
+    batches: Iterator[list[ChatLine]] = iter(lambda: list(itertools.islice(examples, _EXAMPLES_AT_ONCE)), [])
     if source.size_bytes < _LEAST_BYTES_FOR_PROCESSES:
         for batch in batches:
             yield from renderer(batch)
@@ -105,13 +105,13 @@ def _documents(source: ExampleSource, renderer: Renderer, workers: int) -> Itera
             yield from documents
 
 
-def _render_alone(renderer: Renderer, examples: list[Example]) -> list[Document]:
+def _render_alone(renderer: Renderer, examples: list[ChatLine]) -> list[TokenizedConversation]:
     """Render in one of several processes, without the tokenizer's threads, which would compete with them."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     return renderer(examples)
 
 
-def _kept(document: Document, counts: _SplitCounts, length: int) -> Document | None:
+def _kept(document: TokenizedConversation, counts: _SplitCounts, length: int) -> TokenizedConversation | None:
     """Return what of a document fits a row; None if that has no answer."""
     tokens, is_answer = document.tokens[:length], document.is_answer[:length]
     if not is_answer[1:].any():
@@ -126,7 +126,9 @@ def _kept(document: Document, counts: _SplitCounts, length: int) -> Document | N
     return document._replace(tokens=tokens, is_answer=is_answer)
 
 
-def _rows_arrays(row: list[Document], settings: PrepareChat, vocabulary: Vocabulary) -> dict[str, np.ndarray]:
+def _rows_arrays(
+    row: list[TokenizedConversation], settings: PrepareChat, vocabulary: Vocabulary
+) -> dict[str, np.ndarray]:
     return arrays_of(row, settings.sequence_length, vocabulary.padding, vocabulary.dtype, packing=settings.packing)
 
 
