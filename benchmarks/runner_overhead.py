@@ -51,7 +51,7 @@ def write_pipeline(folder: Path, jobs: int, command: str) -> None:
 def run(folder: Path, *options: str) -> tuple[float, float]:
     """Run the folder's pipeline as a whole process; return its seconds and the peak of its memory in MB."""
     command = [sys.executable, "-m", "trainyard", "run", "pipeline.yml", "--quiet", *options]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": ""}
     started = time.perf_counter()
     process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)

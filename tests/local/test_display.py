@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from trainyard.foundation.log_text import last_lines
+from trainyard.foundation.log_text import last_lines, plain_text
 from trainyard.foundation.run_record import JobRecord, RunRecord
+from trainyard.local import logs
 from trainyard.local.display import Display
 from trainyard.local.logs import last_error, log_name
 from trainyard.local.progress import TimeLeft, in_words, share_done
@@ -154,6 +155,25 @@ def test_no_color_is_obeyed(workspace: Any, monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_logs_are_named_as_azure_ml_names_them(rank: int, processes: int, name: str) -> None:
     assert log_name(rank, processes) == name
+
+
+def test_only_lines_that_may_warn_are_made_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_plain: list[str] = []
+    monkeypatch.setattr(logs, "plain_text", lambda text: made_plain.append(text) or plain_text(text))
+    log = tmp_path / "log"
+    warnings = logs.WarningLines(log)
+
+    log.write_bytes(b"a line of a log\n" * 1000)
+    assert (warnings.new(), made_plain) == ([], [])
+
+    with log.open("ab") as stream:
+        stream.write(b"a line\n" * 1000 + b"warning: one\n\x1b[33mwarn\x1b[0ming: two\n 5%\rwarning: three\nwarning: f")
+    assert warnings.new() == ["one", "two", "three"]
+    assert len(made_plain) == 3
+
+    with log.open("ab") as stream:
+        stream.write(b"our\n")
+    assert warnings.new() == ["four"]
 
 
 def test_last_lines_are_text(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from trainyard.foundation import run_record
+from trainyard.foundation.run_record import JobRecord, RunRecord, RunRecordWriter, read_run_record
 from trainyard.local.display import Display
 from trainyard.local.errors import RunError, UsageError
 from trainyard.local.records import hold_lock, read_record
@@ -57,6 +59,38 @@ def test_logs_by_job_and_rank(workspace: Any, three_runs: list[Any]) -> None:
         log_files(record, "work", 2)
     with pytest.raises(UsageError, match="run one has no rank 7; its ranks are 0 to 1"):
         log_files(record, rank=7)
+
+
+def test_a_change_of_one_job_encodes_that_job_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[str] = []
+    encode = run_record._job_document
+    monkeypatch.setattr(run_record, "_job_document", lambda job: encoded.append(job.name) or encode(job))
+    record = RunRecord("run", "pipeline", folder=tmp_path, jobs={f"job_{n}": JobRecord(f"job_{n}") for n in range(100)})
+    writer = RunRecordWriter(record)
+    writer.write()
+    assert encoded == list(record.jobs)
+
+    encoded.clear()
+    for name, job in record.jobs.items():
+        job.status = "running"
+        writer.write(name)
+        job.status = "completed"
+        writer.write(name)
+        assert read_run_record(tmp_path) == record
+    assert len(encoded) == 2 * len(record.jobs)
+
+
+def test_a_running_job_is_written_as_it_is_whoever_changed(tmp_path: Path) -> None:
+    jobs = {"slow": JobRecord("slow", status="running"), "quick": JobRecord("quick")}
+    record = RunRecord("run", "pipeline", folder=tmp_path, jobs=jobs)
+    writer = RunRecordWriter(record)
+    writer.write()
+
+    jobs["slow"].warnings.append("no checkpoint")
+    jobs["quick"].status = "skipped"
+    writer.write("quick")
+
+    assert read_run_record(tmp_path) == record
 
 
 def test_clean_keeps_the_newest_and_what_they_reuse(workspace: Any, three_runs: list[Any], output_of: Any) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 import time
 from collections.abc import Callable
 from html.parser import HTMLParser
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 
 from trainyard.errors import UsageError
+from trainyard.report import page
 from trainyard.report.run_report import write_report
 
 MakeRun = Callable[[], Any]
@@ -185,6 +189,28 @@ def test_a_running_run_has_a_page(make_wide_run: MakeRun) -> None:
         assert f" {state} " in text
     assert "2 nodes × 8 = 16 processes" in text
     assert "No job of this run wrote metrics.jsonl" in text
+
+
+def test_a_page_compiles_no_template_that_was_compiled_before(
+    make_wide_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+    compile_source = jinja2.Environment._compile
+    monkeypatch.setattr(
+        jinja2.Environment,
+        "_compile",
+        lambda templates, source, file: compiled.append(file) or compile_source(templates, source, file),
+    )
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "compiled"))
+    run = make_wide_run().finish()
+    Path(cache_from_source(page.__file__)).parent.mkdir(parents=True)
+    first = write_report(run).read_text()
+    assert compiled
+
+    compiled.clear()
+    assert write_report(run).read_text() == first
+    assert not compiled
 
 
 def test_a_canceled_run_without_jobs_has_a_page_too(empty_run: Any) -> None:

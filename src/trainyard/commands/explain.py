@@ -46,7 +46,7 @@ def _forecast_of(file: Path, profile: str | None, settings: Mapping[str, str]) -
     """Return what a run would do with each job; nothing for a file that Azure ML refuses, whose rules are explained."""
     from trainyard.commands import working_folder
     from trainyard.commands.lint import errors_before_a_run
-    from trainyard.commands.run import render_aside
+    from trainyard.commands.profile_run import render_aside
     from trainyard.local.forecast import forecast
     from trainyard.local.runner import RunOptions
 

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 
 import click
 
-from trainyard.author.header import was_edited
-from trainyard.author.rendered_files import read_rendered
-from trainyard.author.rendering import render
-from trainyard.author.settings import read_settings
-from trainyard.author.writing import write
 from trainyard.commands import working_folder
 from trainyard.commands.lint import errors_before_a_run
 from trainyard.commands.snapshots import keep_runs_out_of_snapshots
-from trainyard.errors import UsageError
 from trainyard.foundation.quantities import duration
 from trainyard.foundation.run_record import RunRecord
 from trainyard.local.cancellation import exit_code_after
@@ -28,7 +20,6 @@ from trainyard.local.overrides import resolve_with
 from trainyard.local.records import read_record
 from trainyard.local.run_store import find_run
 from trainyard.local.runner import RunOptions, resume_run, run_pipeline
-from trainyard.report.live import LivePage, served
 from trainyard.report.run_report import write_report
 from trainyard.report.run_summary import summarise
 from trainyard.spec.diagnostic import Span, SpecError
@@ -55,6 +46,9 @@ def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: boo
     """
     path = file
     if profile:
+        from trainyard.author.settings import read_settings
+        from trainyard.commands.profile_run import render_aside  # rendering takes 0.1 s to import
+
         of_profile = {key: value for key, value in options.overrides.items() if not key.startswith(_OF_PIPELINE)}
         path = render_aside(file, profile, read_settings(f"{key}={value}" for key, value in of_profile.items()))
         of_pipeline = {key: value for key, value in options.overrides.items() if key not in of_profile}
@@ -84,6 +78,8 @@ class _WatchedDisplay(Display):
 
     def run_started(self, record: RunRecord) -> None:
         """Show that a run begins, and where to watch it."""
+        from trainyard.report.live import LivePage, served  # a server takes 40 ms to import
+
         super().run_started(record)
         folder = record.folder
         address = self._opened.enter_context(served(LivePage(folder, lambda: read_record(folder))))
@@ -98,31 +94,6 @@ def resume(name: str | None, *, quiet: bool) -> int:
     pipeline = load_job(file, strict=record.strict)
     resumed = resume_run(record, pipeline, RunOptions(runs_folder=runs_folder), Display(quiet=quiet))
     return _conclude(resumed.folder, pipeline, short(file))
-
-
-def render_aside(file: Path, profile: str, settings: Mapping[str, object] = MappingProxyType({})) -> Path:
-    """Render a profile into `.trainyard/rendered/` and return the file there that corresponds to `file`.
-
-    `settings` (`nodes`) are laid over the profile; what follows from them for the batches is printed.
-    """
-    project = working_folder.project()
-    out = project.root / ".trainyard" / "rendered" / profile
-    rendering = render(project, profile, settings, out)
-    write(project, rendering)
-    for line in rendering.profile.adjustments:
-        if line.startswith(f"{file.stem}:"):
-            click.echo(line, err=True)
-    try:
-        relative = file.resolve().relative_to(project.root)
-    except ValueError:
-        raise UsageError(f"--profile renders the files of {project.root}; {file} is outside it.") from None
-    if not (out / relative).is_file():
-        raise UsageError(f"--profile: {file} is not rendered from a template; run it without --profile.")
-    on_disk = read_rendered(file)
-    if on_disk is not None and was_edited(on_disk.text, on_disk.header):
-        note = f"note: {file} was edited by hand; --profile renders it again without those edits."
-        click.echo(f"{note} Without --profile it runs as it is.", err=True)
-    return short(out / relative)
 
 
 def _conclude(run_folder: Path, pipeline: Pipeline, file: Path, profile: str | None = None) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainyard.author.profiles import profile_names
 from trainyard.author.project import NoProject, Project, find_project
 
 
@@ -38,6 +37,9 @@ def keep_out_of_git() -> None:
 def has_profile(name: str) -> bool:
     """Return whether there is a project here with a profile of this name."""
     try:
-        return name in profile_names(project())
+        here = project()
     except NoProject:
         return False
+    from trainyard.author.profiles import profile_names  # which takes 60 ms to import
+
+    return name in profile_names(here)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import islice
 from pathlib import Path
 
 _TAIL_BYTES = 1 << 16
@@ -26,4 +27,6 @@ def last_lines(log: Path, count: int) -> list[str]:
             text = stream.read().decode("utf-8", errors="replace")
     except OSError:
         return []
-    return [stripped for line in plain_text(text).split("\n") if (stripped := line.rstrip())][-count:]
+    # From the end, because most lines of a long log are not wanted.
+    found = (stripped for line in reversed(text.split("\n")) if (stripped := plain_text(line).rstrip()))
+    return list(islice(found, count))[::-1]

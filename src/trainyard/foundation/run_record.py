@@ -158,7 +158,6 @@ Record = TypeVar("Record", AttemptRecord, JobRecord, RunRecord)
 
 def as_document(record: RunRecord) -> dict[str, Any]:
     """Return the record as in run.json. It shares lists and dictionaries with the record."""
-    # Not asdict, which copies everything deeply: the record is written at every change of every job.
     document = {**vars(record), "jobs": {name: _job_document(job) for name, job in record.jobs.items()}}
     del document["folder"]
     return {**document, "format": RUN_FORMAT}
@@ -170,13 +169,29 @@ def _job_document(job: JobRecord) -> dict[str, Any]:
     return document
 
 
-def write_run_record(record: RunRecord) -> None:
-    """Replace run.json in the record's folder. Raise OSError if that fails, leaving the file as it was."""
-    document = as_document(record)
-    # A line for each job: json's own indentation is ten times slower, which counts with hundreds of jobs.
-    jobs = ",\n".join(f"  {_as_json(name)}: {_as_json(job)}" for name, job in document.pop("jobs").items())
-    fields = ",\n".join(f" {_as_json(name)}: {_as_json(value)}" for name, value in document.items())
-    replace_text(record.folder / RECORD_FILE, f'{{\n{fields},\n "jobs": {{\n{jobs}\n }}\n}}\n')
+class RunRecordWriter:
+    """Writes run.json again and again. With hundreds of jobs, encoding those that have not changed takes longest."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self._record = record
+        self._encoded_jobs: dict[str, str] = {}
+        self.file = record.folder / RECORD_FILE
+
+    def write(self, changed: str | None = None) -> None:
+        """Replace run.json in the record's folder. Raise OSError if that fails, leaving the file as it was.
+
+        `changed` is the only job that may differ from what was written last, besides those that run; without it all.
+        """
+        record = self._record
+        for name, job in record.jobs.items():
+            if changed in (None, name) or job.status == "running" or name not in self._encoded_jobs:
+                # A line for each job: json's own indentation is ten times slower.
+                self._encoded_jobs[name] = f"  {_as_json(name)}: {_as_json(_job_document(job))}"
+        document = {**vars(record), "format": RUN_FORMAT}
+        del document["folder"], document["jobs"]
+        fields = ",\n".join(f" {_as_json(name)}: {_as_json(value)}" for name, value in document.items())
+        jobs = ",\n".join(self._encoded_jobs[name] for name in record.jobs)
+        replace_text(self.file, f'{{\n{fields},\n "jobs": {{\n{jobs}\n }}\n}}\n')
 
 
 def _as_json(value: object) -> str:

@@ -106,7 +106,7 @@ class _Progress:
 def write_json(file: Path, document: object) -> None:
     """Replace a JSON file atomically. Raise `RunError` when the system refuses."""
     try:
-        replace_text(file, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+        replace_text(file, json.dumps(document, ensure_ascii=False) + "\n")
     except OSError as error:
         raise cannot_write(file, error) from error
 

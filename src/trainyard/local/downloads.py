@@ -7,9 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-import urllib.error
 import urllib.parse
-import urllib.request
 from pathlib import Path
 
 from trainyard.local.errors import RunError, cannot_write
@@ -35,6 +33,9 @@ def download(address: str, cache: Path) -> Path:
     file = cache / hashlib.sha256(address.encode()).hexdigest()[:16] / name
     if file.is_file():
         return file
+    import urllib.error
+    import urllib.request  # takes 20 ms to import
+
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as part:

@@ -29,14 +29,18 @@ def processes_beneath(folder: Path) -> list[int]:
     On Linux only: without /proc the list is empty, and only process groups are ended.
     """
     mark = f"{_MARK}={folder}{os.sep}".encode()
-    pids = (int(entry.name) for entry in _PROCESSES.glob("[0-9]*"))
+    try:
+        pids = [int(name) for name in os.listdir(_PROCESSES) if name.isdigit()]
+    except OSError:
+        return []
     return [pid for pid in pids if any(variable.startswith(mark) for variable in variables_of(pid))]
 
 
 def variables_of(pid: int) -> list[bytes]:
     """Return a process's environment as it started, as NAME=VALUE; empty if it has ended or is another user's."""
     try:
-        return (_PROCESSES / str(pid) / "environ").read_bytes().split(b"\0")
+        with open(f"{_PROCESSES}/{pid}/environ", "rb", buffering=0) as file:
+            return file.readall().split(b"\0")
     except OSError:
         return []
 

@@ -17,6 +17,9 @@ _RANK = re.compile(r"^\[rank\d+\]: ?")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?$")
 _STEP_ERROR = re.compile(r"[\w.]+: error: (.+)")
 _WARNING = "warning: "
+_WARNING_BYTES = _WARNING.encode()
+# Plain text is without them, so the word may be written around them.
+_CONTROL_BYTES = bytes(set(range(0x20)) - set(b"\t\n")) + b"\x7f"
 _MOST_CAUSE_CHARACTERS = 200
 
 
@@ -75,9 +78,15 @@ class WarningLines:
         except OSError:
             return []
         self._position += len(added)
-        *lines, self._cut = (self._cut + added).split(b"\n")
-        texts = (plain_text(line.decode("utf-8", errors="replace")).strip() for line in lines)
+        read, _, self._cut = (self._cut + added).rpartition(b"\n")
+        lines = read.split(b"\n") if _may_warn(read) else []
+        texts = (plain_text(line.decode("utf-8", errors="replace")).strip() for line in lines if _may_warn(line))
         return [_shortened(text.removeprefix(_WARNING)) for text in texts if text.startswith(_WARNING)]
+
+
+def _may_warn(read: bytes) -> bool:
+    """Return whether what was read is worth making plain, which takes long for megabytes: little is."""
+    return _WARNING_BYTES in read or len(read.translate(None, _CONTROL_BYTES)) < len(read)
 
 
 def _shortened(text: str) -> str:

@@ -63,7 +63,7 @@ def machine_use_sampled(job_folder: Path, attempt: int, gpus: Sequence[str]) -> 
 def _sample(file: Path, attempt: int, sessions: Collection[int], gpus: _Gpus, is_over: threading.Event) -> None:
     """Write samples until the attempt is over. A disk that is full ends the sampling, not the job."""
     started = before = time.monotonic()
-    used = _use_of(sessions)
+    used = _Use(0.0, 0)  # they have just been started
     header: list[dict[str, Any]] = [
         {"format": MACHINE_USE_FORMAT, "attempt": attempt, "processors": available_processors()}
     ]

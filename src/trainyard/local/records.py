@@ -13,12 +13,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from trainyard.foundation.run_record import (
-    RECORD_FILE,
     InvalidRunRecord,
     JobRecord,
     RunRecord,
+    RunRecordWriter,
     read_run_record,
-    write_run_record,
 )
 from trainyard.local.errors import UsageError, cannot_write
 from trainyard.local.repository import commit_of
@@ -93,12 +92,15 @@ def _environment_name(environment: Environment | None) -> str | None:
     return environment.reference or environment.image or build
 
 
-def write_record(record: RunRecord) -> None:
-    """Replace run.json in the record's folder. Raise `RunError` if it cannot be written, leaving it as it was."""
+def write_record(writer: RunRecordWriter, changed: str | None = None) -> None:
+    """Replace run.json, of whose jobs only `changed` and those that run may have changed; without it all.
+
+    Raise `RunError` if it cannot be written, leaving it as it was.
+    """
     try:
-        write_run_record(record)
+        writer.write(changed)
     except OSError as error:
-        raise cannot_write(record.folder / RECORD_FILE, error) from error
+        raise cannot_write(writer.file, error) from error
 
 
 def read_record(run_folder: Path) -> RunRecord:

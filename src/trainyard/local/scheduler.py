@@ -15,7 +15,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from trainyard.foundation.run_record import NOTHING_CHANGED, AttemptRecord, JobRecord, RunRecord, Status
+from trainyard.foundation.run_record import (
+    NOTHING_CHANGED,
+    AttemptRecord,
+    JobRecord,
+    RunRecord,
+    RunRecordWriter,
+    Status,
+)
 from trainyard.local.cache import EarlierResult, link_result
 from trainyard.local.cancellation import canceled_by_signals
 from trainyard.local.display import Display
@@ -52,6 +59,7 @@ class Scheduler:
     ) -> None:
         self._context = context
         self._record = record
+        self._writer = RunRecordWriter(record)
         self._jobs = resolved.jobs
         self._continue_on_failure = resolved.pipeline.continue_on_step_failure
         self._selection = selection
@@ -82,7 +90,7 @@ class Scheduler:
 
     def _begin(self, reused: Mapping[str, ReusedResult]) -> None:
         self._record.status, self._record.reason = "running", None
-        write_record(self._record)
+        write_record(self._writer)
         self._context.store.start_run(self._context.identity, self._record.name)
         self._display.run_started(self._record)
         for name, result in reused.items():
@@ -179,7 +187,7 @@ class Scheduler:
         self._end_attempt(event.job, job.attempts[-1], event.end)
         self._attempt_moments[event.job] = time.monotonic()
         job.attempts[-1].reason = event.end.reason
-        write_record(self._record)
+        write_record(self._writer, event.job)
         self._display.attempt_ended(event.job, job)
 
     def _end_attempt(self, name: str, attempt: AttemptRecord, end: AttemptEnd) -> None:
@@ -258,7 +266,7 @@ class Scheduler:
         self._keep(name)
 
     def _keep(self, name: str) -> None:
-        write_record(self._record)
+        write_record(self._writer, name)
         self._display.job_changed(self._record, name)
 
     def _close(self) -> None:
@@ -278,7 +286,7 @@ class Scheduler:
         record.duration_s = self._duration_seconds()
         self._context.store.end_run(self._context.identity, _END_STATUSES[record.status])
         self._context.digests.save()
-        write_record(record)
+        write_record(self._writer)
         self._display.run_ended(record)
 
     @contextlib.contextmanager
@@ -292,7 +300,7 @@ class Scheduler:
             self._record.end("failed", str(error))
             self._record.duration_s = self._duration_seconds()
             with contextlib.suppress(RunError):  # the error being raised already reports what cannot be written
-                write_record(self._record)
+                write_record(self._writer)
             raise
         finally:
             self._display.close()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import suppress
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -12,6 +15,7 @@ from trainyard.report.graph_drawing import process_counts
 
 if TYPE_CHECKING:
     import jinja2
+    from jinja2.bccache import Bucket
 
 _FILTERS = ("as_text", "count", "counted", "duration", "moment", "number", "percentage")
 
@@ -24,6 +28,7 @@ def page_templates(folder: Path) -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        bytecode_cache=_compiled_templates(),
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -31,6 +36,21 @@ def page_templates(folder: Path) -> jinja2.Environment:
     templates.filters["processes"] = process_counts
     templates.filters["link"] = lambda path: _address(str(path), folder)
     return templates
+
+
+def _compiled_templates() -> jinja2.BytecodeCache:
+    """Return what keeps compiled templates, beside the compiled modules: compiling takes longer than making a page."""
+    import jinja2
+
+    class Cache(jinja2.FileSystemBytecodeCache):
+        def dump_bytecode(self, bucket: Bucket) -> None:
+            if not sys.dont_write_bytecode:
+                with suppress(OSError):  # it only saves time
+                    super().dump_bytecode(bucket)
+
+    folder = Path(cache_from_source(__file__)).parent
+    # Another version of Python or Jinja compiles to something else.
+    return Cache(str(folder), f"%s.{sys.implementation.cache_tag}.jinja-{jinja2.__version__}")
 
 
 def _address(path: str, folder: Path) -> str:
