@@ -306,3 +306,15 @@ def test_many_equal_jobs_are_all_reused(workspace: Any) -> None:
     again = workspace.run(file)
 
     assert {job.reused_from for job in again.jobs.values()} == {first.name}
+
+
+def test_a_damaged_cache_costs_a_run_and_nothing_else(workspace: Any) -> None:
+    file = workspace.one_job("true")
+    workspace.run(file)
+    entries = [entry for entry in (workspace.runs_folder.parent / "cache").rglob("*.json") if entry.is_file()]
+    assert entries
+    for entry in entries:
+        entry.write_bytes(bytes(entry.stat().st_size))
+
+    assert workspace.run(file).jobs["work"].reused_from is None
+    assert workspace.run(file).jobs["work"].reused_from is not None

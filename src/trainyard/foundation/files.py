@@ -32,15 +32,19 @@ def os_errors_name(file: Path) -> Iterator[None]:
         raise
 
 
-def replace_text(file: Path, text: str) -> None:
-    """Replace a file's text, keeping its permissions. Raise OSError if that fails, leaving the file as it was."""
+def replace_text(file: Path, text: str, *, is_durable: bool = True) -> None:
+    """Replace a file's text, keeping its permissions. Raise OSError if that fails, leaving the file as it was.
+
+    A file that is not durable may be damaged when the machine, not just the process, stops soon after.
+    """
     # Threads and processes that write the same file must not share a temporary one. `open` applies the umask.
     temporary = file.with_name(f".{file.name}.{os.urandom(16).hex()}")
     try:
         with temporary.open("w", encoding="utf-8", newline="\n") as stream:
             stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
+            if is_durable:
+                stream.flush()
+                os.fsync(stream.fileno())
         if file.exists():
             temporary.chmod(file.stat().st_mode & 0o777)
         os.replace(temporary, file)

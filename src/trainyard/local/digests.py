@@ -104,9 +104,9 @@ class _Progress:
 
 
 def write_json(file: Path, document: object) -> None:
-    """Replace a JSON file atomically. Raise `RunError` when the system refuses."""
+    """Replace a JSON file that only saves time: a damaged one counts as missing. Raise `RunError` on failure."""
     try:
-        replace_text(file, json.dumps(document, ensure_ascii=False) + "\n")
+        replace_text(file, json.dumps(document, ensure_ascii=False) + "\n", is_durable=False)
     except OSError as error:
         raise cannot_write(file, error) from error
 
