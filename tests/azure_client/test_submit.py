@@ -208,6 +208,70 @@ def test_a_command_job_is_submitted_like_a_pipeline(
     assert azure.sent("PUT", "/jobs/")[-1].json["properties"]["command"] == "python hello.py"
 
 
+KEPT = """\
+type: pipeline
+settings: {default_compute: azureml:gpu-t4}
+jobs:
+  prepare:
+    type: command
+    component: azureml:prepare:3
+  train:
+    type: command
+    command: echo ${{inputs.data}}
+    environment: azureml:python:1
+    inputs: {data: {type: uri_folder, path: "${{parent.jobs.prepare.outputs.prepared}}"}}
+  score:
+    type: command
+    component: azureml://registries/shared/components/score/versions/1
+    inputs: {data: "${{parent.jobs.prepare.outputs.prepared}}"}
+"""
+
+
+def test_components_kept_in_azure_ml_are_sent_by_reference(
+    azure: LoopbackAzure, trainyard: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "kept.yaml"
+    file.write_text(KEPT, encoding="utf-8")
+    printed = json.loads(trainyard("submit", str(file), "--dry-run").stdout)
+    jobs = printed["job"]["properties"]["jobs"]
+    assert jobs["prepare"]["componentId"] == "azureml:prepare:3"
+    assert jobs["score"]["componentId"] == "azureml://registries/shared/components/score/versions/1"
+    assert list(printed["components"]) == ["train"]
+    assert azure.requests == []
+
+    outcome = trainyard("submit", str(file))
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "kept in Azure ML: not known here" in outcome.stderr
+    sent = azure.sent("PUT", "/jobs/")[-1].json["properties"]["jobs"]
+    assert sent["prepare"]["componentId"].endswith(f"/workspaces/{WORKSPACE}/components/prepare/versions/3")
+    assert sent["score"]["componentId"] == "azureml://registries/shared/components/score/versions/1"
+
+
+def test_a_command_that_reads_a_component_kept_in_azure_ml_needs_a_typed_input(
+    azure: LoopbackAzure, trainyard: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "kept.yaml"
+    prepared = '"${{parent.jobs.prepare.outputs.prepared}}"'
+    file.write_text(KEPT.replace(f"{{type: uri_folder, path: {prepared}}}", prepared), encoding="utf-8")
+    for arguments in ((), ("--dry-run",)):
+        outcome = trainyard("submit", str(file), *arguments)
+        assert outcome.exit_code == 1
+        assert "error: the client refuses" in outcome.stderr
+        assert "; give the input a type: {type: uri_folder, path: …}" in outcome.stderr
+
+
+def test_the_cluster_of_a_component_kept_in_azure_ml_is_looked_for(
+    azure: LoopbackAzure, trainyard: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "kept.yaml"
+    file.write_text(KEPT.replace("prepare:3", "prepare:3\n    compute: azureml:small"), encoding="utf-8")
+    azure.clusters = {"gpu-t4": {}}
+    outcome = trainyard("submit", str(file))
+    assert outcome.exit_code == 1
+    assert "kept.yaml:7:14: error[workspace]" in outcome.stderr
+    assert azure.sent("PUT", "/jobs/") == []
+
+
 def test_where_the_service_asks_to_wait_the_request_is_sent_again(
     azure: LoopbackAzure, trainyard: Callable[..., Any]
 ) -> None:

@@ -78,7 +78,7 @@ def pipeline_of(tmp_path: Path) -> Callable[..., Pipeline]:
         }
         file = tmp_path / "pipeline.yaml"
         file.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-        return load_pipeline(file)
+        return load_pipeline(file, on_azure=True)
 
     return load
 

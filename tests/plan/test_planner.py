@@ -53,6 +53,31 @@ def test_a_machine_checked_by_hand(pipeline_of) -> None:
     assert train.findings == ()
 
 
+def test_a_component_kept_in_azure_ml_is_named_and_the_rest_planned(pipeline_of, digits) -> None:
+    components, jobs = digits
+    jobs["train"]["component"] = "azureml:train:1"
+    whole = plan(pipeline_of(), ND96)
+    planned = plan(pipeline_of(components, jobs), ND96)
+
+    (train,) = planned.not_planned
+    assert (train.name, train.component, train.compute) == ("train", "azureml:train:1", "gpus")
+    assert train.reason == "kept in Azure ML: not known here"
+    assert train.waits_for == ("prepare",)
+    assert jobs_of(planned)["prepare"] == jobs_of(whole)["prepare"]
+    assert jobs_of(planned)["evaluate"].waits_for == ("prepare", "train")
+    assert planned.totals.nodes_at_once == {"gpus": 1}, "evaluate waits for prepare through train"
+    assert planned.totals.on_demand_usd_per_hour is None
+
+
+def test_a_pipeline_kept_in_azure_ml_is_one_unknown_job(tmp_path: Path) -> None:
+    file = tmp_path / "whole.yaml"
+    file.write_text("type: pipeline\ncomponent: azureml:whole:1\n", encoding="utf-8")
+    planned = plan(load_pipeline(file, on_azure=True), {})
+
+    assert planned.jobs == ()
+    assert [(each.name, each.component) for each in planned.not_planned] == [("whole", "azureml:whole:1")]
+
+
 @pytest.mark.parametrize("sku", all_skus(), ids=lambda sku: sku.name)
 def test_figures_are_the_catalogues_for_every_machine(pipeline_of, sku) -> None:
     train = jobs_of(plan(pipeline_of(), {"gpus": sku.name}))["train"]

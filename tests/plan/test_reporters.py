@@ -6,14 +6,17 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 
+import jsonschema
+
 from trainyard.catalogue.skus import find_sku
 from trainyard.estimate.architectures import find_architecture
 from trainyard.estimate.estimator import estimate
 from trainyard.estimate.training import TrainingShape, machines_of_sku
-from trainyard.plan import drawing, reporters
+from trainyard.plan import drawing, page, reporters
 from trainyard.plan.planner import Plan
 from trainyard.plan.planner import plan as plan_with
 from trainyard.plan.reporters import PROFILE_HEADER, OnProfile, profile_rows
+from trainyard.resources import schema_file
 from trainyard.spec.computes import Computes
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.model import Pipeline
@@ -43,6 +46,25 @@ def test_text_says_what_each_job_takes(pipeline_of) -> None:
     ]
     assert "GPUs         1 of 8 a node, 7 idle" in text
     assert "  quota        192 vCPUs of Standard_ND96asr_v4" in text
+
+
+def test_a_job_kept_in_azure_ml_is_in_every_format(pipeline_of, digits) -> None:
+    components, jobs = digits
+    jobs["train"]["component"] = "azureml://registries/shared/components/train/versions/1"
+    pipeline = pipeline_of(components, jobs)
+    planned = plan(pipeline, ND96)
+    text = reporters.as_text(planned)
+
+    assert (
+        "train   azureml://registries/shared/components/train/versions/1, after prepare\n"
+        "  kept in Azure ML: not known here\n" in text
+    )
+    assert "  not counted  train" in text.split("at one time, at most")[1]
+    assert "| `train` | kept in Azure ML: not known here |" in reporters.as_markdown(planned)
+    assert "components/train/versions/1: kept in Azure ML: not known here" in page.as_html(planned, pipeline, [])
+    document = json.loads(reporters.as_json(planned))
+    jsonschema.validate(document, json.loads(schema_file("plan").read_text(encoding="utf-8")))
+    assert document["not_planned"]["train"]["waits_for"] == ["prepare"]
 
 
 def test_text_points_at_what_should_be_looked_at(pipeline_of) -> None:

@@ -18,6 +18,8 @@ def test_the_summary_has_accuracy_and_files(
     folder = make_digits_run()
     folder.write("jobs/train/outputs/model/model.safetensors", "")
     folder.write("jobs/evaluate/outputs/evaluation/confusion_matrix.png", "")
+    folder.add_job("export", component="export_model", outputs={"files": "jobs/export/outputs/files"})
+    folder.write("jobs/export/outputs/files/model.safetensors", "")
     write_report(folder.finish())
     monkeypatch.chdir(folder.path.parent)
 
@@ -26,6 +28,7 @@ def test_the_summary_has_accuracy_and_files(
         ("report", "brave-otter-7/report.html"),
         ("model", "brave-otter-7/jobs/train/outputs/model"),
         ("confusion matrix", "brave-otter-7/jobs/evaluate/outputs/evaluation/confusion_matrix.png"),
+        ("export", "brave-otter-7/jobs/export/outputs/files"),
         ("logs", "brave-otter-7/jobs/*/user_logs/"),
     ]
 

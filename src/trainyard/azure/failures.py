@@ -40,6 +40,10 @@ _NO_CONNECTION = re.compile(
     r"Unable to connect to proxy|Failed to establish a new connection[^'\")]*|Failed to resolve[^'\")]*|"
     r"Connection refused|Connection reset by peer|Name or service not known|timed out"
 )
+# The client knows the types of a component's outputs only where it has the component's file.
+_CLIENT_HINTS = {
+    "Failed to find referenced source for input binding": "; give the input a type: {type: uri_folder, path: …}",
+}
 _CLIENT_NOISE = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -80,7 +84,9 @@ def in_words(error: Exception, workspace: Workspace, file: Path | None) -> UserE
         return UserError(_not_signed_in(error))
     if has_answer:
         return _refused(error, workspace, file)
-    return UserError(f"the client refuses {file or workspace}: {_client_message(error)}")
+    message = _client_message(error)
+    hint = next((hint for beginning, hint in _CLIENT_HINTS.items() if message.startswith(beginning)), "")
+    return UserError(f"the client refuses {file or workspace}: {message}{hint}")
 
 
 def _not_signed_in(error: Exception) -> str:
@@ -130,7 +136,7 @@ def _file_sent(error: Any, file: Path) -> Path:
         sent = json.loads(request.content)["properties"]["componentSpec"]["command"].split()
     except (AttributeError, KeyError, TypeError, ValueError):
         return file.resolve()
-    components = [job.component for job in load_pipeline(file).jobs.values()]
+    components = [job.component for job in load_pipeline(file, on_azure=True).jobs.values()]
     files = [each.file for each in components if isinstance(each, Component) and each.command.data.split() == sent]
     return files[0] if files else file.resolve()
 

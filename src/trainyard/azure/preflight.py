@@ -30,9 +30,12 @@ class ClusterUse:
 
 
 def cluster_uses(pipeline: Pipeline) -> list[ClusterUse]:
-    """Return the clusters that the jobs of a pipeline run on, each once, with the largest number of nodes."""
+    """Return the clusters that the jobs of a pipeline run on, each once, with the largest number of nodes.
+
+    A job whose component is kept in Azure ML counts with one node: how many it takes is not known here.
+    """
     uses: dict[str, ClusterUse] = {}
-    for job in Resolution(pipeline).jobs.values():
+    for job in Resolution(pipeline).leaves.values():
         compute = job.compute
         if not isinstance(compute, Known):
             continue

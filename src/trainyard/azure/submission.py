@@ -79,13 +79,16 @@ class Submission:
     def stream(self) -> None:
         """Print the job's logs until it has ended; raise UserError if it failed."""
         from azure.ai.ml.exceptions import JobException
+        from azure.core.exceptions import AzureError
 
         try:
-            self._call(lambda: self._client.jobs.stream(self._job.name))
+            self._client.jobs.stream(self._job.name)
         except JobException as error:
             if isinstance(error.__cause__, KeyboardInterrupt):
                 raise KeyboardInterrupt from error
             raise UserError(f"job '{self._job.name}' failed: {_reason(str(error))}") from error
+        except AzureError as error:
+            raise in_words(error, self._workspace, self._file) from error
 
     def _found(self) -> Submitted | None:
         """Return the job of this name, if the workspace has one."""
@@ -98,13 +101,10 @@ class Submission:
 
     def _call(self, function: Callable[[], _T]) -> _T:
         """Return what a function returns; raise what Azure's client raises in words for users."""
-        from azure.ai.ml.exceptions import JobException
         from azure.core.exceptions import AzureError
 
         try:
             return function()
-        except JobException:
-            raise
         except AzureError as error:
             raise in_words(error, self._workspace, self._file) from error
 
@@ -121,8 +121,8 @@ def reach(workspace: Workspace) -> None:
 def bodies_of(file: Path) -> dict[str, Any]:
     """Return what a submission of a file would send, without a network: the job, and the components of its nodes.
 
-    A node's `componentId` is the key of its component here, because the service's id comes with the upload; `code` is
-    the folder that would be uploaded.
+    A node's `componentId` is the key of its component here, because the service's id comes with the upload, and the
+    reference of one that is kept in Azure ML; `code` is the folder that would be uploaded.
     """
     sdk = azure_ml()
     from azure.ai.ml.entities._job.to_rest_functions import to_rest_job_object
@@ -140,6 +140,10 @@ def bodies_of(file: Path) -> dict[str, Any]:
     }
     for name in components:
         body["properties"]["jobs"][name]["componentId"] = f"components.{name}"
+    for name, node in nodes.items():
+        if isinstance(reference := getattr(node, "component", None), str):
+            kept = reference if reference.startswith("azureml:") else f"azureml:{reference}"
+            body["properties"]["jobs"][name]["componentId"] = kept
     return dict(json.loads(json.dumps({"job": body, "components": components}, default=str)))
 
 

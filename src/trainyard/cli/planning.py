@@ -100,7 +100,7 @@ def graph(file: str | None, file_option: str | None, output_format: str) -> None
     from trainyard.plan import drawing
     from trainyard.spec.loading import load_pipeline
 
-    pipeline = load_pipeline(chosen_file(file, file_option), only_to_draw=True)
+    pipeline = load_pipeline(chosen_file(file, file_option), on_azure=True)
     click.echo(drawing.as_mermaid(pipeline) if output_format == "mermaid" else drawing.as_text(pipeline))
 
 

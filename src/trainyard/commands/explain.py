@@ -11,8 +11,10 @@ from trainyard.author import rules as author_rules
 from trainyard.errors import UsageError
 from trainyard.lint.explanation import as_list, as_text, find_rule
 from trainyard.lint.rules import RULES
+from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.loading import is_job, load_job
+from trainyard.spec.loading import is_job, is_only_on_azure, load_job
+from trainyard.terminal import short
 
 _ALL = {**RULES, **author_rules.RULES}
 
@@ -43,7 +45,10 @@ def _explanation_of_file(file: Path, profile: str | None, settings: Mapping[str,
 
 
 def _forecast_of(file: Path, profile: str | None, settings: Mapping[str, str]) -> list[str]:
-    """Return what a run would do with each job; nothing for a file that Azure ML refuses, whose rules are explained."""
+    """Return what a run would do with each job; nothing for a file that Azure ML refuses, whose rules are explained.
+
+    Of a pipeline that only Azure ML can run, it is that, with the place and the reason of each job.
+    """
     from trainyard.commands import working_folder
     from trainyard.commands.lint import errors_before_a_run
     from trainyard.commands.profile_run import render_aside
@@ -55,7 +60,14 @@ def _forecast_of(file: Path, profile: str | None, settings: Mapping[str, str]) -
     refused, _ = errors_before_a_run(path, store)
     if refused:
         return []
-    jobs = forecast(load_job(path, store), options)
+    try:
+        pipeline = load_job(path, store)
+    except SpecError as error:
+        if not all(map(is_only_on_azure, error.diagnostics)):
+            raise
+        reasons = [f"  {short(each.span.file)}:{each.span.line}: {each.message}" for each in error.diagnostics]
+        return ["\n".join([f"{short(path)} runs on Azure ML only, not here:", *reasons])]
+    jobs = forecast(pipeline, options)
     width = max(len(job.name) for job in jobs)
     lines = []
     for job in jobs:

@@ -92,14 +92,14 @@ def planned_with_settings(file: Path, roots: Sequence[Path]) -> tuple[Plan, list
     if not file.is_file():
         return without_jobs(file), []
     store = DocumentStore()
-    pipeline = load_pipeline(file, store)
+    pipeline = load_pipeline(file, store, on_azure=True)
     return plan_pipeline(pipeline, Computes(store, computes_for([file]))), settings_of(pipeline, store, roots)
 
 
 def plan_as(file: Path, output_format: str, from_run: Path | None) -> str:
     """Return what to print of a pipeline. `from_run` is a metrics.jsonl of the same training on the same machines."""
     store = DocumentStore()
-    pipeline = load_pipeline(file, store)
+    pipeline = load_pipeline(file, store, on_azure=True)
     planned = _with_measured(plan_pipeline(pipeline, Computes(store, computes_for([file]))), file, from_run)
     profiles = _on_profiles(planned)
     if output_format == "html":

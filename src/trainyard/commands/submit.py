@@ -59,6 +59,6 @@ def _checked(file: Path) -> Pipeline | None:
         raise SpecError(errors)
     if kind_of(store.read(file.resolve())) not in ("pipeline", "command_job"):
         return None
-    pipeline = load_job(file, store)
+    pipeline = load_job(file, store, on_azure=True)
     click.echo(reporters.as_text(plan(pipeline, Computes(store, computes_for([file])))), err=True)
     return pipeline

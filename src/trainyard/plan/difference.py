@@ -9,7 +9,7 @@ from typing import Any
 from trainyard.estimate.reporters import gigabytes
 from trainyard.foundation.quantities import count, duration
 from trainyard.plan.pipeline_settings import Change
-from trainyard.plan.planner import JobPlan, Plan
+from trainyard.plan.planner import JobPlan, Plan, UnplannedJob
 
 
 @dataclass(frozen=True)
@@ -108,16 +108,14 @@ class PlanDifference:
     changes: tuple[Change, ...]
 
     @property
-    def added(self) -> list[JobPlan]:
+    def added(self) -> list[JobPlan | UnplannedJob]:
         """The jobs that only the new version has."""
-        known = {job.name for job in self.before.jobs}
-        return [job for job in self.after.jobs if job.name not in known]
+        return _jobs_missing(self.after, self.before)
 
     @property
-    def removed(self) -> list[JobPlan]:
+    def removed(self) -> list[JobPlan | UnplannedJob]:
         """The jobs that only the old version has."""
-        known = {job.name for job in self.after.jobs}
-        return [job for job in self.before.jobs if job.name not in known]
+        return _jobs_missing(self.before, self.after)
 
     @property
     def is_empty(self) -> bool:
@@ -151,6 +149,12 @@ class PlanDifference:
     def solved_findings(self) -> list[tuple[str, str]]:
         """What the old version had to look at, and the new one does not."""
         return _findings(self.before, self.after)
+
+
+def _jobs_missing(of: Plan, without: Plan) -> list[JobPlan | UnplannedJob]:
+    known = {job.name for job in without.jobs} | {job.name for job in without.not_planned}
+    jobs: list[JobPlan | UnplannedJob] = [*of.jobs, *of.not_planned]
+    return [job for job in jobs if job.name not in known]
 
 
 def _changed(figures: Iterable[PlanFigure], was: Any, now: Any) -> list[FigureChange]:

@@ -15,7 +15,7 @@ from trainyard.errors import UsageError
 from trainyard.foundation.quantities import duration
 from trainyard.plan.difference import FigureChange, PlanDifference
 from trainyard.plan.pipeline_settings import Change
-from trainyard.plan.planner import JobPlan
+from trainyard.plan.planner import JobPlan, UnplannedJob
 from trainyard.plan.reporters import markdown_cell, markdown_table
 
 FORMAT = "trainyard.plan_difference/1"
@@ -131,15 +131,17 @@ def _sections(found: PlanDifference) -> list[tuple[str, Sequence[FigureChange]]]
     return [*sections, ("at one time, at most", found.totals)] if found.totals else sections
 
 
-def _jobs(found: PlanDifference) -> list[tuple[JobPlan, str]]:
+def _jobs(found: PlanDifference) -> list[tuple[JobPlan | UnplannedJob, str]]:
     return [
         *((job, f"new: {_summary(job)}") for job in found.added),
         *((job, f"removed: {_summary(job)}") for job in found.removed),
     ]
 
 
-def _summary(job: JobPlan) -> str:
+def _summary(job: JobPlan | UnplannedJob) -> str:
     """Return what a job takes, in a line."""
+    if isinstance(job, UnplannedJob):
+        return ", ".join(part for part in (job.component, job.reason) if part)
     machine = f"{job.kind.machines} × {job.sku.name}" if job.sku else "machine not known"
     parts = [machine, str(job.processes)]
     if job.on_demand is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainyard.spec.model import Pipeline, code_of
+from trainyard.spec.model import KEPT_IN_AZURE_ML, Pipeline
 from trainyard.spec.resolution import Resolution
 
 
@@ -25,6 +25,8 @@ def as_mermaid(pipeline: Pipeline) -> str:
     lines = ["flowchart LR"]
     for name in resolution.order(resolution.leaves):
         lines.append(f'  {_mermaid_id(name)}["<b>{name}</b><br>{_subtitle(resolution, name)}"]')
+    if pipeline.reference:
+        lines.append(f'  {_mermaid_id(pipeline.name)}["<b>{pipeline.name}</b><br>{KEPT_IN_AZURE_ML}"]')
     for flow in _flows(resolution):
         label = f"{flow.source_port} → {flow.target_port}"
         if flow.source_port == flow.target_port:
@@ -41,6 +43,8 @@ def as_text(pipeline: Pipeline) -> str:
     resolution = Resolution(pipeline)
     flows = list(_flows(resolution))
     rows = list(_rows(resolution, flows))
+    if pipeline.reference:
+        rows = [_Row("top", ""), _Row("line", f"{pipeline.name}  {KEPT_IN_AZURE_ML}"), _Row("bottom", "")]
     width = max(len(row.text) for row in rows)
     lanes = _Lanes(rows)
     return "\n".join(_drawn(row, width) + lanes.beside(number) for number, row in enumerate(rows)).rstrip()
@@ -62,8 +66,8 @@ def _flows(resolution: Resolution) -> Iterator[_Flow]:
 
 def _subtitle(resolution: Resolution, name: str) -> str:
     job = resolution.leaves[name]
-    if code_of(job.job.component) is None:
-        return "kept in Azure ML" if job.job.component is None else "runs on Azure ML only"
+    if job.job.elsewhere:
+        return job.job.elsewhere
     counts = job.processes()
     return f"{job.component.name} · {counts}" if job.component.name else str(counts)
 

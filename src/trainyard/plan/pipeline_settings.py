@@ -16,7 +16,7 @@ from typing import Any
 from trainyard.foundation.quantities import as_text
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.model import Environment, Pipeline
+from trainyard.spec.model import Environment, Pipeline, code_of
 from trainyard.spec.resolution import (
     DataPath,
     JobOutput,
@@ -46,6 +46,8 @@ _RESOLVED_OF_JOB = frozenset(
         "resources",
     }
 )
+# Of a job whose component is kept in Azure ML, the rest is read as it is written.
+_RESOLVED_OF_KEPT_JOB = _RESOLVED_OF_JOB - {"environment", "distribution", "resources"}
 _LARGEST_DATA_BYTES = 256 * 1024
 _HEADER_KEY = "_rendered"
 
@@ -91,7 +93,7 @@ def settings_of(pipeline: Pipeline, store: DocumentStore, roots: Sequence[Path])
         for key, each in (("mode", port.mode), ("path", path)):
             if each is not None:
                 found.append(Setting("", f"outputs.{name}.{key}", as_text(each), port.key_span))
-    for use in resolution.jobs.values():
+    for use in resolution.leaves.values():
         found += _of_job(use, store, roots)
     return found
 
@@ -132,17 +134,21 @@ def changes_between(before: Iterable[Setting], after: Iterable[Setting]) -> list
 
 
 def _of_job(use: JobUse, store: DocumentStore, roots: Sequence[Path]) -> Iterator[Setting]:
-    job, component = use.name, use.component
-    yield Setting(job, "component", component.name, component.span)
+    job, component = use.name, code_of(use.job.component)
+    if component is not None:
+        yield Setting(job, "component", component.name, component.span)
+    elif use.job.reference:
+        yield Setting(job, "component", use.job.reference, use.job.key_span)
     for name, value in use.inputs.items():
         yield from _values(job, f"inputs.{name}", value, roots)
     for name, value in use.outputs.items():
         yield from _values(job, f"outputs.{name}", value, roots)
-    yield Setting(job, "command", " ".join(str(component.command.data).split()), component.command.span)
-    if component.code is not None:
-        yield Setting(job, "code", _path(component.code, roots), component.span)
     yield from _values(job, "compute", use.compute, roots)
-    yield from _environment(job, use.environment, roots)
+    if component is not None:
+        yield Setting(job, "command", " ".join(str(component.command.data).split()), component.command.span)
+        if component.code is not None:
+            yield Setting(job, "code", _path(component.code, roots), component.span)
+        yield from _environment(job, component.environment, roots)
     for name, value in use.environment_variables.items():
         yield from _values(job, f"environment_variables.{name}", value, roots)
     distribution, resources = use.job.effective_distribution, use.job.effective_resources
@@ -164,11 +170,13 @@ def _other_keys(use: JobUse, store: DocumentStore) -> Iterator[Setting]:
     in_pipeline = store.peek(use.job.key_span.file)
     node = in_pipeline.root.find("jobs", use.job.name)
     said = [(node.data if node is not None and node.is_mapping else {}, use.job.key_span)]
-    if use.component.file != use.job.key_span.file:
-        said.append((store.peek(use.component.file).data, use.component.span))
+    component = code_of(use.job.component)
+    if component is not None and component.file != use.job.key_span.file:
+        said.append((store.peek(component.file).data, component.span))
+    resolved = _RESOLVED_OF_JOB if component is not None else _RESOLVED_OF_KEPT_JOB
     known: set[str] = set()
     for data, span in said:
-        others = {key: each for key, each in data.items() if key not in _NAMES | _RESOLVED_OF_JOB | known}
+        others = {key: each for key, each in data.items() if key not in _NAMES | resolved | known}
         known |= data.keys()
         yield from (Setting(use.name, key, text, span) for key, text in _leaves("", others))
 

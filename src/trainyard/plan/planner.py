@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from trainyard.plan.measured import Measured
 from trainyard.plan.training_jobs import NotEstimated, is_training, steps_of, training_of
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
-from trainyard.spec.model import Environment, Pipeline
+from trainyard.spec.model import KEPT_IN_AZURE_ML, Environment, Pipeline
 from trainyard.spec.resolution import JobUse, Known, ProcessCounts, Resolution, Wrong, settled
 from trainyard.spec.rules.keys import NOT_A_CHOICE
 from trainyard.spec.training_settings import refused_settings
@@ -93,11 +93,25 @@ class JobPlan:
 
 
 @dataclass(frozen=True)
-class Totals:
-    """The most that the pipeline takes at one time, when every job starts as soon as it can.
+class UnplannedJob:
+    """A job of which only Azure ML knows what it runs, and so what it takes.
 
-    Prices are None where that of a job is not known. Nodes are by compute; processors, which Azure's quotas count, by
-    VM size.
+    `component` is the reference to what is kept there; empty for job types that only Azure ML runs.
+    """
+
+    name: str
+    component: str
+    waits_for: tuple[str, ...]
+    compute: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The most that the planned jobs take at one time, when every job starts as soon as it can.
+
+    Prices are None where that of a job is not known, planned or not. Nodes are by compute; processors, which Azure's
+    quotas count, by VM size.
     """
 
     jobs: int
@@ -109,12 +123,16 @@ class Totals:
 
 @dataclass(frozen=True)
 class Plan:
-    """A pipeline's jobs, each after those it waits for, and what they take together."""
+    """A pipeline's jobs, each after those it waits for, and what they take together.
+
+    Those in `not_planned` may come before others of `jobs`, which name them in `waits_for` then.
+    """
 
     pipeline: str
     file: str
     jobs: tuple[JobPlan, ...]
     totals: Totals
+    not_planned: tuple[UnplannedJob, ...] = ()
 
 
 def plan(pipeline: Pipeline, computes: Computes) -> Plan:
@@ -123,13 +141,18 @@ def plan(pipeline: Pipeline, computes: Computes) -> Plan:
     A job that names its machine (`resources.instance_type`) has that one. Nothing is guessed: if a machine is not
     known, its figures are None and a finding says why. Raises `SpecError` for counts that are unknown or wrong,
     settings that a training step would refuse, unknown VM sizes and jobs that wait for each other, `UsageError` for a
-    cluster of an unknown size.
+    cluster of an unknown size. What is kept in Azure ML is named, and the rest planned.
     """
     resolution = Resolution(pipeline)
-    waits_for = resolution.waits_for
+    waits_for = {name: use.reads_from & resolution.leaves.keys() for name, use in resolution.leaves.items()}
     if refused := [problem for job in resolution.jobs.values() for problem in refused_settings(job)]:
         raise SpecError(refused)
-    jobs = tuple(_plan_job(resolution.jobs[name], resolution, computes) for name in resolution.order())
+    order = resolution.order(resolution.leaves)
+    jobs = tuple(_plan_job(resolution.jobs[name], resolution, computes) for name in order if name in resolution.jobs)
+    unknown = [resolution.leaves[name] for name in order if name not in resolution.jobs]
+    not_planned = tuple(_unplanned(job, resolution) for job in unknown)
+    if pipeline.reference:
+        not_planned = (UnplannedJob(pipeline.name, pipeline.reference, (), "", _not_known(KEPT_IN_AZURE_ML)),)
     return Plan(
         pipeline=pipeline.display_name or pipeline.name or pipeline.file.stem,
         file=_shown(pipeline.file),
@@ -149,9 +172,10 @@ def plan(pipeline: Pipeline, computes: Computes) -> Plan:
                 * round(most_at_once({job.name: job.kind.machines if job.sku is sku else 0 for job in jobs}, waits_for))
                 for sku in dict.fromkeys(job.sku for job in jobs if job.sku is not None)
             },
-            on_demand_usd_per_hour=_at_once({job.name: job.on_demand for job in jobs}, waits_for),
-            spot_usd_per_hour=_at_once({job.name: job.spot for job in jobs}, waits_for),
+            on_demand_usd_per_hour=_at_once({job.name: job.on_demand for job in jobs}, waits_for, not_planned),
+            spot_usd_per_hour=_at_once({job.name: job.spot for job in jobs}, waits_for, not_planned),
         ),
+        not_planned=not_planned,
     )
 
 
@@ -166,9 +190,27 @@ def _shown(file: Path) -> str:
     return str(file) if relative.startswith("..") else relative
 
 
-def _at_once(prices: Mapping[str, Price | None], waits_for: Mapping[str, frozenset[str]]) -> float | None:
+def _at_once(
+    prices: Mapping[str, Price | None], waits_for: Mapping[str, frozenset[str]], not_planned: Sequence[UnplannedJob]
+) -> float | None:
     known = {name: price.usd_per_hour for name, price in prices.items() if price is not None}
-    return round(most_at_once(known, waits_for), 6) if len(known) == len(prices) else None
+    are_all_known = len(known) == len(prices) and not not_planned
+    return round(most_at_once(known, waits_for), 6) if are_all_known else None
+
+
+def _unplanned(job: JobUse, resolution: Resolution) -> UnplannedJob:
+    return UnplannedJob(
+        job.name, job.job.reference, _before(job, resolution), _compute(job), _not_known(job.job.elsewhere)
+    )
+
+
+def _not_known(reason: str) -> str:
+    return f"{reason}: not known here"
+
+
+def _before(job: JobUse, resolution: Resolution) -> tuple[str, ...]:
+    """The jobs that one waits for, as written."""
+    return tuple(name for name in resolution.leaves if name in job.reads_from)
 
 
 def _plan_job(job: JobUse, resolution: Resolution, computes: Computes) -> JobPlan:
@@ -181,7 +223,7 @@ def _plan_job(job: JobUse, resolution: Resolution, computes: Computes) -> JobPla
     return JobPlan(
         name=job.name,
         component=job.component.name,
-        waits_for=tuple(name for name in resolution.jobs if name in resolution.waits_for[job.name]),
+        waits_for=_before(job, resolution),
         processes=processes,
         compute=compute,
         sku=sku,

@@ -14,7 +14,7 @@ from trainyard.estimate.estimator import Estimate
 from trainyard.estimate.money import Price
 from trainyard.foundation.quantities import count, counted, duration
 from trainyard.plan.measured import Measured
-from trainyard.plan.planner import JobPlan, Plan
+from trainyard.plan.planner import JobPlan, Plan, UnplannedJob
 
 PLAN_FORMAT = "trainyard.plan/2"
 
@@ -34,10 +34,12 @@ def as_text(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
     """The plan as indented lines, a paragraph for each job."""
     lines = [f"{plan.pipeline}   {plan.file}", ""]
     for job in plan.jobs:
-        lines.append(f"{job.name}   {job.component}" + (f", after {', '.join(job.waits_for)}" if job.waits_for else ""))
+        lines.append(_heading(job))
         lines += [f"  {label:<{_LABEL_WIDTH}}{text}" for label, text in facts_of(job)]
         lines += [f"  {'! look at':<{_LABEL_WIDTH}}{finding}" for finding in job.findings]
         lines.append("")
+    for unplanned in plan.not_planned:
+        lines += [_heading(unplanned), f"  {unplanned.reason}", ""]
     lines.append("at one time, at most")
     lines += [f"  {label:<{_LABEL_WIDTH}}{text}" for label, text in _totals(plan)]
     if profiles:
@@ -46,6 +48,13 @@ def as_text(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
         lines += ["", f"{profiles[0].job} on the machines of each profile"]
         lines += ["  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)
+
+
+def _heading(job: JobPlan | UnplannedJob) -> str:
+    """Return the line above what a job takes."""
+    after = f"after {', '.join(job.waits_for)}" if job.waits_for else ""
+    told = ", ".join(part for part in (job.component, after) if part)
+    return f"{job.name}   {told}".rstrip()
 
 
 def as_markdown(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
@@ -72,6 +81,7 @@ def as_markdown(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
                 ]
             )
         )
+    lines += [markdown_row([f"`{each.name}`", each.reason, *["–"] * (len(header) - 2)]) for each in plan.not_planned]
     for job in plan.jobs:
         if job.is_training:
             facts = training_facts(job)
@@ -106,6 +116,7 @@ def as_json(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
         "pipeline": plan.pipeline,
         "file": plan.file,
         "jobs": {job.name: _job_as_json(job) for job in plan.jobs},
+        "not_planned": {each.name: _unplanned_as_json(each) for each in plan.not_planned},
         "at_one_time": {
             "nodes": plan.totals.nodes_at_once,
             "vcpus": plan.totals.vcpus_at_once,
@@ -273,7 +284,8 @@ def _totals(plan: Plan) -> list[tuple[str, str]]:
     totals = [
         (
             "nodes",
-            ", ".join(f"{nodes} of {compute or 'no compute'}" for compute, nodes in plan.totals.nodes_at_once.items()),
+            ", ".join(f"{nodes} of {compute or 'no compute'}" for compute, nodes in plan.totals.nodes_at_once.items())
+            or "not known",
         )
     ]
     if plan.totals.vcpus_at_once:
@@ -281,7 +293,18 @@ def _totals(plan: Plan) -> list[tuple[str, str]]:
         totals.append(("quota", needed))
     for label, amount in (("on demand", plan.totals.on_demand_usd_per_hour), ("spot", plan.totals.spot_usd_per_hour)):
         totals.append((label, "not known" if amount is None else f"${_amount(amount)} an hour"))
+    if plan.not_planned:
+        totals.append(("not counted", ", ".join(each.name for each in plan.not_planned)))
     return totals
+
+
+def _unplanned_as_json(job: UnplannedJob) -> dict[str, Any]:
+    return {
+        "component": job.component or None,
+        "waits_for": list(job.waits_for),
+        "compute": job.compute or None,
+        "reason": job.reason,
+    }
 
 
 def _job_as_json(job: JobPlan) -> dict[str, Any]:

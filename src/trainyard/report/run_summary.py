@@ -12,6 +12,8 @@ from trainyard.report.job_results import Evaluation, read_job_results
 
 Line = tuple[str, str]
 
+_EXPORT = "export_model"
+"""The component whose files are the trained model once more, for other programs."""
 _LONGEST_SAMPLE = 96
 """How many characters of generated text fit on a line of a terminal, beside its label."""
 
@@ -27,7 +29,7 @@ def summarise(run: RunRecord) -> list[Line]:
             figures += _figures(evaluation)
         for folder in folders.values():
             if (folder / "model.safetensors").is_file():
-                files.append(("model", shown(folder)))
+                files.append(("export" if job.component == _EXPORT else "model", shown(folder)))
             if (folder / "confusion_matrix.png").is_file():
                 files.append(("confusion matrix", shown(folder / "confusion_matrix.png")))
     report = run.folder / "report.html"

@@ -21,22 +21,24 @@ from trainyard.spec.rules.references import DATA_NOT_FOUND, NOT_SEEN_OFFLINE
 _STANDALONE_JOBS: tuple[Kind, ...] = ("command_job", "sweep_job", "other_job")
 
 
-def load_pipeline(file: Path, store: DocumentStore | None = None, *, only_to_draw: bool = False) -> Pipeline:
+def load_pipeline(file: Path, store: DocumentStore | None = None, *, on_azure: bool = False) -> Pipeline:
     """Read a pipeline job and every component it names, and check how they are bound to each other.
 
     `store` holds files that were read already. Paths in the model, and in what is raised, are absolute. Raises
     SpecError with all that is wrong: YAML, bindings, types of literals, missing files, cycles, and what only Azure ML
-    has (components and code kept there, AutoML and data transfer); the latter not if it is `only_to_draw`: such jobs
-    have no component then, or none with code.
+    has (components and code kept there, AutoML and data transfer). The latter not if it is for a run `on_azure`: such
+    jobs have no component then, or none with code.
     """
     reading = _open(file, ("pipeline", "pipeline_component"), "pipeline", store or DocumentStore())
     pipeline = read_pipeline(reading.document.root, reading, ComponentCache())
-    _raise_findings(reading, tolerated=_TOLERATED | _NOT_HERE if only_to_draw else _TOLERATED)
+    _raise_findings(reading, tolerated=_TOLERATED | _NOT_HERE if on_azure else _TOLERATED)
     return pipeline
 
 
-def load_job(file: Path, store: DocumentStore | None = None, *, strict: bool = False) -> Pipeline:
-    """Read what `trainyard run` takes: a pipeline, or a job that stands alone as a pipeline of this one job.
+def load_job(
+    file: Path, store: DocumentStore | None = None, *, strict: bool = False, on_azure: bool = False
+) -> Pipeline:
+    """Read what `run` and `submit` take: a pipeline, or a job that stands alone as a pipeline of this one job.
 
     As `load_pipeline`, but raises only for what Azure ML itself refuses, unless `strict`.
     """
@@ -44,8 +46,13 @@ def load_job(file: Path, store: DocumentStore | None = None, *, strict: bool = F
     root, kind = reading.document.root, kind_of(reading.document)
     read = read_standalone_job if kind in _STANDALONE_JOBS else read_pipeline
     pipeline = read(root, reading, ComponentCache())
-    _raise_findings(reading, strict=strict)
+    _raise_findings(reading, strict=strict, tolerated=_TOLERATED | _NOT_HERE if on_azure else _TOLERATED)
     return pipeline
+
+
+def is_only_on_azure(error: Diagnostic) -> bool:
+    """Return whether an error says that only Azure ML has something, which `on_azure` lets pass."""
+    return error.rule in _NOT_HERE
 
 
 def is_job(file: Path) -> bool:

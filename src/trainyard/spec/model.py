@@ -199,6 +199,8 @@ class OtherComponent:
 
 AnyComponent = Component | PipelineComponent | OtherComponent
 
+KEPT_IN_AZURE_ML = "kept in Azure ML"
+
 
 def code_of(component: AnyComponent | None) -> Component | None:
     """The component with the code that a job runs itself; None for pipelines, and for what Azure ML alone runs."""
@@ -211,9 +213,10 @@ def code_of(component: AnyComponent | None) -> Component | None:
 class Job:
     """A node of a pipeline: one use of a component, with what its ports are bound to.
 
-    `component` is None if it is not readable offline. `inputs` hold literals, or texts with
-    bindings; a data input may be a mapping with `path`. `distribution` and `resources` are the node's own where it has
-    them, for they replace the component's whole object; use `effective_distribution` and `effective_resources`.
+    `component` is None if it is not readable offline; `reference` names it where it is kept in Azure ML. `inputs` hold
+    literals, or texts with bindings; a data input may be a mapping with `path`. `distribution` and `resources` are the
+    node's own where it has them, for they replace the component's whole object; use `effective_distribution` and
+    `effective_resources`.
     """
 
     name: str
@@ -228,6 +231,15 @@ class Job:
     compute: Value | None = None
     display_name: str = ""
     timeout_seconds: Value | None = None
+    reference: str = ""
+
+    @property
+    def elsewhere(self) -> str:
+        """Why what this job runs is not known here; empty for a pipeline and for code of its own."""
+        if self.reference:
+            return KEPT_IN_AZURE_ML
+        is_here = isinstance(self.component, PipelineComponent) or code_of(self.component) is not None
+        return "" if is_here else "runs on Azure ML only"
 
     @property
     def effective_distribution(self) -> Distribution | None:
@@ -248,10 +260,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Pipeline(PipelineComponent):
-    """A pipeline job: a pipeline whose inputs are set, with what Azure ML shows and does with it."""
+    """A pipeline job: a pipeline whose inputs are set, with what Azure ML shows and does with it.
+
+    `reference` names the component that it consists of, if that is kept in Azure ML: there are no `jobs` then.
+    """
 
     display_name: str = ""
     experiment_name: str = ""
     description: str = ""
     force_rerun: bool = False
     continue_on_step_failure: bool = False
+    reference: str = ""

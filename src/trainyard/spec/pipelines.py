@@ -164,6 +164,7 @@ def read_pipeline(node: Node, reading: Reading, cache: ComponentCache) -> Pipeli
         force_rerun=settings is not None and findings.boolean(settings, "force_rerun", default=False),
         continue_on_step_failure=settings is not None
         and findings.boolean(settings, "continue_on_step_failure", default=False),
+        reference=_kept_reference(node.get("component")),
     )
     body, body_reading = (seen.body, seen.reading) if seen is not None else (node, reading)
     reading.parsed.pipelines.append(ParsedPipeline(body, scope, pipeline, body_reading))
@@ -656,7 +657,13 @@ def _model_of(used: UsedJob, reading: Reading) -> Job:
         compute=_default_compute(node, findings),
         display_name=findings.text(node, "display_name"),
         timeout_seconds=_time_limit(used, limits, findings),
+        reference=_kept_reference(node.get("component") or node.get("trial")),
     )
+
+
+def _kept_reference(component: Node | None) -> str:
+    """The name of a component that is kept in Azure ML; empty for files and for components written in place."""
+    return component.text if component is not None and component.is_text and is_remote(component.text) else ""
 
 
 def _time_limit(used: UsedJob, limits: Node | None, findings: Findings) -> Value | None:
