@@ -116,7 +116,7 @@ WRONG_USAGE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ((*LOCAL, "--set", "epochs=3"), ("--set epochs: names no input", "'inputs.epochs'")),
     ((*LOCAL, "--set", "inputs.epochs 3"), ("--set inputs.epochs 3: expected KEY=VALUE", "inputs.epochs=3")),
     ((*LOCAL, "--set", "inputs.epcohs=3"), ("no input 'epcohs'", "'epochs'")),
-    ((*LOCAL, "--set", "nodes=4"), ("--set nodes: names no input", "inputs.epochs", "trainyard render --set")),
+    (("run", DDP, "--set", "nodes=4"), ("--set nodes: names no input", "inputs.epochs", "trainyard render --set")),
     ((*LOCAL, "--set", "inputs.epochs=three"), ("'three' is not a whole number",)),
     ((*LOCAL, "--set", "inputs.epochs=0"), ("'epochs' is 0, below the min of 1",)),
     ((*LOCAL, "--set", "inputs.learning_rate=0,003"), ("'0,003' is not a number",)),

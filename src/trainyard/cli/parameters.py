@@ -119,6 +119,9 @@ def chosen_file(file: str | None, file_option: str | None) -> Path:
     return path
 
 
+_FIRST = ("ddp", "train")
+
+
 def _no_such_file(path: Path) -> str:
     from trainyard.foundation.suggestions import close_match
 
@@ -137,5 +140,5 @@ def _yaml_files(folder: Path) -> list[Path]:
 
 
 def _an_example(folder: Path) -> Path | None:
-    # The longest: a pipeline that trains rather than one that only checks.
-    return max(_yaml_files(folder), key=lambda file: file.stat().st_size, default=None)
+    # What README and new projects begin with, or the longest: a pipeline that trains rather than one that checks.
+    return max(_yaml_files(folder), key=lambda file: (file.stem in _FIRST, file.stat().st_size), default=None)

@@ -30,9 +30,6 @@ from trainyard.spec.resolution import Known
 from trainyard.spec.set_arguments import COMMAND_LINE
 from trainyard.terminal import print_facts, print_next, program, short
 
-_OF_PIPELINE = ("inputs.", "jobs.")
-"""How the keys of `--set` begin that set a pipeline's inputs; with a profile, the others are the profile's."""
-
 
 def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: bool, watch: bool = False) -> int:
     """Run a pipeline or job, rendered for `profile` if one is given, and write its report; return the exit code.
@@ -46,10 +43,12 @@ def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: boo
     """
     path = file
     if profile:
+        from trainyard.author.profile_schema import profile_schema  # rendering takes 0.1 s to import
         from trainyard.author.settings import read_settings
-        from trainyard.commands.profile_run import render_aside  # rendering takes 0.1 s to import
+        from trainyard.commands.profile_run import render_aside
 
-        of_profile = {key: value for key, value in options.overrides.items() if not key.startswith(_OF_PIPELINE)}
+        known = profile_schema(working_folder.project())["properties"]
+        of_profile = {key: value for key, value in options.overrides.items() if key.partition(".")[0] in known}
         path = render_aside(file, profile, read_settings(f"{key}={value}" for key, value in of_profile.items()))
         of_pipeline = {key: value for key, value in options.overrides.items() if key not in of_profile}
         options = replace(options, overrides=of_pipeline)

@@ -48,7 +48,8 @@ def test_what_a_training_writes(digits: Path, tmp_path: Path, capsys: pytest.Cap
     assert train(digits, tmp_path, "tiny_task:TinyTask", "--log-every-steps", 5, "--checkpoint-every-steps", 8) == 0
     said = capsys.readouterr().out.splitlines()
     assert "1 rank on cpu" in said[0]
-    assert said[1] == "global batch 64 = micro-batch 32 x 2 accumulation steps x 1 ranks"
+    assert said[1].startswith("verified every byte of the dataset's ")
+    assert said[2] == "global batch 64 = micro-batch 32 x 2 accumulation steps x 1 ranks"
     assert said[-1].startswith("trained 21 steps in ")
 
     lines = metrics(tmp_path)

@@ -12,6 +12,7 @@ import queue
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -118,6 +119,11 @@ class HangWatch:
             file=self._log,
             flush=True,
         )
+        # The thread that trains comes first: faulthandler begins with the youngest and stops after a hundred.
+        main = sys._current_frames().get(threading.main_thread().ident or 0)
+        print("Main thread (most recent call last):", file=self._log)
+        traceback.print_stack(main, file=self._log)
+        self._log.flush()
         faulthandler.dump_traceback(self._log)
 
     def _find_late_ranks(self, store: Store | None) -> None:
