@@ -56,6 +56,11 @@ class LanguageModelingSettings(TaskSettings):
     """Settings of the model's configuration as a JSON object, such as {"num_hidden_layers": 4, "hidden_size": 256}.
     Vocabulary and sequence length come from the dataset. A new model has no dropout unless it is set here."""
 
+    loss_chunk_tokens: int = parameter(0, minimum=0, may_change=True)
+    """Compute logits and loss for this many tokens at a time, and again in the backward pass, so that the logits of a
+    micro-batch never exist as a whole; 0: all at once. 1024 saves most of their memory; the output layer takes a third
+    longer."""
+
     # As GPT-3 (arXiv 2005.14165, appendix B) and Llama (arXiv 2302.13971, section 2.3) were trained.
     adam_beta2: float = parameter(0.95, minimum=0.0, maximum=0.999999, may_change=True)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from trainyard.steps.runtime.files import write_json
 from trainyard.steps.training.from_transformers import ModelNeeds, load_model, new_model, save_model
 from trainyard.steps.training.samples.batches import Tensors
 from trainyard.steps.training.tasks.base import Sample, SampleRequest, Task
+from trainyard.steps.training.tasks.chunked_cross_entropy import cross_entropy_for_logits, require_output_layer
 from trainyard.steps.training.tasks.token_rows import IGNORED, TokenRows, attention_within, rows_of
 
 if TYPE_CHECKING:
@@ -136,16 +137,18 @@ class LanguageModeling(Task):
         model = new_model(self.settings.model_type, self.settings.model_overrides, self._needs)
         self._router_loss_factor = router_loss_factor(model)
         self._require_positions(model)
+        if self.settings.loss_chunk_tokens > 0:
+            require_output_layer(model)
         return model
 
     def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
         """Return the sum of the tokens' cross-entropies; of a mixture of experts, with its routers' loss for each."""
         rows = rows_of(batch, self._text)
         if self._router_loss_factor == 0:
-            return self._cross_entropy(self._outputs(model, rows), rows, "sum")
-        outputs = self._outputs(model, rows, output_router_logits=True)
+            return self._cross_entropy(model, rows, "sum")[0]
+        cross_entropy, outputs = self._cross_entropy(model, rows, "sum", output_router_logits=True)
         router_loss: torch.Tensor = self._router_loss_factor * outputs.aux_loss * self.loss_terms(batch)
-        return self._cross_entropy(outputs, rows, "sum") + router_loss
+        return cross_entropy + router_loss
 
     def loss_terms(self, batch: Tensors) -> int:
         """Return the number of predicted tokens; training rows of text are full."""
@@ -157,7 +160,7 @@ class LanguageModeling(Task):
         """Return the sum of the tokens' cross-entropies in nats, and the number of tokens."""
         rows = rows_of(batch, self._text)
         return {
-            "loss_sum": self._cross_entropy(self._outputs(model, rows), rows, "none").double().sum(),
+            "loss_sum": self._cross_entropy(model, rows, "none")[0].double().sum(),
             "tokens": (rows.labels != IGNORED).sum().double(),
             "samples": torch.tensor(len(rows.inputs), dtype=torch.float64, device=rows.inputs.device),
         }
@@ -228,11 +231,18 @@ class LanguageModeling(Task):
         with attention_within(rows.documents):
             return model(input_ids=rows.inputs, use_cache=False, **options)
 
-    def _cross_entropy(self, outputs: Any, rows: TokenRows, reduction: str) -> torch.Tensor:
-        """Return the cross-entropy of each token that counts."""
-        return functional.cross_entropy(
-            outputs.logits.float().flatten(0, 1), rows.labels.flatten(), ignore_index=IGNORED, reduction=reduction
-        )
+    def _cross_entropy(
+        self, model: torch.nn.Module, rows: TokenRows, reduction: Literal["sum", "none"], **options: Any
+    ) -> tuple[torch.Tensor, Any]:
+        """Return the cross-entropy of each token that counts, or their sum, and what else the model computes."""
+        if self.settings.loss_chunk_tokens == 0:
+            outputs = self._outputs(model, rows, **options)
+            logits, labels = outputs.logits.float().flatten(0, 1), rows.labels.flatten()
+            return functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction=reduction), outputs
+        with cross_entropy_for_logits(model, rows.labels, self.settings.loss_chunk_tokens) as computed:
+            outputs = self._outputs(model, rows, **options)
+        losses = computed.require_unchanged(outputs.logits)
+        return losses.sum() if reduction == "sum" else losses, outputs
 
     def _require_positions(self, model: torch.nn.Module) -> None:
         """Raise StepError for packed conversations and a model that cannot tell them apart."""
