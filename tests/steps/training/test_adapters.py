@@ -111,6 +111,10 @@ def test_lora_has_the_losses_of_a_plain_loop_with_peft(text: Path, base: Path, t
     assert losses_of(trained(*LORA)) == pytest.approx(plain_losses(model, text), abs=1e-5)
 
 
+def test_lora_learns_the_same_from_chunks_of_logits(trained: Callable[..., Path]) -> None:
+    assert losses_of(trained(*LORA, "--loss-chunk-tokens", 50)) == pytest.approx(losses_of(trained(*LORA)), rel=1e-6)
+
+
 def test_peft_loads_the_adapters_and_merges_what_training_merged(
     text: Path, base: Path, trained: Callable[..., Path]
 ) -> None:
