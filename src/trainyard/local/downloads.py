@@ -33,20 +33,20 @@ def download(address: str, cache: Path) -> Path:
     file = cache / hashlib.sha256(address.encode()).hexdigest()[:16] / name
     if file.is_file():
         return file
-    import urllib.error
-    import urllib.request  # takes 20 ms to import
+    from urllib.error import URLError
+    from urllib.request import urlopen  # takes 20 ms to import
 
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as part:
             try:
-                with urllib.request.urlopen(address, timeout=_TIMEOUT_SECONDS) as answer:
+                with urlopen(address, timeout=_TIMEOUT_SECONDS) as answer:
                     shutil.copyfileobj(answer, part)
                 part.close()
                 os.replace(part.name, file)
             finally:
                 Path(part.name).unlink(missing_ok=True)
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+    except (URLError, TimeoutError, ConnectionError) as error:
         raise RunError(f"{address}: cannot be downloaded ({getattr(error, 'reason', error)})") from error
     except OSError as error:
         raise cannot_write(file, error) from error
