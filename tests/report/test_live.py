@@ -185,7 +185,14 @@ def test_serving_ends_with_130_on_ctrl_c(running: Any) -> None:
     running.run["status"] = "completed"
     running.finish()
     command = [sys.executable, "-m", "trainyard", "runs", "serve", str(running.path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # As a terminal starts it: what runs in the background ignores Ctrl-C, and its children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     try:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
