@@ -46,8 +46,8 @@ $(VENV)/.ready-to-test: pyproject.toml constraints.txt | $(VENV)/.ready-to-run
 setup: $(VENV)/.ready-to-run ## Create .venv with everything a run needs
 
 # Frameworks that only some pipelines need: make setup-lightning && make run FILE=pipelines/lightning.yaml
-.PHONY: setup-lightning setup-onnx
-setup-lightning setup-onnx: setup ## Add Lightning, or ONNX, to .venv
+.PHONY: setup-lightning setup-onnx setup-spark setup-tensorflow
+setup-lightning setup-onnx setup-spark setup-tensorflow: setup ## Add Lightning, ONNX, Spark or TensorFlow to .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(@:setup-%=%)]'
 
 # Horovod's last release is source that needs a change for today's torch, a compiler, CMake and Open MPI.
@@ -71,16 +71,19 @@ plan: setup ## Machines, memory, time and price of FILE on the cluster
 run: setup ## Run FILE on this machine, rendered for PROFILE (local)
 	@$(TRAINYARD) run $(FILE) --profile $(or $(PROFILE),local) $(SETTINGS)
 
-# Coverage doubles the time of a test, so that it is measured where it has a floor: in the tests of these packages.
-MEASURED := tests/author tests/lint tests/local tests/spec
-OTHERS := $(filter-out $(MEASURED),$(patsubst %/,%,$(wildcard tests/*/)))
-FAST := -m 'not slow and not soak' -n auto --maxprocesses 4 --dist loadfile
+# Coverage doubles the time of a test, so that it is measured where it has a floor: in the tests of these packages,
+# apart from those that are long, which the floor does not need.
+COVERED := tests/author tests/lint tests/local tests/spec
+LONG := $(addprefix tests/author/,test_environments.py test_rendering.py test_source_maps.py test_writing.py) \
+  tests/lint/test_against_the_client.py tests/lint/test_never_falls_over.py \
+  $(shell grep -lr --include='test_*.py' 'mark\.slow' $(COVERED))
+OTHERS := $(filter-out $(COVERED),$(patsubst %/,%,$(wildcard tests/*/))) $(LONG)
+TOGETHER := -n auto --maxprocesses 4 --dist loadfile
 .PHONY: test
 test: $(VENV)/.ready-to-test ## Run every test; coverage is of author, lint, local and spec
 	@status=0; \
-	$(BIN)/python -m pytest $(MEASURED) $(FAST) --cov --cov-report=term:skip-covered || status=1; \
-	$(BIN)/python -m pytest $(OTHERS) $(FAST) --durations=15 || status=1; \
-	$(BIN)/python -m pytest -m 'slow and not soak' -n 2 --dist loadfile --durations=25 || status=1; \
+	$(BIN)/python -m pytest $(COVERED) $(LONG:%=--ignore=%) $(TOGETHER) --cov --cov-report=term:skip-covered || status=1; \
+	$(BIN)/python -m pytest $(OTHERS) $(TOGETHER) --no-loadscope-reorder --durations=30 || status=1; \
 	exit $$status
 
 .PHONY: check
@@ -92,6 +95,7 @@ check: $(VENV)/.ready-to-test ## Style, types, imports, drift of rendered files,
 	@$(BIN)/python docs/generate_rules.py --check
 	@$(BIN)/python docs/generate_packages.py --check
 	@$(BIN)/python docs/generate_estimates.py --check
+	@$(BIN)/python docs/generate_prepare_at_scale.py --check
 	@$(TRAINYARD) render --check
 	@$(TRAINYARD) lint
 
@@ -101,7 +105,7 @@ $(VENV)/.ready-to-bench: pyproject.toml constraints.txt | $(VENV)/.ready-to-test
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
 	@touch $@
 
-BENCHMARKS := command_speed runner_overhead lint_speed language_server first_run step_overhead checkpoint_stall batches sample_order prepare_text check_cluster gpu
+BENCHMARKS := command_speed runner_overhead lint_speed language_server first_run step_overhead checkpoint_stall batches sample_order prepare_text check_cluster estimated_memory gpu
 .PHONY: bench
 bench: $(VENV)/.ready-to-bench ## Measure the figures the project promises (about 40 minutes), or ONLY=lint_speed
 	@status=0; for benchmark in $(or $(ONLY),$(BENCHMARKS)); do \

@@ -26,12 +26,13 @@ TRAINYARD = str(Path(sys.executable).with_name("trainyard"))
 
 @dataclass(frozen=True)
 class Case:
-    """A command, the peer it alternates with, and the bar its median must stay under."""
+    """A command, the peer it alternates with, the bar its median must stay under, and what is run before, once."""
 
     name: str
     command: tuple[str, ...]
     peer: tuple[str, ...]
     bar_seconds: float | None
+    setup: tuple[str, ...] = ()
 
 
 CASES = (
@@ -47,6 +48,20 @@ CASES = (
         (TRAINYARD, "lint", "pipelines/ddp.yaml"),
         (sys.executable, "-c", "import click, yaml, jsonschema_rs"),
         None,
+    ),
+    Case(
+        "trainyard plan",
+        (TRAINYARD, "plan", "pipelines/deepspeed.yaml"),
+        (sys.executable, "-c", "import click, yaml, jsonschema_rs"),
+        0.5,
+    ),
+    Case(
+        "trainyard plan, Phi",
+        (TRAINYARD, "plan", "{folder}/pipelines/fsdp.yaml"),
+        (sys.executable, "-c", "import transformers.models.phi.modeling_phi"),
+        6.0,
+        # Phi has no closed form: transformers counts it.
+        setup=(TRAINYARD, "render", "t4", "--out", "{folder}", "--set", "pipelines.fsdp.model_type=phi"),
     ),
 )
 
@@ -73,6 +88,8 @@ def seconds_of(command: tuple[str, ...], folder: Path) -> float:
 
 def measure(case: Case, runs: int, folder: Path) -> Result:
     compileall.compile_dir(ROOT / "src", quiet=1)  # as an installed package is
+    if case.setup:
+        seconds_of(case.setup, folder)
     seconds_of(case.command, folder), seconds_of(case.peer, folder)  # warm file caches
     pairs = [(seconds_of(case.command, folder), seconds_of(case.peer, folder)) for _ in range(runs)]
     own = [first for first, _ in pairs]

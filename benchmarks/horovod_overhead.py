@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -24,7 +21,7 @@ import torch
 from torch.nn import functional
 
 from results import save_results
-from step_overhead import CASES, CLIP_NORM, LIMIT_SECONDS, WORLD_SIZE, Case, Turns, new_network, ours
+from step_overhead import CASES, CLIP_NORM, LIMIT_SECONDS, WORLD_SIZE, Case, Turns, new_network, ours, run_ranks
 from trainyard.steps.runtime.entrypoint import end_process
 from trainyard.steps.runtime.world import join_world
 from trainyard.steps.training.randomness import ask_for_determinism
@@ -75,24 +72,8 @@ def rank_main(out: Path, rounds: int) -> int:
 
 def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
     """Start the two processes, and return the seconds per step of each window."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    variables = {"WORLD_SIZE": WORLD_SIZE, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
-    variables["HOROVOD_FUSION_THRESHOLD"] = FUSION_BYTES
     command = [sys.executable, __file__, "--rank-folder", str(folder), "--rounds", str(rounds)]
-    processes = []
-    for rank in range(WORLD_SIZE):
-        own = {**variables, "RANK": rank, "LOCAL_RANK": rank}
-        environment = {**os.environ, **{name: str(value) for name, value in own.items()}}
-        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
-    try:
-        codes = [process.wait(timeout=LIMIT_SECONDS) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    if any(codes):
-        raise SystemExit(f"the ranks ended with {codes}")
+    run_ranks(command, {"HOROVOD_FUSION_THRESHOLD": FUSION_BYTES})
     seconds: dict[str, list[float]] = json.loads((folder / "seconds.json").read_text())
     return seconds
 

@@ -29,7 +29,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -390,18 +390,16 @@ def rank_main(case: Case, out: Path, rounds: int | None) -> int:
     return 0
 
 
-def run_case(case: Case, rounds: int | None, folder: Path) -> dict[str, Any]:
-    """Start the two processes of a case, and return what they measured."""
+def run_ranks(command: list[str], variables: Mapping[str, object]) -> None:
+    """Run a command as the two processes of one world, with more variables. SystemExit if one fails."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    command = [sys.executable, __file__, "--rank-folder", str(folder), "--case", str(CASES.index(case))]
-    command += [] if rounds is None else ["--rounds", str(rounds)]
+    world = {"WORLD_SIZE": WORLD_SIZE, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
     processes = []
     for rank in range(WORLD_SIZE):
-        variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": WORLD_SIZE, "MASTER_ADDR": "127.0.0.1"}
-        variables |= {"MASTER_PORT": port, "OMP_NUM_THREADS": 1, "NODE_RANK": 0}
-        environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
+        own = {**world, "RANK": rank, "LOCAL_RANK": rank, **variables}
+        environment = {**os.environ, **{name: str(value) for name, value in own.items()}}
         processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
     try:
         codes = [process.wait(timeout=LIMIT_SECONDS) for process in processes]
@@ -410,6 +408,13 @@ def run_case(case: Case, rounds: int | None, folder: Path) -> dict[str, Any]:
             process.kill()
     if any(codes):
         raise SystemExit(f"the ranks ended with {codes}")
+
+
+def run_case(case: Case, rounds: int | None, folder: Path) -> dict[str, Any]:
+    """Start the two processes of a case, and return what they measured."""
+    command = [sys.executable, __file__, "--rank-folder", str(folder), "--case", str(CASES.index(case))]
+    command += [] if rounds is None else ["--rounds", str(rounds)]
+    run_ranks(command, {"NODE_RANK": 0})
     figures: dict[str, Any] = json.loads((folder / "figures.json").read_text())
     return figures
 

@@ -28,13 +28,15 @@ from trainyard.steps.training.observing.measures import StepMeasures, Work
 from trainyard.steps.training.observing.observer import TrainingObserver
 from trainyard.steps.training.observing.recorder import Recorder
 from trainyard.steps.training.observing.unhealthy_steps import LossSpikes, NonfiniteGuard
-from trainyard.steps.training.optimizer import AdamWSettings, Schedule
+from trainyard.steps.training.optimizer import OptimizerSettings
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import seed_everything
 from trainyard.steps.training.samples.batches import MicroBatch, Tensors
 from trainyard.steps.training.samples.plan import Progress, Step, TrainingPlan
+from trainyard.steps.training.schedule import Schedule
 from trainyard.steps.training.stopping import StopRequest
 from trainyard.steps.training.tasks.base import Task
+from trainyard.steps.training.validation import Validation
 
 Loop = Callable[[Iterator[Tensors]], None]
 """Takes a step for each batch."""
@@ -89,7 +91,8 @@ def whole_loop(
     plan = TrainingPlan(10**9 * batch.global_batch_size, batch, epochs=1)
     precision = Precision(config.precision, world.device)
     seed_everything(0)
-    engine = engine_class(EngineParts(task.new_model, config, AdamWSettings.of(config, task.settings), batch, world))
+    optimizer = OptimizerSettings.of(config, task.settings)
+    engine = engine_class(EngineParts(task.new_model, config, optimizer, batch, world))
     engine.model.train()
     checkpoints = Checkpoints(config.checkpoints, world, {})
     recorder = Recorder(world, config.metrics, config.log_every_steps, plan.total_steps)
@@ -119,7 +122,7 @@ def whole_loop(
                     nonfinite_guard=NonfiniteGuard(config.nonfinite_steps_limit, 0),
                     loss_spikes=LossSpikes(config.loss_spike_factor),
                 ),
-                validation_split=None,
+                validation=Validation(config, task, None),
                 progress=Progress(),
                 base_digest=None,
             )

@@ -3,12 +3,44 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
+
+sys.path.insert(0, str(Path(__file__).parent / "steps" / "helpers"))
+
+from forked_python import ForkedPython
+
+from trainyard.local.machine import available_processors
 
 # Tests start more processes than a machine may have GPUs, and state numbers to the bit: they are of the CPU.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
+# Several tests run at once. Threads that wait for work of a tiny model take processors from them.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 # How long an example takes depends on what else the machine does; benchmarks/ measures time.
 settings.register_profile("trainyard", deadline=None)
 settings.load_profile("trainyard")
+
+
+@pytest.fixture(scope="session")
+def forked_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A Python whose modules are spared the seconds that importing torch takes."""
+    with ForkedPython(tmp_path_factory.mktemp("python")) as running:
+        yield running.python
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than processors (`make test` takes at most four): many tests wait for processes and timeouts."""
+    return available_processors() + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first: at the end of a run no worker is left alone with one."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)

@@ -64,14 +64,14 @@ class Forecasting(Task):
         return errors
 
 
-def write_waves(folder: Path) -> None:
+def write_waves(folder: Path, noise: float = 0.05) -> None:
     """Write a dataset of waves with noise: for each sample WINDOW values, and the one that comes next."""
     random = np.random.default_rng(0)
     arrays = {"before": ArrayType("float32", (WINDOW,)), "next": ArrayType("float32", ())}
     with DatasetWriter(folder, arrays, shard_samples=10_000) as dataset:
         for name, samples in SERIES.items():
             phase, pace = random.uniform(0, 6.28, (samples, 1)), random.uniform(0.1, 1.0, (samples, 1))
-            values = np.sin(phase + pace * np.arange(WINDOW + 1)) + random.normal(0, 0.05, (samples, WINDOW + 1))
+            values = np.sin(phase + pace * np.arange(WINDOW + 1)) + random.normal(0, noise, (samples, WINDOW + 1))
             with dataset.split(name) as split:
                 split.add({"before": values[:, :-1], "next": values[:, -1]})
         dataset.finish("series", classes=(), source={"waves": WINDOW})

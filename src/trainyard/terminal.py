@@ -29,11 +29,11 @@ def write_out_unencodable() -> None:
 
 def print_diagnostics(diagnostics: Sequence[Diagnostic]) -> None:
     """Print findings on stderr, each with its line and a caret."""
-    import shutil
-
-    from trainyard.lint.reporting.text import WIDEST, as_text
-
     if diagnostics:
+        import shutil
+
+        from trainyard.lint.reporting.text import WIDEST, as_text
+
         is_terminal = sys.stderr.isatty()
         colour = is_terminal and colour_choice() is None
         widest = min(WIDEST, shutil.get_terminal_size().columns) if is_terminal else WIDEST

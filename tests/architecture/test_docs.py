@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from pathlib import Path
 
 import pytest
+
+from trainyard.foundation.configs import STEP_CONFIGS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
@@ -45,3 +48,51 @@ def test_every_dependency_has_its_line_and_its_pin() -> None:
 def test_the_page_of_estimates_is_current() -> None:
     page = runpy.run_path(str(ROOT / "docs" / "generate_estimates.py"))["page"]
     assert (ROOT / "docs" / "estimates.md").read_text(encoding="utf-8") == page()
+
+
+def test_the_plans_of_preparing_terabytes_follow_from_what_is_measured() -> None:
+    """By hand for 1 TB: what is counted per document is what a signature really has, and the rest is arithmetic."""
+    from trainyard.steps.data.at_scale.signatures import SignatureBuilder
+
+    computed = runpy.run_path(str(ROOT / "docs" / "generate_prepare_at_scale.py"))
+    assert (ROOT / "docs" / "prepare_at_scale.md").read_text(encoding="utf-8") == computed["page"]()
+
+    builder = SignatureBuilder(shingle_words=5, minhash_values=128)
+    builder.add("a document of more than five words")
+    signature = builder.finish()
+    bands, signature_bytes = computed["defaults"]()
+    assert (signature_bytes, bands.count) == (len(signature.values), len(bands.of(signature.values)))
+
+    plan = computed["Plan"](10**12, 16)
+    assert plan.documents == 250e6
+    of_documents = {volume.what: volume.document_bytes for volume in computed["volumes"]()}
+    assert of_documents["tokens, to their shards"] * plan.documents == pytest.approx(0.7e12 / 4.4 * 2)
+    assert of_documents["signatures, to the pairs to compare, twice"] == 2 * (16 + 8 + 512 + 8)
+    assert plan.core_hours == pytest.approx((1e12 / 3e6 + 0.7e12 / 1.5e6) / 3600)
+    assert plan.hours == pytest.approx(plan.core_hours / (16 * 8) + plan.shuffled_bytes / (16 * 100e6) / 3600)
+    assert plan.dollars == pytest.approx(17 * plan.hours * 0.504)
+    assert plan.driver_gigabytes == pytest.approx(250e6 * 0.3 * 8 / 1e9)
+    assert computed["least_executors"](10**12) == 16
+    assert plan.kept_bytes + plan.shuffled_bytes < 16 * 0.8 * 128 * 2**30
+
+
+def test_every_pipeline_and_step_is_named_to_newcomers() -> None:
+    """Pipelines in README's table; both in the changelog; each step on the page that is made of their settings."""
+    readme, changelog, steps = (
+        (ROOT / name).read_text("utf-8") for name in ("README.md", "CHANGELOG.md", "docs/steps.md")
+    )
+    table = "\n".join(re.findall(r"^\| (`.*?) \|", readme.split("| Pipelines |")[1].split("\n\n")[0], re.MULTILINE))
+    pipelines = {file.stem for file in (ROOT / "pipelines").glob("*.yaml")}
+    assert set(re.findall(r"`(\w+)`", table)) == pipelines
+    assert {name for name in pipelines | set(STEP_CONFIGS) if f"`{name}`" not in changelog} == set()
+    assert {name for name in STEP_CONFIGS if f"## {name}" not in steps} == set()
+
+
+def test_the_readme_compares_linters_as_the_benchmark_does() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    measured = json.loads((ROOT / "benchmarks" / "results" / "lint_comparison.json").read_text(encoding="utf-8"))
+    rows = re.findall(r"^\| \**([a-z-]+(?: lint)?)[^|]*\| \**(\d+)\** \| \**(\d+)\** \|$", readme, re.MULTILINE)
+    figures = measured["programs"]
+    assert rows == [(name, str(each["flagged"]), str(each["on_line"])) for name, each in figures.items()]
+    (mistakes,) = {each["mistakes"] for each in figures.values()}
+    assert f"We planted {mistakes} mistakes in clean projects" in readme

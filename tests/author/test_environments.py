@@ -19,6 +19,8 @@ else:
 ENVIRONMENTS = ("trainyard", "trainyard-horovod", "trainyard-rocm")
 EXTRAS = ("train", "lightning", "onnx")
 """What steps may import."""
+NOT_OF_STEPS = {"skops"}
+"""What MLflow needs to save the scikit-learn models of other people's jobs, which run here and not in our images."""
 IMPORTED_AS = {
     "pillow": "PIL",
     "scikit-learn": "sklearn",
@@ -51,7 +53,7 @@ def packages_of(root: Path, *extras: str) -> set[str]:
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_an_image_has_every_package_that_steps_import_but_torch(repository: Project, environment: str) -> None:
     installed = pins(rendered(repository, f"{environment}/requirements.txt"))
-    assert set(installed) == packages_of(repository.root, *EXTRAS) - {"torch"} | {"azureml-mlflow"}
+    assert set(installed) == packages_of(repository.root, *EXTRAS) - {"torch"} - NOT_OF_STEPS | {"azureml-mlflow"}
     assert all(version.startswith("==") for version in installed.values())
 
 
@@ -71,3 +73,11 @@ def test_the_build_tries_each_package(repository: Project, environment: str) -> 
     imported = set(line.split("import ")[1].split(";")[0].split(", "))
     installed = pins(rendered(repository, f"{environment}/requirements.txt"))
     assert {IMPORTED_AS.get(name, name) for name in installed} <= imported | {"numpy"}
+
+
+def test_the_image_of_tensorflow_has_what_its_step_imports(repository: Project) -> None:
+    installed = pins(rendered(repository, "trainyard-tensorflow/requirements.txt"))
+    tested = pins((repository.root / "constraints.txt").read_text(encoding="utf-8"))
+    assert installed.pop("tensorflow") == tested["tensorflow-cpu"]
+    assert {name for name, version in installed.items() if tested.get(name) != version} == {"azureml-mlflow"}
+    assert packages_of(repository.root, "tensorflow") == {"tensorflow-cpu"}

@@ -1,23 +1,28 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields as dataclass_fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from trainyard.author.batch_scaling import Batch, scaled
-from trainyard.author.profile_schema import profile_schema
+from trainyard.author.profile_schema import accepted_settings, profile_schema, shared_by_workers
 from trainyard.author.profiles import Profile, load_profile, profile_names
 from trainyard.author.project import Project
-from trainyard.author.rendering import render
+from trainyard.author.rendering import context_of, render
 from trainyard.author.settings import as_argument
+from trainyard.author.templates import TemplateSet
 from trainyard.author.values import origin_of
+from trainyard.author.writing import write as write_files
 from trainyard.errors import UsageError
 from trainyard.foundation.configs import STEP_CONFIGS
 from trainyard.foundation.step_fields import step_fields
 from trainyard.foundation.task_fields import task_fields
+from trainyard.lint.linter import lint
 from trainyard.resources import schema_file
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 
@@ -235,22 +240,29 @@ def test_the_digest_changes_with_files_and_settings(project: Project) -> None:
 
 TASK_OF_PIPELINE = {
     **dict.fromkeys(("ddp", "horovod", "lightning", "sweep"), "image_classification"),
-    **dict.fromkeys(("fsdp", "deepspeed", "finetune"), "language_modeling"),
+    **dict.fromkeys(("autotune", "fsdp", "deepspeed", "finetune", "prepare_at_scale"), "language_modeling"),
+    "preferences": "preferences",
 }
 STEPS_OF_PIPELINE = {
     "ddp": ("prepare_images", "train_ddp", "evaluate"),
     "fsdp": ("prepare_text", "train_fsdp", "evaluate"),
     "deepspeed": ("prepare_text", "train_deepspeed", "evaluate"),
+    "prepare_at_scale": ("prepare_text_spark", "train_fsdp", "evaluate"),
     "horovod": ("prepare_images", "train_horovod", "evaluate"),
     "finetune": ("prepare_chat", "train_fsdp", "evaluate"),
+    "preferences": ("prepare_chat", "train_fsdp", "evaluate"),
     "lightning": ("prepare_images", "train_lightning", "evaluate"),
     "sweep": ("prepare_images", "train_ddp", "evaluate"),
+    "tensorflow": ("prepare_images", "train_tensorflow"),
+    "tensorflow_ps": ("prepare_images", "train_tensorflow"),
     "check_cluster": ("check_cluster",),
+    "autotune": ("prepare_text", "measure_config"),
 }
-# What a profile says in a way of its own: two numbers that make a third, files by their name, the size of a sweep.
+# What a profile says in a way of its own: two numbers that make a third, files by their name, the size of a sweep,
+# machines.
 ONLY_OF_PROFILES = {
-    *("accumulation_steps", "base_model", "checkpoints_path", "source", "config"),
-    *("trials", "concurrent_trials", "check_cluster_first"),
+    *("accumulation_steps", "base_model", "checkpoints_path", "source", "more_sources", "config"),
+    *("trials", "concurrent_trials", "check_cluster_first", "spark_machine", "spark_executors"),
 }
 
 
@@ -375,6 +387,39 @@ def test_setting_nodes_keeps_global_batches_and_says_how(repository: Project) ->
         for line in profile.adjustments
     )
     assert load_profile(repository, "nd96", {"spot": True}).adjustments == ()
+
+
+def test_workers_with_several_gpus_keep_micro_batches_that_divide_among_them(repository: Project) -> None:
+    assert scaled(Batch(32, 1, 0.01), 2, 3, multiple_of=8) == Batch(24, 1, 0.0106)  # 64 samples become 72
+    assert load_profile(repository, "nd96", {"nodes": 4}).adjustments[-2:] == (
+        "tensorflow: micro_batch_size 32 → 16 for 4 workers instead of 2; global batch stays 64",
+        "tensorflow_ps: accumulation_steps 2 → 1 for 4 workers instead of 2; global batch stays 64",
+    )
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_batches_of_every_pipeline_divide_on_any_number_of_machines(repository: Project, name: str) -> None:
+    templates = TemplateSet(repository)
+    of_workers = shared_by_workers(repository)
+    for nodes in (1, 2, 3, 4, 8):
+        profile = load_profile(repository, name, {"nodes": nodes})
+        gpus = profile.sku.gpu_count if profile.sku is not None else 0
+        for pipeline in accepted_settings(repository):
+            template = f"pipelines/{pipeline}.yaml.j2"
+            text = templates.get_template(template).render(context_of(repository, profile, repository.root, template))
+            sizes = dict(re.findall(r"^  (micro|global)_batch_size: (\d+)$", text, re.MULTILINE))
+            if sizes.keys() != {"micro", "global"}:
+                continue
+            micro, whole = int(sizes["micro"]), int(sizes["global"])
+            by_machines = pipeline in of_workers and gpus
+            assert whole % (micro * (nodes if by_machines else profile.world_size)) == 0, (pipeline, nodes)
+            assert not by_machines or micro % gpus == 0, (pipeline, nodes)
+
+
+def test_pipelines_for_more_machines_have_no_errors(repository: Project, tmp_path: Path) -> None:
+    write_files(repository, render(repository, "nd96", {"nodes": 4}, tmp_path))
+    pipelines = sorted((tmp_path / "pipelines").glob("*.yaml"))
+    assert [each for each in lint(pipelines).diagnostics if each.severity == "error"] == []
 
 
 def test_a_batch_that_is_set_too_stays_as_it_is_set(repository: Project) -> None:

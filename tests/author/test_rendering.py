@@ -24,11 +24,15 @@ PIPELINES = ("ddp", "fsdp", "deepspeed")
 EXAMPLES: dict[str, object] = {
     "format": "folder",
     "source": "azureml:mine:1",
+    "more_sources": ["azureml:others:1"],
+    "data_weights": "3,1",
     "model_type": "llama",
     "model_overrides": '{"hidden_size": 64}',
     "learning_rate": 0.1,
     "label_smoothing": 0.2,
     "augmentation": "shift",
+    "mixup_alpha": 0.3,
+    "cutmix_alpha": 0.4,
     "adam_beta1": 0.8,
     "adam_beta2": 0.7,
     "weight_decay": 0.2,
@@ -72,7 +76,7 @@ def test_components_hold_every_field_of_their_steps(repository: Project) -> None
         component = yaml.safe_load(rendering.files[repository.root / "components" / f"{name}.yaml"].text)
         task = component["inputs"].get("task", {}).get("default")
         for field in step_fields(config) if task is None else sum(fields_with_task(config, task), ()):
-            assert f"{field.flag} " in component["command"]
+            assert f"{field.flag} " in component["args" if component["type"] == "spark" else "command"]
             if field.kind == "output":
                 assert component["outputs"][field.name]["mode"] == field.mode
                 continue
@@ -104,6 +108,21 @@ def test_components_say_everything_that_a_node_could_replace(repository: Project
     assert component["distribution"] == {"type": "pytorch", "process_count_per_instance": 8}
 
 
+def test_the_machines_of_spark_come_from_the_profile(repository: Project) -> None:
+    machines = {"spark_machine": "standard_e16s_v3", "spark_executors": 20}
+    rendering = render(
+        repository, "t4", {f"pipelines.prepare_at_scale.{key}": value for key, value in machines.items()}
+    )
+    component = yaml.safe_load(rendering.files[repository.root / "components/prepare_text_spark.yaml"].text)
+    assert {key: component["conf"][f"spark.executor.{key}"] for key in ("instances", "cores", "memory")} == {
+        "instances": 20,
+        "cores": 16,
+        "memory": "80g",
+    }
+    job = pipeline_of(rendering, "prepare_at_scale")["jobs"]["prepare_text_spark"]
+    assert job["resources"] == {"instance_type": "standard_e16s_v3", "runtime_version": "3.5"}
+
+
 def pipeline_of(rendering: Rendering, name: str) -> dict[str, Any]:
     pipeline: dict[str, Any] = yaml.safe_load(rendering.files[rendering.root / "pipelines" / f"{name}.yaml"].text)
     return pipeline
@@ -129,8 +148,9 @@ def test_every_setting_of_a_profile_reaches_a_step(repository: Project, name: st
     given = {key: EXAMPLES.get(key, 300) for key in keys - of_profiles}
     settings = {f"pipelines.{name}.{key}": value for key, value in given.items()}
     pipeline = pipeline_of(render(repository, "nd96", settings), name)
-    assert set(given) <= {key for job in pipeline["jobs"].values() for key in job["inputs"]}
-    for key in set(given) - {"source"}:
+    expected = set(given) - {"more_sources"} | ({"data_2"} if "more_sources" in given else set())
+    assert expected <= {key for job in pipeline["jobs"].values() for key in job["inputs"]}
+    for key in set(given) - {"source", "more_sources"}:
         assert pipeline["inputs"][key] == given[key]
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.author.settings import as_argument, as_arguments, read_settings
-from trainyard.errors import UsageError
+from trainyard.author.settings import as_argument, as_arguments, read_applied, read_settings
+from trainyard.errors import UsageError, UserError
+from trainyard.spec.diagnostic import SpecError
 
 
 def test_values_are_read_as_yaml() -> None:
@@ -59,6 +61,29 @@ def test_dates_stay_text_even_those_of_no_calendar(text: str) -> None:
 def test_anything_but_a_setting_is_wrong_usage(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         read_settings([text])
+
+
+def test_a_file_of_settings_is_read_as_so_many_arguments(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("nodes: 4\npipelines:\n  ddp: {epochs: 3}\n  deepspeed:\n    config: zero2\n")
+    assert read_applied(file) == {"nodes": 4, "pipelines.ddp.epochs": 3, "pipelines.deepspeed.config": "zero2"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- nodes: 4", "mapping"),
+        ("{}", "no settings; expected keys of a profile"),
+        ("pipelines: {ddp: {}}", "no settings; expected keys of a profile"),
+        ("nodes: [4", "not YAML"),
+        ('description: "a\\tb"', "the value holds"),
+    ],
+)
+def test_a_file_without_settings_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    with pytest.raises((UserError, SpecError), match=message):
+        read_applied(file)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,14 @@ def yaml_files(root: Path, folder: str) -> Iterator[Path]:
 def not_rendered(profile: Profile) -> set[str]:
     """Pipelines and components that a profile's machines cannot run."""
     is_amd = profile.sku is not None and profile.sku.gpu_vendor == "AMD"
-    return {"horovod", "train_horovod"} if is_amd else set()
+    if not is_amd:
+        return set()
+    return {"horovod", "train_horovod", "tensorflow", "tensorflow_ps", "train_tensorflow", "train_tensorflow_ps"}
+
+
+def workers_of(profile: Profile) -> int:
+    """TensorFlow's: one for each machine with GPUs, which uses all of them."""
+    return profile.nodes if profile.sku is not None else profile.world_size
 
 
 def errors_of(loaded: Any) -> dict[str, str]:
@@ -67,8 +74,9 @@ def errors_of(loaded: Any) -> dict[str, str]:
 def test_every_pipeline_loads_validates_and_can_be_sent(rendering: tuple[Profile, Path]) -> None:
     profile, root = rendering
     files = list(yaml_files(root, "pipelines"))
-    expected = {"check_cluster", "ddp", "deepspeed", "finetune", "fsdp", "horovod", "lightning", "sweep"}
-    assert expected - not_rendered(profile) <= {file.stem for file in files}
+    expected = {"autotune", "check_cluster", "ddp", "deepspeed", "finetune", "fsdp", "horovod", "lightning", "sweep"}
+    expected |= {"preferences", "prepare_at_scale", "tensorflow", "tensorflow_ps"}
+    assert {file.stem for file in files} == expected - not_rendered(profile)
     for file in files:
         job = azure_ml.load_job(file)
         assert errors_of(job) == {}
@@ -86,7 +94,8 @@ def test_every_pipeline_loads_validates_and_can_be_sent(rendering: tuple[Profile
         else:
             assert float(sent["inputs"]["learning_rate"]["value"]) > 0
             batch_sizes = [int(sent["inputs"]["global_batch_size"]["value"])]
-        micro_batch = int(sent["inputs"]["micro_batch_size"]["value"]) * profile.world_size
+        processes = workers_of(profile) if "tensorflow" in file.stem else profile.world_size
+        micro_batch = int(sent["inputs"]["micro_batch_size"]["value"]) * processes
         assert [size % micro_batch for size in batch_sizes] == [0] * len(batch_sizes)
 
 
@@ -95,13 +104,25 @@ def test_every_component_loads_alone_and_what_is_sent_for_training_is_complete(
 ) -> None:
     profile, root = rendering
     files = list(yaml_files(root, "components"))
-    assert {file.stem for file in files} == {*STEP_CONFIGS, "finetune"} - not_rendered(profile)
+    assert {file.stem for file in files} == {
+        *STEP_CONFIGS,
+        "finetune",
+        "tune_preferences",
+        "train_tensorflow_ps",
+    } - not_rendered(profile)
     for file in files:
         component = azure_ml.load_component(file)
         assert errors_of(component) == {}, file
         assert Path(os.path.normpath(file.parent / component.code)) == PROJECT.root / "src"
         if file.stem.startswith("train_"):
             sent = component._to_dict()
+            if "tensorflow" in file.stem:
+                workers, has_servers = workers_of(profile), file.stem.endswith("_ps")
+                assert sent["resources"] == {"instance_count": workers, "shm_size": profile.shm_size}
+                assert sent["distribution"]["worker_count"] == workers
+                assert sent["distribution"]["parameter_server_count"] == has_servers
+                assert sent["is_deterministic"] is not has_servers
+                continue
             is_single = file.stem == "train_single"
             nodes, distribution = 1 if is_single else profile.nodes, sent.get("distribution")
             assert sent["resources"] == {"instance_count": nodes, "shm_size": profile.shm_size}
@@ -130,6 +151,7 @@ def test_every_environment_and_compute_loads(rendering: tuple[Profile, Path]) ->
     assert {environment.name for environment in environments} == {
         "trainyard",
         "trainyard-horovod",
+        "trainyard-tensorflow",
         "trainyard-rocm",
     }
     computes = {compute.name: compute for compute in map(azure_ml.load_compute, yaml_files(root, "compute"))}
@@ -146,8 +168,10 @@ def test_steps_without_gpus_run_on_the_cluster_without_gpus(rendering: tuple[Pro
     for file in yaml_files(root, "pipelines"):
         jobs = azure_ml.load_job(file).jobs
         for name, job in jobs.items():
-            is_without = name.startswith(("prepare_", "export_")) and "prepare" in profile.clusters
-            assert job.compute == (profile.clusters["prepare"].name if is_without else None), name
+            is_without = name.startswith(("prepare_", "export_", "compare")) and "prepare" in profile.clusters
+            is_serverless = name == "prepare_text_spark"
+            assert job.compute == (profile.clusters["prepare"].name if is_without and not is_serverless else None), name
+            assert is_serverless == (job.type == "spark" and job.resources["instance_type"] == "standard_e8s_v3")
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,18 @@ machine and for one with several: another version of the client that sends somet
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import azure.ai.ml as azure_ml
 import golden_bodies
 import pytest
-from loopback_azure import WORKSPACE_PATH, LoopbackAzure, Request
+from azure.identity import DefaultAzureCredential
+from golden_bodies import SentPipeline, send_pipeline
+from loopback_azure import GROUP, SUBSCRIPTION, WORKSPACE, WORKSPACE_PATH, LoopbackAzure, Request
 
 from trainyard.author.profiles import load_profile, profile_names
 from trainyard.author.project import Project
@@ -39,45 +42,94 @@ def renderings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return folders
 
 
+@pytest.fixture(scope="module")
+def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackAzure]:
+    """One workspace for all profiles: a snapshot that it has already is not uploaded again."""
+    with LoopbackAzure(tmp_path_factory.mktemp("azure")) as running, pytest.MonkeyPatch.context() as patch:
+        for name, value in running.variables.items():
+            patch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(azure: LoopbackAzure) -> Any:
+    return azure_ml.MLClient(
+        DefaultAzureCredential(), SUBSCRIPTION, GROUP, WORKSPACE, enable_telemetry=False, show_progress=False
+    )
+
+
+@pytest.fixture(scope="module")
+def pipelines_sent(
+    renderings: dict[str, Path], azure: LoopbackAzure, client: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], dict[str, SentPipeline]]:
+    """What is sent for the pipelines of a profile, by their names; each is sent once for all tests."""
+    base_model = tmp_path_factory.mktemp("model")
+    (base_model / "config.json").write_text("{}")
+
+    @functools.cache
+    def sent(profile: str) -> dict[str, SentPipeline]:
+        found = {}
+        for file in sorted((renderings[profile] / "pipelines").glob("*.yaml")):
+            loaded = azure_ml.load_job(file)
+            if profile == "local" and file.stem in ("finetune", "preferences"):
+                loaded.inputs["base_model"].path = str(base_model)  # what another pipeline's run leaves here
+            found[file.stem] = send_pipeline(loaded, azure, client)
+        return found
+
+    return sent
+
+
+@functools.cache
+def as_the_client_reads_it(component_file: Path) -> Any:
+    return azure_ml.load_component(component_file)
+
+
 @pytest.mark.parametrize("profile", profile_names(PROJECT))
 def test_every_pipeline_of_a_profile_is_sent_whole(
-    profile: str, renderings: dict[str, Path], azure: LoopbackAzure, client: Any, tmp_path: Path
+    profile: str,
+    renderings: dict[str, Path],
+    azure: LoopbackAzure,
+    pipelines_sent: Callable[[str], dict[str, SentPipeline]],
 ) -> None:
     on_disk = {path.relative_to(PROJECT.root).as_posix() for path in (PROJECT.root / "src").rglob("*.py")}
     machines = load_profile(PROJECT, profile)
-    for file in sorted((renderings[profile] / "pipelines").glob("*.yaml")):
-        name = file.stem
-        pipeline = load_pipeline(file)
-        loaded = azure_ml.load_job(file)
-        if profile == "local" and name == "finetune":
-            # What another pipeline's run leaves here.
-            (tmp_path / "model").mkdir()
-            (tmp_path / "model" / "config.json").write_text("{}")
-            loaded.inputs["base_model"].path = str(tmp_path / "model")
-        client.jobs.create_or_update(loaded)
-        sent = azure.sent("PUT", "/jobs/")[-1].json["properties"]
-        components = {request.path: request for request in azure.sent("PUT", "/components/")}
+    committed = {file.stem for file in (PROJECT.root / "pipelines").glob("*.yaml")}
+    is_amd = machines.sku is not None and machines.sku.gpu_vendor == "AMD"
+    without = {"horovod", "tensorflow", "tensorflow_ps"} if is_amd else set()
+    assert set(pipelines_sent(profile)) == committed - without
+    for name, pipeline_sent in pipelines_sent(profile).items():
+        pipeline = load_pipeline(renderings[profile] / "pipelines" / f"{name}.yaml")
+        sent = pipeline_sent.job["properties"]
 
         assert sent["settings"]["default_compute"].endswith(f"/computes/{machines.cluster}")
         assert set(sent["jobs"]) == set(pipeline.jobs)
         for job, node in sent["jobs"].items():
-            request = components[golden_bodies.component_id(node)]
+            request = pipeline_sent.components[golden_bodies.component_id(node)]
             component = component_run_by(pipeline.jobs[job].component)
             assert isinstance(component, Component)
             check_component(request.json["properties"]["componentSpec"], component)
             check_bindings(node, sent)
             uploaded = code_of(azure, request)
-            assert sorted(uploaded) == [place for _, place in snapshot_of(component).files]
+            snapshot = snapshot_of(component).files
+            assert sorted(uploaded) == [place for _, place in snapshot]
             assert {f"src/{place}" for place in uploaded if place.endswith(".py")} <= on_disk
-            for path, place in snapshot_of(component).files:
+            for path, place in snapshot:
                 assert uploaded[place] == path.read_bytes(), place
         train = sent["jobs"].get(f"train_{name}")
         if train is not None:
-            assert train["resources"]["instance_count"] == machines.nodes
-            assert train["distribution"]["process_count_per_instance"] == machines.processes_per_node
+            precision = machines.precision
+            if "tensorflow" in name:
+                precision = "fp32" if precision == "fp16" else precision  # which its step does not take
+                # A machine with GPUs runs one worker, which uses all of them.
+                workers = machines.nodes if machines.sku is not None else machines.world_size
+                assert train["resources"]["instance_count"] == train["distribution"]["worker_count"] == workers
+            else:
+                workers = machines.world_size
+                assert train["resources"]["instance_count"] == machines.nodes
+                assert train["distribution"]["process_count_per_instance"] == machines.processes_per_node
             literals = {key: value["value"] for key, value in sent["inputs"].items() if "value" in value}
-            assert int(literals["global_batch_size"]) % machines.world_size == 0
-            assert literals["precision"] == machines.precision
+            assert int(literals["global_batch_size"]) % workers == 0
+            assert literals["precision"] == precision
         assert all(not isinstance(value, (int, float)) for value in literals_of(sent))
 
 
@@ -89,8 +141,9 @@ def code_of(azure: LoopbackAzure, component: Request) -> dict[str, bytes]:
 
 def check_component(sent: dict[str, Any], component: Component) -> None:
     """What is sent of a component is what its file says."""
-    written = azure_ml.load_component(component.file)
-    assert " ".join(sent["command"].split()) == " ".join(str(written.command).split())
+    written = as_the_client_reads_it(component.file)
+    line = "args" if sent["type"] == "spark" else "command"
+    assert " ".join(sent[line].split()) == " ".join(str(getattr(written, line)).split())
     assert sent["is_deterministic"] is component.is_deterministic
     assert set(sent["inputs"]) == set(written.inputs)
     assert set(sent["outputs"]) == set(written.outputs)
@@ -118,9 +171,9 @@ def literals_of(sent: dict[str, Any]) -> Iterator[Any]:
 
 @pytest.mark.parametrize("profile", golden_bodies.PROFILES)
 def test_the_bodies_are_those_of_the_golden_file(
-    profile: str, renderings: dict[str, Path], azure: LoopbackAzure, client: Any
+    profile: str, pipelines_sent: Callable[[str], dict[str, SentPipeline]]
 ) -> None:
-    sent = golden_bodies.bodies_of(renderings[profile], azure, client)
+    sent = golden_bodies.bodies_of(pipelines_sent(profile))
     known = json.loads(golden_bodies.golden_file(profile).read_text(encoding="utf-8"))
     assert sent == known, "if this is meant: python tests/azure_client/helpers/golden_bodies.py"
 
@@ -129,7 +182,12 @@ def test_the_bodies_are_those_of_the_golden_file(
 def test_every_environment_and_cluster_of_a_profile_can_be_created(
     profile: str, renderings: dict[str, Path], azure: LoopbackAzure, client: Any
 ) -> None:
-    for file in sorted((renderings[profile] / "environments").glob("*.yaml")):
+    machines = load_profile(PROJECT, profile)
+    environments = sorted((renderings[profile] / "environments").glob("*.yaml"))
+    clusters = sorted((renderings[profile] / "compute").glob("*.yaml"))
+    assert "trainyard.yaml" in {file.name for file in environments}
+    assert ("gpu_cluster.yaml" in {file.name for file in clusters}) is (machines.sku is not None)
+    for file in environments:
         environment = azure_ml.load_environment(file)
         client.environments.create_or_update(environment)
         sent = azure.sent("PUT", f"/environments/{environment.name}/versions/")[-1].json["properties"]
@@ -138,13 +196,18 @@ def test_every_environment_and_cluster_of_a_profile_can_be_created(
         assert set(context) == {"Dockerfile", "requirements.txt", *scripts}
         assert sum(map(len, context.values())) < 16_384
         assert all("==" in line for line in context["requirements.txt"].decode().splitlines() if line[0] != "#")
-    machines = load_profile(PROJECT, profile)
-    for file in sorted((renderings[profile] / "compute").glob("*.yaml")):
+    for file in clusters:
         compute = azure_ml.load_compute(file)
         client.compute.begin_create_or_update(compute).result()
         sent = azure.sent("PUT", f"/computes/{compute.name}")[-1].json["properties"]["properties"]
-        assert sent["vmSize"] in {machines.sku_name, *(each.sku_name for each in machines.clusters.values())}
-        assert sent["scaleSettings"]["minNodeCount"] == 0
+        of_steps = {each.name: (each.sku_name, each.nodes, "Dedicated") for each in machines.clusters.values()}
+        of_training = (machines.sku_name, machines.nodes, "LowPriority" if machines.spot else "Dedicated")
+        size, nodes, priority = of_steps.get(compute.name, of_training)
+        assert (sent["vmSize"], sent["vmPriority"]) == (size, priority)
+        assert machines.idle_seconds == 300
+        scale = {"minNodeCount": 0, "maxNodeCount": nodes, "nodeIdleTimeBeforeScaleDown": "PT5M"}
+        assert sent["scaleSettings"] == scale
+        assert sent.get("enableNodePublicIp", True), "without a subnet, machines need an address"
 
 
 def test_machines_in_a_network_of_ones_own_have_no_public_address(

@@ -312,7 +312,13 @@ def test_when_azure_cannot_be_asked_either_the_user_is_told_how(
     assert "az ml job show --name mine" in outcome.stderr
 
 
-@pytest.mark.slow
+@pytest.fixture
+def waits_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The storage client waits 15 seconds and more before it repeats a request; here it does not."""
+    monkeypatch.setattr("azure.storage.blob._shared.policies.ExponentialRetry.get_backoff_time", lambda *_: 0.01)
+
+
+@pytest.mark.usefixtures("waits_are_short")
 def test_an_upload_that_is_cut_off_goes_on(azure: LoopbackAzure, trainyard: Callable[..., Any]) -> None:
     azure.faults = [Fault("PUT", "/steps/evaluate.py$", Answer(cut=True), times=1)]
     outcome = trainyard("submit", PIPELINE)
@@ -320,6 +326,17 @@ def test_an_upload_that_is_cut_off_goes_on(azure: LoopbackAzure, trainyard: Call
     assert [body for name, body in azure.blobs.items() if name.endswith("/steps/evaluate.py")] == [
         (ROOT / "src/trainyard/steps/evaluate.py").read_bytes()
     ]
+
+
+@pytest.mark.usefixtures("waits_are_short")
+def test_an_upload_that_stays_cut_off_ends_in_one_message(azure: LoopbackAzure, trainyard: Callable[..., Any]) -> None:
+    azure.faults = [Fault("PUT", "/steps/evaluate.py$", Answer(cut=True))]
+    outcome = trainyard("submit", PIPELINE)
+    assert outcome.exit_code == 1
+    assert outcome.stderr.count("error: ") == 1
+    assert "no answer from Azure" in outcome.stderr
+    assert len(azure.sent("PUT", "/steps/evaluate.py")) == 4, "once, and three repetitions of the client"
+    assert submitted_jobs(azure) == []
 
 
 def test_a_name_that_is_taken_is_refused_before_anything_is_uploaded(
@@ -400,6 +417,19 @@ class TestWorkspace:
         assert find_workspace() == Workspace("chosen", "from-az", "from-az")
         monkeypatch.setenv("AZURE_DEFAULTS_GROUP", "from-variable")
         assert find_workspace(workspace="from-flag") == Workspace("chosen", "from-variable", "from-flag")
+
+    def test_defaults_of_a_project_come_before_those_of_the_user(
+        self, az_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """`az configure --scope local` in a project, read from a folder below it."""
+        (az_folder / "config").write_text("[defaults]\ngroup = of-user\nworkspace = of-user\n", encoding="utf-8")
+        below = az_folder / "project" / "pipelines"
+        local = az_folder / "project" / az_folder.name
+        for folder in (below, local):
+            folder.mkdir(parents=True)
+        (local / "config").write_text("[defaults]\nworkspace = of-project\n", encoding="utf-8")
+        monkeypatch.chdir(below)
+        assert find_workspace("chosen") == Workspace("chosen", "of-user", "of-project")
 
     def test_every_part_that_is_missing_is_named(self) -> None:
         with pytest.raises(UsageError) as error:

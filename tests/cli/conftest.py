@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,3 +38,9 @@ def trainyard(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
 @pytest.fixture(autouse=True)
 def in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def jobs_are_forked(forked_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs of `trainyard run` run with that Python."""
+    monkeypatch.setattr(sys, "executable", str(forked_python))

@@ -113,6 +113,21 @@ def test_diff_shows_another_profile_without_writing(trainyard: Run) -> None:
     assert Path("pipelines/ddp.yaml").read_bytes() == before
 
 
+def test_a_file_of_settings_is_laid_over_the_profile(trainyard: Run, tmp_path: Path) -> None:
+    file = tmp_path / "profile.yaml"
+    file.write_text("pipelines:\n  deepspeed:\n    config: zero3\n    micro_batch_size: 1\n")
+    options = ("--set", "pipelines.deepspeed.config=zero1", "--out", str(tmp_path / "out"))
+    assert trainyard("render", "t4", "--apply", str(file), *options).exit_code == 0
+    pipeline = (tmp_path / "out" / "pipelines" / "deepspeed.yaml").read_text()
+    assert "  micro_batch_size: 1\n" in pipeline
+    assert "deepspeed/zero1.json" in pipeline, "--set takes precedence"
+    assert trainyard("render", "--check", "--out", str(tmp_path / "out")).exit_code == 0
+    missing = trainyard("render", "t4", "--apply", str(tmp_path / "none.yaml"))
+    assert missing.exit_code != 0
+    assert "none.yaml" in missing.stderr
+    assert "Traceback" not in missing.stderr
+
+
 def test_render_elsewhere_then_check_there(trainyard: Run, tmp_path: Path) -> None:
     assert trainyard("render", "nd96", "--out", str(tmp_path)).exit_code == 0
     pipeline = tmp_path / "pipelines" / "ddp.yaml"

@@ -45,6 +45,19 @@ def test_json_has_the_fields_of_a_plan(trainyard: Run) -> None:
     assert "number of steps" in job["money"]["reason"]
 
 
+@pytest.mark.parametrize(
+    ("settings", "engines"),
+    [(("--tuning", "qlora"), "ddp only"), (("--tuning", "lora", "--engine", "zero2"), "ddp or fsdp only")],
+)
+def test_adapters_that_only_other_software_trains_so_are_estimated_with_a_note(
+    trainyard: Run, settings: tuple[str, ...], engines: str
+) -> None:
+    outcome = trainyard("estimate", "--model", "llama-2-7b", *H100, *settings)
+    assert outcome.exit_code == 0
+    assert outcome.stdout.splitlines()[0].startswith("note")
+    assert outcome.stdout.splitlines()[0].endswith(f"Trainyard trains these adapters with {engines}")
+
+
 def test_zeros_stages_are_those_of_the_paper(trainyard: Run, tmp_path: Path) -> None:
     """7.5 billion parameters on 64 GPUs, as near as whole layers come: figure 1 of Rajbhandari et al. 2020."""
     config = {"model_type": "gpt2", "n_embd": 4096, "n_layer": 36, "n_head": 32, "vocab_size": 50257}

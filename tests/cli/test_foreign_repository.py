@@ -47,6 +47,42 @@ def test_a_run_suggests_only_commands_that_work_here(trainyard: Run) -> None:
     assert trainyard("plan", "pipeline.yml").exit_code == 0
 
 
+JOB = """\
+$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json
+code: ../..
+command: python jobs/train/train.py --epochs ${{inputs.epochs}} --out ${{outputs.model}}
+inputs: {epochs: 5}
+outputs: {model: {type: uri_folder, path: azureml://datastores/workspaceblobstore/paths/mnist, mode: rw_mount}}
+environment: azureml:torch_cpu@latest
+compute: azureml:gpus
+"""
+
+
+def test_a_repository_of_jobs_that_stand_alone(trainyard: Run, repository: Path) -> None:
+    """As in repositories with a folder per job, beside pipelines of Azure DevOps and files of other programs."""
+    for file in (repository / "pipeline.yml", repository / "jobs" / "other.yml"):
+        file.unlink()
+    (repository / "azure-pipelines.yml").write_text("trigger: [main]\nsteps: [{script: echo}]\n")
+    (repository / "jobs" / "train").mkdir()
+    (repository / "jobs" / "train" / "train.py").write_text(
+        "import argparse, pathlib\nparser = argparse.ArgumentParser()\nparser.add_argument('--epochs', type=int)\n"
+        "parser.add_argument('--out')\nargs = parser.parse_args()\n"
+        "(pathlib.Path(args.out) / 'model.txt').write_text(str(args.epochs))\n"
+    )
+    (repository / "jobs" / "train" / "job.yaml").write_text(JOB)
+
+    assert trainyard("lint").exit_code == 0
+    for verb in ("plan", "graph", "run"):
+        assert trainyard(verb).stderr.startswith("error: missing FILE, such as jobs/train/job.yaml\n")
+    assert "processes    1 process on 1 node" in trainyard("plan", "jobs/train/job.yaml").stdout
+    assert "1 process on 1 node" in trainyard("graph", "jobs/train/job.yaml").stdout
+    ran = trainyard("run", "jobs/train/job.yaml", "--name", "one", "--set", "inputs.epochs=2")
+    assert ran.exit_code == 0, ran.stderr
+    written = repository / ".trainyard/runs/one/jobs/job/outputs/model/model.txt"
+    assert written.read_text() == "2"
+    assert trainyard("doctor").exit_code == 0
+
+
 def test_runs_never_enter_a_snapshot_on_azure(trainyard: Run, repository: Path) -> None:
     wrote = "wrote .amlignore: Azure ML would upload .trainyard with the code of hello"
     assert wrote in trainyard("run", "pipeline.yml", "--quiet").stderr

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forked_python import ForkedPython
 
 from trainyard.author.scaffolding import RECIPES
 
@@ -106,7 +107,7 @@ def test_every_recipe_is_without_findings_and_grows(run: Run, tmp_path: Path, re
         assert "no findings" in succeed(run("trainyard", "lint"))
 
 
-def test_the_text_recipe_trains_its_own_task(run: Run, tmp_path: Path) -> None:
+def test_the_text_recipe_trains_its_own_task(run: Run, installed: Path, tmp_path: Path) -> None:
     succeed(run("trainyard", "init", "demo", "--from", "fsdp", folder="."))
     assert "passed" in succeed(run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider"))
     texts = tmp_path / "texts"
@@ -120,7 +121,9 @@ def test_the_text_recipe_trains_its_own_task(run: Run, tmp_path: Path) -> None:
         "jobs.evaluate.inputs.maximum_perplexity=1000000",
     ]
     flags = [word for setting in quick for word in ("--set", setting)]
-    assert "perplexity" in succeed(run("trainyard", "run", "pipelines/train.yaml", "--quiet", *flags))
+    with ForkedPython(tmp_path, installed / "python") as forked:
+        flags += ["--python", str(forked.python)]
+        assert "perplexity" in succeed(run("trainyard", "run", "pipelines/train.yaml", "--quiet", *flags))
 
 
 def test_a_repository_that_exists_is_linted_against_what_it_has(run: Run, tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("components", "pipelines", "environments", "compute"):
         shutil.copytree(ROOT / name, folder / name)
     (folder / "src" / "trainyard" / "steps").mkdir(parents=True)
-    (folder / "src" / "trainyard" / "steps" / "__init__.py").touch()
+    for name in ("__init__.py", "prepare_text_spark.py"):  # Spark starts a file, which has to be there.
+        (folder / "src" / "trainyard" / "steps" / name).touch()
     git(folder.parent, "init", "--quiet", str(folder))
     git(folder, "add", ".")
     git(folder, "commit", "--quiet", "-m", "all")
@@ -181,6 +182,31 @@ def test_without_a_file_every_pipeline_that_changed(trainyard: Run, repository: 
     assert settings_in(found["pipelines/ddp.yaml"]) == {"resources.shm_size": ("16g", "32g")}
     jobs = ["prepare_text", "train_fsdp", "evaluate"]
     assert (found["pipelines/fsdp.yaml"]["jobs_removed"], found["pipelines/new.yaml"]["jobs_added"]) == (jobs, jobs)
+
+
+def test_pipelines_that_could_not_be_planned_before_leave_the_others_compared(trainyard: Run, repository: Path) -> None:
+    for name in ("fixed", "broken"):
+        shutil.copy(FSDP, f"pipelines/{name}.yaml")
+        replace(repository / f"pipelines/{name}.yaml", ("global_batch_size: 8\n", "global_batch_size: 9\n"))
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "-m", "two that cannot be planned")
+    replace(repository / "pipelines/fixed.yaml", ("global_batch_size: 9\n", "global_batch_size: 8\n"))
+    replace(repository / FSDP, ("epochs: 4\n", "epochs: 5\n"))
+    outcome = trainyard("plan", "--against", "HEAD", "--format", "json")
+    assert outcome.exit_code == 0, outcome.stderr
+    assert [each["file"] for each in json.loads(outcome.stdout)] == [FSDP]
+    notes = outcome.stderr.splitlines()
+    assert [note.partition(".yaml")[0] for note in notes] == [
+        "note: not compared: pipelines/broken",
+        "note: not compared: cannot plan pipelines/fixed",
+    ]
+
+
+def test_a_pipeline_that_can_be_planned_no_more_is_an_error(trainyard: Run, repository: Path) -> None:
+    replace(repository / FSDP, ("global_batch_size: 8\n", "global_batch_size: 9\n"))
+    outcome = trainyard("plan", "--against", "HEAD")
+    assert (outcome.exit_code, outcome.stdout) == (1, "")
+    assert outcome.stderr.startswith("error: pipelines/fsdp.yaml:")
 
 
 def test_without_a_file_and_without_a_change(trainyard: Run, repository: Path) -> None:

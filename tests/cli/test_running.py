@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from trainyard.commands import working_folder
 
 Run = Callable[..., Any]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.usefixtures("jobs_are_forked")]
 
 FIRST = ("run", "pipelines/ddp.yaml", "--profile", "local")
 
@@ -40,6 +41,9 @@ def test_from_a_profile_to_an_evaluated_model(trainyard: Run, runs_here: Path) -
     assert evaluation["samples"] == 359
     for words in ("test accuracy", "report.html", "outputs/model", "confusion_matrix.png", "user_logs", "next"):
         assert words in first.stdout
+    (in_readme,) = re.findall(r"```text\n(.*?)```", Path("README.md").read_text(), re.DOTALL)
+    labels = [[line[:20] for line in text.strip().splitlines()[1:]] for text in (in_readme, first.stdout)]
+    assert labels[0] == labels[1], "README.md shows how this run ends"
     assert (folder / "jobs/evaluate/outputs/evaluation/confusion_matrix.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (folder / "report.html").read_text()
 
@@ -67,7 +71,8 @@ def test_a_failed_step_is_reported_resumed_and_repeated_to_the_bit(trainyard: Ru
     assert failed.exit_code == 1
     assert "below --minimum-accuracy 0.99" in failed.stderr
     assert "--minimum-accuracy is inputs.minimum_accuracy, set by --set" in failed.stdout
-    assert "run pipelines/ddp.yaml --profile local --set inputs.minimum_accuracy=VALUE" in failed.stdout
+    again = "--profile local --set inputs.epochs=1 --set inputs.minimum_accuracy=VALUE"
+    assert f"run pipelines/ddp.yaml {again}" in failed.stdout, "what else was set stays set"
     assert "runs resume" not in failed.stdout, "it would fail again in the same way"
     record = json.loads((runs_here / "weak" / "run.json").read_text())
     assert [job["status"] for job in record["jobs"].values()] == ["completed", "completed", "failed", "skipped"]
@@ -83,7 +88,9 @@ def test_a_failed_step_is_reported_resumed_and_repeated_to_the_bit(trainyard: Ru
     assert weights_digest(runs_here / "again") == weights_digest(runs_here / "weak")
 
 
-def test_fsdp_and_deepspeed_train_the_same_language_model(trainyard: Run, runs_here: Path) -> None:
+def test_fsdp_and_deepspeed_train_the_same_language_model_and_it_learns_preferences(
+    trainyard: Run, runs_here: Path
+) -> None:
     evaluations = {}
     for recipe in ("fsdp", "deepspeed"):
         four_steps = (f"jobs.train_{recipe}.inputs.max_steps=4", "inputs.maximum_perplexity=10000")
@@ -99,6 +106,15 @@ def test_fsdp_and_deepspeed_train_the_same_language_model(trainyard: Run, runs_h
     assert evaluations["deepspeed"]["perplexity"] == pytest.approx(evaluations["fsdp"]["perplexity"], rel=1e-3)
     record = json.loads((runs_here / "deepspeed" / "run.json").read_text())
     assert record["jobs"]["prepare_text"]["reused_from"] == "fsdp", "the same text is prepared once"
+
+    base = f"inputs.base_model.path={runs_here}/fsdp/jobs/train_fsdp/outputs/model"
+    settings = [word for setting in (base, "jobs.evaluate.inputs.sample_tokens=8") for word in ("--set", setting)]
+    run = trainyard("run", "pipelines/preferences.yaml", "--profile", "local", "--name", "preferences", *settings)
+    assert run.exit_code == 0, run.stderr
+    for words in ("reward accuracy", "reward margin", "it writes", "outputs/model"):
+        assert words in run.stdout
+    model = runs_here / "preferences/jobs/tune_preferences/outputs/model"
+    assert {"model.safetensors", "adapters"} <= {file.name for file in model.iterdir()}
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,8 @@ def copied_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "latin.yaml").write_bytes("# café\ntype: pipeline\n".encode("latin-1"))
     (folder / "tabs.yaml").write_text("type: pipeline\njobs:\n\ta: 1\n")
     (folder / "open.yaml").write_text("type: pipeline\njobs: {a: [\n")
+    deployment = "$schema: https://azuremlschemas.azureedge.net/latest/batchDeployment.schema.json\nname: batch\n"
+    (folder / "deployment.yaml").write_text(deployment)
     (folder / "broken.json").write_text("{")
     return folder
 
@@ -67,6 +69,10 @@ WRONG_USAGE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("new", "step", "x"), ("unknown command 'step'", "'component'", "'pipeline'")),
     (("--versoin",), ("unknown option --versoin", "'--version'")),
     (("render", "nd96", "--chek"), ("unknown option --chek", "'--check'", "trainyard render --help")),
+    (
+        ("plan", DDP, "--profile", "nd96"),
+        ("unknown option --profile", "an option of `trainyard explain` and `trainyard run`"),
+    ),
     (("lint", "--format", "jsn"), ("--format: expected one of text, json", "'jsn'", "Did you mean 'json'")),
     (("run", DDP, "again"), ("unexpected argument 'again'", "quote")),
     (("run", DDP, "--profile"), ("--profile: expected a value after it",)),
@@ -87,6 +93,7 @@ WRONG_USAGE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("lint", "--baseline", "none.json"), ("none.json: no such file", "--write-baseline")),
     (("lint", "--baseline", "broken.json"), ("broken.json: not valid JSON", "--write-baseline")),
     (("explain", "none.yaml"), ("none.yaml: no such file",)),
+    (("explain", "pipelines/ddp.yml"), ("pipelines/ddp.yml: no such file", "'pipelines/ddp.yaml'")),
     (("init", "notes.txt"), ("notes.txt is a file; expected a folder",)),
     (("render", "nd96", "--out", "notes.txt"), ("--out: notes.txt is a file; expected a folder",)),
     # names
@@ -105,6 +112,10 @@ WRONG_USAGE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ((*ND96, "nodes"), ("--set nodes: expected KEY=VALUE", "nodes=4")),
     ((*ND96, "nodes=four"), ("--set nodes=four", "a whole number", "'four'")),
     ((*ND96, "nodes=0"), ("--set nodes=0", "minimum is 1")),
+    (
+        (*ND96, 'pipelines.deepspeed.model_overrides="{bad"', "--check"),
+        ("pipelines.deepspeed.model_overrides: '{bad' is not JSON",),
+    ),
     ((*ND96, "node=4"), ("unknown key 'node'", "'nodes'")),
     ((*ND96, "spot=maybe"), ("true or false", "'maybe'")),
     ((*ND96, "precision=fp8"), ("expected one of fp32, bf16, fp16", "'fp8'")),
@@ -114,6 +125,7 @@ WRONG_USAGE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ((*ND96, "pipelines.dpp.epochs=3"), ("unknown pipeline 'dpp'", "'ddp'")),
     # --set of run
     ((*LOCAL, "--set", "epochs=3"), ("--set epochs: names no input", "'inputs.epochs'")),
+    ((*LOCAL, "--set", "nodess=4"), ("--set nodess: unknown key 'nodess' in the profile. Did you mean 'nodes'?",)),
     ((*LOCAL, "--set", "inputs.epochs 3"), ("--set inputs.epochs 3: expected KEY=VALUE", "inputs.epochs=3")),
     ((*LOCAL, "--set", "inputs.epcohs=3"), ("no input 'epcohs'", "'epochs'")),
     (("run", DDP, "--set", "nodes=4"), ("--set nodes: names no input", "inputs.epochs", "trainyard render --set")),
@@ -123,6 +135,8 @@ WRONG_USAGE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ((*LOCAL, "--set", "inputs.format=jpg"), ("'jpg'; expected one of digits", "folder")),
     ((*LOCAL, "--set", "jobs.train.inputs.epochs=3"), ("no job 'train'", "'train_ddp'")),
     ((*LOCAL, "--set", "jobs.train_ddp.inputs.epoch=3"), ("no input 'epoch'", "'epochs'")),
+    ((*LOCAL, "--set", "inputs.source=photos"), ("no input 'source'", "'jobs.prepare_images.inputs.source'")),
+    ((*LOCAL, "--set", "source=photos"), ("names no input", "'jobs.prepare_images.inputs.source'")),
     # other options of run
     ((*LOCAL, "--only", "train"), ("--only train: unknown job", "'train_ddp'")),
     ((*LOCAL, "--from", "evalute"), ("--from evalute: unknown job", "'evaluate'")),
@@ -156,6 +170,10 @@ WRONG_FILES = [
     (("plan", "components/train_ddp.yaml"), ("components/train_ddp.yaml:5:7:", "a component, not a pipeline")),
     (("run", "profiles/t4.yaml"), ("profiles/t4.yaml:", "a profile, not a pipeline")),
     (("run", "compute/gpu_cluster.yaml"), ("compute/gpu_cluster.yaml:6:7:", "a compute target, not a pipeline")),
+    (("run", "deployment.yaml"), ("deployment.yaml:1:1:", "a deployment, an endpoint", "not a pipeline")),
+    (("submit", "components/train_ddp.yaml", "--dry-run"), ("components/train_ddp.yaml:5:7:", "a component, not a")),
+    (("submit", "environments/trainyard.yaml", "--dry-run"), ("environments/trainyard.yaml:", "an environment")),
+    (("submit", "deployment.yaml", "--dry-run"), ("deployment.yaml:1:1:", "a deployment, an endpoint")),
     (("init", "."), ("files would be overwritten", "choose another folder", "--force")),
 ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainyard.catalogue.skus import find_sku
-from trainyard.estimate.money import money_of, preemptions_of, usd_per_billion_tokens, young_daly_interval
+from trainyard.estimate.money import money_of, preemptions_of, usd_per_billion, young_daly_interval
 from trainyard.estimate.training import machines_of_sku
 
 
@@ -39,4 +39,4 @@ def test_prices_are_of_all_nodes_with_region_and_date() -> None:
 
 
 def test_a_billion_tokens() -> None:
-    assert usd_per_billion_tokens(36.0, 1e6) == pytest.approx(10.0)
+    assert usd_per_billion(36.0, 1e6) == pytest.approx(10.0)

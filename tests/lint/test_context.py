@@ -156,6 +156,15 @@ def test_flags_that_an_input_may_bring_are_not_missed(pipeline: Path) -> None:
     assert rules(component) == ["AML551"]
 
 
+def test_a_text_that_breaks_its_quotes_is_reported_where_it_is_set(pipeline: Path) -> None:
+    text = pipeline.read_text()
+    pipeline.write_text(text.replace("mode: fast", "mode: '${{parent.inputs.mode}}'") + 'inputs: {mode: "it\'s"}\n')
+    found = [each for each in lint([pipeline]).diagnostics if each.rule == "AML557"]
+    assert [(each.span.file, each.span.line) for each in found] == [(pipeline, len(text.splitlines()) + 1)]
+    assert found[0].message == "'mode' stands within ' in the command, and this text has ' in it"
+    assert [related.span.file.name for related in found[0].related] == ["train.yaml"]
+
+
 def test_processors_count_where_there_are_no_gpus(pipeline: Path) -> None:
     settings = LintSettings(computes={"gpu": "Standard_D8s_v5"})
     assert rules(pipeline, settings) == []

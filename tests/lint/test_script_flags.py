@@ -141,6 +141,14 @@ def test_dataclasses_of_steps_with_their_bases(tmp_path: Path) -> None:
     assert flags.flags["--mode"].choices == ("a", "b")
 
 
+@pytest.mark.parametrize("declared", ["same_field(Other)", "same_field(Other, NAME)", "same_field(Other, 'mode', 3)"])
+def test_another_function_called_same_field_declares_no_flag(tmp_path: Path, declared: str) -> None:
+    (tmp_path / "config.py").write_text(f"class Config:\n    rate: float = parameter(0.1)\n    x: int = {declared}\n")
+    flags = flags_of(tmp_path, "from config import Config\nrun_step(Config, 'x')\n")
+    assert flags is not None
+    assert set(flags.flags) == {"-h", "--help", "--rate"}
+
+
 def test_a_tasks_settings_are_flags_of_its_step(tmp_path: Path) -> None:
     (tmp_path / "config.py").write_text(
         "class Config:\n    task: str = parameter('image_classification')\n    'Task.'\n"

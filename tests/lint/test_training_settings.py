@@ -38,6 +38,9 @@ CASES = {
     "a mistyped model type": (
         "fsdp.yaml", "model_type: llama", "model_type: lama", "AML323", "unknown model_type 'lama' for language", "lama"
     ),
+    "a model type longer than any file name": (
+        "fsdp.yaml", "model_type: llama", f"model_type: {'a' * 300}", "AML323", "unknown model_type 'aaa", "a" * 300
+    ),
     "a language model for images": (
         "ddp.yaml", "model_type: convnext", "model_type: llama", "AML323", "'llama' for image classification", "llama"
     ),
@@ -60,6 +63,44 @@ CASES = {
         "sweep.yaml", "[64, 128, 256]", "[64, 100, 256]", "AML319", "100 is not a multiple of 16 micro", "choice"
     ),
 }  # fmt: skip
+
+
+MIXED_INPUTS = """\
+  text_2: {type: uri_folder, path: azureml:books:1}
+  text_3: {type: uri_folder, path: azureml:code:1}
+  data_weights: %s
+"""
+MIXED = "      data_2: ${{parent.inputs.text_2}}\n      data_3: ${{parent.inputs.text_3}}\n"
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ('"3,1"', "data_weights 3,1: 2 weights for 3 datasets"),
+        ('"3,1,0"', "data_weights '3,1,0': expected a positive number for each dataset, such as 3,1"),
+        ('"3,1/2,0.5"', None),
+    ],
+)
+def test_weights_are_one_for_each_dataset_that_is_mixed(tmp_path: Path, weights: str, message: str | None) -> None:
+    file = copy_with(tmp_path, "fsdp.yaml", "\ninputs:\n", f"\ninputs:\n{MIXED_INPUTS % weights}")
+    data = "      data: ${{parent.jobs.prepare_text.outputs.prepared}}\n"
+    text, weighted = file.read_text(), "      data_weights: ${{parent.inputs.data_weights}}\n"
+    file.write_text(text.replace(data, data + MIXED + weighted, 1))
+    found = [each for each in lint([file]).diagnostics if each.severity == "error"]
+    assert [(each.rule, each.message) for each in found] == ([("AML326", message)] if message else [])
+    if message is not None:
+        assert f"data_weights: {weights}" in file.read_text().splitlines()[found[0].span.line - 1]
+        with pytest.raises(SpecError, match=message.split(":")[0]):
+            plan(load_pipeline(file), Computes(DocumentStore(), {"gpu-t4": "Standard_NC64as_T4_v3"}))
+
+
+def test_tensorflows_parameter_servers_share_no_batch(tmp_path: Path) -> None:
+    """A worker with micro-batches of 16 and a parameter server, two processes: 48 divides, 40 does not."""
+    file = copy_with(tmp_path, "tensorflow_ps.yaml", "global_batch_size: 64", "global_batch_size: 48")
+    assert not [each for each in lint([file]).diagnostics if each.severity == "error"]
+    file.write_text(file.read_text().replace("global_batch_size: 48", "global_batch_size: 40"))
+    (found,) = [each for each in lint([file]).diagnostics if each.severity == "error"]
+    assert (found.rule, found.message) == ("AML319", "global_batch_size 40 is not a multiple of 16 micro × 1 processes")
 
 
 @pytest.mark.parametrize("case", CASES)

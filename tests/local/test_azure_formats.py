@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import http.server
+import os
+import re
 import stat
 import sys
 import threading
@@ -13,11 +15,13 @@ from typing import Any
 
 import pytest
 
+from trainyard.commands.lint import errors_before_a_run
 from trainyard.foundation.run_record import RunRecord
 from trainyard.local.display import Display
 from trainyard.local.errors import RunError
 from trainyard.local.runner import RunOptions, run_pipeline
 from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import load_job
 
 ENVIRONMENT = "environment: azureml:some_environment:1\ncompute: azureml:cpu\n"
@@ -203,6 +207,31 @@ jobs:
         run(text, strict=True)
 
 
+def test_an_unknown_key_is_dropped_from_a_component_but_refused_in_a_job(tmp_path: Path) -> None:
+    text = "name: c\ntype: command\ncommand: echo ran\nenvironment: azureml:e:1\nqueue: x\n"
+    (tmp_path / "component.yml").write_text(text)
+    file = tmp_path / "job.yml"
+    file.write_text("type: pipeline\ncomputes: x\njobs: {job: {component: ./component.yml}}\n")
+
+    refused, let_pass = errors_before_a_run(file, DocumentStore())
+
+    assert [each.message for each in refused] == ["unknown key 'computes' here; Azure ML's client refuses the file"]
+    assert [(each.span.file.name, each.span.line) for each in let_pass] == [("component.yml", 5)]
+
+
+@pytest.mark.parametrize(("kind", "key"), [("sweep", "trial"), ("parallel", "component"), ("pipeline", "component")])
+def test_what_a_job_of_any_kind_has_in_azure_ml_is_named(run: Any, kind: str, key: str) -> None:
+    with pytest.raises(SpecError, match=f"the {key} 'azureml:theirs:1' is kept in Azure ML"):
+        run(f"type: pipeline\njobs: {{job: {{type: {kind}, {key}: 'azureml:theirs:1'}}}}\n")
+
+
+def test_a_command_that_installs_packages_is_noted(run: Any) -> None:
+    notes = run(ENVIRONMENT + "command: pip install nothing || true\n").notes
+    assert notes == [
+        f"job: its command installs packages into {sys.executable}, which keeps them; --python PATH is another"
+    ]
+
+
 def test_datastores_are_folders_beside_the_runs(run: Any, tmp_path: Path) -> None:
     store = tmp_path / ".trainyard" / "datastores" / "workspaceblobstore"
     written = run(
@@ -280,15 +309,20 @@ inputs: {rate: 3}
 args: --rate ${{inputs.rate}}
 resources: {instance_type: standard_e4s_v3, runtime_version: "3.4"}
 """
+    python, submit = (tmp_path / "bin" / name for name in ("python", "spark-submit"))
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
     with pytest.raises(SpecError, match="needs spark-submit"):
-        run(text)
+        run(text, python=python)
 
-    submit = tmp_path / "bin" / "spark-submit"
-    submit.parent.mkdir()
     submit.write_text('#!/bin/sh\necho "$@"\n')
     submit.chmod(0o755)
-    (tmp_path / "bin" / "python").symlink_to(sys.executable)
-    shown = log_of(run(text, python=tmp_path / "bin" / "python"))
+    shown = log_of(run(text, python=python))
     assert "--conf spark.driver.memory=1g" in shown
     assert "spark.executor" not in shown
     assert shown.endswith("count.py --rate 3\n")
+
+    # A cluster's machine may have more memory than this one.
+    shown = log_of(run(text.replace("driver.memory: 1g", "driver.memory: 90t"), python=python))
+    (memory,) = re.findall(r"--conf spark.driver.memory=(\d+)g", shown)
+    assert int(memory) * 2**30 <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2

@@ -16,6 +16,7 @@ import pytest
 from trainyard.local import digests
 from trainyard.local.cache import JobKey, StepCache
 from trainyard.local.digests import ContentDigests, write_json
+from trainyard.local.guardian import Guardian
 from trainyard.local.run_store import clean
 
 Edit = Callable[[Any], None]
@@ -55,10 +56,14 @@ def prepared(workspace: Any) -> Any:
     return workspace
 
 
-def test_an_unchanged_pipeline_starts_no_process(prepared: Any, output_of: Any) -> None:
+def test_an_unchanged_pipeline_starts_no_process(
+    prepared: Any, output_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = prepared.run(build(prepared))
 
-    second = prepared.run(build(prepared))
+    with monkeypatch.context() as forbidden:
+        forbidden.setattr(Guardian, "start", lambda _: pytest.fail("there is nothing to guard"))
+        second = prepared.run(build(prepared))
 
     assert {job.reused_from for job in second.jobs.values()} == {first.name}
     assert {job.reuse for job in second.jobs.values()} == {"nothing changed"}

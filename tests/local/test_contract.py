@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.local.contract import VARIABLES, is_foreign
+from trainyard.local.contract import VARIABLES
 from trainyard.local.errors import RunError
 from trainyard.local.machine import AZURE_ML_MASTER_PORT, is_free, reserved_port
 
@@ -44,7 +44,14 @@ EVERY_JOB = {
 PYTORCH = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "NODE_RANK", "RANK", "LOCAL_RANK"}
 MPI = {f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")}
 MPI |= {"AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE"}
+NAMES_OF = {
+    "none": set[str](),
+    "pytorch": PYTORCH,
+    "mpi": {f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")},
+    "tensorflow": {"TF_CONFIG"},
+}
 SHELL_ADDS = {"PWD", "SHLVL", "_", "OLDPWD", "LC_CTYPE"}
+OF_THE_MACHINE = {"PATH", "HOME", "LANG", "TZ", "HTTPS_PROXY", "SSL_CERT_FILE", "OMP_NUM_THREADS"}
 
 WRITE = "python write_environment.py '${{outputs.seen}}'"
 
@@ -53,65 +60,56 @@ def environments(folder: Path) -> dict[str, dict[str, str]]:
     return {file.stem: json.loads(file.read_text())["environment"] for file in folder.glob("*.json")}
 
 
-def given(environment: dict[str, str]) -> set[str]:
-    """What the runner added to the environment that it was started with."""
-    return set(environment) - set(os.environ) - SHELL_ADDS | (set(environment) & (EVERY_JOB | PYTORCH))
-
-
-@pytest.fixture
-def foreign_shell(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """A shell within another launcher's job."""
-    names = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "TF_CONFIG"}
-    names |= {
-        "OMPI_COMM_WORLD_RANK",
-        "AZ_BATCH_MASTER_NODE",
-        "AZUREML_PARAMETER_old",
-        "TORCHELASTIC_RUN_ID",
-        "MLFLOW_RUN_ID",
-    }
-    for name in names:
-        monkeypatch.setenv(name, "from the shell")
-    return names
-
-
-def test_every_rank_of_a_pytorch_job_gets_exactly_the_contract(
-    workspace: Any, output_of: Any, foreign_shell: set[str]
+@pytest.mark.parametrize("distribution", ["none", "pytorch", "mpi", "tensorflow"])
+@pytest.mark.parametrize(("nodes", "processes"), [(1, 1), (1, 2), (2, 1), (2, 2)])
+def test_a_process_gets_exactly_the_contract_and_what_describes_the_machine(
+    dumped: Any, distribution: str, nodes: int, processes: int
 ) -> None:
-    file = workspace.one_job(
-        WRITE,
-        outputs={"seen": "uri_folder"},
-        distribution={"type": "pytorch", "process_count_per_instance": 2},
-        resources={"instance_count": 2, "instance_type": "Standard_ND96asr_v4"},
-    )
+    expected = EVERY_JOB | NAMES_OF[distribution] | {"AZURE_ML_OUTPUT_seen", "seen"} | OF_THE_MACHINE
+    expected |= {"AZ_BATCH_HOST_LIST"} if nodes > 1 else set()
+    if distribution == "mpi":
+        expected.add("AZ_BATCH_MASTER_NODE" if nodes > 1 else "AZ_BATCHAI_MPI_MASTER_NODE")
+    of_mpirun = ("OMPI_", "PMIX_", "PRTE_", "OPAL_") if distribution == "mpi" else ()
+    found = dumped.of(distribution, nodes, processes)
 
-    record = workspace.run(file, max_processes=None)
-
-    seen = environments(output_of(record, "work", "seen"))
-    ports_of_the_job = {"AZURE_ML_OUTPUT_seen", "seen"}
-    assert sorted(seen) == ["0", "1", "2", "3"]
-    for environment in seen.values():
-        assert given(environment) == EVERY_JOB | PYTORCH | {"AZ_BATCH_HOST_LIST"} | ports_of_the_job
+    count = {"none": nodes, "tensorflow": nodes * processes + 1}.get(distribution, nodes * processes)
+    assert len(found) == count
+    for environment in found:
+        names = {name for name in environment if not name.startswith(of_mpirun) or name in expected} - SHELL_ADDS
+        assert names == expected
         assert "from the shell" not in environment.values()
-    ranks = {
-        rank: [environment[name] for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "AZUREML_PROCESS_NAME")]
-        for rank, environment in seen.items()
-    }
-    assert ranks == {
-        "0": ["0", "0", "0", "4", "rank_0"],
-        "1": ["1", "1", "0", "4", "rank_1"],
-        "2": ["2", "0", "1", "4", "rank_2"],
-        "3": ["3", "1", "1", "4", "rank_3"],
-    }
-    assert {environment["MASTER_PORT"] for environment in seen.values()} == {seen["0"]["MASTER_PORT"]}
-    assert {environment["AZUREML_NODE_COUNT"] for environment in seen.values()} == {"2"}
-    assert json.loads(seen["2"]["AZUREML_CR_COMPUTE_CONTEXT"]) == {
-        "cluster_name": "local",
-        "node_id": "local_1",
-        "run_attempt_count": 1,
-        "gpu_count": 0,
-        "vm_size": "Standard_ND96asr_v4",
-        "vm_priority": "Dedicated",
-    }
+        assert environment["HOME"] == "/of/this/machine"
+        assert environment["AZUREML_NODE_COUNT"] == str(nodes)
+        assert environment["AZUREML_RUN_ID"].endswith(f"_{distribution}_{nodes}_{processes}")
+        assert Path(environment["AZUREML_CR_EXECUTION_WORKING_DIR_PATH"]).is_relative_to(dumped.record.folder)
+        assert json.loads(environment["AZUREML_CR_COMPUTE_CONTEXT"]) == {
+            "cluster_name": "local",
+            "node_id": f"local_{environment['AZUREML_CR_NODE_RANK']}",
+            "run_attempt_count": 1,
+            "gpu_count": 0,
+            "vm_size": "Standard_ND96asr_v4",
+            "vm_priority": "Dedicated",
+        }
+
+
+@pytest.mark.parametrize(("nodes", "processes"), [(1, 1), (1, 2), (2, 1), (2, 2)])
+def test_ranks_of_pytorch_are_counted_node_by_node(dumped: Any, nodes: int, processes: int) -> None:
+    found = dumped.of("pytorch", nodes, processes)
+
+    names = ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "AZUREML_CR_NODE_RANK")
+    for rank, environment in enumerate(found):
+        node, local_rank = divmod(rank, processes)
+        assert [int(environment[name]) for name in names] == [rank, local_rank, node, nodes * processes, node]
+        assert environment["AZUREML_PROCESS_NAME"] == (f"rank_{rank}" if nodes * processes > 1 else "main")
+        assert environment["AZ_BATCH_IS_CURRENT_NODE_MASTER"] == ("true" if node == 0 else "false")
+    assert len({(environment["MASTER_ADDR"], environment["MASTER_PORT"]) for environment in found}) == 1
+
+
+def test_processes_without_a_distribution_are_all_called_main(dumped: Any) -> None:
+    found = dumped.of("none", 2, 1)
+
+    assert [environment["AZUREML_PROCESS_NAME"] for environment in found] == ["main", "main"]
+    assert [environment["AZUREML_CR_NODE_RANK"] for environment in found] == ["0", "1"]
 
 
 @pytest.mark.parametrize(
@@ -156,22 +154,6 @@ def test_each_node_has_its_own_gpus(
     assert [environment.get("CUDA_VISIBLE_DEVICES") for _, environment in sorted(seen.items())] == expected
     assert len(record.notes) == (note is not None)
     assert all(text.startswith(str(note)) for text in record.notes)
-
-
-def test_without_a_distribution_there_are_no_rank_variables_at_all(
-    workspace: Any, output_of: Any, foreign_shell: set[str]
-) -> None:
-    file = workspace.one_job(WRITE, outputs={"seen": "uri_folder"}, resources={"instance_count": 2})
-
-    record = workspace.run(file)
-
-    seen = environments(output_of(record, "work", "seen"))
-    assert sorted(seen) == ["main_0", "main_1"]
-    for environment in seen.values():
-        assert not PYTORCH & set(environment)
-        assert given(environment) == EVERY_JOB | {"AZ_BATCH_HOST_LIST", "AZURE_ML_OUTPUT_seen", "seen"}
-        assert environment["AZUREML_PROCESS_NAME"] == "main"
-        assert "from the shell" not in environment.values()
 
 
 def test_run_experiment_and_tracking_agree(workspace: Any, output_of: Any) -> None:
@@ -248,13 +230,9 @@ def test_python_on_the_path_is_the_one_that_runs_trainyard(workspace: Any, outpu
 def test_every_variable_has_a_source() -> None:
     names = [variable.name for variable in VARIABLES]
     assert len(names) == len(set(names))
-    of_some = {"AZ_BATCH_HOST_LIST", "CUDA_VISIBLE_DEVICES", "SCHEDULED_EVENTS_URL"}
+    of_some = {"AZ_BATCH_HOST_LIST", "CUDA_VISIBLE_DEVICES", "SCHEDULED_EVENTS_URL", "RAY_ADDRESS"}
     assert set(names) == EVERY_JOB | PYTORCH | MPI | {"TF_CONFIG"} | of_some
     assert all(variable.source for variable in VARIABLES)
-
-
-def test_other_variables_of_the_shell_reach_the_job() -> None:
-    assert not any(is_foreign(name) for name in ("HOME", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED"))
 
 
 def test_the_port_is_azure_mls_where_it_is_free_and_the_next_where_it_is_not() -> None:

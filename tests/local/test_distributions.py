@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import shutil
+import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trainyard.foundation.run_record import RunRecord
+from trainyard.local.guardian import processes_beneath
 from trainyard.local.kinds.mpi_jobs import open_mpi
+from trainyard.local.kinds.ray_jobs import with_ray
+from trainyard.local.processes import ProcessStart
+from trainyard.spec.diagnostic import Span
+from trainyard.spec.model import Distribution
 
 DUMP = "python -c 'import json, os; print(json.dumps(dict(os.environ)))'"
-
-
-def environments(record: RunRecord) -> list[dict[str, str]]:
-    """The environment of each process, by rank."""
-    assert record.status == "completed", record.reason
-    return [json.loads((record.folder / log).read_text().splitlines()[-1]) for log in record.jobs["work"].logs]
-
-
-def sizes(test: Any) -> Any:
-    return pytest.mark.parametrize(("nodes", "processes"), list(itertools.product((1, 2), (1, 2))))(test)
-
-
-def run_mpi(workspace: Any, nodes: int, processes: int) -> RunRecord:
-    distribution = {"type": "mpi", "process_count_per_instance": processes}
-    return workspace.run(workspace.one_job(DUMP, distribution=distribution, resources={"instance_count": nodes}))
+sizes = pytest.mark.parametrize(("nodes", "processes"), [(1, 1), (1, 2), (2, 1), (2, 2)])
 
 
 def check_mpi(found: list[dict[str, str]], nodes: int, processes: int) -> None:
@@ -42,28 +34,29 @@ def check_mpi(found: list[dict[str, str]], nodes: int, processes: int) -> None:
         assert environment["AZUREML_CR_NODE_RANK"] == str(rank // processes)
         assert ("AZ_BATCH_MASTER_NODE" in environment) is (nodes > 1)
         assert ("AZ_BATCHAI_MPI_MASTER_NODE" in environment) is (nodes == 1)
-        assert not {"RANK", "WORLD_SIZE", "TF_CONFIG", "VIRTUAL_ENV"} & environment.keys() - os.environ.keys()
-        assert not any(name.startswith("TRAINYARD") for name in environment)
+        assert not {"RANK", "WORLD_SIZE", "TF_CONFIG"} & environment.keys()
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun on this machine")
 @sizes
-def test_ranks_of_mpi_are_started_by_mpirun(workspace: Any, nodes: int, processes: int) -> None:
-    record = run_mpi(workspace, nodes, processes)
-
-    check_mpi(environments(record), nodes, processes)
-    assert "started by " in (record.folder / "jobs/work/system_logs/job.log").read_text()
+def test_ranks_of_mpi_are_started_by_mpirun(dumped: Any, nodes: int, processes: int) -> None:
+    check_mpi(dumped.of("mpi", nodes, processes), nodes, processes)
+    log = dumped.record.folder / f"jobs/mpi_{nodes}_{processes}/system_logs/job.log"
+    assert "started by " in log.read_text()
 
 
 def test_ranks_of_mpi_have_its_variables_without_mpirun(workspace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    distribution = {"type": "mpi", "process_count_per_instance": 2}
+    file = workspace.one_job(DUMP, distribution=distribution, resources={"instance_count": 2})
     monkeypatch.setenv("PATH", "/nowhere")
     open_mpi.cache_clear()
     try:
-        record = run_mpi(workspace, 2, 2)
+        record: RunRecord = workspace.run(file)
     finally:
         open_mpi.cache_clear()
 
-    check_mpi(environments(record), 2, 2)
+    logs = [record.folder / log for log in record.jobs["work"].logs]
+    check_mpi([json.loads(log.read_text().splitlines()[-1]) for log in logs], 2, 2)
     assert "no mpirun" in (record.folder / "jobs/work/system_logs/job.log").read_text()
 
 
@@ -79,14 +72,9 @@ def test_a_rank_of_mpi_that_fails_is_named(workspace: Any) -> None:
 
 
 @sizes
-def test_tasks_of_tensorflow_know_their_cluster(workspace: Any, nodes: int, processes: int) -> None:
+def test_tasks_of_tensorflow_know_their_cluster(dumped: Any, nodes: int, processes: int) -> None:
     workers = nodes * processes
-    distribution = {"type": "tensorflow", "worker_count": workers, "parameter_server_count": 1}
-    # The parameter server is ended with the workers: they give it time to write.
-    command = f"{DUMP} && sleep 1"
-    record = workspace.run(workspace.one_job(command, distribution=distribution, resources={"instance_count": nodes}))
-
-    configs = [json.loads(environment["TF_CONFIG"]) for environment in environments(record)]
+    configs = [json.loads(environment["TF_CONFIG"]) for environment in dumped.of("tensorflow", nodes, processes)]
     assert [config["task"] for config in configs] == [
         *({"type": "worker", "index": index} for index in range(workers)),
         {"type": "ps", "index": 0},
@@ -106,12 +94,51 @@ def test_parameter_servers_end_with_the_workers(workspace: Any) -> None:
     assert record.jobs["work"].attempts[0].exit_codes["0"] == 0
 
 
-@sizes
-def test_without_a_distribution_there_are_no_ranks(workspace: Any, nodes: int, processes: int) -> None:
-    record = workspace.run(workspace.one_job(DUMP, resources={"instance_count": nodes}))
+def ray_starts(folder: Path) -> list[ProcessStart]:
+    """The processes of a head and one other node, whose command is `true`, for a port at which nothing listens."""
+    starts = [ProcessStart(rank, "true", {}, folder, folder / str(rank)) for rank in range(2)]
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+    distribution = Distribution("ray", Span(folder / "job.yaml"))
+    return with_ray(starts, distribution, port, folder, folder / "the head's.log", ["127.0.0.1"] * 2)
 
-    for environment in environments(record):
-        added = environment.keys() - os.environ.keys()
-        assert not {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "TF_CONFIG"} & added
-        assert not any(name.startswith("OMPI_") for name in added)
-        assert Path(environment["AZUREML_CR_EXECUTION_WORKING_DIR_PATH"]).is_relative_to(record.folder)
+
+def shell(command: str, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, env=variables)
+
+
+def test_a_head_on_which_ray_does_not_start_says_where_it_is_logged(tmp_path: Path) -> None:
+    head, _ = ray_starts(tmp_path)
+    log = tmp_path / "the head's.log"
+    ended = shell(head.command, {"PATH": str(tmp_path)})
+
+    assert ended.returncode == 1
+    assert ended.stderr == f"error: Ray did not start; see {log}\n"
+    assert "ray" in log.read_text()
+
+
+def test_other_nodes_give_up_on_a_head_on_which_ray_does_not_listen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainyard.local.kinds.ray_jobs._START_SECONDS", 0.1)
+    _, other = ray_starts(tmp_path)
+    ended = shell(other.command, {"PATH": os.environ["PATH"]})
+
+    assert ended.returncode == 1
+    assert "error: Ray does not listen on 127.0.0.1:" in ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("ray") is None, reason="ray is not installed")
+def test_the_head_of_ray_runs_the_command_with_all_nodes(workspace: Any) -> None:
+    (workspace.code / "count.py").write_text(
+        "import ray\nray.init()\nprint('nodes:', sum(node['Alive'] for node in ray.nodes()))\n"
+    )
+    record = workspace.run(
+        workspace.one_job("python count.py", distribution={"type": "ray"}, resources={"instance_count": 2})
+    )
+
+    assert record.status == "completed"
+    assert "nodes: 2" in (record.folder / record.jobs["work"].logs[0]).read_text()
+    assert not list(processes_beneath(record.folder))

@@ -141,6 +141,12 @@ def test_a_python_that_is_not_here_is_named(workspace: Any) -> None:
         workspace.run(pipeline, environments="venv")
 
 
+@pytest.mark.parametrize("listed", ["5", "numpy", "{numpy: 1}"])
+def test_what_stands_under_pip_and_is_no_list_names_no_package(tmp_path: Path, listed: str) -> None:
+    environment = with_conda(tmp_path, f"dependencies:\n  - pandas\n  - pip: {listed}\n")
+    assert [package.name for package in wanted_packages(environment)] == ["pandas"]
+
+
 def test_conda_packages_are_installed_by_their_names_on_pypi(tmp_path: Path) -> None:
     text = "dependencies:\n  - python=3.11\n  - pytorch=2.1\n  - pip:\n      - -r more.txt\n      - pandas[all]>=2\n"
 

@@ -196,3 +196,31 @@ def test_steps_are_read_from_mlflow_and_metrics_files(tmp_path: Path) -> None:
     seen.look()
 
     assert seen.last == 50
+
+
+def test_a_trial_of_a_sweep_is_preempted_by_its_number(workspace: Any) -> None:
+    trial = {
+        "command": "python takes_steps.py '${{outputs.state}}' ${{search_space.how}}",
+        "code": "../src",
+        "environment": "azureml:e:1",
+    }
+    search = {
+        "type": "sweep",
+        "trial": trial,
+        "sampling_algorithm": "grid",
+        "search_space": {"how": {"type": "choice", "values": ["saves", "saves again"]}},
+        "objective": {"goal": "minimize", "primary_metric": "loss"},
+        "limits": {"max_total_trials": 2},
+        "outputs": {"state": {"type": "uri_folder"}},
+    }
+    file = workspace.pipeline({"search": search})
+
+    record = workspace.run(file, preempt=("search:trial1@step:12",), kill=("search:trial0:rank0@step:1000",))
+
+    assert [trial["attempts"] for trial in record.jobs["search"].trials] == [1, 2]
+    assert (record.folder / "jobs/search/trials/1/outputs/state/step").read_text() == "40"
+    assert record.notes == ["--kill search:trial0:rank0@step:1000 did not happen: search ended before"]
+    with pytest.raises(UsageError, match="'search' is a sweep; name one of its trials, as in search:trial0"):
+        workspace.run(file, preempt=("search@5s",))
+    with pytest.raises(UsageError, match="'search' has no trial 2; its trials are 0 to 1"):
+        workspace.run(file, preempt=("search:trial2@5s",))

@@ -205,7 +205,7 @@ def test_set_reaches_the_input_of_one_job(workspace: Any) -> None:
         (
             "epochs",
             "names no input. Known here: 'inputs.a', 'jobs.work.inputs.a'. "
-            "`trainyard render --set` sets the keys of a profile.",
+            "`trainyard render --set`, or --profile here, sets the keys of a profile.",
         ),
     ],
 )
@@ -359,3 +359,34 @@ def test_an_integer_bound_to_files_is_wrong(workspace: Any) -> None:
 
     with pytest.raises(SpecError, match="'a' is of type integer and cannot be bound to files"):
         workspace.run(workspace.pipeline(jobs))
+
+
+@pytest.mark.parametrize("place", ["the job's input", "the pipeline's input", "another path with --set"])
+def test_data_is_what_its_input_declares_where_the_component_says_otherwise(workspace: Any, place: str) -> None:
+    """Azure ML mounts data by the type in the job: a file reaches a port for folders as a file."""
+    (workspace.root / "table.csv").write_text("a,b\n")
+    table = {"type": "uri_file", "path": "../gone.csv" if "--set" in place else "../table.csv"}
+    component = workspace.component("worker", "cat ${{inputs.data}}", inputs={"data": {"type": "uri_folder"}})
+    if place == "the pipeline's input":
+        jobs = {"work": {"component": component, "inputs": {"data": "${{parent.inputs.table}}"}}}
+        file = workspace.pipeline(jobs, inputs={"table": table})
+    else:
+        file = workspace.pipeline({"work": {"component": component, "inputs": {"data": table}}})
+    given = {"jobs.work.inputs.data.path": str(workspace.root / "table.csv")} if "--set" in place else {}
+
+    record = workspace.run(file, overrides=given)
+
+    assert (record.folder / record.jobs["work"].logs[0]).read_text() == "a,b\n"
+
+
+def test_what_azure_ml_fills_in_is_refused_with_the_key_that_replaces_it(workspace: Any) -> None:
+    component = workspace.component("worker", "true", inputs={"data": {"type": "uri_folder"}})
+    data = {"type": "uri_folder", "path": "azureml://datastores/store/paths/${{name}}"}
+    file = workspace.pipeline({"work": {"component": component, "inputs": {"data": data}}})
+
+    with pytest.raises(SpecError) as raised:
+        workspace.run(file)
+
+    (diagnostic,) = raised.value.diagnostics
+    assert diagnostic.message == "Azure ML fills in ${{name}}"
+    assert diagnostic.hint == "Give another in its place with --set jobs.work.inputs.data.path=VALUE."

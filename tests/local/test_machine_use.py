@@ -15,19 +15,28 @@ import pytest
 from trainyard.local.machine_use import machine_use_sampled
 
 MIB = 2**20
-BUSY = "held = bytearray(64 << 20)\nwhile True: pass"
+# It goes on using its memory, of which the system would else take back what is idle.
+BUSY = """
+held = bytearray(64 << 20)
+print(flush=True)
+while True:
+    for page in range(0, len(held), 4096):
+        held[page] = 1
+"""
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc on this system")
 
 
 @contextmanager
 def running(program: str) -> Iterator[int]:
-    process = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
-    try:
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait()
+    """Run a program; go on when it has printed a line, or has ended."""
+    with subprocess.Popen([sys.executable, "-c", program], start_new_session=True, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield process.pid
+        finally:
+            process.kill()
 
 
 def lines_of(job_folder: Path) -> list[dict[str, float]]:
@@ -42,7 +51,7 @@ def job_folder(tmp_path: Path) -> Path:
 
 
 def test_processor_time_and_memory_of_a_session_are_sampled(job_folder: Path) -> None:
-    idle_program = "import time; time.sleep(600)"
+    idle_program = "import time; print(flush=True); time.sleep(600)"
     with (
         running(BUSY) as busy,
         running(idle_program) as idle,

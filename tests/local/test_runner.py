@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -182,10 +184,18 @@ def test_with_continue_on_step_failure_the_others_finish(workspace: Any) -> None
     assert record.status == "failed"
 
 
-def test_a_job_that_does_not_write_its_file_has_failed(workspace: Any) -> None:
-    record = workspace.run(workspace.one_job("true", outputs={"model": "uri_file"}))
+def test_a_job_that_does_not_write_its_file_has_failed_if_another_reads_it(workspace: Any) -> None:
+    write = workspace.component("write", "true", outputs={"model": "uri_file"})
+    read = workspace.component("read", "cat ${{inputs.model}}", inputs={"model": {"type": "uri_file"}})
+    jobs = {"write": {"component": write}}
+    not_written = "it exited with 0, but did not write its output model"
 
-    assert record.jobs["work"].reason == "it exited with 0, but did not write its output model"
+    alone = workspace.run(workspace.pipeline(jobs))
+    assert (alone.status, alone.jobs["write"].warnings) == ("completed", [not_written])
+    assert workspace.run(workspace.pipeline(jobs), strict=True).jobs["write"].reason == not_written
+
+    jobs["read"] = {"component": read, "inputs": {"model": "${{parent.jobs.write.outputs.model}}"}}
+    assert workspace.run(workspace.pipeline(jobs)).jobs["write"].reason == not_written
 
 
 def test_what_a_job_leaves_running_ends_with_it(workspace: Any) -> None:
@@ -195,7 +205,7 @@ def test_what_a_job_leaves_running_ends_with_it(workspace: Any) -> None:
     assert processes_beneath(record.folder) == []
 
 
-def test_max_processes_reduces_the_count_with_a_note(workspace: Any) -> None:
+def test_max_processes_reduces_the_count_with_a_note(workspace: Any, decisions: Any) -> None:
     file = workspace.one_job(
         "echo $WORLD_SIZE",
         distribution={"type": "pytorch", "process_count_per_instance": 8},
@@ -209,6 +219,7 @@ def test_max_processes_reduces_the_count_with_a_note(workspace: Any) -> None:
     assert record.notes == ["work: 16 processes (2 x 8) were reduced to 2 (2 x 1) by --max-processes 3"]
     assert record.notes[0] in workspace.shown
     assert [(record.folder / log).read_text() for log in job.logs] == ["2\n", "2\n"]
+    assert f"processes: {record.notes[0].removeprefix('work: ')}\n" in decisions(record, "work")
 
 
 def test_max_processes_below_the_nodes_reduces_nodes(workspace: Any) -> None:
@@ -270,12 +281,39 @@ def test_left_out_jobs_are_skipped_in_their_order(workspace: Any) -> None:
     assert lines == [name for name in record.jobs if name != "a"]
 
 
-def test_too_many_processes_for_the_processors_are_noted(workspace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
-    file = workspace.one_job("true", resources={"instance_count": 5})
+@pytest.mark.parametrize(
+    ("processors", "distribution", "nodes", "shape", "note"),
+    [
+        # Three on each of two nodes would fit, but not share what eight share evenly.
+        (6, {"type": "pytorch", "process_count_per_instance": 8}, 2, (2, 2), "4 (2 x 2), since this machine has 6 pro"),
+        (1, {"type": "mpi", "process_count_per_instance": 2}, 3, (3, 1), "3 (3 x 1), since this machine has 1 proc"),
+        (1, {"type": "pytorch", "process_count_per_instance": 2}, 2, (2, 2), None),
+        (1, {"type": "tensorflow", "worker_count": 4, "parameter_server_count": 2}, 2, (2, 3), None),
+    ],
+)
+def test_a_job_has_no_more_processes_than_the_machine_has_processors_but_four(
+    workspace: Any,
+    decisions: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    processors: int,
+    distribution: dict[str, Any],
+    nodes: int,
+    shape: tuple[int, int],
+    note: str | None,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(processors)), raising=False)
+    file = workspace.one_job("true", distribution=distribution, resources={"instance_count": nodes})
 
-    assert workspace.run(file).notes == ["work: 5 processes on 1 processor: --max-processes N runs fewer"]
-    assert workspace.run(workspace.one_job("true", resources={"instance_count": 4})).notes == []
+    record = workspace.run(file)
+
+    job = record.jobs["work"]
+    assert (job.nodes, job.processes_per_node) == shape
+    whole = nodes * int(distribution.get("process_count_per_instance", 0))
+    assert len(record.notes) == (note is not None)
+    for text in record.notes:
+        assert text.startswith(f"work: {whole} processes ({nodes} x {whole // nodes}) were reduced to {note}")
+        assert text.endswith(f": --max-processes {whole} runs all")
+        assert f"processes: {text.removeprefix('work: ')}\n" in decisions(record, "work")
 
 
 def test_only_without_an_earlier_run_says_what_to_do(workspace: Any) -> None:
@@ -303,6 +341,7 @@ def two_steps(workspace: Any) -> Path:
     )
 
 
+@pytest.mark.skipif(shutil.which("ray") is not None, reason="this Python has ray")
 def test_a_distribution_that_does_not_run_here_is_refused_before_anything_starts(workspace: Any) -> None:
     file = workspace.one_job("true", distribution={"type": "ray"})
 
@@ -310,7 +349,7 @@ def test_a_distribution_that_does_not_run_here_is_refused_before_anything_starts
         workspace.run(file)
 
     (diagnostic,) = caught.value.diagnostics
-    assert "distribution 'ray' is not run locally yet" in diagnostic.message
+    assert diagnostic.message == f"job 'work': distribution 'ray' needs ray, which {sys.executable} does not have"
     assert '"distribution": {' in diagnostic.span.file.read_text().splitlines()[diagnostic.span.line - 1]
     assert not workspace.runs_folder.exists()
 
@@ -434,9 +473,17 @@ def test_jobs_of_a_pipeline_within_run_under_dotted_names(workspace: Any) -> Non
     [
         (
             {"image": "x", "conda_file": "../conda.yaml"},
-            "conda.yaml:3 lists it: install it for",
+            "conda.yaml:3 asks for no-such-module: install it for",
         ),
         ({"image": "x", "conda_file": "../other.yaml"}, "other.yaml does not list it: add it there, and install it"),
+        (
+            {"image": "x", "conda_file": {"dependencies": ["python", {"pip": ["no-such-module>=1"]}]}},
+            "worker.yaml:13 asks for no-such-module: install it for",
+        ),
+        (
+            {"image": "x", "description": "no_such_module logs", "conda_file": {"dependencies": ["python"]}},
+            "worker.yaml does not list it: add it there, and install it",
+        ),
         (
             "azureml:some:1",
             "and check that the environment azureml:some:1 has it",
@@ -463,3 +510,30 @@ def test_what_a_step_warns_of_is_shown_and_kept(workspace: Any) -> None:
     assert record.jobs["work"].warnings == ["not resuming from step-00000002", "once"]
     assert "work: warning: not resuming from step-00000002" in workspace.shown
     assert workspace.shown.count("warning: once") == 1
+
+
+def test_a_missing_module_is_traced_back_by_the_name_of_its_package(workspace: Any) -> None:
+    (workspace.root / "conda.yaml").write_text("dependencies:\n  - pip:\n      - opencv-python-headless==4.1\n")
+    environment = {"image": "x", "conda_file": "../conda.yaml"}
+
+    reason = workspace.run(workspace.one_job("python -c 'import cv2'", environment=environment)).jobs["work"].reason
+
+    assert "conda.yaml:3 asks for opencv-python-headless: install it (package opencv-python" in reason
+
+
+def test_a_program_that_is_missing_is_the_reason(workspace: Any) -> None:
+    record = workspace.run(workspace.one_job("echo first; Rscript-of-nobody train.R"))
+
+    expected = "Rscript-of-nobody: command not found: install it here (its process ended with exit code 127)"
+    assert record.jobs["work"].reason == expected
+
+
+def test_a_variable_that_only_the_shell_has_is_the_reason(workspace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_KEY_OF_THE_SHELL", "secret")
+
+    record = workspace.run(workspace.one_job("python -c 'import os; os.environ[\"API_KEY_OF_THE_SHELL\"]'"))
+
+    assert record.jobs["work"].reason == (
+        "KeyError: 'API_KEY_OF_THE_SHELL' (its process ended with exit code 1); jobs do not see your shell's "
+        "API_KEY_OF_THE_SHELL: give it in the job's environment_variables"
+    )

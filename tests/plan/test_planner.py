@@ -308,6 +308,14 @@ def test_tensorflow_counts_workers_and_parameter_servers(pipeline_of, digits) ->
     assert (train.processes.world_size, train.processes.training_processes) == (5, 4)
     assert str(train.processes) == "5 processes on 4 nodes, at most 2 on each"
     assert train.batch.world_size == 4
+    assert (train.gpus_used_per_node, train.findings) == (
+        1,
+        ("with parameter servers a machine uses one of its 8 GPUs",),
+    )
+
+    del components["train_ddp"]["distribution"]["parameter_server_count"]
+    train = jobs_of(plan(pipeline_of(components, jobs), ND96))["train"]
+    assert (train.gpus_used_per_node, train.findings) == (8, ())
 
 
 def test_environments_are_named(pipeline_of, digits, tmp_path) -> None:
@@ -412,6 +420,7 @@ def test_a_spark_job_takes_a_machine_for_its_driver_and_each_executor(pipeline_o
     (found,) = plan(pipeline_of(jobs={"clean": job}), {}).jobs
 
     assert (found.kind.name, found.kind.machines, found.sku.name) == ("spark", 3, "Standard_E4s_v3")
+    assert found.compute == "serverless"
     assert dict(found.kind.facts) == {
         "Spark": "1 driver and 2 executors: driver with 1 cores and 2g memory, executor with 2 cores and 2g memory"
     }

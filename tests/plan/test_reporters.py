@@ -15,7 +15,7 @@ from trainyard.estimate.training import TrainingShape, machines_of_sku
 from trainyard.plan import drawing, page, reporters
 from trainyard.plan.planner import Plan
 from trainyard.plan.planner import plan as plan_with
-from trainyard.plan.reporters import PROFILE_HEADER, OnProfile, profile_rows
+from trainyard.plan.reporters import OnProfile, profile_header, profile_rows
 from trainyard.resources import schema_file
 from trainyard.spec.computes import Computes
 from trainyard.spec.findings import DocumentStore
@@ -223,16 +223,15 @@ def test_each_profile_has_the_place_and_day_of_its_price_and_others_are_marked()
     """The catalogue's prices of H100 and A100 were looked up again in November; those of T4 are of June."""
     machines = machines_of_sku(find_sku("Standard_ND96asr_v4"), 2)
     training = TrainingShape(find_architecture("gpt2"), machines, "ddp", 1, 1, 1024, precision="fp16")
-    rows = profile_rows(
-        [
-            OnProfile(name, "train", estimate(replace(training, machines=machines_of_sku(find_sku(sku), 2))))
-            for name, sku in (
-                ("nd96", "Standard_ND96asr_v4"),
-                ("nd96-h100", "Standard_ND96isr_H100_v5"),
-                ("nd40", "Standard_ND40rs_v2"),
-            )
-        ]
-    )
-    place = PROFILE_HEADER.index("price of")
+    profiles = [
+        OnProfile(name, "train", estimate(replace(training, machines=machines_of_sku(find_sku(sku), 2))))
+        for name, sku in (
+            ("nd96", "Standard_ND96asr_v4"),
+            ("nd96-h100", "Standard_ND96isr_H100_v5"),
+            ("nd40", "Standard_ND40rs_v2"),
+        )
+    ]
+    rows = profile_rows(profiles)
+    place = profile_header(profiles).index("price of")
     assert [row[place] for row in rows] == ["eastus, 2026-11-09", "eastus, 2026-11-09", "eastus, 2026-06-18"]
     assert ["price not comparable" in row[-1] for row in rows] == [False, False, True]

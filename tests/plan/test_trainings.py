@@ -9,7 +9,13 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from trainyard.author.project import Project
+from trainyard.author.rendering import render
+from trainyard.author.writing import write
+from trainyard.commands.estimate import EstimateOptions, estimate_as
 from trainyard.errors import UsageError
+from trainyard.estimate import reporters as estimates
+from trainyard.estimate.architectures import Architecture, find_architecture
 from trainyard.estimate.training import TrainingShape
 from trainyard.plan import page, reporters
 from trainyard.plan.measured import read_measured
@@ -23,10 +29,10 @@ from trainyard.spec.loading import load_pipeline
 ROOT = Path(__file__).parents[2]
 
 
-def _plan(recipe: str, sku: str = "Standard_ND96asr_v4") -> Plan:
+def _plan(recipe: str, sku: str = "Standard_ND96asr_v4", base_model: Architecture | None = None) -> Plan:
     """The plan of a committed pipeline as if its cluster were of this size."""
     pipeline = load_pipeline(ROOT / "pipelines" / f"{recipe}.yaml")
-    return plan_with(pipeline, Computes(DocumentStore(), {"gpu-t4": sku}))
+    return plan_with(pipeline, Computes(DocumentStore(), {"gpu-t4": sku}), base_model)
 
 
 def _job(planned: Plan) -> JobPlan:
@@ -41,7 +47,7 @@ def _training(recipe: str) -> TrainingShape:
 
 def test_a_zero_job_is_read_from_its_inputs_and_deepspeeds_file() -> None:
     training = _training("deepspeed")
-    shape = training.architecture
+    shape = training.language_model
     assert (training.engine, training.offload_optimizer) == ("zero2", False)
     assert (shape.layers, shape.hidden_size, shape.vocabulary_size, shape.tied) == (3, 128, 2048, True)
     assert (training.micro_batch_size, training.accumulation_steps, training.sequence_length) == (2, 1, 128)
@@ -54,11 +60,153 @@ def test_an_fsdp_job_keeps_its_parameters_gathered_where_the_pipeline_says_so() 
     assert not training.reshard_after_forward
 
 
-def test_an_image_classifier_is_not_estimated_and_says_so() -> None:
-    train = _job(_plan("ddp"))
-    assert train.estimate is None
-    assert train.estimate_reason == "only language models are estimated"
-    assert "not estimated" in reporters.as_text(_plan("ddp"))
+@pytest.mark.parametrize("recipe", ["ddp", "horovod", "lightning", "sweep"])
+def test_an_image_classifier_is_sized_to_its_images_and_fits(recipe: str) -> None:
+    planned = _plan(recipe)
+    found = _job(planned).estimate
+    assert found is not None
+    assert (found.training.engine, found.training.architecture.parameters) == ("ddp", 221_002)
+    assert found.fits
+    assert found.tokens_per_second is None
+    text = reporters.as_text(planned)
+    assert "images a second and GPU" in text
+    assert "tokens" not in text
+    time = json.loads(reporters.as_json(planned))["jobs"][_job(planned).name]["time"]
+    assert time["tokens_per_second_per_gpu"] is None
+    assert time["samples_per_second_per_gpu"] == pytest.approx(found.training.micro_batch_size / found.time.total)
+
+
+def test_images_and_classes_that_are_not_known_are_assumed_and_said(tmp_path: Path) -> None:
+    text = (ROOT / "pipelines" / "ddp.yaml").read_text(encoding="utf-8").replace("../", f"{ROOT}/")
+    for old, new in (("format: digits", "format: folder"), ("image_size: 0", "image_size: 128")):
+        text = text.replace(old, new)
+    source = "image_size: ${{parent.inputs.image_size}}\n      source: {type: uri_folder, path: azureml:images:1}"
+    file = tmp_path / "ddp.yaml"
+    file.write_text(text.replace("image_size: ${{parent.inputs.image_size}}", source), encoding="utf-8")
+    found = _job(plan_with(load_pipeline(file), Computes(DocumentStore(), {"gpu-t4": "Standard_ND96asr_v4"}))).estimate
+    assert found is not None
+    assert found.training.architecture.parameters == 28_589_128
+    assert estimates.model_text(found.training).endswith("parameters; 1000 classes are assumed")
+
+
+def test_a_base_model_that_azure_ml_keeps_is_named_and_can_be_given() -> None:
+    assert "--base-model" in _job(_plan("finetune")).estimate_reason
+    planned = _plan("finetune", base_model=find_architecture("llama-3.2-1b"))
+    found = _job(planned).estimate
+    assert found is not None
+    assert found.training.frozen_parameters == 1_235_814_400
+    assert found.training.trained_parameters == 11_272_192
+    assert found.training.activation_checkpointing == "full"
+    assert found.memory.optimizer == pytest.approx(8 * 11_272_192 / 4)
+    assert "LoRA of rank 16" in reporters.as_text(planned)
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "reason"),
+    [
+        ("tuning: lora", "tuning: qlora", "the engine fsdp does not train these adapters; ddp does"),
+        ("lora_rank: 16", "lora_rank:", "the rank of the adapters is not known"),
+    ],
+)
+def test_adapters_that_the_step_does_not_train_are_not_estimated(
+    tmp_path: Path, written: str, instead: str, reason: str
+) -> None:
+    text = (ROOT / "pipelines" / "finetune.yaml").read_text(encoding="utf-8").replace("../", f"{ROOT}/")
+    assert written in text
+    (tmp_path / "finetune.yaml").write_text(text.replace(written, instead), encoding="utf-8")
+    computes = Computes(DocumentStore(), {"gpu-t4": "Standard_ND96asr_v4"})
+    planned = plan_with(load_pipeline(tmp_path / "finetune.yaml"), computes, find_architecture("llama-3.2-1b"))
+    assert reason in _job(planned).estimate_reason
+
+
+def test_a_base_model_in_a_folder_is_read_from_its_config(tmp_path: Path) -> None:
+    folder = tmp_path / "base" / "data"
+    folder.mkdir(parents=True)
+    config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 500}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    text = (ROOT / "pipelines" / "finetune.yaml").read_text(encoding="utf-8").replace("../", f"{ROOT}/")
+    text = text.replace("azureml:my-base-model:1", "./base").replace("tuning: lora", "tuning: full")
+    file = tmp_path / "finetune.yaml"
+    file.write_text(text, encoding="utf-8")
+    found = _job(plan_with(load_pipeline(file), Computes(DocumentStore(), {"gpu-t4": "Standard_ND96asr_v4"}))).estimate
+    assert found is not None
+    assert found.training.adapters is None
+    assert (found.training.language_model.layers, found.training.language_model.vocabulary_size) == (2, 500)
+
+
+def test_the_chunks_of_a_loss_are_read_from_the_pipeline(tmp_path: Path) -> None:
+    text = (ROOT / "pipelines" / "fsdp.yaml").read_text(encoding="utf-8").replace("../", f"{ROOT}/")
+    file = tmp_path / "fsdp.yaml"
+    file.write_text(text.replace("loss_chunk_tokens: 0", "loss_chunk_tokens: 64"), encoding="utf-8")
+    computes = Computes(DocumentStore(), {"gpu-t4": "Standard_ND96asr_v4"})
+    found, whole = _job(plan_with(load_pipeline(file), computes)).estimate, _job(_plan("fsdp")).estimate
+    assert found is not None
+    assert whole is not None
+    assert found.memory.logits == pytest.approx(whole.memory.logits / 4)
+
+
+def test_a_training_that_mixes_data_says_how(tmp_path: Path) -> None:
+    project = Project(ROOT)
+    mixing = {"pipelines.fsdp.more_sources": ["books", "code"], "pipelines.fsdp.data_weights": "2,1,1"}
+    write(project, render(project, "nd96", mixing, tmp_path))
+    file = tmp_path / "pipelines" / "fsdp.yaml"
+    computes = Computes(DocumentStore(), {"gpu-nd96": "Standard_ND96asr_v4"})
+
+    planned = plan_with(load_pipeline(file), computes)
+    assert _job(planned).data_shares == {"prepare_text": 0.5, "prepare_text_2": 0.25, "prepare_text_3": 0.25}
+    assert "50.0% of the samples from prepare_text, 25.0% of the samples from prepare_text_2" in reporters.as_text(
+        planned
+    )
+
+    file.write_text("".join(line for line in file.open() if "data_weights:" not in line))
+    planned = plan_with(load_pipeline(file), computes)
+    assert "each sample of prepare_text, prepare_text_2, prepare_text_3 once" in reporters.as_text(planned)
+    jsonschema.validate(json.loads(reporters.as_json(planned)), json.loads(schema_file("plan").read_text()))
+
+
+def test_plan_and_estimate_agree(tmp_path: Path) -> None:
+    """FSDP in replicas of a machine with a moving average: from a pipeline's inputs, and from flags."""
+    project = Project(ROOT)
+    write(project, render(project, "nd96", {}, tmp_path))
+    file, replicas = tmp_path / "pipelines" / "fsdp.yaml", "      shard_size: ${{parent.inputs.shard_size}}\n"
+    file.write_text(file.read_text().replace(replicas, f"{replicas}      ema_decay: 0.999\n"))
+    computes = Computes(DocumentStore(), {"gpu-nd96": "Standard_ND96asr_v4"})
+    planned = _job(plan_with(load_pipeline(file), computes)).estimate
+    assert planned is not None
+    training, shape = planned.training, planned.training.language_model
+    assert (training.shard_size, training.has_moving_average) == (8, True)
+
+    config = {"model_type": "llama", "vocab_size": shape.vocabulary_size, "hidden_size": shape.hidden_size}
+    config |= {"num_hidden_layers": shape.layers, "num_attention_heads": shape.heads, "tie_word_embeddings": shape.tied}
+    config |= {"intermediate_size": shape.intermediate_size, "num_key_value_heads": shape.kv_heads}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    options = EstimateOptions(
+        model=str(tmp_path / "config.json"),
+        sku="Standard_ND96asr_v4",
+        gpu=None,
+        nodes=2,
+        gpus_per_node=None,
+        network_gbit=None,
+        engine="fsdp",
+        micro_batch_size=training.micro_batch_size,
+        accumulation_steps=training.accumulation_steps,
+        sequence_length=training.sequence_length,
+        precision=training.precision,
+        activation_checkpointing=training.activation_checkpointing,
+        compiled=training.compiled,
+        loss_chunk_tokens=0,
+        tuning="full",
+        lora_rank=16,
+        lora_targets="all-linear",
+        optimizer="adamw",
+        shard_size=8,
+        keeps_gathered=not training.reshard_after_forward,
+        offload="none",
+        ema_decay=0.9,
+    )
+    (job,) = json.loads(estimate_as(options, "json", searches=False))["jobs"].values()
+    assert job["memory"] == estimates.memory_as_json(planned)
+    assert job["time"] == estimates.time_as_json(planned)
 
 
 def test_text_stays_on_one_screen_and_says_all() -> None:

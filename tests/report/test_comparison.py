@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,41 @@ def test_results_and_times_are_those_of_the_runs(compared: Callable[..., Compari
         "train": ("5.0 s", "reused"),
         "train: samples per second": ("100", "200"),
         "evaluate": ("61 ms", "failed"),
+    }
+
+
+def test_what_is_not_a_number_is_never_the_best(empty_run: Any) -> None:
+    """An evaluation that gave no number is never chosen; a last loss of NaN is reported."""
+    empty_run.add_job("train", outputs={"metrics": "metrics"})
+    losses = [(0.5, None, 0.4), (0.4, 0.2, 0.6), (float("nan"), 0.3, float("nan"))]
+    empty_run.write(
+        "metrics/metrics.jsonl",
+        [
+            {"step": step, "loss": loss, "validation_loss": validation, "validation_accuracy": accuracy}
+            for step, (loss, validation, accuracy) in enumerate(losses, start=1)
+        ],
+    )
+    record = read_run_record(empty_run.finish())
+
+    assert {row.label: row.values[0] for row in compare([record, record]).results} == {
+        "train: last training loss": "not finite",
+        "train: best validation loss": "0.2",
+        "train: best validation accuracy": "60.0 %",
+    }
+
+
+def test_figures_of_different_splits_are_not_in_one_row(empty_run: Any, tmp_path: Path) -> None:
+    empty_run.add_job("evaluate", outputs={"evaluation": "evaluation"})
+    records = []
+    for split, error in (("validation", 0.25), ("test", 0.5)):
+        evaluation = {"format": "trainyard.evaluation/1", "split": split, "samples": 4, "absolute_error": error}
+        empty_run.write("evaluation/evaluation.json", evaluation)
+        shutil.copytree(empty_run.finish(), tmp_path / split)
+        records.append(read_run_record(tmp_path / split))
+
+    assert {row.label: row.values for row in compare(records).results} == {
+        "evaluate: validation absolute error": ("0.25", "–"),
+        "evaluate: test absolute error": ("–", "0.5"),
     }
 
 

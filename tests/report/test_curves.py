@@ -84,6 +84,18 @@ def test_every_point_lies_within_its_chart(points: list[tuple[int, float]]) -> N
     assert len(set(labels)) == len(labels)
 
 
+def test_a_curve_passes_through_its_values_on_the_axes() -> None:
+    """Where a value is that of a tick, the curve is at the tick."""
+    [[chart]] = draw_charts(Metrics({"loss": ((0, 2.0), (20, 3.0), (40, 1.0))}))
+
+    steps = {tick.label: tick.at for tick in chart.steps}
+    values = {tick.label: tick.at for tick in chart.values}
+    expected = [(steps["0"], values["2.0"]), (steps["20"], values["3.0"]), (steps["40"], values["1.0"])]
+    assert points_of(chart.curves[0].path) == [pytest.approx(point, abs=0.06) for point in expected]
+    assert steps["0"] < steps["20"] < steps["40"]
+    assert values["3.0"] < values["2.0"] < values["1.0"], "larger values are further up"
+
+
 def test_a_gap_is_left_where_a_value_is_not_finite() -> None:
     metrics = Metrics({"loss": ((1, 3.0), (2, 2.0), (3, math.nan), (4, 1.0), (5, math.inf), (6, 0.5), (7, 0.4))})
 

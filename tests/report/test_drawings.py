@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from trainyard.foundation import quantities
-from trainyard.foundation.run_record import read_run_record
+from trainyard.foundation.run_record import JobRecord, read_run_record
 from trainyard.report.confusion import draw_heat_map, most_frequent_mistakes
+from trainyard.report.graph_drawing import process_counts
 from trainyard.report.job_results import ConfusionMatrix
 from trainyard.report.timeline import draw_timeline
 
@@ -118,9 +119,27 @@ def test_other_quantities() -> None:
     assert quantities.counted(2, "job") == "2 jobs"
     assert quantities.number(None) == "–"
     assert quantities.number(0.07131) == "0.07131"
+    assert quantities.number(math.inf) == "not finite"
+    assert quantities.memory(512 * 2**20) == "512 MiB"
+    assert quantities.memory(31.25 * 2**30) == "31.2 GiB"
+    assert quantities.figure("top_5_accuracy", 0.5) == "50.0 %"
+    assert quantities.figure("perplexity", 109.947) == "109.9"
     assert quantities.moment(None) == "–"
     assert quantities.moment(datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)) == "2 Jan 2026, 03:04:05 UTC"
     assert quantities.as_text({"a": True}) == '{"a": true}'
+
+
+@pytest.mark.parametrize(
+    ("nodes", "each", "world_size", "text"),
+    [
+        (1, 1, None, "1 process"),
+        (1, 8, None, "8 processes"),
+        (2, 8, None, "2 nodes × 8 = 16 processes"),
+        (2, 2, 3, "3 processes on 2 nodes"),
+    ],
+)
+def test_processes_of_a_job(nodes: int, each: int, world_size: int | None, text: str) -> None:
+    assert process_counts(JobRecord("train", nodes=nodes, processes_per_node=each, world_size=world_size)) == text
 
 
 def _attempt(started: str, duration_s: float) -> dict[str, object]:

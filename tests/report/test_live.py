@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,9 +19,11 @@ import pytest
 from playwright.sync_api import expect
 
 from trainyard.errors import UsageError
+from trainyard.foundation.quantities import duration
 from trainyard.foundation.run_record import read_run_record
 from trainyard.report.live import LivePage, served
 from trainyard.report.run_report import write_report
+from trainyard.report.running_jobs import LONG_SILENCE_SECONDS, running_jobs
 
 PATIENCE_MS = 30_000
 OF_24_POINTS = re.compile(r"^M[^L]+(L[^L]+){23}$")
@@ -95,6 +98,50 @@ def test_states_curves_and_logs_of_every_rank_follow_the_run(
     running.finish()
     expect(page.locator("#head .tile dd", has_text="41.0 s")).to_be_visible(timeout=PATIENCE_MS)
     expect(page.locator(".notice.live")).to_have_text("The run has ended: completed.", timeout=PATIENCE_MS)
+
+
+def test_what_runs_now_is_counted_on(open_live: Callable[..., Any], running: Any) -> None:
+    """How long the run and each running job took so far, the attempt, how long it has been silent, its last line."""
+    running.run["jobs"]["train"]["attempts"] = [
+        {"started": "2026-11-20T22:17:05Z", "duration_s": 5.0, "exit_codes": {"0": 143}},
+        {"started": "2026-11-20T22:17:12Z", "duration_s": None, "exit_codes": {}},
+    ]
+    logs = [f"jobs/train/user_logs/std_log_process_{rank}.txt" for rank in (0, 1)]
+    spoken = [datetime(2026, 11, 20, 22, 18, second, tzinfo=timezone.utc) for second in (5, 35)]
+    for log, moment in zip(logs, spoken, strict=True):
+        os.utime(running.write(log, f"step {moment.second}/240\n"), (moment.timestamp(),) * 2)
+    running.finish()
+
+    (job,) = running_jobs(read_run_record(running.path), running.path)
+    assert (job.name, job.attempt, job.last_line, job.said_at) == ("train", 2, "step 35/240", spoken[1])
+    assert job.began == datetime(2026, 11, 20, 22, 17, 12, tzinfo=timezone.utc)
+
+    page = open_live()
+    hours = re.compile(r"^\d+ h \d\d min$")
+    expect(page.locator("#head .tile time")).to_have_text(hours, timeout=PATIENCE_MS)
+    for number, shown in enumerate((hours, "2", hours), start=1):
+        expect(page.locator("#now tr[data-logs] > *").nth(number)).to_have_text(shown, timeout=PATIENCE_MS)
+    assert page.locator("#now time.said.long").count() == 1, "a long silence stands out"
+    expect(page.locator("#now .said td")).to_have_text("step 35/240")
+
+    for seconds in (LONG_SILENCE_SECONDS - 60, LONG_SILENCE_SECONDS, 3 * 3600 + 20 * 60):
+        page.evaluate(
+            "seconds => document.querySelector('#now time.said').dateTime = new Date(Date.now() - 1000 * seconds)"
+            ".toISOString()",
+            seconds,
+        )
+        in_words = [re.escape(duration(seconds + later)) for later in range(int(PATIENCE_MS / 1000))]
+        is_long = r"\blong\b" if seconds >= LONG_SILENCE_SECONDS else r"^(?!.*\blong\b)"
+        expect(page.locator("#now time.said")).to_have_text(re.compile("|".join(in_words)), timeout=PATIENCE_MS)
+        expect(page.locator("#now time.said")).to_have_class(re.compile(is_long), timeout=PATIENCE_MS)
+
+    page.locator("#job-train > summary").click()
+    page.locator("#job-train details.log").first.locator("summary").click()
+    expect(log_of(page, 0)).to_have_text("step 5/240", timeout=PATIENCE_MS)
+    with (running.path / logs[0]).open("a") as log:
+        log.write("step 80/240\n")
+    expect(page.locator("#now .said td")).to_have_text("step 80/240", timeout=PATIENCE_MS)
+    expect(page.locator("#now time.said")).to_have_text(re.compile(r"^\d+ s$"), timeout=PATIENCE_MS)
 
 
 def test_a_chart_that_is_being_read_by_keyboard_is_still_read_after_an_update(
@@ -212,7 +259,8 @@ def test_a_port_that_is_taken_is_named(address: str, running: Any) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
     assert f"--port {port}: address already in use; choose another port" in ended.stderr
-    with pytest.raises(UsageError, match="--port 99999: expected 0 to 65535"), served(None, 99999):  # type: ignore[arg-type]
+    live = LivePage(running.path, lambda: read_run_record(running.path))
+    with pytest.raises(UsageError, match="--port 99999: expected 0 to 65535"), served(live, 99999):
         pass
 
 

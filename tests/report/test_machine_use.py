@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,20 @@ def test_only_the_last_attempt_counts(figures: Callable[..., dict[str, str]]) ->
     assert found == {"processors busy, on average": "1.0 of 4", "peak memory": "1.0 GiB"}
 
 
+def test_each_trial_of_a_sweep_has_its_own_figures(empty_run: Any) -> None:
+    empty_run.add_job("search", trials=[{"number": 1}, {"number": 2}, {"number": 3}])
+    for number, gib in ((1, 2), (2, 1)):  # the third was too short to be sampled
+        lines = [HEADER, *(sample(second, number, gib) for second in range(1, 5))]
+        empty_run.write(f"jobs/search/trials/{number}/system_logs/machine_use.jsonl", lines)
+
+    uses = machine_uses(read_run_record(empty_run.finish()), empty_run.path)
+
+    assert {use.title: [figure.value for figure in use.figures] for use in uses} == {
+        "search, trial 1": ["1.0 of 4", "2.0 GiB"],
+        "search, trial 2": ["2.0 of 4", "1.0 GiB"],
+    }
+
+
 def test_the_report_draws_processors_and_memory_over_time(
     open_page: Callable[..., Any], make_digits_run: Callable[[], Any]
 ) -> None:
@@ -77,6 +92,7 @@ def test_the_report_draws_processors_and_memory_over_time(
 
 def test_samples_that_cannot_be_read_are_left_out(empty_run: Any) -> None:
     empty_run.add_job("train")
-    for text in ("", "{", '{"format": "trainyard.machine_use/2"}\n{"seconds": 1}', "null\n[]\n"):
+    broken_gpus = json.dumps(HEADER) + '\n{"seconds": 1, "processors_busy": 1, "memory_bytes": 1, "gpus": {"0": {}}}\n'
+    for text in ("", "{", '{"format": "trainyard.machine_use/2"}\n{"seconds": 1}', "null\n[]\n", broken_gpus):
         empty_run.write("jobs/train/system_logs/machine_use.jsonl", text)
         assert machine_uses(read_run_record(empty_run.finish()), empty_run.path) == []

@@ -91,6 +91,17 @@ def test_a_language_model_is_described_by_perplexity_and_generated_text(make_lan
     assert "Confusion matrix" not in text
 
 
+def test_the_number_of_pairs_is_no_figure_of_how_well_they_were_judged(make_language_run: MakeRun) -> None:
+    folder = make_language_run()
+    figures = {"split": "test", "samples": 32, "pairs": 30, "loss": 0.61, "reward_accuracy": 0.75}
+    document = {"format": "trainyard.evaluation/1", "task": "preferences", **figures}
+    folder.write("jobs/evaluate/outputs/evaluation/evaluation.json", document)
+    text = text_of(write_report(folder.finish()))
+
+    assert "reward accuracy 75.0 %" in text
+    assert "pairs" not in text
+
+
 def test_the_speed_of_a_training_in_figures(make_language_run: MakeRun) -> None:
     text = text_of(write_report(make_language_run().finish()))
 

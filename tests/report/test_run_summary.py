@@ -43,6 +43,30 @@ def test_the_summary_of_a_language_model_has_perplexity_and_text(make_language_r
     assert (len(told["it writes"]), told["it writes"][-1]) == (98, "…")
 
 
+def test_the_summary_has_what_an_own_task_measured_and_the_outputs_of_an_own_component(empty_run: Any) -> None:
+    empty_run.run["outputs"] = {"prepared": "jobs/prepare/outputs/prepared"}
+    empty_run.add_job("evaluate", outputs={"evaluation": "evaluation"})
+    measured = {"split": "test", "samples": 500, "absolute_error": 0.09, "loss": 0.013406, "top_5_accuracy": 0.5}
+    empty_run.write("evaluation/evaluation.json", {"format": "trainyard.evaluation/1", "task": "a:B", **measured})
+
+    told = dict(summarise(read_run_record(empty_run.finish())))
+
+    assert told["test"] == "loss 0.01341, absolute error 0.09, top 5 accuracy 50.0 %"
+    assert told["output"] == f"prepared: {empty_run.path}/jobs/prepare/outputs/prepared"
+
+
+def test_attempts_say_what_they_repeated_and_how_long_it_took(empty_run: Any) -> None:
+    """Steps 40 and 25 were taken twice; 3 s and 1.5 s went by until the training was where it had been."""
+    started = {"started": "2026-11-20T22:17:05Z", "exit_codes": {}}
+    again = [{**started, "repeated_steps": 40, "lost_s": 3.0}, {**started, "repeated_steps": 25, "lost_s": 1.5}]
+    empty_run.add_job("train", attempts=[started, *again])
+    empty_run.add_job("evaluate", attempts=[started])
+
+    told = dict(summarise(read_run_record(empty_run.finish())))
+
+    assert told["attempts"] == "train: 3; 65 steps repeated, 4.5 s until it was where it had been"
+
+
 def test_control_characters_are_removed(make_language_run: Callable[[], Any]) -> None:
     folder = make_language_run()
     evaluation = {

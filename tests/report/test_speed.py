@@ -85,6 +85,13 @@ def test_every_figure_of_a_run_with_known_answers(figures: Callable[..., dict[st
     }
 
 
+def test_counts_that_begin_again_with_each_attempt_add_up(figures: Callable[..., dict[str, str]]) -> None:
+    """Spikes: 3 in the first attempt, 2 in the second; skipped steps are counted over the whole training."""
+    counted = [(1, 0), (3, 2), (0, 2), (2, 4)]
+    lines = [{"step": step, "loss_spikes": a, "skipped_steps": b} for step, (a, b) in enumerate(counted, start=1)]
+    assert figures(lines) == {"steps skipped": "4", "loss spikes": "5"}
+
+
 def windows_of(ranks: Sequence[float], *, noise: float, windows: int = 40, seed: int = 0) -> list[list[float]]:
     """Seconds of ranks with these true speeds, where every rank varies in every window."""
     chance = random.Random(seed)

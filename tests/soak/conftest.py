@@ -22,8 +22,8 @@ def kills_per_training() -> int:
 
 @pytest.fixture(scope="session")
 def kills_per_tuning() -> int:
-    """Half as many again go to fine-tunings, evenly over three kinds."""
-    return max(1, -(-KILLS // 6))
+    """A tenth of them again go to each of seven kinds of fine-tuning."""
+    return max(1, -(-KILLS // 10))
 
 
 @pytest.fixture(scope="session")

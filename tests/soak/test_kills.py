@@ -8,25 +8,23 @@ training, every time. With three ranks it also matters in which order numbers ar
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engines_to_resume import DDP, FSDP, HOROVOD, LIGHTNING, ZERO_2, ResumableEngine
-from forked_ranks import RankServer
+from engines_to_resume import DDP, FSDP, HOROVOD, HYBRID, LIGHTNING, ZERO_2, ResumableEngine
+from forked_ranks import RankServer, forked_ranks
 from horovod_installed import needs_horovod
 from killing import LightningTraining, Training, kill_until
-from tunings_to_resume import FULL, LORA, Tuning, new_tuning
+from tunings_to_resume import FULL, LORA, MIXED, PREFERENCES, Tuning, new_tuning
 
 from trainyard.steps import prepare_text
 
 pytestmark = pytest.mark.soak
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[RankServer]:
-    with RankServer(with_deepspeed=True, with_lightning=True) as server:
-        yield server
+@pytest.fixture
+def server() -> RankServer:
+    return forked_ranks()
 
 
 @pytest.mark.parametrize(
@@ -36,6 +34,7 @@ def server() -> Iterator[RankServer]:
         *((engine, ranks) for engine in (DDP, FSDP, ZERO_2) for ranks in (2, 3)),
         *(pytest.param(HOROVOD, ranks, marks=needs_horovod) for ranks in (2, 3)),
         (LIGHTNING, 2),
+        (HYBRID, 4),
     ],
     ids=str,
 )
@@ -61,9 +60,14 @@ def test_killed_trainings_end_with_the_bits_of_an_undisturbed_one(
     kill_until(new_training, kills_per_training, random.Random(f"{seed} {engine} {ranks}"), say)
 
 
-@pytest.mark.parametrize(("engine", "tuning"), [(DDP, LORA), (FSDP, LORA), (FSDP, FULL)], ids=str)
+@pytest.mark.parametrize(
+    ("engine", "tuning"),
+    [(DDP, LORA), (FSDP, LORA), (HYBRID, LORA), (FSDP, FULL), (FSDP, PREFERENCES), (FSDP, MIXED), (DDP, MIXED)],
+    ids=str,
+)
 def test_killed_fine_tunings_end_with_the_bits_of_an_undisturbed_one(
     tmp_path: Path,
+    server: RankServer,
     engine: ResumableEngine,
     tuning: Tuning,
     kills_per_tuning: int,
@@ -78,6 +82,5 @@ def test_killed_fine_tunings_end_with_the_bits_of_an_undisturbed_one(
             print(f"\n{engine}, {tuning}: {line}", end="", flush=True)
 
     say(f"SEED={seed}")
-    with RankServer(with_adapters=True) as server:
-        training = new_tuning(server, engine, tuning, data, tmp_path)
-        kill_until(training, kills_per_tuning, random.Random(f"{seed} {engine} {tuning}"), say)
+    training = new_tuning(server, engine, tuning, data, tmp_path)
+    kill_until(training, kills_per_tuning, random.Random(f"{seed} {engine} {tuning}"), say)

@@ -53,6 +53,8 @@ NOT_LOADED = frozenset(
     }
 )
 """Pipelines with components that only Azure ML has, with jobs that only Azure ML runs, or with a key written twice."""
+EVERY_PROCESS = 10**9
+"""Else a run scales jobs down to the processors of this machine."""
 SEEDS = 20
 CASES_PER_SEED = 100
 
@@ -191,7 +193,8 @@ def plan_reads(pipeline: Pipeline) -> dict[str, tuple[int, int, str]]:
 
 def run_here(pipeline: Pipeline) -> ResolvedPipeline:
     kept = KeptData(Path("downloads"), Path("datastores"))
-    return resolve(pipeline, resolve_with(pipeline, {}, strict=True), kept=kept, selected=())
+    resolution = resolve_with(pipeline, {}, strict=True)
+    return resolve(pipeline, resolution, kept=kept, selected=(), max_processes=EVERY_PROCESS)
 
 
 def run_reads(pipeline: Pipeline) -> dict[str, tuple[dict[str, Any], dict[str, str], int, int]]:

@@ -167,7 +167,7 @@ def test_data_is_a_path_however_it_is_given(write: Write) -> None:
     )
     jobs = Resolution(load_pipeline(write("p.yaml", text))).jobs
 
-    assert settled(jobs["a"].input("data")) == settled(jobs["b"].input("data")) == DataPath("./data")
+    assert settled(jobs["a"].input("data")) == settled(jobs["b"].input("data")) == DataPath("./data", "uri_folder")
 
 
 def test_a_wrong_value_of_the_command_line_is_wrong_use(whole: Callable[[str], Resolution]) -> None:

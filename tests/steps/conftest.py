@@ -1,4 +1,4 @@
-"""A dataset made once; and this folder on the path, for the tests' helpers and their own task."""
+"""Two datasets made once; and this folder on the path, for the tests' helpers and their own task."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
+from forked_ranks import RankServer, forked_ranks
+
 
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -20,6 +22,22 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("digits")
     assert prepare_images.main(["--prepared", str(folder), "--shard-samples", "500"]) == 0
     return folder
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Python's documentation in rows of 32 tokens, the last of a held-out split not full."""
+    from trainyard.steps import prepare_text
+
+    folder = tmp_path_factory.mktemp("text")
+    assert prepare_text.main(["--prepared", str(folder), "--vocabulary-size", "320", "--sequence-length", "32"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="session")
+def server() -> RankServer:
+    """What starts ranks in a moment."""
+    return forked_ranks()
 
 
 @pytest.fixture(autouse=True)

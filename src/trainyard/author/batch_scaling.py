@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,15 +31,31 @@ class Batch:
         return self.micro_batch_size * self.accumulation_steps * processes
 
 
-def scaled(batch: Batch, before: int, after: int) -> Batch:
+@dataclass(frozen=True)
+class Sharing:
+    """How many share a batch: `processes`, or in pipelines with one worker per machine (TensorFlow's) `workers`.
+
+    A worker divides its micro-batches among `gpus_per_worker`; 1 without GPUs.
+    """
+
+    processes: int
+    workers: int
+    gpus_per_worker: int
+
+
+def scaled(batch: Batch, before: int, after: int, multiple_of: int = 1) -> Batch:
     """Return the settings for `after` processes that train as these do on `before`.
 
-    The global batch stays, with micro-batches that are not larger. Where it does not divide, it becomes the nearest
-    that does, and the learning rate follows by the square root, as suits Adam (Malladi et al. 2022, arXiv:2205.10287).
+    The global batch stays, with micro-batches that are not larger, and multiples as these are. Where it does not
+    divide, it becomes the nearest that does, and the learning rate follows by the square root, as suits Adam
+    (Malladi et al. 2022, arXiv:2205.10287).
     """
+    if batch.micro_batch_size % multiple_of:
+        multiple_of = 1
     wanted = batch.samples(before)
-    each = max(1, round(wanted / after))
-    micro = next(size for size in range(min(batch.micro_batch_size, each), 0, -1) if each % size == 0)
+    each = max(1, round(wanted / after / multiple_of)) * multiple_of
+    sizes = range(min(batch.micro_batch_size, each), 0, -1)
+    micro = next(size for size in sizes if each % size == 0 and size % multiple_of == 0)
     changed = replace(batch, micro_batch_size=micro, accumulation_steps=each // micro)
     ratio = changed.samples(after) / wanted
     if ratio == 1:
@@ -49,14 +65,23 @@ def scaled(batch: Batch, before: int, after: int) -> Batch:
 
 
 def keep_batches(
-    layers: Layers, accepted: Mapping[str, Sequence[str]], given: Mapping[str, object], before: int, after: int
+    layers: Layers,
+    accepted: Mapping[str, Sequence[str]],
+    shared_by_workers: Collection[str],
+    given: Mapping[str, object],
+    sharing: tuple[Sharing, Sharing],
 ) -> Iterator[str]:
-    """Change the batches of a profile's pipelines for another number of processes, and yield what was done to each.
+    """Change the batches of a profile's pipelines where others share them now, and yield what was done to each.
 
-    `accepted` are the settings of each pipeline; those that take no micro-batch are left alone, and so is a pipeline of
-    which `given` (`--set`) says a batch setting itself.
+    `accepted` are the settings of each pipeline, `sharing` who shared the profile's batches and who shares them now.
+    Pipelines that take no micro-batch are left alone, and so are those of which `given` (`--set`) says a batch setting
+    itself.
     """
     for pipeline, settings in accepted.items():
+        by_workers = pipeline in shared_by_workers
+        before, after = (each.workers if by_workers else each.processes for each in sharing)
+        if before == after:
+            continue
         is_given = any(f"pipelines.{pipeline}.{key}" in given for key in _BATCH_KEYS)
         if "micro_batch_size" not in settings or is_given:
             continue
@@ -66,7 +91,7 @@ def keep_batches(
             profiled.get("accumulation_steps", 1),
             profiled.get("learning_rate", Training.learning_rate),
         )
-        changed = scaled(batch, before, after)
+        changed = scaled(batch, before, after, sharing[1].gpus_per_worker if by_workers else 1)
         if "accumulation_steps" not in settings and changed.accumulation_steps != 1:
             yield (
                 f"{pipeline}: its batches are {after}/{before} of the profile's, since it takes no accumulation_steps"
@@ -80,4 +105,5 @@ def keep_batches(
         steps = ", ".join(f"{key} {getattr(batch, key):g} → {getattr(changed, key):g}" for key in differing)
         samples = batch.samples(before), changed.samples(after)
         result = f"stays {samples[0]}" if samples[0] == samples[1] else f"{samples[0]} → {samples[1]}"
-        yield f"{pipeline}: {steps} for {counted(after, 'process')} instead of {before}; global batch {result}"
+        number = counted(after, "worker" if by_workers else "process")
+        yield f"{pipeline}: {steps} for {number} instead of {before}; global batch {result}"

@@ -120,6 +120,8 @@ class Layers:
         self.value_spans[path] = value_span
 
     def _forget(self, path: KeyPath) -> None:
+        if path not in self.key_spans:
+            return  # what is within it was noted after it
         for spans in (self.key_spans, self.value_spans):
             for known in [known for known in spans if known[: len(path)] == path]:
                 del spans[known]

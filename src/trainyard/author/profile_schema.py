@@ -1,8 +1,10 @@
 """A profile held to `schemas/profile.schema.json` and to the settings that the project's pipelines accept.
 
 A pipeline's template declares what a profile may set: `{% set accepted_settings = ["epochs", "clean"] %}`, where the
-name of a step (`clean`) stands for all parameters of that step, and the name of a task (`image_classification`, or your
-own as `package.module:Class`) for the task's settings. A template that extends another adds to its settings.
+name of a step (`clean`) stands for all parameters of that step, the name of a task (`image_classification`, or your own
+as `package.module:Class`) for the task's settings, and `preferences.beta` for one of them, within that task's bounds. A
+template that extends another adds to its settings.
+`{% set batch_shared_by = "workers" %}` says that one worker per machine shares a batch, not one process per GPU.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from trainyard.author import rules
@@ -34,6 +36,7 @@ _TYPE_NAMES = {
     "boolean": "true or false",
 }
 _ACCEPTED = re.compile(r"\{%-?\s*set\s+accepted_settings\s*=\s*(\[[^\]]*\])")
+_SHARED_BY_WORKERS = re.compile(r"\{%-?\s*set\s+batch_shared_by\s*=\s*\"workers\"")
 _EXTENDS = re.compile(r"\{%-?\s*extends\s+\"([^\"]+)\"")
 
 
@@ -70,30 +73,45 @@ def profile_schema(project: Project) -> dict[str, Any]:
 
 def accepted_settings(project: Project) -> dict[str, list[str]]:
     """Return the settings that each pipeline of the templates accepts, by the pipeline's name."""
+    return {
+        pipeline: _with_one_task(
+            str(name) for text in texts for names in _ACCEPTED.findall(text) for name in ast.literal_eval(names)
+        )
+        for pipeline, texts in _pipeline_templates(project).items()
+    }
+
+
+def shared_by_workers(project: Project) -> list[str]:
+    """Return the pipelines whose batches are shared by one worker per machine."""
+    templates = _pipeline_templates(project)
+    return [pipeline for pipeline, texts in templates.items() if any(map(_SHARED_BY_WORKERS.search, texts))]
+
+
+def _pipeline_templates(project: Project) -> dict[str, list[str]]:
+    """Return the template's text of each pipeline, after the texts of those that it extends."""
     folder = project.templates / "pipelines"
     return {
-        file.name.removesuffix(".yaml.j2"): _with_one_task(_settings_of_template(project, f"pipelines/{file.name}"))
+        file.name.removesuffix(".yaml.j2"): list(_texts_of_template(project, f"pipelines/{file.name}"))
         for file in sorted(folder.glob("*.yaml.j2"))
         if not file.name.startswith("_")
     }
 
 
-def _with_one_task(settings: Iterator[str]) -> list[str]:
+def _with_one_task(settings: Iterable[str]) -> list[str]:
     """Return settings without those of a base template's built-in task where the template names its own task."""
     names = list(settings)
     has_own_task = any(":" in name for name in names)
     return [name for name in names if not (has_own_task and name in BUILT_IN_TASKS)]
 
 
-def _settings_of_template(project: Project, template: str, depth: int = 0) -> Iterator[str]:
+def _texts_of_template(project: Project, template: str, depth: int = 0) -> Iterator[str]:
     file = project.templates / template
     if not file.is_file() or depth > 9:  # a missing or circular template is reported by rendering
         return
     text = file.read_text(encoding="utf-8", errors="replace")
     for parent in _EXTENDS.findall(text):
-        yield from _settings_of_template(project, parent, depth + 1)
-    for names in _ACCEPTED.findall(text):
-        yield from map(str, ast.literal_eval(names))
+        yield from _texts_of_template(project, parent, depth + 1)
+    yield text
 
 
 def _setting_schemas(
@@ -109,6 +127,10 @@ def _setting_schemas(
                 yield field.name, known.get(field.name, _schema_of(field))
         except TaskError:  # reported where the template uses the task
             return
+    elif (task := accepted.partition(".")[0]) in BUILT_IN_TASKS:
+        for field in task_fields(task):
+            if accepted == f"{task}.{field.name}":
+                yield field.name, known.get(field.name, {}) | _schema_of(field)
     else:
         yield accepted, dict(known.get(accepted, {}))
 

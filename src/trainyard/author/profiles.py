@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.author import rules
-from trainyard.author.batch_scaling import keep_batches
+from trainyard.author.batch_scaling import Sharing, keep_batches
 from trainyard.author.header import digest
 from trainyard.author.layers import KeyPath, Layers, read_layers
-from trainyard.author.profile_schema import accepted_settings, check_against_schema
+from trainyard.author.profile_schema import accepted_settings, check_against_schema, shared_by_workers
 from trainyard.author.project import Project
 from trainyard.author.settings import as_argument
 from trainyard.author.steps import step_descriptions
@@ -144,19 +144,23 @@ def load_profile(
     )
     adjustments: tuple[str, ...] = ()
     if not given.keys().isdisjoint(_PROCESS_KEYS):
-        before, after = _processes(read_layers(project, name, {}, read).data), _processes(layers.data)
+        before, after = _sharing(read_layers(project, name, {}, read).data), _sharing(layers.data)
         if before is not None and after is not None and before != after:
-            adjustments = tuple(keep_batches(layers, accepted_settings(project), given, before, after))
+            pipelines = accepted_settings(project), shared_by_workers(project)
+            adjustments = tuple(keep_batches(layers, *pipelines, given, (before, after)))
     return replace(_assemble(name, layers, given), adjustments=adjustments)
 
 
-def _processes(data: Mapping[str, Any]) -> int | None:
-    """Return the processes of one training; None where the profile alone does not say."""
-    nodes, per_node = data.get("nodes"), data.get("processes_per_node")
+def _sharing(data: Mapping[str, Any]) -> Sharing | None:
+    """Return how many share a batch; None where the profile alone does not say."""
+    nodes, per_node, gpus = data.get("nodes"), data.get("processes_per_node"), 0
     if "sku" in data:
         with contextlib.suppress(UnknownSku):
-            per_node = find_sku(data["sku"]).gpu_count or per_node
-    return nodes * per_node if type(nodes) is int and type(per_node) is int else None
+            gpus = find_sku(data["sku"]).gpu_count
+    per_node = gpus or per_node
+    if type(nodes) is not int or type(per_node) is not int:
+        return None
+    return Sharing(nodes * per_node, workers=nodes if gpus else nodes * per_node, gpus_per_worker=gpus or 1)
 
 
 def _raise_if_any(problems: Sequence[Diagnostic]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -34,7 +33,7 @@ class SourceFinder:
         renders, findings stay as they are. `texts` replace what is on disk.
         """
         lines = {file: self._line_sources(file, texts) for file in {each.span.file for each in diagnostics}}
-        return [replace(each, related=(*each.related, *lines[each.span.file](each.span.line))) for each in diagnostics]
+        return [each._replace(related=(*each.related, *lines[each.span.file](each.span.line))) for each in diagnostics]
 
     def _line_sources(self, file: Path, texts: Mapping[Path, str]) -> Callable[[int], tuple[Related, ...]]:
         try:

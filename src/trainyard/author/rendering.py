@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from trainyard.author.source_maps import SourceMap, map_sources
 from trainyard.author.steps import step_descriptions
 from trainyard.author.template_errors import explaining_errors
 from trainyard.author.templates import SUFFIX, TemplateSet, names_of_rendered, template_names
+from trainyard.author.tuning import tuning_proposal
 from trainyard.author.values import origin_of, written
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 
@@ -131,6 +132,7 @@ def context_of(project: Project, profile: Profile, root: Path, template: str) ->
         "path_to": path_to,
         "environment_for": environment_for,
         "data_path": data_path,
+        "tuning_proposal": partial(tuning_proposal, profile),
     }
 
 

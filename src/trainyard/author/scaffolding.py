@@ -9,7 +9,7 @@ from __future__ import annotations
 import keyword
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ _TEMPLATES = {
     ),
     "blank": (),
 }
-"""What each recipe needs beyond the shared templates and its own pipeline, by the beginning of the path."""
+"""What each recipe needs beyond the shared templates and its own pipeline: templates without suffix, and folders."""
 _TASKS = {
     "ddp": ("images", "Digits", "a classifier of handwritten digits"),
     "fsdp": ("text", "Documentation", "a small language model of Python's documentation"),
@@ -172,7 +172,13 @@ def _place_in_project(template: str, recipe: str) -> str | None:
     """Return where one of our templates goes in a new project, below templates/; None where it is not needed."""
     if template == f"pipelines/{recipe}.yaml.j2":
         return f"pipelines/{_PIPELINE}.yaml.j2"
-    return template if template.startswith((*_SHARED_TEMPLATES, *_TEMPLATES[recipe])) else None
+    return template if template.startswith((*_SHARED_TEMPLATES, *_beginnings(_TEMPLATES[recipe]))) else None
+
+
+def _beginnings(templates: Iterable[str]) -> Iterator[str]:
+    """Yield what the path of each of a recipe's templates begins with: `prepare_text` is not `prepare_text_spark`."""
+    for template in templates:
+        yield template if template.endswith("/") else f"{template}."
 
 
 def _with_own_task(text: str, recipe: str, task: str) -> str:

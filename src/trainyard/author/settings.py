@@ -1,16 +1,17 @@
-"""The values of `--set KEY=VALUE` for a profile: read as YAML, and written as arguments again."""
+"""The values of `--set KEY=VALUE` and `--apply FILE` for a profile: read as YAML, and written as arguments again."""
 
 from __future__ import annotations
 
 import shlex
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from trainyard.author.values import yaml_scalar
 from trainyard.errors import UsageError
 from trainyard.spec.diagnostic import SpecError
-from trainyard.spec.documents import parse_document
+from trainyard.spec.documents import Node, parse_document, read_document, require_mapping
 from trainyard.spec.set_arguments import COMMAND_LINE, printable, split_settings
 
 # Control characters, halves of characters (bytes that are not UTF-8), separators of lines and of paragraphs.
@@ -24,6 +25,31 @@ def read_settings(texts: Iterable[str]) -> dict[str, object]:
     null. Raises `UsageError` for a text that is not KEY=VALUE, and a value that is not YAML or not on one line.
     """
     return {key: _read_value(key, text) for key, text in split_settings(texts, "nodes=4").items()}
+
+
+def read_applied(file: Path) -> dict[str, object]:
+    """Return the settings of a file with keys of a profile, by their dotted keys, as `--set` gives them.
+
+    Raises `SpecError` for a file that is not a YAML mapping, and `UsageError` for one without settings.
+    """
+    document = read_document(file)
+    require_mapping(document)
+    if document.problems:
+        raise SpecError(document.problems)
+    settings = dict(_leaves(document.root))
+    if not settings:
+        raise UsageError(f"--apply {file}: no settings; expected keys of a profile, such as `nodes: 4`")
+    for key, value in settings.items():
+        _refuse_what_is_not_one_line(key, [key, *_texts_in(value)])
+    return settings
+
+
+def _leaves(node: Node, prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, entry in node.entries.items():
+        if entry.value.is_mapping:
+            yield from _leaves(entry.value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", entry.value.data
 
 
 def as_arguments(settings: Mapping[str, object]) -> str:

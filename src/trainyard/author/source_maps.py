@@ -9,20 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from jinja2.ext import Extension
 from jinja2.lexer import Token
 
 from trainyard.author.project import Project
-from trainyard.author.templates import TemplateSet
+from trainyard.author.templates import CompiledTemplates, TemplateSet
 from trainyard.author.values import origin_of
 from trainyard.spec.diagnostic import Span
 
 # Code points that Unicode leaves to private use, so no template holds them: begin of a mark, and its end.
 _BEGIN, _END = "\ue000", "\ue001"
-_MARK = re.compile(f"{_BEGIN}([0-9]+){_END}")
+# Of a template's line: the template's name and the line. Of a value: the index of its place.
+_MARK = re.compile(f"{_BEGIN}(?:([^{_END}]+):)?([0-9]+){_END}")
+_COMPILED_WITH_MARKS = CompiledTemplates()
 
 
 @dataclass(frozen=True)
@@ -49,56 +50,50 @@ class SourceMap:
 def map_sources(project: Project, content: str, render_with: Callable[[Any], str]) -> tuple[LineSource, ...]:
     """Return the source of each line of a content; `render_with` renders it again with the given templates."""
     places: list[Span] = []
-    templates = _marking_templates(project, places)
-    marked = render_with(templates)
-    # If a template inspects its own text, marks may change the result: then there is no map.
-    return tuple(_read_marks(marked, places)) if _MARK.sub("", marked) == content else ()
-
-
-def _marking_templates(project: Project, places: list[Span]) -> Any:
-    """Return the project's templates, rendering with marks whose numbers are indices into `places`."""
-
-    def mark(span: Span) -> str:
-        places.append(span)
-        return f"{_BEGIN}{len(places) - 1}{_END}"
-
-    class MarkLines(Extension):
-        """Marks the beginning of each line of a template's own text, and of each `{{ … }}`."""
-
-        def filter_stream(self, stream: Any) -> Iterator[Token]:
-            file = project.templates / (stream.name or "")
-            for token in stream:
-                if token.type == "variable_begin":
-                    yield Token(token.lineno, "data", mark(Span(file, token.lineno, 1, token.lineno, 1)))
-                if token.type == "data":
-                    yield Token(token.lineno, "data", "".join(_marked_lines(file, token)))
-                else:
-                    yield token
-
-    def _marked_lines(file: Path, token: Any) -> Iterator[str]:
-        for offset, line in enumerate(token.value.splitlines(keepends=True)):
-            number = token.lineno + offset
-            yield mark(Span(file, number, 1, number, 1)) + line
 
     def mark_value(value: Any) -> Any:
         origin = origin_of(value)
-        return value if origin is None else f"{mark(origin)}{value}"
+        if origin is None:
+            return value
+        places.append(origin)
+        return f"{_BEGIN}{len(places) - 1}{_END}{value}"
 
-    return TemplateSet(project, extensions=[MarkLines], finalize=mark_value)
+    templates = TemplateSet(project, _COMPILED_WITH_MARKS, extensions=[_MarkLines], finalize=mark_value)
+    marked = render_with(templates)
+    # If a template inspects its own text, marks may change the result: then there is no map.
+    return tuple(_read_marks(marked, project, places)) if _MARK.sub("", marked) == content else ()
 
 
-def _read_marks(marked: str, places: Sequence[Span]) -> Iterator[LineSource]:
+class _MarkLines(Extension):
+    """Marks the beginning of each line of a template's own text, and of each `{{ … }}`."""
+
+    def filter_stream(self, stream: Any) -> Iterator[Token]:
+        for token in stream:
+            if token.type == "variable_begin":
+                yield Token(token.lineno, "data", _line_mark(stream.name, token.lineno))
+            if token.type == "data":
+                lines = enumerate(token.value.splitlines(keepends=True), token.lineno)
+                yield Token(token.lineno, "data", "".join(_line_mark(stream.name, line) + text for line, text in lines))
+            else:
+                yield token
+
+
+def _line_mark(template: str, line: int) -> str:
+    return f"{_BEGIN}{template}:{line}{_END}"
+
+
+def _read_marks(marked: str, project: Project, places: Sequence[Span]) -> Iterator[LineSource]:
     """Yield the source of each line of a marked text. A line without marks has the source of the line above."""
     template: Span | None = None
     for line in marked.split("\n"):
         own: Span | None = None
         profile: list[Span] = []
         for found in _MARK.finditer(line):
-            span = places[int(found.group(1))]
-            if span.file.suffix == ".j2":
-                template = span
+            name, number = found.group(1), int(found.group(2))
+            if name is not None:
+                template = Span(project.templates / name, number, 1, number, 1)
                 if own is None and _MARK.sub("", line[found.end() :].split(_BEGIN, 1)[0]).strip():
-                    own = span
-            elif span not in profile:
-                profile.append(span)
+                    own = template
+            elif places[number] not in profile:
+                profile.append(places[number])
         yield LineSource(own or template, tuple(profile))

@@ -21,7 +21,7 @@ from trainyard.foundation.step_fields import StepField, step_fields
 from trainyard.foundation.task_fields import UnreadableSettings, fields_of_class, fields_with_task, task_fields
 from trainyard.spec.diagnostic import Span, SpecError
 
-_PROPER_NAMES = {"ddp": "DDP", "fsdp": "FSDP", "deepspeed": "DeepSpeed"}
+_PROPER_NAMES = {"ddp": "DDP", "fsdp": "FSDP", "deepspeed": "DeepSpeed", "tensorflow": "TensorFlow", "ps": "PS"}
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,11 @@ class StepDescription:
         own, added = fields_with_task(STEP_CONFIGS[self.name], task, [self.source])
         fields = [replace(field, default=task) if field.name == "task" else field for field in own]
         return replace(self, name=name or self.name, fields=(*fields, *added))
+
+    def for_use(self, name: str, **defaults: str) -> StepDescription:
+        """Return the step under the name of another component, in which some settings have other defaults."""
+        fields = [replace(field, default=defaults.get(field.name, field.default)) for field in self.fields]
+        return replace(self, name=name, fields=tuple(fields))
 
     def task_settings(self, given: Iterable[str]) -> list[str]:
         """Return the names of the task's settings that have a default, AdamW's constants aside, or are `given`."""

@@ -17,6 +17,7 @@ from jinja2.exceptions import SecurityError, TemplateRuntimeError
 from trainyard.author import rules
 from trainyard.author.project import Project
 from trainyard.author.templates import FILTERS, TESTS, UndefinedName, template_names
+from trainyard.errors import UsageError
 from trainyard.foundation.suggestions import did_you_mean
 from trainyard.foundation.task_fields import TaskError
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
@@ -31,11 +32,13 @@ _FIRST_TAG = re.compile(r"\{[{%#]")
 def explaining_errors(project: Project, template: str, names: Iterable[str]) -> Iterator[None]:
     """Turn any error while rendering a template into a SpecError at its place in the template.
 
+    A UsageError names the profile's setting that is wrong, and stays as it is.
+
     `names` are those that the template may use.
     """
     try:
         yield
-    except SpecError:
+    except (SpecError, UsageError):
         raise
     except UndefinedName as error:
         raise SpecError(_undefined(project, template, error, names)) from None

@@ -92,13 +92,22 @@ def _looked_up(setting: _Setting) -> str:
 
 
 def _az_default(folder: Path, key: str) -> str:
-    """Return what `az configure --defaults` has written, or an empty text."""
-    config = configparser.ConfigParser(interpolation=None)
-    try:
-        config.read(folder / "config", encoding="utf-8")
-    except (configparser.Error, UnicodeDecodeError) as error:
-        raise UsageError(f"{folder / 'config'} cannot be read: {error}; write it again with `az configure`") from error
-    return config.get("defaults", key, fallback="")
+    """Return what `az configure --defaults` has written, or an empty text.
+
+    With `--scope local` it writes into the working directory; az reads that, and every folder above it, before its own
+    folder (knack, config.py, `_config_file_chain`).
+    """
+    here = Path.cwd()
+    for place in (*(above / folder.name for above in (here, *here.parents)), folder):
+        config = configparser.ConfigParser(interpolation=None)
+        try:
+            config.read(place / "config", encoding="utf-8")
+        except (configparser.Error, UnicodeDecodeError) as error:
+            said = f"{place / 'config'} cannot be read: {error}"
+            raise UsageError(f"{said}; write it again with `az configure`") from error
+        if found := config.get("defaults", key, fallback=""):
+            return found
+    return ""
 
 
 def _az_subscription(folder: Path) -> str:

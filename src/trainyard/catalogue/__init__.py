@@ -1,1 +1,1 @@
-"""The machines of Azure that trainings run on, as data with sources and dates."""
+"""What others have, as data with sources: the machines of Azure that trainings run on, and common Python packages."""

@@ -1,4 +1,4 @@
-"""GPUs as data: peak rates, memory and links of `gpus.csv`, which names a source for each."""
+"""GPUs as data: peak rates, memory and links of `gpus.csv`, which names the sources of each."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ class Gpu:
 
     `link_gbyte_per_second` is what a GPU sends to the others of its machine, in one direction.
     `network_gbit_per_second_per_gpu` and `gpus_per_node` are those of the machines it is usually in: Azure's ND and NC
-    sizes, or DGX. `flash_attention` says whether a fused attention kernel runs on it; without one, the scores are
-    written to memory.
+    sizes, or DGX; the network is None where no source states one. `flash_attention` says whether a fused attention
+    kernel runs on it; without one, the scores are written to memory. `source` are one or more addresses that together
+    state every figure. An MI250X is one of its two dies, each of which is a GPU to torch.
     """
 
     name: str = _column()
@@ -57,7 +58,7 @@ class Gpu:
     memory_gbyte_per_second: float = _column(float)
     link: str = _column()
     link_gbyte_per_second: float = _column(float)
-    network_gbit_per_second_per_gpu: float = _column(float)
+    network_gbit_per_second_per_gpu: float | None = _column(_rate)
     gpus_per_node: int = _column(int)
     flash_attention: bool = _column(_yes)
     source: str = _column()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
@@ -205,7 +204,9 @@ def _plain(name: str) -> str:
 
 
 def _likeness(first: str, second: str) -> float:
-    return difflib.SequenceMatcher(None, first, second).ratio()
+    from difflib import SequenceMatcher  # only where a name is unknown
+
+    return SequenceMatcher(None, first, second).ratio()
 
 
 @cache

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from trainyard.cli.parameters import OneOf, PathOf
+from trainyard.cli.parameters import OneOf, PathOf, chosen_file
 
 _LINT_FORMATS = ("text", "json", "sarif", "github")
 
@@ -15,10 +15,13 @@ _LINT_FORMATS = ("text", "json", "sarif", "github")
 @click.command(short_help="Templates and a profile to YAML.")
 @click.argument("profile", required=False)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change one value of the profile.")
+@click.option("--apply", "applied", type=PathOf("file"), help="Change the profile's values that this YAML file holds.")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 and show the diff where files have drifted.")
 @click.option("--diff", is_flag=True, help="Write nothing; show what this profile would change on disk.")
 @click.option("--out", type=PathOf("folder"), help="Write into another folder.")
-def render(profile: str | None, settings: tuple[str, ...], check: bool, diff: bool, out: Path | None) -> None:
+def render(
+    profile: str | None, settings: tuple[str, ...], applied: Path | None, check: bool, diff: bool, out: Path | None
+) -> None:
     """Render every template for PROFILE; without one, for the profile the files on disk were rendered for.
 
     Where --set changes the number of processes, each pipeline's global batch stays, or the learning rate follows it;
@@ -28,19 +31,21 @@ def render(profile: str | None, settings: tuple[str, ...], check: bool, diff: bo
     Examples:
       trainyard render nd96                       components, pipelines, environments, compute for 8 x A100
       trainyard render nd96 --set nodes=4 --diff  what four nodes would change, without writing
+      trainyard render nd96 --apply profile.yaml  with the settings that pipelines/autotune.yaml found
       trainyard render --check                    in CI: have the rendered files drifted from their templates?
     """
     from trainyard.commands import render as rendering
 
     if check and diff:
         raise click.UsageError("--check and --diff exclude each other: --check takes the profile from the files.")
+    options = rendering.RenderOptions(profile, settings, applied, out)
     if check:
-        if not rendering.check(profile, settings, out):
+        if not rendering.check(options):
             sys.exit(1)
     elif diff:
-        rendering.show_difference(profile, settings, out)
+        rendering.show_difference(options)
     else:
-        rendering.write_files(profile, settings, out)
+        rendering.write_files(options)
 
 
 @click.command(short_help="Every mistake in the YAML, on its line.")
@@ -121,6 +126,8 @@ def explain(subject: str | None, profile: str | None, settings: tuple[str, ...])
     from trainyard.spec.set_arguments import split_settings
 
     values = split_settings(settings, "inputs.epochs=3")
+    if subject is not None and subject.endswith((".yaml", ".yml")):
+        subject = str(chosen_file(subject, None))
     click.echo(explanation_of(subject, profile=profile, settings=values))
 
 

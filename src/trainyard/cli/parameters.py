@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -103,19 +104,26 @@ def file_argument(function: Any) -> Any:
     return click.argument("file", required=False, metavar="FILE")(function)
 
 
-def chosen_file(file: str | None, file_option: str | None) -> Path:
-    """Return the one file given as FILE or as `-f FILE`.
+def chosen_file(file: str | None, file_option: str | None, profile: str | None = None) -> Path:
+    """Return the one file given as FILE or as `-f FILE`; with a profile, a file that has a template need not exist.
 
     Raise click.UsageError when there is none, when there are two, and when it is not a file.
     """
+    from trainyard.commands.working_folder import template_of
+
     if file and file_option:
         raise click.UsageError(f"FILE is given twice: {file} and -f {file_option}; give one")
     chosen = file or file_option
     if not chosen:
-        raise click.UsageError(f"missing FILE, such as {_an_example(Path('pipelines')) or 'pipelines/ddp.yaml'}")
+        raise click.UsageError(f"missing FILE, such as {_an_example() or 'pipeline.yml'}")
     path = Path(chosen)
-    if not path.is_file():
+    if path.is_file():
+        return path
+    template = template_of(path)
+    if template is None:
         raise click.UsageError(_no_such_file(path))
+    if profile is None:
+        raise click.UsageError(f"{path}: no such file yet; `trainyard render` writes it from {template}")
     return path
 
 
@@ -126,7 +134,7 @@ def _no_such_file(path: Path) -> str:
     from trainyard.foundation.suggestions import close_match
 
     if path.is_dir():
-        example = _an_example(path)
+        example = _example_in(path)
         return f"{path} is a folder; expected a file{f', such as {example}' if example else ''}"
     # `ddp` and `pipeline/ddp.yml` mean pipelines/ddp.yaml.
     known = [file for folder in (path.parent, Path("pipelines"), Path()) for file in _yaml_files(folder)]
@@ -136,9 +144,31 @@ def _no_such_file(path: Path) -> str:
 
 
 def _yaml_files(folder: Path) -> list[Path]:
-    return sorted(file for pattern in ("*.yaml", "*.yml") for file in folder.glob(pattern))
+    return sorted(file for pattern in ("*.yaml", "*.yml") for file in folder.glob(pattern) if file.is_file())
 
 
-def _an_example(folder: Path) -> Path | None:
+_JOB = re.compile(r"^type:\s*pipeline\s*$|/(pipeline|command|sweep)Job\.schema\.json", re.MULTILINE)
+
+
+def _an_example() -> Path | None:
+    """Return a file that a newcomer to this folder could mean; None without any, three folders deep."""
+    below = ((folder for folder in Path().glob(depth) if _is_shown(folder)) for depth in ("*", "*/*", "*/*/*"))
+    found = (_example_in(*folders) for folders in ([Path("pipelines")], [Path()], *below))
+    return next(filter(None, found), None)
+
+
+def _is_shown(folder: Path) -> bool:
+    return folder.is_dir() and not any(part.startswith(".") for part in folder.parts)
+
+
+def _example_in(*folders: Path) -> Path | None:
     # What README and new projects begin with, or the longest: a pipeline that trains rather than one that checks.
-    return max(_yaml_files(folder), key=lambda file: (file.stem in _FIRST, file.stat().st_size), default=None)
+    def likely(file: Path) -> tuple[bool, bool, int]:
+        return "pipeline" in file.stem, file.stem in _FIRST, file.stat().st_size
+
+    jobs = [file for folder in folders for file in _yaml_files(folder) if _is_job(file)]
+    return max(jobs, key=likely, default=None)
+
+
+def _is_job(file: Path) -> bool:
+    return _JOB.search(file.read_text(encoding="utf-8", errors="replace")) is not None

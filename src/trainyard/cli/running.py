@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import Literal
@@ -23,7 +24,12 @@ _RECORD_FORMATS = ("text", "json")
     metavar="inputs.X=V",
     help="Or jobs.J.inputs.X=V; with --profile also its keys: nodes=2.",
 )
-@click.option("--max-processes", type=AtLeast(1), metavar="N", help="At most N processes per job.")
+@click.option(
+    "--max-processes",
+    type=AtLeast(1),
+    metavar="N",
+    help="At most N processes per job; otherwise one for each processor or GPU of this machine, and at least 4.",
+)
 @click.option("--only", metavar="JOB", help="Run one job, on the outputs of earlier runs.")
 @click.option("--from", "from_job", metavar="JOB", help="Run this job and what depends on it.")
 @click.option("--no-cache", is_flag=True, help="Run unchanged steps again.")
@@ -31,15 +37,16 @@ _RECORD_FORMATS = ("text", "json")
 @click.option("--python", type=PathOf("file"), help="The Python that jobs run with; this one otherwise.")
 @click.option(
     "--environments",
-    type=OneOf(("current", "venv")),
+    type=OneOf(("current", "venv", "docker")),
     default="current",
     show_default=True,
-    help="venv: build each environment that has a conda or pip file, once, and run its jobs in it.",
+    help="venv: build what has a conda or pip file, once, and run its jobs in it. docker: run jobs in containers.",
 )
 @click.option(
     "--preempt", multiple=True, metavar="JOB@WHEN", help="Take the job's machines away: train@step:50, @30s, @random:5."
 )
 @click.option("--kill", multiple=True, metavar="JOB:rankN@WHEN", help="Kill one process: train:rank1@20s, @step:50.")
+@click.option("--isolate", is_flag=True, help="Give each node of a job a network of its own (root only).")
 @click.option("--run-dir", type=PathOf("folder"), help="Where this run's files go.")
 @click.option("--name", help="The run's name; generated otherwise.")
 @click.option("--watch", is_flag=True, help="Serve the run's page to browsers on this machine while it runs.")
@@ -55,9 +62,10 @@ def run(
     no_cache: bool,
     strict: bool,
     python: Path | None,
-    environments: Literal["current", "venv"],
+    environments: Literal["current", "venv", "docker"],
     preempt: tuple[str, ...],
     kill: tuple[str, ...],
+    isolate: bool,
     run_dir: Path | None,
     name: str | None,
     watch: bool,
@@ -71,13 +79,17 @@ def run(
       trainyard run pipelines/ddp.yaml --profile local --set nodes=2
       trainyard run pipelines/ddp.yaml --max-processes 2 --set inputs.epochs=3
       trainyard run pipelines/ddp.yaml --from evaluate --set jobs.evaluate.inputs.minimum_accuracy=0.98
+      trainyard run pipelines/ddp.yaml --profile local --environments docker
       trainyard run pipelines/ddp.yaml --profile local --watch
       trainyard run pipelines/ddp.yaml --profile local --preempt train_ddp@step:50
     """
+    gc.disable()  # what imports create is kept; searching it for cycles takes a twentieth of a run that reuses all
     from trainyard.commands import working_folder
     from trainyard.commands.run import run_file
     from trainyard.local.runner import RunOptions
     from trainyard.spec.set_arguments import split_settings
+
+    gc.enable()
 
     options = RunOptions(
         runs_folder=working_folder.runs_folder(),
@@ -93,8 +105,9 @@ def run(
         environments=environments,
         preempt=preempt,
         kill=kill,
+        isolate=isolate,
     )
-    sys.exit(run_file(chosen_file(file, file_option), options, profile=profile, quiet=quiet, watch=watch))
+    sys.exit(run_file(chosen_file(file, file_option, profile), options, profile=profile, quiet=quiet, watch=watch))
 
 
 @click.group(cls=VerbGroup, short_help="Runs: list, show, compare, logs, serve, resume, clean.")

@@ -23,8 +23,10 @@ def _in_our_words(error: click.UsageError) -> str:
     from trainyard.foundation.suggestions import close_match
 
     if isinstance(error, click.NoSuchOption):
-        known = [name for parameter in error.ctx.command.params for name in parameter.opts] if error.ctx else []
-        return f"unknown option {error.option_name}. {close_match(error.option_name, known)}".rstrip(" .")
+        known = _options_of(error.ctx.command) if error.ctx else []
+        verbs = _verbs_with(error.option_name, error.ctx) if error.ctx else []
+        hint = f"It is an option of {' and '.join(verbs)}" if verbs else close_match(error.option_name, known)
+        return f"unknown option {error.option_name}. {hint}".rstrip(" .")
     if isinstance(error, click.MissingParameter) and error.param is not None:
         return f"missing {error.param.human_readable_name}"
     if isinstance(error, click.BadParameter) and error.param is not None:
@@ -36,3 +38,17 @@ def _in_our_words(error: click.UsageError) -> str:
             return re.sub(pattern, replacement, message)
     is_sentence = message[1:2].islower()
     return (message[:1].lower() if is_sentence else message[:1]) + message[1:].rstrip(".")
+
+
+def _options_of(command: click.Command) -> list[str]:
+    return [name for parameter in command.params for name in parameter.opts]
+
+
+def _verbs_with(option: str, context: click.Context) -> list[str]:
+    """Return the verbs that have an option, as users call them: an option of one verb is often tried on another."""
+    root = context.find_root()
+    verbs = root.command
+    if not isinstance(verbs, click.Group):
+        return []
+    found = ((name, verbs.get_command(root, name)) for name in verbs.list_commands(root))
+    return [f"`trainyard {name}`" for name, verb in found if verb is not None and option in _options_of(verb)]

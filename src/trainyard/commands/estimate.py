@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from trainyard.catalogue.gpus import find_gpu
 from trainyard.catalogue.skus import find_sku
 from trainyard.errors import UsageError
 from trainyard.estimate import reporters
-from trainyard.estimate.architectures import Architecture, find_architecture
-from trainyard.estimate.config_file import read_config
+from trainyard.estimate.adapters import Adapters
+from trainyard.estimate.architectures import Architecture
+from trainyard.estimate.config_file import find_model
 from trainyard.estimate.estimator import estimate
+from trainyard.estimate.image_models import ImageModel
 from trainyard.estimate.search import current_machines, search
 from trainyard.estimate.training import Machines, TrainingShape, machines_of_gpu, machines_of_sku
+from trainyard.foundation.configs.training import Training
 
 _LONGEST_DEFAULT = 8192
 
@@ -27,6 +29,7 @@ class EstimateOptions:
     gpu: str | None
     nodes: int
     gpus_per_node: int | None
+    network_gbit: float | None
     engine: str
     micro_batch_size: int
     accumulation_steps: int
@@ -34,13 +37,22 @@ class EstimateOptions:
     precision: str | None
     activation_checkpointing: str
     compiled: bool
+    loss_chunk_tokens: int
+    tuning: str
+    lora_rank: int | None
+    lora_targets: str
+    optimizer: str
+    shard_size: int | None
+    keeps_gathered: bool
+    offload: str
+    ema_decay: float
 
 
 def estimate_as(options: EstimateOptions, output_format: str, *, searches: bool) -> str:
     """Return what to print. UsageError for an unknown model, size or GPU, and for flags that contradict each other."""
     if options.sku and options.gpu:
         raise UsageError("expected --sku or --gpu, not both")
-    architecture = _architecture(options.model)
+    architecture = find_model(options.model)
     machines = _machines(options)
     if searches:
         candidates = [machines] if machines else list(current_machines(options.nodes))
@@ -56,39 +68,61 @@ def estimate_as(options: EstimateOptions, output_format: str, *, searches: bool)
     return reporters.as_json(estimated) if output_format == "json" else reporters.as_text(estimated)
 
 
-def _architecture(model: str) -> Architecture:
-    """Return the model of a config.json, of a folder that has one, or of the table."""
-    path = Path(model)
-    if path.is_dir():
-        path = path / "config.json"
-        if not path.is_file():
-            raise UsageError(f"{model}: no config.json in this folder")
-    if path.is_file():
-        return read_config(path)
-    if path.suffix == ".json":
-        raise UsageError(f"{model}: no such file")
-    return find_architecture(model)
-
-
 def _machines(options: EstimateOptions) -> Machines | None:
+    if options.network_gbit and not options.gpu:
+        raise UsageError("--network-gbit needs --gpu; an Azure size has a network of its own")
     if options.sku:
         return machines_of_sku(find_sku(options.sku), options.nodes, options.gpus_per_node)
     if options.gpu:
-        return machines_of_gpu(find_gpu(options.gpu), options.nodes, options.gpus_per_node)
+        return machines_of_gpu(find_gpu(options.gpu), options.nodes, options.gpus_per_node, options.network_gbit)
     if options.gpus_per_node:
         raise UsageError("--gpus-per-node needs --sku or --gpu")
     return None
 
 
-def _training(options: EstimateOptions, architecture: Architecture, machines: Machines) -> TrainingShape:
+def _training(options: EstimateOptions, model: Architecture | ImageModel, machines: Machines) -> TrainingShape:
+    adapters = None
+    if options.tuning != "full":
+        adapters = Adapters(
+            options.lora_rank or Training.lora_rank, options.lora_targets, is_quantized=options.tuning == "qlora"
+        )
+        adapters.matrices(model)
+    if options.optimizer != "adamw" and options.engine != "ddp":
+        raise UsageError(f"--optimizer {options.optimizer} needs --engine ddp: the other engines have AdamW only")
+    if options.optimizer == "adafactor" and isinstance(model, ImageModel):
+        raise UsageError("--optimizer adafactor: its state is estimated for language models only")
+    _check_engine(options, machines)
+    length = 1
+    if isinstance(model, Architecture):
+        length = options.sequence_length or min(model.positions or _LONGEST_DEFAULT, _LONGEST_DEFAULT)
     return TrainingShape(
-        architecture=architecture,
+        architecture=model,
         machines=machines,
         engine=options.engine,
         micro_batch_size=options.micro_batch_size,
         accumulation_steps=options.accumulation_steps,
-        sequence_length=options.sequence_length or min(architecture.positions or _LONGEST_DEFAULT, _LONGEST_DEFAULT),
+        sequence_length=length,
         precision=options.precision or ("bf16" if machines.gpu.bf16_tflops else "fp16"),
         activation_checkpointing=options.activation_checkpointing,
         compiled=options.compiled,
+        loss_chunk_tokens=options.loss_chunk_tokens,
+        adapters=adapters,
+        optimizer=options.optimizer,
+        reshard_after_forward=not options.keeps_gathered,
+        shard_size=options.shard_size or 0,
+        has_moving_average=options.ema_decay > 0,
+        offload_optimizer=options.offload != "none",
+        offload_parameters=options.offload == "all",
     )
+
+
+def _check_engine(options: EstimateOptions, machines: Machines) -> None:
+    """Raise UsageError for what an engine does not have, in the words of its own step."""
+    engine, size = options.engine, options.shard_size
+    if engine != "fsdp" and (size or options.keeps_gathered):
+        raise UsageError(f"--{'shard-size' if size else 'no-reshard'} needs --engine fsdp")
+    if size and machines.world_size % size:
+        raise UsageError(f"--shard-size {size}: {machines.world_size} GPUs are not whole replicas of {size}")
+    allowed = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("fsdp", "zero3")}.get(options.offload, (engine,))
+    if engine not in allowed:
+        raise UsageError(f"--offload {options.offload} needs --engine {' or '.join(allowed)}")

@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from trainyard.author import rules as author_rules
-from trainyard.errors import UsageError
 from trainyard.lint.explanation import as_list, as_text, find_rule
 from trainyard.lint.rules import RULES
 from trainyard.spec.diagnostic import SpecError
@@ -30,8 +29,6 @@ def explanation_of(
         return as_list(_ALL.values())
     if Path(subject).is_file():
         return _explanation_of_file(Path(subject), profile, settings or {})
-    if subject.endswith((".yaml", ".yml")):
-        raise UsageError(f"{subject}: no such file")
     return as_text(find_rule(subject, _ALL))
 
 

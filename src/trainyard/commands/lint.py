@@ -18,6 +18,7 @@ from trainyard.errors import UsageError
 from trainyard.foundation.quantities import counted
 from trainyard.lint import linter
 from trainyard.lint.linter import STANDARD_FOLDERS, LintResult
+from trainyard.lint.processes import processors
 from trainyard.lint.rules import RULES
 from trainyard.lint.rules.computes import no_compute
 from trainyard.lint.settings import LintSettings, settings_for
@@ -114,7 +115,7 @@ def _check(
     try:
         settings = settings_for(paths, RULES)
         settings = replace(settings, pedantic=settings.pedantic or pedantic)
-        return settings, linter.lint(paths, settings, store)
+        return settings, linter.lint(paths, settings, store, processes=processors())
     finally:
         gc.freeze()
         gc.enable()

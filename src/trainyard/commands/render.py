@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from trainyard.author import drift as drifts
 from trainyard.author.rendering import Rendering, render
-from trainyard.author.settings import read_settings
+from trainyard.author.settings import read_applied, read_settings
 from trainyard.author.writing import write
 from trainyard.commands import working_folder
 from trainyard.commands.rendered_meaning import meanings
@@ -17,9 +18,24 @@ from trainyard.foundation.quantities import counted
 from trainyard.terminal import print_error, short
 
 
-def check(profile: str | None, settings: Sequence[str], out: Path | None) -> bool:
+@dataclass(frozen=True)
+class RenderOptions:
+    """What is rendered, and where to: the arguments of `trainyard render`. `--set` takes precedence over `--apply`."""
+
+    profile: str | None
+    set_arguments: Sequence[str]
+    applied: Path | None
+    out: Path | None
+
+    def settings(self) -> dict[str, object]:
+        """Return the changed values, by dotted key. UsageError and SpecError for what cannot be read."""
+        applied = read_applied(self.applied) if self.applied is not None else {}
+        return {**applied, **read_settings(self.set_arguments)}
+
+
+def check(options: RenderOptions) -> bool:
     """Print the difference of every file that has drifted from its template or profile; return whether none has."""
-    found = drifts.find_drift(working_folder.project(), profile, read_settings(settings), out)
+    found = drifts.find_drift(working_folder.project(), options.profile, options.settings(), options.out)
     for drift in found:
         click.echo(f"{short(drift.path)}: {drift.reason}", err=True)
         click.echo(drift.diff, nl=False)
@@ -32,20 +48,20 @@ def check(profile: str | None, settings: Sequence[str], out: Path | None) -> boo
     return not found
 
 
-def show_difference(profile: str | None, settings: Sequence[str], out: Path | None) -> None:
+def show_difference(options: RenderOptions) -> None:
     """Print what rendering this profile would change on disk: what that means for each pipeline, then the lines."""
     project = working_folder.project()
-    rendering = render(project, profile, read_settings(settings), out)
+    rendering = render(project, options.profile, options.settings(), options.out)
     _print_adjustments(rendering)
     for text in meanings(project, rendering):
         click.echo(f"{text}\n")
     click.echo(drifts.difference(project, rendering), nl=False)
 
 
-def write_files(profile: str | None, settings: Sequence[str], out: Path | None) -> None:
+def write_files(options: RenderOptions) -> None:
     """Render and write every file, and report what changed."""
     project = working_folder.project()
-    rendering = render(project, profile, read_settings(settings), out)
+    rendering = render(project, options.profile, options.settings(), options.out)
     for line in write(project, rendering).lines():
         click.echo(line, err=True)
     _print_adjustments(rendering)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainyard.author.project import Project
 from trainyard.author.rendering import Rendering, render
-from trainyard.commands.plan import planned_with_settings
+from trainyard.commands.plan_difference import planned_with_settings
 from trainyard.errors import UsageError
 from trainyard.plan.difference import PlanDifference
 from trainyard.plan.difference_reporters import as_text, settings_as_text

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +14,10 @@ import click
 from trainyard.commands import working_folder
 from trainyard.commands.lint import errors_before_a_run
 from trainyard.commands.snapshots import keep_runs_out_of_snapshots
+from trainyard.errors import UsageError
 from trainyard.foundation.quantities import duration
 from trainyard.foundation.run_record import RunRecord
+from trainyard.foundation.suggestions import close_match
 from trainyard.local.cancellation import exit_code_after
 from trainyard.local.display import Display
 from trainyard.local.overrides import resolve_with
@@ -41,7 +45,7 @@ def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: boo
     Raise SpecError when lint finds an error that Azure ML refuses the file for, or in a strict run any; nothing has
     started then. Other errors are printed.
     """
-    path = file
+    path, given = file, options.overrides
     if profile:
         from trainyard.author.profile_schema import profile_schema  # rendering takes 0.1 s to import
         from trainyard.author.settings import read_settings
@@ -51,11 +55,15 @@ def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: boo
         of_profile = {key: value for key, value in options.overrides.items() if key.partition(".")[0] in known}
         path = render_aside(file, profile, read_settings(f"{key}={value}" for key, value in of_profile.items()))
         of_pipeline = {key: value for key, value in options.overrides.items() if key not in of_profile}
+        for key in of_pipeline:
+            meant = close_match(key.partition(".")[0], known)
+            if meant:
+                raise UsageError(f"--set {key}: unknown key '{key}' in the profile. {meant}")
         options = replace(options, overrides=of_pipeline)
     store = DocumentStore()
     refused, let_pass = errors_before_a_run(path, store)
     if refused or (options.strict and let_pass):
-        raise SpecError([*refused, *let_pass])
+        raise SpecError([*refused, *let_pass] if options.strict else refused)
     for each in let_pass:
         place = f"{short(each.span.file)}:{each.span.line}:{each.span.column}"
         click.echo(f"{place}: {each.message} [{each.rule}: Azure ML lets it pass, --strict does not]", err=True)
@@ -65,7 +73,7 @@ def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: boo
     with ExitStack() as opened:
         display = _WatchedDisplay(opened, quiet=quiet) if watch else Display(quiet=quiet)
         record = run_pipeline(pipeline, options, display)
-    return _conclude(record.folder, pipeline, file, profile)
+    return _conclude(record.folder, pipeline, file, given, profile)
 
 
 class _WatchedDisplay(Display):
@@ -92,19 +100,27 @@ def resume(name: str | None, *, quiet: bool) -> int:
     file = Path(record.pipeline_file)
     pipeline = load_job(file, strict=record.strict)
     resumed = resume_run(record, pipeline, RunOptions(runs_folder=runs_folder), Display(quiet=quiet))
-    return _conclude(resumed.folder, pipeline, short(file))
+    return _conclude(resumed.folder, pipeline, short(file), record.overrides)
 
 
-def _conclude(run_folder: Path, pipeline: Pipeline, file: Path, profile: str | None = None) -> int:
-    """Write the report, print how the run ended and what to do next, and return the exit code."""
+def _conclude(
+    run_folder: Path, pipeline: Pipeline, file: Path, given: Mapping[str, str], profile: str | None = None
+) -> int:
+    """Write the report, print how the run ended and what to do next, and return the exit code.
+
+    `given` is what `--set` gave, for a command that runs the same again.
+    """
     write_report(run_folder)
     record = read_record(run_folder)
     click.echo("")
     click.echo(click.style(f"{record.name}: {record.status} in {duration(record.duration_s)}", bold=True))
     print_facts(summarise(record))
     if record.status == "completed":
-        plan = (f"{program()} plan {file}", "what it takes on the cluster, and what an hour costs")
-        suggestions = [plan] if _can_be_planned(pipeline) else []
+        suggestions = []
+        if not file.is_file():
+            suggestions.append((f"{program()} render", f"writes {file} for the cluster"))
+        elif _can_be_planned(pipeline):
+            suggestions.append((f"{program()} plan {file}", "what it takes on the cluster, and what an hour costs"))
         if working_folder.has_profile("nd96"):
             suggestions.append((f"{program()} render nd96 --diff", "the same pipeline for machines with 8 x A100"))
         print_next(*suggestions)
@@ -117,14 +133,19 @@ def _conclude(run_folder: Path, pipeline: Pipeline, file: Path, profile: str | N
     logs = (f"{program()} runs logs {run}", "everything its processes printed")
     if settings:
         # The same settings would fail again, so there is nothing to resume.
-        changes = " ".join(f"--set {setting.key}=VALUE" for setting in settings)
-        with_profile = f" --profile {profile}" if profile else ""
-        print_next(logs, (f"{program()} run {file}{with_profile} {changes}", "again, with another value"))
+        missing = [setting for setting in settings if setting.span is None]
+        changes = {**given, **dict.fromkeys((setting.key for setting in missing or settings), "VALUE")}
+        words = [*(("--profile", profile) if profile else ()), *_set_options(changes)]
+        print_next(logs, (shlex.join((*program().split(), "run", str(file), *words)), "again, with another value"))
     else:
         print_next(
             logs, (f"{program()} runs resume {run}", "keeps what completed; trainings continue from their checkpoints")
         )
     return exit_code_after(record.reason) if record.status == "canceled" else 1
+
+
+def _set_options(values: Mapping[str, str]) -> list[str]:
+    return [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
 
 
 def _can_be_planned(pipeline: Pipeline) -> bool:
@@ -135,13 +156,15 @@ def _can_be_planned(pipeline: Pipeline) -> bool:
 
 @dataclass(frozen=True)
 class _Setting:
-    """A flag that a step's error names, and the `--set` key and the place that its value comes from."""
+    """A flag that a step's error names, and the `--set` key and the place that its value comes from, if it has one."""
 
     flag: str
     key: str
-    span: Span
+    span: Span | None
 
     def __str__(self) -> str:
+        if self.span is None:
+            return f"{self.flag} is {self.key}, which is not given"
         place = "--set" if self.span.file == COMMAND_LINE else f"{short(self.span.file)}:{self.span.line}"
         return f"{self.flag} is {self.key}, set by {place}"
 
@@ -155,5 +178,6 @@ def _settings_in_errors(record: RunRecord, pipeline: Pipeline) -> list[_Setting]
         for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9_-]*", errors):
             resolved = resolution.jobs[name].inputs.get(flag.strip("-").replace("-", "_"))
             if isinstance(resolved, Known) and resolved.key:
-                found[resolved.key] = _Setting(flag, resolved.key, resolved.written.span)
+                span = resolved.written.span if resolved.value is not None else None
+                found[resolved.key] = _Setting(flag, resolved.key, span)
     return list(found.values())

@@ -17,8 +17,7 @@ from trainyard.plan.planner import plan
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.kinds import kind_of
-from trainyard.spec.loading import load_job
+from trainyard.spec.loading import load_job, require_job
 from trainyard.spec.model import Pipeline
 from trainyard.terminal import print_facts, print_next
 
@@ -55,9 +54,10 @@ def _checked(file: Path) -> Pipeline | None:
     Raise SpecError for errors that lint finds.
     """
     store = DocumentStore()
+    kind = require_job(file, store)
     if errors := errors_before_a_submission(file, store):
         raise SpecError(errors)
-    if kind_of(store.read(file.resolve())) not in ("pipeline", "command_job"):
+    if kind not in ("pipeline", "command_job"):
         return None
     pipeline = load_job(file, store, on_azure=True)
     click.echo(reporters.as_text(plan(pipeline, Computes(store, computes_for([file])))), err=True)

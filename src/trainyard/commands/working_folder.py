@@ -34,6 +34,16 @@ def keep_out_of_git() -> None:
         ignore.write_text("*\n", encoding="utf-8")
 
 
+def template_of(file: Path) -> Path | None:
+    """Return the template that a file is rendered from, as users would type it; None outside a project or without."""
+    try:
+        here = project()
+        template = here.templates / f"{file.absolute().relative_to(here.root)}.j2"
+    except (NoProject, ValueError):
+        return None
+    return Path(here.shown(template)) if template.is_file() else None
+
+
 def has_profile(name: str) -> bool:
     """Return whether there is a project here with a profile of this name."""
     try:

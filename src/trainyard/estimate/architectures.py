@@ -21,6 +21,9 @@ class Family:
     """What models of one `model_type` of transformers have beside their matrices.
 
     `names` are the keys of config.json, which differ between families; `defaults` are those of transformers.
+    `linear_layers` are a layer's matrices by their names in transformers, with what they take and give: "hidden",
+    "queries", "keys" (also the values' width), "all" three of them, "inner" of the MLP. `kept_by_mlp` is how many
+    tensors of its inner width the backward pass of an MLP without a gate needs, in eager mode.
     """
 
     names: Mapping[str, str]
@@ -31,6 +34,36 @@ class Family:
     norm_values: int
     learned_positions: int
     head_norms: bool = False
+    linear_layers: tuple[tuple[str, str, str], ...] = ()
+    kept_by_mlp: int = 2
+
+
+_LLAMA_LINEAR = (
+    ("q_proj", "hidden", "queries"),
+    ("k_proj", "hidden", "keys"),
+    ("v_proj", "hidden", "keys"),
+    ("o_proj", "queries", "hidden"),
+    ("gate_proj", "hidden", "inner"),
+    ("up_proj", "hidden", "inner"),
+    ("down_proj", "inner", "hidden"),
+)
+_OPT_LINEAR = (
+    ("q_proj", "hidden", "queries"),
+    ("k_proj", "hidden", "keys"),
+    ("v_proj", "hidden", "keys"),
+    ("out_proj", "queries", "hidden"),
+    ("fc1", "hidden", "inner"),
+    ("fc2", "inner", "hidden"),
+)
+
+
+def _fused_linear(attention: str, output: str, up: str, down: str) -> tuple[tuple[str, str, str], ...]:
+    return (
+        (attention, "hidden", "all"),
+        (output, "queries", "hidden"),
+        (up, "hidden", "inner"),
+        (down, "inner", "hidden"),
+    )
 
 
 _LLAMA_NAMES = {
@@ -76,12 +109,35 @@ def _defaults(hidden: int, layers: int, heads: int, inner: int, vocabulary: int,
 
 
 FAMILIES: dict[str, Family] = {
-    "llama": Family(_LLAMA_NAMES, _defaults(4096, 32, 32, 11008, 32000, 2048, False), True, "", False, 1, 0),
+    "llama": Family(
+        _LLAMA_NAMES,
+        _defaults(4096, 32, 32, 11008, 32000, 2048, False),
+        True,
+        "",
+        False,
+        1,
+        0,
+        linear_layers=_LLAMA_LINEAR,
+    ),
     "mistral": Family(
-        _LLAMA_NAMES, {**_defaults(4096, 32, 32, 14336, 32000, 131072, False), "kv_heads": 8}, True, "", False, 1, 0
+        _LLAMA_NAMES,
+        {**_defaults(4096, 32, 32, 14336, 32000, 131072, False), "kv_heads": 8},
+        True,
+        "",
+        False,
+        1,
+        0,
+        linear_layers=_LLAMA_LINEAR,
     ),
     "qwen2": Family(
-        _LLAMA_NAMES, {**_defaults(4096, 32, 32, 22016, 151936, 32768, False), "kv_heads": 32}, True, "qkv", False, 1, 0
+        _LLAMA_NAMES,
+        {**_defaults(4096, 32, 32, 22016, 151936, 32768, False), "kv_heads": 32},
+        True,
+        "qkv",
+        False,
+        1,
+        0,
+        linear_layers=_LLAMA_LINEAR,
     ),
     "qwen3": Family(
         _LLAMA_NAMES,
@@ -92,8 +148,20 @@ FAMILIES: dict[str, Family] = {
         1,
         0,
         head_norms=True,
+        linear_layers=_LLAMA_LINEAR,
     ),
-    "gpt2": Family(_GPT2_NAMES, _defaults(768, 12, 12, 0, 50257, 1024, True), False, "qkvo", True, 2, 1),
+    "gpt2": Family(
+        _GPT2_NAMES,
+        _defaults(768, 12, 12, 0, 50257, 1024, True),
+        False,
+        "qkvo",
+        True,
+        2,
+        1,
+        linear_layers=_fused_linear("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"),
+        # transformers computes GPT-2's GELU operation by operation.
+        kept_by_mlp=5,
+    ),
     "opt": Family(
         {**_LLAMA_NAMES, "intermediate_size": "ffn_dim"},
         _defaults(768, 12, 12, 3072, 50272, 2048, True),
@@ -102,14 +170,44 @@ FAMILIES: dict[str, Family] = {
         True,
         2,
         1,
+        linear_layers=_OPT_LINEAR,
+        # Of a ReLU, only its result is needed.
+        kept_by_mlp=1,
     ),
-    "gpt_neox": Family(_LLAMA_NAMES, _defaults(6144, 44, 64, 24576, 50432, 2048, False), False, "qkvo", True, 2, 0),
-    "mpt": Family(_MPT_NAMES, _defaults(2048, 24, 16, 0, 50368, 2048, True), False, "", False, 1, 0),
+    "gpt_neox": Family(
+        _LLAMA_NAMES,
+        _defaults(6144, 44, 64, 24576, 50432, 2048, False),
+        False,
+        "qkvo",
+        True,
+        2,
+        0,
+        linear_layers=_fused_linear("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"),
+    ),
+    "mpt": Family(
+        _MPT_NAMES,
+        _defaults(2048, 24, 16, 0, 50368, 2048, True),
+        False,
+        "",
+        False,
+        1,
+        0,
+        linear_layers=_fused_linear("Wqkv", "out_proj", "up_proj", "down_proj"),
+    ),
 }
 """Families whose parameters are counted in closed form; tests hold each to the count of transformers' own model."""
 
 OTHER_FAMILY = ""
-_OTHER = Family({}, {}, gated=False, attention_bias="", mlp_bias=False, norm_values=0, learned_positions=0)
+_OTHER = Family(
+    {},
+    {},
+    gated=False,
+    attention_bias="",
+    mlp_bias=False,
+    norm_values=0,
+    learned_positions=0,
+    linear_layers=_fused_linear("attention", "output", "up", "down"),
+)
 
 _KIND_OF_WEIGHTS = re.compile(r"([-_](hf|base|instruct|chat|it|pt|v\d+(\.\d+)*))+$")
 _OPT_EXTRA_POSITIONS = 2
@@ -148,6 +246,11 @@ class Architecture:
         return self._family.gated
 
     @property
+    def kept_by_mlp(self) -> int:
+        """How many tensors of its inner width the backward pass of an MLP without a gate needs, in eager mode."""
+        return self._family.kept_by_mlp
+
+    @property
     def query_width(self) -> int:
         """The width of all queries."""
         return self.heads * self.head_size
@@ -176,6 +279,29 @@ class Architecture:
             biases += self.intermediate_size + self.hidden_size
         norms = 2 * family.norm_values * self.hidden_size + (2 * self.head_size if family.head_norms else 0)
         return self.layer_matrix_parameters + biases + norms
+
+    @property
+    def block_parameters(self) -> int:
+        """All parameters of all layers."""
+        return self.layers * self.layer_parameters
+
+    @property
+    def largest_block(self) -> int:
+        """All parameters of one layer, as all are of one size."""
+        return self.layer_parameters
+
+    @property
+    def linear_layers(self) -> tuple[tuple[str, int, int], ...]:
+        """One layer's matrices: the name of each in transformers, what it takes and what it gives."""
+        widths = {
+            "hidden": self.hidden_size,
+            "queries": self.query_width,
+            "keys": self.kv_width,
+            "all": self.query_width + 2 * self.kv_width,
+            "inner": self.intermediate_size,
+        }
+        named = self._family.linear_layers
+        return tuple((name, widths[takes], widths[gives]) for name, takes, gives in named)
 
     @property
     def embedding_parameters(self) -> int:
@@ -207,7 +333,7 @@ def find_architecture(name: str) -> Architecture:
     names = [architecture.name for architecture in all_architectures()]
     hint = close_match(name, names)
     raise UsageError(
-        f"unknown model {name!r}; {hint or 'expected the path of a config.json or one of: ' + ', '.join(names) + '.'}"
+        f"unknown model {name!r}. {hint or 'Expected the path of a config.json or one of: ' + ', '.join(names) + '.'}"
     )
 
 

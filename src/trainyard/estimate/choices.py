@@ -8,3 +8,11 @@ PRECISIONS = ("bf16", "fp16", "fp32", "fp8", "bf16-true")
 """fp32 computes in fp32; fp16, bf16 and fp8 keep parameters and AdamW in fp32; bf16-true keeps everything in bf16."""
 
 CHECKPOINTING = ("none", "selective", "full")
+
+OPTIMIZERS = ("adamw", "adafactor", "adamw8bit")
+
+TUNINGS = ("full", "lora", "qlora")
+"""What is trained: all weights, or adapters beside frozen ones, which qlora keeps in 4 bits."""
+
+OFFLOADS = ("none", "optimizer", "all")
+"""What is kept in main memory: the optimizer's state, or parameters too."""

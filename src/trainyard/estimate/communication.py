@@ -58,6 +58,26 @@ def all_reduce_seconds(size: float, machines: Machines) -> float:
     return 2 * gather_seconds(size, machines)
 
 
+def between_replicas_seconds(size: float, replica: Machines, machines: Machines) -> float:
+    """Return the seconds in which GPUs of the same place in each replica sum `size` bytes, all places at once.
+
+    The quicker of a ring, which sends (n - 1)/n of the bytes twice and waits for n - 1 hops, and of NCCL's two binary
+    trees, which send all of them twice and wait for the hops up and down again (Sanders, Speck & Träff 2009, "Two-tree
+    algorithms for full bandwidth broadcast, reduction and scan"). The GPUs of a machine share its network.
+    """
+    replicas = machines.world_size // replica.world_size
+    if replicas == 1:
+        return 0.0
+    if machines.nodes == 1:
+        rate, latency = machines.gpu.link_gbyte_per_second, LINK_LATENCY
+    else:
+        rate, latency = machines.network_gbyte_per_second / machines.gpus_per_node, NETWORK_LATENCY
+    sent = 2 * size / (rate * 1e9 * LINK_EFFICIENCY)
+    ring = (replicas - 1) * latency + (replicas - 1) / replicas * sent
+    trees = 2 * (replicas - 1).bit_length() * latency + sent
+    return BASE_LATENCY + min(ring, trees)
+
+
 def _rate(machines: Machines) -> float:
     """Return the bytes a second of a ring over all GPUs."""
     link = machines.gpu.link_gbyte_per_second if machines.gpus_per_node > 1 else float("inf")

@@ -6,17 +6,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from trainyard.errors import UsageError
-from trainyard.estimate.choices import CHECKPOINTING
+from trainyard.estimate.adapters import engines_that_train
+from trainyard.estimate.choices import ENGINES
 from trainyard.estimate.compute import curve_for
 from trainyard.estimate.memory import RUNTIME_BYTES, Memory, memory_of
-from trainyard.estimate.money import Money, money_of, usd_per_billion_tokens
-from trainyard.estimate.step_time import StepTime, step_time_of, tokens_per_second_per_gpu
+from trainyard.estimate.money import Money, money_of, usd_per_billion
+from trainyard.estimate.step_time import StepTime, samples_per_second_per_gpu, step_time_of
 from trainyard.estimate.training import TrainingShape
 
 SCALING_NODES = tuple(2**power for power in range(11))
 """1 to 1,024."""
 
 _MOST_CHANGES = 4
+_OFFLOADED_BYTES = 18
+"""What DeepSpeed's own estimator counts in main memory for each parameter that ZeRO 3 offloads with its optimizer,
+before its allowance for buffers (deepspeed/runtime/zero/stage3.py, estimate_zero3_model_states_mem_needs)."""
 
 
 @dataclass(frozen=True)
@@ -35,25 +39,49 @@ class Estimate:
     @property
     def fits(self) -> bool:
         """Whether the tensors, and what libraries take beside them, fit in a GPU's memory."""
-        return self.memory.total + RUNTIME_BYTES <= self.training.machines.memory_bytes_per_gpu
+        return self.memory.total <= self.available_bytes
+
+    @property
+    def available_bytes(self) -> float:
+        """What of a GPU's memory is left for tensors, beside what libraries take."""
+        return self.training.machines.memory_bytes_per_gpu - RUNTIME_BYTES
+
+    @property
+    def samples_per_second_per_gpu(self) -> float | None:
+        """The rate of one GPU, in rows of text or images."""
+        return None if self.time is None else samples_per_second_per_gpu(self.training, self.time.total)
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """The rate of all GPUs."""
+        each = self.samples_per_second_per_gpu
+        return None if each is None else each * self.training.machines.world_size
 
     @property
     def tokens_per_second_per_gpu(self) -> float | None:
-        """The rate of one GPU."""
-        return tokens_per_second_per_gpu(self.training, self.time.total) if self.time else None
+        """The rate of one GPU; None for images."""
+        each = self.samples_per_second_per_gpu
+        return None if each is None or self.training.is_of_images else each * self.training.sequence_length
 
     @property
     def tokens_per_second(self) -> float | None:
-        """The rate of all GPUs."""
+        """The rate of all GPUs; None for images."""
         each = self.tokens_per_second_per_gpu
         return None if each is None else each * self.training.machines.world_size
 
     @property
     def usd_per_billion_tokens(self) -> float | None:
-        """The price of a billion tokens on demand."""
+        """The price of a billion tokens on demand; None for images."""
         if self.tokens_per_second is None or self.money.on_demand is None:
             return None
-        return usd_per_billion_tokens(self.money.on_demand.usd_per_hour, self.tokens_per_second)
+        return usd_per_billion(self.money.on_demand.usd_per_hour, self.tokens_per_second)
+
+    @property
+    def usd_per_billion_samples(self) -> float | None:
+        """The price of a billion rows or images on demand."""
+        if self.samples_per_second is None or self.money.on_demand is None:
+            return None
+        return usd_per_billion(self.money.on_demand.usd_per_hour, self.samples_per_second)
 
 
 def estimate(training: TrainingShape) -> Estimate:
@@ -76,8 +104,13 @@ def estimate(training: TrainingShape) -> Estimate:
 
 
 def scaling_curve(training: TrainingShape) -> list[tuple[int, float]]:
-    """Return (nodes, share of one node's rate per GPU) with the same work on each GPU; empty where time is unknown."""
-    rates = [(nodes, estimate(on_nodes(training, nodes)).tokens_per_second_per_gpu) for nodes in SCALING_NODES]
+    """Return (nodes, share of one node's rate per GPU) with the same work on each GPU.
+
+    It is empty where the time is not known, or the network.
+    """
+    if not training.machines.network_gbyte_per_second:
+        return []
+    rates = [(nodes, estimate(on_nodes(training, nodes)).samples_per_second_per_gpu) for nodes in SCALING_NODES]
     first = rates[0][1]
     return [(nodes, rate / first) for nodes, rate in rates if rate is not None and first is not None]
 
@@ -96,7 +129,7 @@ def settings_that_fit(training: TrainingShape) -> list[Estimate]:
     found: dict[str, Estimate] = {}
     for changed in _variants(training):
         candidate = estimate(changed)
-        if not candidate.fits:
+        if not candidate.fits or not _main_memory_holds(changed):
             continue
         name = changed.engine + ("+offload" if changed.offload_optimizer else "")
         known = found.get(name)
@@ -105,23 +138,58 @@ def settings_that_fit(training: TrainingShape) -> list[Estimate]:
     return sorted(found.values(), key=_seconds)[:_MOST_CHANGES]
 
 
+def memory_by_engine(training: TrainingShape) -> dict[str, tuple[Memory, bool]]:
+    """Return what the same training takes on each GPU with every engine that can train it, and whether that fits.
+
+    ZeRO 3 comes last with its state in main memory too. One GPU shards nothing: there it is empty.
+    """
+    if training.machines.world_size == 1:
+        return {}
+    possible = engines_that_train(training.adapters)
+    found: dict[str, tuple[Memory, bool]] = {}
+    for name, engine, offload in (*((each, each, False) for each in ENGINES), ("zero3 offloaded", "zero3", True)):
+        if engine in possible:
+            changed = _with_engine(training, engine, offload=offload)
+            memory = memory_of(changed)
+            fits = memory.total <= changed.machines.memory_bytes_per_gpu - RUNTIME_BYTES
+            found[name] = (memory, fits and _main_memory_holds(changed))
+    return found
+
+
+def _main_memory_holds(training: TrainingShape) -> bool:
+    """Return whether each node has main memory for what is offloaded to it; true without an Azure size."""
+    sku = training.machines.sku
+    if sku is None or not training.offload_optimizer:
+        return True
+    offloaded = _OFFLOADED_BYTES * training.trained_parameters + training.bytes_per_value * training.frozen_parameters
+    return offloaded / training.machines.nodes <= sku.ram_gib * 2**30
+
+
 def _variants(training: TrainingShape) -> Iterator[TrainingShape]:
     engines = [training.engine]
-    engines += [engine for engine in ("fsdp", "zero2", "zero3") if engine != training.engine]
+    engines += [engine for engine in _other_engines(training) if engine != training.engine]
     samples = training.micro_batch_size * training.accumulation_steps
     for engine in engines:
         for offload in (False, True) if engine == "zero3" else (False,):
-            for checkpointing in CHECKPOINTING:
+            for checkpointing in training.checkpointing_choices:
                 for micro in (size for size in range(1, training.micro_batch_size + 1) if samples % size == 0):
                     yield replace(
-                        training,
-                        engine=engine,
+                        _with_engine(training, engine, offload=offload),
                         micro_batch_size=micro,
                         accumulation_steps=samples // micro,
                         activation_checkpointing=checkpointing,
-                        offload_optimizer=offload,
-                        offload_parameters=offload,
                     )
+
+
+def _with_engine(training: TrainingShape, engine: str, *, offload: bool) -> TrainingShape:
+    optimizer = training.optimizer if engine == training.engine else "adamw"
+    return replace(training, engine=engine, optimizer=optimizer, offload_optimizer=offload, offload_parameters=offload)
+
+
+def _other_engines(training: TrainingShape) -> tuple[str, ...]:
+    """Return what may replace an engine, as far as it trains the adapters."""
+    possible = engines_that_train(training.adapters)
+    return tuple(engine for engine in ("fsdp", "zero2", "zero3") if engine in possible)
 
 
 def _seconds(candidate: Estimate) -> float:

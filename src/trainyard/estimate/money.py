@@ -91,6 +91,6 @@ def young_daly_interval(checkpoint_seconds: float, seconds_between_failures: flo
     return math.sqrt(2 * checkpoint_seconds * seconds_between_failures)
 
 
-def usd_per_billion_tokens(usd_per_hour: float, tokens_per_second: float) -> float:
-    """Return what a billion tokens cost at a rate of all GPUs together."""
-    return usd_per_hour / 3600 * 1e9 / tokens_per_second
+def usd_per_billion(usd_per_hour: float, rate: float) -> float:
+    """Return what a billion tokens or samples cost at a rate a second of all GPUs together."""
+    return usd_per_hour / 3600 * 1e9 / rate

@@ -10,10 +10,11 @@ from functools import cache
 from pathlib import Path
 
 from trainyard.catalogue.gpus import find_gpu
+from trainyard.estimate.adapters import Adapters
 from trainyard.estimate.architectures import find_architecture
 from trainyard.estimate.compute import Efficiency, efficiency_curves
 from trainyard.estimate.memory import memory_of
-from trainyard.estimate.step_time import step_time_of, tokens_per_second_per_gpu
+from trainyard.estimate.step_time import samples_per_second_per_gpu, step_time_of
 from trainyard.estimate.training import TrainingShape, machines_of_gpu
 
 _CSV_FILE = Path(__file__).parent / "published.csv"
@@ -21,22 +22,19 @@ _CSV_FILE = Path(__file__).parent / "published.csv"
 
 @dataclass(frozen=True)
 class Published:
-    """One training that somebody published; `memory_bytes` is None where they do not say.
+    """One training that somebody published; its rate or `memory_bytes` is None where they do not say.
 
-    `is_fitted` marks the rows that the efficiency curves are fitted to; the others are predicted unseen.
+    `is_fitted` marks the rows that the efficiency curves are fitted to; the others are predicted unseen. `is_held_out`
+    marks those that were found, and compared once, when the model was finished but for what docs/estimates.md says.
     """
 
     source: str
     training: TrainingShape
-    tokens_per_second_per_gpu: float
+    tokens_per_second_per_gpu: float | None
     memory_bytes: float | None
     is_fitted: bool
+    is_held_out: bool
     note: str
-
-    @property
-    def step_seconds(self) -> float:
-        """The published time of a step."""
-        return self.training.tokens_per_micro_batch * self.training.accumulation_steps / self.tokens_per_second_per_gpu
 
     @property
     def predicted_memory_bytes(self) -> float:
@@ -51,10 +49,12 @@ class Published:
     def predicted_rate(self, curve: Efficiency | None = None) -> float:
         """Return the tokens a second and GPU that the estimate says, with this efficiency curve or the GPU's own."""
         used = curve or efficiency_curves()[self.training.machines.gpu.generation]
-        return tokens_per_second_per_gpu(self.training, step_time_of(self.training, used).total)
+        seconds = step_time_of(self.training, used).total
+        return samples_per_second_per_gpu(self.training, seconds) * self.training.sequence_length
 
     def time_error(self, curve: Efficiency | None = None) -> float:
-        """Return how far the predicted time of a step is off, as a share of the published."""
+        """Return how far the predicted time of a step is off, as a share of the published, which must be known."""
+        assert self.tokens_per_second_per_gpu is not None
         return self.tokens_per_second_per_gpu / self.predicted_rate(curve) - 1
 
 
@@ -68,7 +68,9 @@ def published_trainings() -> tuple[Published, ...]:
 def _published(row: dict[str, str]) -> Published:
     training = TrainingShape(
         architecture=find_architecture(row["model"]),
-        machines=machines_of_gpu(find_gpu(row["gpu"]), int(row["nodes"]), int(row["gpus_per_node"])),
+        machines=machines_of_gpu(
+            find_gpu(row["gpu"]), int(row["nodes"]), int(row["gpus_per_node"]), float(row["network_gbit"] or 0) or None
+        ),
         engine=row["engine"],
         micro_batch_size=int(row["micro_batch_size"]),
         accumulation_steps=int(row["accumulation_steps"]),
@@ -76,15 +78,27 @@ def _published(row: dict[str, str]) -> Published:
         precision=row["precision"],
         activation_checkpointing=row["activation_checkpointing"],
         compiled=row["compile"] == "yes",
+        adapters=_adapters(row),
     )
     memory = float(row["memory_gb"]) * 1e9 if row["memory_gb"] else None
-    rate = float(row["tokens_per_second_per_gpu"])
-    return Published(row["source"], training, rate, memory, row["fit"] == "yes", row["note"])
+    rate = float(row["tokens_per_second_per_gpu"]) if row["tokens_per_second_per_gpu"] else None
+    return Published(row["source"], training, rate, memory, row["fit"] == "yes", row["fit"] == "held out", row["note"])
+
+
+def _adapters(row: dict[str, str]) -> Adapters | None:
+    if not row["tuning"]:
+        return None
+    return Adapters(int(row["lora_rank"]), row["lora_targets"], is_quantized=row["tuning"] == "qlora")
+
+
+def timed_trainings() -> list[Published]:
+    """Return the rows that say how fast it was."""
+    return [row for row in published_trainings() if row.tokens_per_second_per_gpu is not None]
 
 
 def rows_of(generation: str) -> list[Published]:
-    """Return the rows on GPUs of a generation."""
-    return [row for row in published_trainings() if row.training.machines.gpu.generation == generation]
+    """Return the timed rows on GPUs of a generation."""
+    return [row for row in timed_trainings() if row.training.machines.gpu.generation == generation]
 
 
 def median_time_error(rows: Iterable[Published]) -> float:

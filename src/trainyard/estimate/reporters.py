@@ -6,8 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from trainyard.estimate.estimator import Estimate, scaling_curve, settings_that_fit
-from trainyard.estimate.memory import RUNTIME_BYTES
+from trainyard.estimate.adapters import engines_that_train
+from trainyard.estimate.estimator import Estimate, memory_by_engine, scaling_curve, settings_that_fit
+from trainyard.estimate.image_models import ImageModel
 from trainyard.estimate.money import Price
 from trainyard.estimate.search import Found
 from trainyard.estimate.training import TrainingShape
@@ -22,7 +23,8 @@ _MOST_FOUND = 5
 def as_text(found: Estimate) -> str:
     """Return an estimate on one screen."""
     facts = [
-        ("model", f"{found.training.architecture.name}, {count(found.training.architecture.parameters)} parameters"),
+        *_notes(found.training),
+        ("model", model_text(found.training)),
         ("machines", machines_text(found.training)),
         ("settings", settings_text(found.training)),
         ("batch", batch_text(found.training)),
@@ -31,13 +33,32 @@ def as_text(found: Estimate) -> str:
     return "\n".join(f"{label:<12}{text}" for label, text in facts)
 
 
+def _notes(training: TrainingShape) -> list[tuple[str, str]]:
+    possible = engines_that_train(training.adapters)
+    if training.engine in possible:
+        return []
+    return [("note", f"other software can, but Trainyard trains these adapters with {' or '.join(possible)} only")]
+
+
 def estimate_facts(found: Estimate) -> list[tuple[str, str]]:
     """Return memory, time, scaling and money of an estimate, as labels and lines."""
     facts = [*_memory_facts(found), *_time_facts(found)]
     if curve := scaling_curve(found.training):
         shown = [f"{nodes}: {percentage(share)}" for nodes, share in curve if nodes in (1, 4, 16, 64, 256, 1024)]
         facts.append(("scaling", f"per GPU, by nodes: {', '.join(shown)}"))
+    elif not found.training.machines.network_gbyte_per_second:
+        gpu = found.training.machines.gpu.name
+        facts.append(("scaling", f"not known: no usual network of {gpu}; give it with --network-gbit"))
     return [*facts, *_money_facts(found)]
+
+
+def model_text(training: TrainingShape) -> str:
+    """Return the model's name and size, and how much of it is trained."""
+    model = training.architecture
+    text = f"{model.name}, {count(model.parameters)} parameters"
+    if training.adapters is not None:
+        text += f" and {count(training.trained_parameters)} in adapters, which are trained"
+    return f"{text}; {model.assumed}" if isinstance(model, ImageModel) and model.assumed else text
 
 
 def machines_text(training: TrainingShape) -> str:
@@ -53,6 +74,18 @@ def settings_text(training: TrainingShape) -> str:
     parts = [training.engine, training.precision, f"checkpointing {training.activation_checkpointing}"]
     if training.compiled:
         parts.append("compiled")
+    if training.adapters is not None:
+        parts.append(f"{'QLoRA' if training.adapters.is_quantized else 'LoRA'} of rank {training.adapters.rank}")
+    if training.optimizer != "adamw":
+        parts.append(training.optimizer)
+    if training.shards_within_replicas:
+        parts.append(f"replicas of {training.shard_size} GPUs")
+    if training.has_moving_average:
+        parts.append("moving average of the weights")
+    if training.loss_chunk_tokens:
+        parts.append(f"loss by {count(training.loss_chunk_tokens)} tokens")
+    if training.offload_activations:
+        parts.append("activations in main memory, whose copies are not timed")
     if training.offload_optimizer:
         parts.append("offloaded to main memory")
     return ", ".join(parts)
@@ -60,18 +93,38 @@ def settings_text(training: TrainingShape) -> str:
 
 def batch_text(training: TrainingShape) -> str:
     """Return how the batch multiplies out."""
-    return (
+    samples = (
         f"{training.micro_batch_size} micro × {training.accumulation_steps} accumulation × "
-        f"{training.machines.world_size} GPUs = {count(training.global_batch_size)} samples × "
-        f"{count(training.sequence_length)} = {count(training.global_batch_size * training.sequence_length)} tokens"
+        f"{training.machines.world_size} GPUs = {count(training.global_batch_size)} samples"
     )
+    if training.is_of_images:
+        return samples
+    tokens = count(training.global_batch_size * training.sequence_length)
+    return f"{samples} × {count(training.sequence_length)} = {tokens} tokens"
+
+
+def rate_text(found: Estimate) -> str:
+    """Return what all GPUs do in a second, in tokens or images; 0 where the time is not known."""
+    return count(found.samples_per_second or 0 if found.training.is_of_images else found.tokens_per_second or 0)
+
+
+def price_text(found: Estimate) -> str:
+    """Return the price of a billion tokens, or of a million images; `-` where it is not known."""
+    price = found.usd_per_billion_samples if found.training.is_of_images else found.usd_per_billion_tokens
+    return f"{price / (1000 if found.training.is_of_images else 1):,.2f}" if price is not None else "-"
+
+
+def units_of(training: TrainingShape) -> tuple[str, str]:
+    """Return what a rate and a price are of."""
+    return ("images", "million images") if training.is_of_images else ("tokens", "billion tokens")
 
 
 def search_as_text(found: Found) -> str:
     """Return the fastest and the cheapest settings as two tables."""
     if not found.fastest:
         return "nothing fits: use more nodes, or a shorter --sequence-length"
-    header = ("machines", "settings", "micro-batch", "a GPU", "tokens/s", "$/h", "$/billion tokens")
+    unit, many = units_of(found.fastest[0].training)
+    header = ("machines", "settings", "micro-batch", "a GPU", f"{unit}/s", "$/h", f"$/{many}")
     blocks = []
     for title, estimates in (("fastest", found.fastest), ("cheapest", found.cheapest)):
         rows = [header, *(_search_row(each) for each in estimates[:_MOST_FOUND])]
@@ -107,6 +160,7 @@ def job_as_json(found: Estimate) -> dict[str, Any]:
     return {
         "model": training.architecture.name,
         "parameters": training.architecture.parameters,
+        "trained_parameters": training.trained_parameters,
         "sku": machines.sku.name if machines.sku else None,
         "gpu": machines.gpu.name,
         "nodes": machines.nodes,
@@ -118,7 +172,8 @@ def job_as_json(found: Estimate) -> dict[str, Any]:
         "micro_batch_size": training.micro_batch_size,
         "accumulation_steps": training.accumulation_steps,
         "global_batch_size": training.global_batch_size,
-        "sequence_length": training.sequence_length,
+        "sequence_length": None if training.is_of_images else training.sequence_length,
+        "loss_chunk_tokens": training.loss_chunk_tokens,
         "memory": memory_as_json(found),
         "time": time_as_json(found),
         "money": money_as_json(found),
@@ -130,7 +185,7 @@ def memory_as_json(found: Estimate) -> dict[str, Any]:
     return {
         "total_bytes_per_gpu": round(found.memory.total),
         "parts": {name: round(size) for name, size in found.memory.parts().items()},
-        "available_bytes_per_gpu": round(found.training.machines.memory_bytes_per_gpu - RUNTIME_BYTES),
+        "available_bytes_per_gpu": round(found.available_bytes),
         "fits": found.fits,
     }
 
@@ -141,6 +196,7 @@ def time_as_json(found: Estimate) -> dict[str, Any]:
         return {
             "step_seconds": None,
             "tokens_per_second_per_gpu": None,
+            "samples_per_second_per_gpu": None,
             "parts": None,
             "scaling": None,
             "reason": found.time_reason,
@@ -149,6 +205,7 @@ def time_as_json(found: Estimate) -> dict[str, Any]:
     document: dict[str, Any] = {
         "step_seconds": time.total,
         "tokens_per_second_per_gpu": found.tokens_per_second_per_gpu,
+        "samples_per_second_per_gpu": found.samples_per_second_per_gpu,
         "parts": {
             "forward": time.forward,
             "backward": time.backward,
@@ -204,7 +261,7 @@ def gigabytes(size: float) -> str:
 
 
 def _memory_facts(found: Estimate) -> list[tuple[str, str]]:
-    available = found.training.machines.memory_bytes_per_gpu - RUNTIME_BYTES
+    available = found.available_bytes
     verdict = "fits" if found.fits else "does not fit"
     parts = ", ".join(
         f"{name} {gigabytes(size)}" for name, size in found.memory.parts().items() if size >= found.memory.total / 200
@@ -213,6 +270,12 @@ def _memory_facts(found: Estimate) -> list[tuple[str, str]]:
         ("memory", f"{gigabytes(found.memory.total)} of {gigabytes(available)} a GPU: {verdict}"),
         ("", parts),
     ]
+    if by_engine := memory_by_engine(found.training):
+        texts = (
+            f"{name} {gigabytes(memory.total)}{'' if fits else ' (too much)'}"
+            for name, (memory, fits) in by_engine.items()
+        )
+        facts.append(("by engine", ", ".join(texts)))
     if not found.fits:
         alternatives = settings_that_fit(found.training)
         lines = [_alternative(each) for each in alternatives] or ["nothing on these machines: use more, or larger ones"]
@@ -231,12 +294,14 @@ def _time_facts(found: Estimate) -> list[tuple[str, str]]:
     if found.time is None:
         return [("time", f"not known: {found.time_reason}")]
     time = found.time
-    rate = found.tokens_per_second_per_gpu or 0.0
+    unit, _ = units_of(found.training)
+    rate = (found.samples_per_second if found.training.is_of_images else found.tokens_per_second) or 0.0
+    rate /= found.training.machines.world_size
     parts = (
         f"forward {duration(time.forward)}, backward {duration(time.backward)}, optimizer {duration(time.optimizer)}, "
         f"exchange {duration(time.communication)} of which {duration(time.exposed_communication)} is not hidden"
     )
-    facts = [("time", f"{duration(time.total)} a step, {count(rate)} tokens a second and GPU"), ("", parts)]
+    facts = [("time", f"{duration(time.total)} a step, {count(rate)} {unit} a second and GPU"), ("", parts)]
     return [*facts, ("", found.time_reason)] if found.time_reason else facts
 
 
@@ -246,8 +311,8 @@ def _money_facts(found: Estimate) -> list[tuple[str, str]]:
         return [("money", f"not known: {NO_SIZE}")]
     if money.on_demand is None:
         return [("money", "not known: the catalogue has no price of this size")]
-    tokens = found.usd_per_billion_tokens
-    each = f", ${tokens:,.2f} a billion tokens" if tokens is not None else ""
+    each = price_text(found)
+    each = f", ${each} a {units_of(found.training)[1]}" if each != "-" else ""
     facts = [("money", f"{_price(money.on_demand)} on demand{each}")]
     if money.spot is None:
         return [*facts, ("spot", NO_SPOT)]
@@ -264,13 +329,13 @@ def _price(price: Price) -> str:
 
 
 def _search_row(found: Estimate) -> Sequence[str]:
-    price, tokens = found.money.on_demand, found.usd_per_billion_tokens
+    price = found.money.on_demand
     return (
         machines_text(found.training),
         settings_text(found.training),
         str(found.training.micro_batch_size),
         gigabytes(found.memory.total),
-        count(found.tokens_per_second or 0),
+        rate_text(found),
         f"{price.usd_per_hour:,.2f}" if price else "-",
-        f"{tokens:,.2f}" if tokens is not None else "-",
+        price_text(found),
     )

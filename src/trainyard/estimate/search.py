@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from trainyard.catalogue.gpus import gpu_of
 from trainyard.catalogue.skus import Sku, all_skus
-from trainyard.estimate.choices import CHECKPOINTING, ENGINES
+from trainyard.estimate.adapters import engines_that_train
 from trainyard.estimate.estimator import Estimate, estimate
 from trainyard.estimate.training import Machines, TrainingShape, machines_of_sku
 
@@ -16,7 +16,7 @@ _MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True)
 class Found:
-    """The best settings on each kind of machines: by tokens a second, and by price of a token, best first."""
+    """The best settings on each kind of machines: by what it does in a second, and by what that costs, best first."""
 
     fastest: tuple[Estimate, ...]
     cheapest: tuple[Estimate, ...]
@@ -35,17 +35,17 @@ def search(wanted: TrainingShape, machines: Iterable[Machines]) -> Found:
             continue
         fitting = [
             candidate
-            for candidate in map(estimate, _settings(replace(wanted, machines=each)))
-            if candidate.fits and candidate.tokens_per_second is not None
+            for candidate in map(estimate, search_settings(replace(wanted, machines=each)))
+            if candidate.fits and candidate.samples_per_second is not None
         ]
         if fitting:
-            best_rate.append(max(fitting, key=lambda found: found.tokens_per_second or 0))
-        priced = [candidate for candidate in fitting if candidate.usd_per_billion_tokens is not None]
+            best_rate.append(max(fitting, key=lambda found: found.samples_per_second or 0))
+        priced = [candidate for candidate in fitting if candidate.usd_per_billion_samples is not None]
         if priced:
-            best_price.append(min(priced, key=lambda found: found.usd_per_billion_tokens or 0))
+            best_price.append(min(priced, key=lambda found: found.usd_per_billion_samples or 0))
     return Found(
-        tuple(sorted(best_rate, key=lambda found: -(found.tokens_per_second or 0))),
-        tuple(sorted(best_price, key=lambda found: found.usd_per_billion_tokens or 0)),
+        tuple(sorted(best_rate, key=lambda found: -(found.samples_per_second or 0))),
+        tuple(sorted(best_price, key=lambda found: found.usd_per_billion_samples or 0)),
     )
 
 
@@ -60,9 +60,10 @@ def _has_whole_gpus(sku: Sku) -> bool:
     return sku.gpu_fraction is None or sku.gpu_fraction == 1
 
 
-def _settings(training: TrainingShape) -> Iterator[TrainingShape]:
-    for engine in ENGINES:
-        for checkpointing in CHECKPOINTING:
+def search_settings(training: TrainingShape) -> Iterator[TrainingShape]:
+    """Yield the training with every engine, micro-batch and checkpointing that it can have."""
+    for engine in engines_that_train(training.adapters):
+        for checkpointing in training.checkpointing_choices:
             for micro_batch in _MICRO_BATCHES:
                 yield replace(
                     training, engine=engine, activation_checkpointing=checkpointing, micro_batch_size=micro_batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainyard.estimate.communication import all_reduce_seconds, gather_seconds
+from trainyard.estimate.communication import all_reduce_seconds, between_replicas_seconds, gather_seconds
 from trainyard.estimate.compute import Efficiency, compute_of
 from trainyard.estimate.training import TrainingShape
 
@@ -54,9 +54,9 @@ def step_time_of(training: TrainingShape, curve: Efficiency) -> StepTime:
     )
 
 
-def tokens_per_second_per_gpu(training: TrainingShape, seconds: float) -> float:
+def samples_per_second_per_gpu(training: TrainingShape, seconds: float) -> float:
     """Return the rate of one GPU at a step of so many seconds."""
-    return training.tokens_per_micro_batch * training.accumulation_steps / seconds
+    return training.micro_batch_size * training.accumulation_steps / seconds
 
 
 def _exposed(communication: float, compute: float) -> float:
@@ -67,21 +67,25 @@ def _exposed(communication: float, compute: float) -> float:
 
 def _communication(training: TrainingShape) -> tuple[float, float, float, float]:
     """Return the seconds of exchange in each forward, in each backward, in the last backward, and in the update."""
-    machines, count, size = training.machines, training.architecture.parameters, training.bytes_per_value
+    machines, size, trained = training.machines, training.bytes_per_value, training.trained_parameters
     if machines.world_size == 1:
         return 0.0, 0.0, 0.0, 0.0
     if training.engine == "ddp":
-        return 0.0, 0.0, all_reduce_seconds(4.0 * count, machines), 0.0
+        return 0.0, 0.0, all_reduce_seconds(4.0 * trained, machines), 0.0
     if training.engine == "zero0":
-        return 0.0, 0.0, all_reduce_seconds(float(size * count), machines), 0.0
+        return 0.0, 0.0, all_reduce_seconds(float(size * trained), machines), 0.0
     if training.engine in ("zero1", "zero2"):
-        scatter, gather = (gather_seconds(float(size * count), machines) for _ in range(2))
+        scatter, gather = (gather_seconds(float(size * trained), machines) for _ in range(2))
         return (0.0, scatter, 0.0, gather) if training.engine == "zero2" else (0.0, 0.0, scatter, gather)
     # Layer by layer: as many collectives as there are layers.
     layers = training.architecture.layers + 1
-    gather = layers * gather_seconds(size * count / layers, machines)
+    count = trained + training.frozen_parameters
+    replica = training.machines_of_replica
+    gather = layers * gather_seconds(size * count / layers, replica)
     again = gather if training.reshard_after_forward else 0.0
     if training.engine == "zero3":
-        return gather, again + layers * gather_seconds(size * count / layers, machines), 0.0, 0.0
-    # FSDP sums gradients in fp32, and only with the step's last micro-batch.
-    return gather, again, layers * gather_seconds(4 * count / layers, machines), 0.0
+        return gather, again + layers * gather_seconds(size * trained / layers, machines), 0.0, 0.0
+    # FSDP sums gradients in fp32, and only with the step's last micro-batch: within a replica, then between replicas.
+    summed = gather_seconds(4 * trained / layers, replica)
+    between = between_replicas_seconds(4 * trained / layers / training.shards, replica, machines)
+    return gather, again, layers * (summed + between), 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _READ_BYTES = 1 << 20
@@ -45,7 +45,7 @@ def replace_text(file: Path, text: str, *, is_durable: bool = True) -> None:
             if is_durable:
                 stream.flush()
                 os.fsync(stream.fileno())
-        if file.exists():
+        with suppress(FileNotFoundError):  # also where another writer has just removed it
             temporary.chmod(file.stat().st_mode & 0o777)
         os.replace(temporary, file)
     except BaseException:

@@ -68,6 +68,11 @@ def number(value: float | None) -> str:
     return f"{value:.4g}"
 
 
+def figure(name: str, value: float) -> str:
+    """Return a figure that a task measured: an accuracy as a percentage, anything else in four significant digits."""
+    return percentage(value) if name.endswith("accuracy") else number(value)
+
+
 def memory(size_bytes: float) -> str:
     """Return `512 MiB`, `31.2 GiB`."""
     return f"{size_bytes / 2**30:.1f} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.0f} MiB"

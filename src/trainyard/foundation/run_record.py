@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -65,7 +66,8 @@ class JobRecord:
     not taken from an earlier run. `cache_key` identifies what went into the job, `key_parts` holds a digest of each
     part of the key. `identity` is that of the outputs: equal identities mean equal content. `world_size` counts the
     processes where nodes do not have equally many; `trials` are those of a sweep, each with its inputs and metric.
-    `tracking` is the folder of the job's MLflow run, `warnings` are those that rank 0 printed.
+    `image` is that of its containers, with the digest. `tracking` is the folder of the job's MLflow run, `warnings` are
+    those that rank 0 printed.
     """
 
     name: str
@@ -76,6 +78,7 @@ class JobRecord:
     processes_per_node: int = 1
     distribution: str | None = None
     environment: str | None = None
+    image: str | None = None
     command: str = ""
     inputs: dict[str, Any] = field(default_factory=dict)
     outputs: dict[str, str] = field(default_factory=dict)
@@ -133,6 +136,7 @@ class RunRecord:
     strict: bool = False
     python: str | None = None
     environments: str = "current"
+    isolate: bool = False
     only: str | None = None
     from_job: str | None = None
     notes: list[str] = field(default_factory=list)
@@ -169,18 +173,23 @@ def _job_document(job: JobRecord) -> dict[str, Any]:
     return document
 
 
+_SECONDS_BETWEEN_WAITS = 1.0
+
+
 class RunRecordWriter:
     """Writes run.json again and again. With hundreds of jobs, encoding those that have not changed takes longest."""
 
     def __init__(self, record: RunRecord) -> None:
         self._record = record
         self._encoded_jobs: dict[str, str] = {}
+        self._waited_for_disk = time.monotonic()
         self.file = record.folder / RECORD_FILE
 
     def write(self, changed: str | None = None) -> None:
         """Replace run.json in the record's folder. Raise OSError if that fails, leaving the file as it was.
 
         `changed` is the only job that may differ from what was written last, besides those that run; without it all.
+        The disk is waited for when the run has ended, and each second before: a power failure costs what changed since.
         """
         record = self._record
         for name, job in record.jobs.items():
@@ -191,7 +200,10 @@ class RunRecordWriter:
         del document["folder"], document["jobs"]
         fields = ",\n".join(f" {_as_json(name)}: {_as_json(value)}" for name, value in document.items())
         jobs = ",\n".join(self._encoded_jobs[name] for name in record.jobs)
-        replace_text(self.file, f'{{\n{fields},\n "jobs": {{\n{jobs}\n }}\n}}\n')
+        now = time.monotonic()
+        is_durable = record.status != "running" or now - self._waited_for_disk >= _SECONDS_BETWEEN_WAITS
+        replace_text(self.file, f'{{\n{fields},\n "jobs": {{\n{jobs}\n }}\n}}\n', is_durable=is_durable)
+        self._waited_for_disk = now if is_durable else self._waited_for_disk
 
 
 def _as_json(value: object) -> str:

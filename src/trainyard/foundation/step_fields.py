@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import textwrap
 import types
@@ -91,6 +92,13 @@ def output_folder(*, mode: str = "rw_mount", type: str = "uri_folder") -> Any:
     return dataclasses.field(metadata={"kind": "output", "mode": mode, "type": type})
 
 
+def same_field(of: type, name: str) -> Any:
+    """Declare a setting that another step has too: its default, bounds and documentation."""
+    (field,) = (each for each in dataclasses.fields(of) if each.name == name)
+    metadata = {**field.metadata, "documented_in": of}
+    return dataclasses.field(default=field.default, metadata=metadata)
+
+
 def step_fields(config_class: type) -> tuple[StepField, ...]:
     """Describe every field of a step's dataclass, in the order of declaration.
 
@@ -99,6 +107,9 @@ def step_fields(config_class: type) -> tuple[StepField, ...]:
     """
     hints = typing.get_type_hints(config_class)
     documentation = _documentation_beneath_fields(config_class)
+    for field in dataclasses.fields(config_class):
+        if field.name not in documentation and "documented_in" in field.metadata:
+            documentation[field.name] = _documentation_beneath_fields(field.metadata["documented_in"])[field.name]
     return tuple(
         describe_field(field, hints[field.name], documentation.get(field.name, ""))
         for field in dataclasses.fields(config_class)
@@ -140,10 +151,15 @@ def _documentation_beneath_fields(config_class: type) -> dict[str, str]:
     documentation: dict[str, str] = {}
     for cls in reversed(config_class.__mro__):
         if dataclasses.is_dataclass(cls):
-            class_definition = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-            assert isinstance(class_definition, ast.ClassDef)
-            documentation |= documented_fields(class_definition)
+            documentation |= _documentation_of_own_fields(cls)
     return documentation
+
+
+@functools.cache  # a rendering asks for the same classes a hundred times
+def _documentation_of_own_fields(cls: type) -> dict[str, str]:
+    class_definition = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(class_definition, ast.ClassDef)
+    return documented_fields(class_definition)
 
 
 def documented_fields(class_definition: ast.ClassDef) -> dict[str, str]:

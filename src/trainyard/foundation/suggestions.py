@@ -54,6 +54,7 @@ def close_match(name: str, known: Iterable[str]) -> str:
     return f"Did you mean '{match}'?" if match is not None else ""
 
 
+@lru_cache(maxsize=4096)
 def _is_slip(name: str, candidate: str) -> bool:
     if _figures(name) != _figures(candidate):
         return False

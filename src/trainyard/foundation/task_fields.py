@@ -1,7 +1,8 @@
 """The settings of your own tasks and steps, read from their source without importing it.
 
 Their modules import torch, which neither rendering nor linting may need. Of a task, the name leads to the class, the
-class (or one that it derives from) to its `Settings`, and these to their fields.
+class (or one that it derives from) to its `Settings`, and these to their fields. Built-in tasks are read like that too:
+importing the module of their settings imports those of all steps, which takes longer than linting a pipeline.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import ast
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trainyard.foundation.configs.tasks import BUILT_IN_TASKS, TaskSettings
 from trainyard.foundation.step_fields import (
     StepField,
     describe_field,
@@ -22,12 +23,16 @@ from trainyard.foundation.step_fields import (
     input_folder,
     output_folder,
     parameter,
+    same_field,
     step_fields,
 )
 from trainyard.foundation.suggestions import close_match
 
 _PACKAGE_FOLDER = Path(__file__).parents[2]
 """Where `trainyard` itself lies, whose classes a user's own derive from."""
+
+_BUILT_IN = "trainyard.foundation.configs.tasks"
+"""The module with `BUILT_IN_TASKS` and `TaskSettings`, which every task's settings derive from."""
 
 _MAKERS = {maker.__name__: maker for maker in (parameter, input_folder, input_file, output_folder)}
 _TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool, "Path": Path}
@@ -47,12 +52,24 @@ class UnreadableSettings(TaskError):
         self.file, self.line, self.problem = file, line, problem
 
 
+@cache
+def _built_in_tasks() -> dict[str, str]:
+    """The name of each built-in task's class of settings."""
+    module = _Sources([_PACKAGE_FOLDER]).module(_BUILT_IN)
+    assert module is not None
+    table = next(filter(None, (_assigned(statement, "BUILT_IN_TASKS") for statement in module.tree.body)))
+    assert isinstance(table, ast.Dict)
+    return {
+        ast.literal_eval(key): ast.unparse(value) for key, value in zip(table.keys, table.values, strict=True) if key
+    }
+
+
 def task_location(task: str) -> tuple[str, str]:
     """The module and the class in `package.module:Class`. TaskError for anything else."""
     module, colon, class_name = task.partition(":")
     if colon and all(part.isidentifier() for part in (*module.split("."), class_name)):
         return module, class_name
-    hint = close_match(task, BUILT_IN_TASKS) or f"Built in: {', '.join(BUILT_IN_TASKS)}."
+    hint = close_match(task, _built_in_tasks()) or f"Built in: {', '.join(_built_in_tasks())}."
     raise TaskError(f"unknown task {task!r}. {hint} Give one of your own as package.module:Class")
 
 
@@ -63,12 +80,13 @@ def task_fields(task: str, folders: Sequence[Path] | None = None) -> tuple[StepF
     """
     search = [Path(entry) for entry in sys.path] if folders is None else folders  # may import: not trainyard
     sources = _Sources((*search, _PACKAGE_FOLDER))
-    if task in BUILT_IN_TASKS:
-        settings = sources.class_named(TaskSettings.__module__, BUILT_IN_TASKS[task].__name__)
+    class_name = _built_in_tasks().get(task)
+    if class_name is not None:
+        settings = sources.class_named(_BUILT_IN, class_name)
     else:
         settings = sources.settings_of_task(*task_location(task))
     fields = sources.fields_of(settings).values()
-    common = {field.name for field in step_fields(TaskSettings)}
+    common = sources.fields_of(sources.class_named(_BUILT_IN, "TaskSettings"))
     return tuple(sorted(fields, key=lambda field: field.name in common))
 
 
@@ -119,10 +137,11 @@ class _Sources:
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = folders
+        self._modules: dict[str, _Module | None] = {}
 
     def class_named(self, module_name: str, class_name: str) -> _Class:
         """TaskError when there is no such module, or no such class in it."""
-        module = self._module(module_name)
+        module = self.module(module_name)
         if module is None:
             raise TaskError(f"there is no module {module_name} in the job's code folder")
         found = self._named(module, class_name)
@@ -159,10 +178,26 @@ class _Sources:
                 name = statement.target.id
                 inherited = fields[name].description if name in fields else ""
                 description = documentation.get(name, inherited)
-                fields[name] = _read_field(settings.module, statement, name, description)
+                shared = self._same_field(settings.module, statement.value)
+                fields[name] = shared or _read_field(settings.module, statement, name, description)
         return fields
 
-    def _module(self, name: str) -> _Module | None:
+    def _same_field(self, module: _Module, value: ast.expr | None) -> StepField | None:
+        """The field of another class that `same_field(Class, "name")` declares again."""
+        if not (
+            isinstance(value, ast.Call) and ast.unparse(value.func) == same_field.__name__ and len(value.args) == 2
+        ):
+            return None
+        owner = self._class_of(module, value.args[0])
+        return None if owner is None else self.fields_of(owner).get(_literal(module, value.args[1]))
+
+    def module(self, name: str) -> _Module | None:
+        """The module of a name, None if it is in none of the folders. TaskError when it is not valid Python."""
+        if name not in self._modules:
+            self._modules[name] = self._read(name)
+        return self._modules[name]
+
+    def _read(self, name: str) -> _Module | None:
         path = name.replace(".", "/")
         for folder in self._folders:
             for file in (folder / path / "__init__.py", folder / f"{path}.py"):
@@ -207,7 +242,7 @@ class _Sources:
             if isinstance(statement, ast.ImportFrom):
                 for alias in statement.names:
                     if (alias.asname or alias.name) == name:
-                        owner = self._module(_absolute(module, statement))
+                        owner = self.module(_absolute(module, statement))
                         return None if owner is None else self._named(owner, alias.name, hops + 1)
             if (value := _assigned(statement, name)) is not None:
                 return self._class_of(module, value, hops + 1)
@@ -219,7 +254,7 @@ class _Sources:
             for alias in statement.names if isinstance(statement, (ast.Import, ast.ImportFrom)) else ():
                 if (alias.asname or alias.name) == dotted:
                     prefix = f"{_absolute(module, statement)}." if isinstance(statement, ast.ImportFrom) else ""
-                    return self._module(prefix + alias.name)
+                    return self.module(prefix + alias.name)
         return None
 
 

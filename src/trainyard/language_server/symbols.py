@@ -183,14 +183,14 @@ class Symbols:
     def _of_call(self, called: CalledScript) -> Iterator[Symbol]:
         if called.file is None:
             return
-        yield Symbol("file", called.name, called.span(called.call.script), Span(called.file))
+        yield Symbol("file", called.name, called.place, Span(called.file))
         flags = self._context.flags_of(called.file, called.root)
         for word in called.call.arguments if flags is not None else ():
             name = word.text.partition("=")[0]
             flag = flags.find(name) if flags is not None and name.startswith("-") else None
             if flag is not None:
                 target = Span(flag.file, flag.line, 1, flag.line, 2)
-                yield Symbol("flag", name, called.command.span(word.start, word.start + len(name)), target)
+                yield Symbol("flag", name, called.span(word._replace(end=word.start + len(name))), target)
 
     def _computes_of(self, holder: Node, reading: Reading) -> Iterator[Symbol]:
         for key in ("compute", "default_compute"):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainyard.lint.scripts.data_reads import Read, reads_of
+from trainyard.lint.scripts.dataclass_flags import with_task_flags
 from trainyard.lint.scripts.flags import ScriptFlags
 from trainyard.lint.scripts.reading import read_flags
 from trainyard.lint.shell_words import CalledScript, called_scripts
@@ -41,6 +42,10 @@ class LintContext:
         """Return what `make` returned for a key the first time."""
         return _kept(self._cache, key, make)
 
+    def look_around(self) -> None:
+        """Note what the files that were read define, before a check reads others."""
+        _ = self.names_defined, self.conda_environments
+
     def calls_of(self, command: ParsedCommand) -> list[CalledScript]:
         """The Python scripts that a command calls."""
         return self.cached(("calls", id(command)), lambda: list(called_scripts(command)))
@@ -48,6 +53,11 @@ class LintContext:
     def flags_of(self, script: Path, root: Path) -> ScriptFlags | None:
         """The flags of a script in a snapshot; None if they cannot be determined."""
         return _kept(self.outside, ("flags", script, root), lambda: read_flags(script, root))
+
+    def flags_with_task(self, script: Path, root: Path, flags: ScriptFlags, task: str | None) -> ScriptFlags:
+        """The flags of a step with those of a task; an empty name stands for no task, None for an unknown one."""
+        key = ("flags with task", script, root, task)
+        return _kept(self.outside, key, lambda: with_task_flags(flags, task)) if task != "" else flags
 
     def reads_of(self, script: Path) -> Mapping[str, tuple[Read, ...]]:
         """How a script reads the path of each of its flags."""
@@ -60,7 +70,10 @@ class LintContext:
     def is_left_out(self, root: Path, file: Path) -> bool:
         """Whether the ignore file of a snapshot excludes a file."""
         is_ignored = _kept(self.outside, ("ignored", root), lambda: _ignore_rule(root))
-        return is_ignored(file.relative_to(root).as_posix())
+        try:
+            return is_ignored(file.relative_to(root).as_posix())
+        except (ValueError, re.error):
+            return False  # a pattern that Git does not understand either
 
     def command_of(self, component: Component) -> ParsedCommand | None:
         """The command that a component was read from; None if it has none."""

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
@@ -44,8 +45,7 @@ class Ignore:
     is_used: bool = field(default=False, compare=False)
 
 
-@dataclass(frozen=True)
-class Ignores:
+class Ignores(NamedTuple):
     """The ignore comments of one file, and findings about them."""
 
     entries: tuple[Ignore, ...]
@@ -82,8 +82,7 @@ def read_ignores(file: Path, text: str, rules: Mapping[str, Rule]) -> Ignores | 
     return Ignores(tuple(reader.entries), tuple(reader.problems))
 
 
-@dataclass(frozen=True)
-class _Scalar:
+class _Scalar(NamedTuple):
     """A scalar's range in the text. No comment can start between `body` and `end`."""
 
     body: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +14,8 @@ from trainyard.foundation.suggestions import closest
 from trainyard.lint.checks import CHECKS, LintedFile
 from trainyard.lint.context import LintContext
 from trainyard.lint.ignores import Ignores, read_ignores
-from trainyard.lint.placements import Placement, placement_of_command, placements_of_pipeline
+from trainyard.lint.placements import placement_of_command, placements_of_pipeline
+from trainyard.lint.processes import divided
 from trainyard.lint.rules import RULES
 from trainyard.lint.rules.hardware import bf16_without_hardware
 from trainyard.lint.rules.linting import CHECK_FAILED
@@ -28,7 +29,7 @@ from trainyard.spec.environments import environment_of
 from trainyard.spec.findings import DocumentStore, Findings
 from trainyard.spec.kinds import Kind, is_other_resource, kind_of
 from trainyard.spec.other_files import read_asset, read_other_job, read_schedule, read_sweep_job
-from trainyard.spec.parsed import Parsed, Reading
+from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading
 from trainyard.spec.pipelines import ComponentCache, read_command_job, read_pipeline
 from trainyard.spec.rules.bindings import CYCLE, UNKNOWN_JOB_PORT
 from trainyard.spec.rules.documents import DUPLICATE_KEY, UNKNOWN_KIND, UNREADABLE_FILE, YAML_TRAP
@@ -42,6 +43,8 @@ _YAML_SUFFIXES = frozenset({".yaml", ".yml"})
 # Tools keep these, not people; `.github` and the like are excluded because of their dot.
 _SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "venv"})
 _Place = tuple[Path, int, int]
+# What is checked as a whole, and may be checked by another process.
+_Subject = LintedFile | ParsedCommand | ParsedPipeline
 # Why a file is read: someone asked for it, another file names it, or it is in a folder to check. What is merely in a
 # folder may belong to another program, and is skipped then.
 Reason = Literal["asked", "named", "walked"]
@@ -79,14 +82,21 @@ class LintResult:
     parsed: Parsed = field(default_factory=Parsed)
 
 
-def lint(paths: Sequence[Path], settings: LintSettings | None = None, store: DocumentStore | None = None) -> LintResult:
+def lint(
+    paths: Sequence[Path],
+    settings: LintSettings | None = None,
+    store: DocumentStore | None = None,
+    *,
+    processes: int = 1,
+) -> LintResult:
     """Check files, and all Azure ML files in folders; without paths, the project's standard folders here.
 
     The components and environments that a pipeline names are checked too; each file is checked once. `store`
-    holds files that were read already, or texts that replace what is on disk. Raise UnreadablePath for a path that does
-    not exist, is not a YAML file, or contains none.
+    holds files that were read already, or texts that replace what is on disk; checks of many files are divided over
+    `processes`. Raise UnreadablePath for a path that does not exist, is not a YAML file, or contains none.
     """
-    return lint_files(_files(paths or _standard_folders()), settings or LintSettings(), store or DocumentStore())
+    files = _files(paths or _standard_folders())
+    return lint_files(files, settings or LintSettings(), store or DocumentStore(), processes=processes)
 
 
 def lint_files(
@@ -95,16 +105,17 @@ def lint_files(
     store: DocumentStore,
     outside: dict[Hashable, Any] | None = None,
     checkpoint: Callable[[], None] = lambda: None,
+    processes: int = 1,
 ) -> LintResult:
     """Check files, given by absolute path and whether they were named explicitly, and those that they name.
 
     `outside` keeps what was read in scripts from one call to the next. `checkpoint` is called between files; what it
-    raises ends the call.
+    raises ends the call. Checks of many files are divided over `processes`.
     """
     session = _Session(settings, store, checkpoint)
     for file, is_explicit in files:
         session.read_file(file, "asked" if is_explicit else "walked")
-    session.run_checks({} if outside is None else outside)
+    session.run_checks({} if outside is None else outside, processes)
     return LintResult(session.result(), tuple(session.files), session.ignores, session.parsed)
 
 
@@ -237,35 +248,27 @@ class _Session:
         try:
             yield
         except Exception as error:
-            message = f"the linter failed on this file, which is a bug in Trainyard: {type(error).__name__}: {error}"
-            self._add([CHECK_FAILED.at(Span(file), message, "Please report it, with the file.")])
+            self._add([_failed(file, error)])
 
-    def run_checks(self, outside: dict[Hashable, Any]) -> None:
+    def run_checks(self, outside: dict[Hashable, Any], processes: int) -> None:
         """Run the checks that look beyond one file, now that all are read."""
         context = LintContext(self.parsed, Computes(self._store, self._settings.computes), outside)
-        for linted in self._linted:
-            self._checkpoint()
-            with self._one_file(linted.document.file):
-                for check in CHECKS["file"]:
-                    self._add(check(linted, context))
-        for command in self.parsed.commands:
-            self._checkpoint()
-            with self._one_file(command.reading.file):
-                for check in CHECKS["command"]:
-                    self._add(check(command, context))
-                if not context.is_used(command.component):
-                    self._check_placement(placement_of_command(command, context), context)
-        for pipeline in self.parsed.pipelines:
-            self._checkpoint()
-            with self._one_file(pipeline.reading.file):
-                for check in CHECKS["pipeline"]:
-                    self._add(check(pipeline, context))
-                for placement in placements_of_pipeline(pipeline, context):
-                    self._check_placement(placement, context)
+        context.look_around()
+        subjects: list[_Subject] = [*self._linted, *self.parsed.commands, *self.parsed.pipelines]
+        for found in divided(subjects, lambda subject: self._checked(subject, context), processes):
+            self._add(found)
 
-    def _check_placement(self, placement: Placement, context: LintContext) -> None:
-        for check in CHECKS["placement"]:
-            self._add(check(placement, context))
+    def _checked(self, subject: _Subject, context: LintContext) -> list[Diagnostic]:
+        """The findings of one subject, and of the placements of its commands."""
+        self._checkpoint()
+        found: list[Diagnostic] = []
+        try:
+            for findings in _findings_of(subject, context):
+                found.extend(findings)
+        except Exception as error:
+            document = subject.document if isinstance(subject, LintedFile) else subject.reading.document
+            found.append(_failed(document.file, error))
+        return found
 
     def _read(self, document: Document, kind: Kind) -> None:
         self._linted.append(LintedFile(document, kind))
@@ -323,6 +326,26 @@ class _Session:
                 at_place.append(_on_one_line(diagnostic))
 
 
+def _findings_of(subject: _Subject, context: LintContext) -> Iterator[Iterator[Diagnostic]]:
+    if isinstance(subject, LintedFile):
+        yield from (check(subject, context) for check in CHECKS["file"])
+        subject.document.forget_scalars()
+        return
+    if isinstance(subject, ParsedCommand):
+        yield from (check(subject, context) for check in CHECKS["command"])
+        placements = iter(() if context.is_used(subject.component) else (placement_of_command(subject, context),))
+    else:
+        yield from (check(subject, context) for check in CHECKS["pipeline"])
+        placements = placements_of_pipeline(subject, context)
+    for placement in placements:
+        yield from (check(placement, context) for check in CHECKS["placement"])
+
+
+def _failed(file: Path, error: Exception) -> Diagnostic:
+    message = f"the linter failed on this file, which is a bug in Trainyard: {type(error).__name__}: {error}"
+    return CHECK_FAILED.at(Span(file), message, "Please report it, with the file.")
+
+
 def _place(diagnostic: Diagnostic) -> _Place:
     return diagnostic.span.file, diagnostic.span.line, diagnostic.span.column
 
@@ -334,7 +357,7 @@ def _on_one_line(diagnostic: Diagnostic) -> Diagnostic:
     )
     if (message, hint) == (diagnostic.message, diagnostic.hint):
         return diagnostic
-    return replace(diagnostic, message=message, hint=hint)
+    return diagnostic._replace(message=message, hint=hint)
 
 
 # A finding of the first rule adds nothing where there is one of the second.

@@ -49,7 +49,6 @@ _SCHEMA_OF_KIND: dict[Kind, str] = {
 }
 # In a definition: the word that a document needs for it to matter.
 _WORD = "x-word"
-_NOT_FINITE = re.compile(r"\.(?:nan|inf)\b|[0-9]e[+-]?[0-9]{3}", re.IGNORECASE)
 _SHARED = "common.schema.json"
 # A mapping with more unknown keys than this is not full of typos.
 _MOST_HINTS = 100
@@ -89,9 +88,28 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(definition[_WORD] for definition in definitions if _WORD in definition)
 
 
-@cache
+class _Validators:
+    """One validator per schema, for documents with some words: the patterns of all words take most of the time."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, tuple[frozenset[str], jsonschema_rs.Validator]] = {}
+
+    def for_words(self, name: str, words: frozenset[str]) -> jsonschema_rs.Validator:
+        """Return a schema's validator, made again where a document has a word that none before had."""
+        known = self._made.get(name)
+        if known is not None and words <= known[0]:
+            return known[1]
+        needed = words if known is None else words | known[0]
+        made = _validator(name, needed)
+        self._made[name] = needed, made
+        return made
+
+
+_VALIDATORS = _Validators()
+
+
 def _validator(name: str, words: frozenset[str]) -> jsonschema_rs.Validator:
-    """The validator for documents with some words; without the others, whose patterns take most of the time."""
+    """Return the validator for documents with some words."""
     import jsonschema_rs
 
     schema = bundled_schema(name)
@@ -114,13 +132,13 @@ def check_schema(document: Document, kind: Kind) -> Iterator[Diagnostic]:
         return
     text = document.text.lower()
     words = frozenset(word for word in _words(name) if word in text)
-    for error in _validator(name, words).iter_errors(_as_json(document)):
+    for error in _VALIDATORS.for_words(name, words).iter_errors(_as_json(document)):
         yield from _translate(error, document, kind, bundled_schema(name))
 
 
 def _as_json(document: Document) -> Any:
     """Return a document's data as valid JSON: infinities and NaN, which are numbers to Azure ML, become 0."""
-    return _finite(document.data) if _NOT_FINITE.search(document.text) else document.data
+    return document.data if document.is_finite else _finite(document.data)
 
 
 def _finite(data: Any) -> Any:
@@ -188,6 +206,8 @@ def _unknown_key(
     severity: Severity = "error"
     if kind == "profile":
         fate = _FATE_AT_ROOT["profile"]
+    elif not path and kind == "component" and key in _KEYS_OF_JOBS:
+        fate, severity = "Azure ML ignores it: the job that uses the component sets it", "warning"
     elif path[-1:] == ["settings"] and kind in ("pipeline", "schedule"):
         fate = _FATE_IN_SETTINGS
         severity = "warning" if kind == "schedule" or only_close(key, _writable(known)) is None else "error"
@@ -232,6 +252,12 @@ _READ_ONLY = frozenset(
         "provisioning_state",
         "$schema",
     }
+)
+
+
+# What people write into components that stood alone as jobs before.
+_KEYS_OF_JOBS = frozenset(
+    {"compute", "experiment_name", "limits", "services", "identity", "queue_settings", "environment_variables"}
 )
 
 

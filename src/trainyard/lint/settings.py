@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -76,7 +76,7 @@ class LintSettings:
             is_off = rules[diagnostic.rule].pedantic and not self.pedantic
             severity = self.severity.get(diagnostic.rule, "off" if is_off else diagnostic.severity)
             if severity != "off":
-                yield replace(diagnostic, severity=severity) if severity != diagnostic.severity else diagnostic
+                yield diagnostic._replace(severity=severity) if severity != diagnostic.severity else diagnostic
 
 
 def settings_for(paths: Sequence[Path], rules: Mapping[str, Rule]) -> LintSettings:

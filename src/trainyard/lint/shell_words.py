@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from trainyard.spec.diagnostic import Span
+from trainyard.spec.documents import Document, Node
+from trainyard.spec.expressions import only_binding
+from trainyard.spec.model import Port
 from trainyard.spec.parsed import ParsedCommand
 
 _OPERATORS = re.compile(r"&&|\|\||[;|&\n]|[0-9]?>>?(?:&[0-9])?|<")
@@ -37,8 +40,7 @@ _HARMLESS = frozenset(
 _PYTHON_FLAGS_WITH_VALUE = frozenset({"-W", "-X"})
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(NamedTuple):
     """One word: its text without quotes, and its offsets in the command. `is_optional`: inside `$[[ … ]]`."""
 
     text: str
@@ -53,8 +55,7 @@ class Word:
         return _SUBSTITUTION.search(_BINDING.sub("", self.text)) is None
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """A call of a Python script or module, with its arguments."""
 
     script: Word
@@ -64,7 +65,7 @@ class Call:
     """Whether earlier commands may have changed the working directory or created files."""
 
 
-@lru_cache
+@lru_cache(maxsize=4096)
 def simple_commands(command: str) -> list[list[Word]]:
     """The words of a command, one list for each part that ends with `&&`, `;`, `|` or a line end."""
     commands: list[list[Word]] = [[]]
@@ -127,7 +128,7 @@ def python_calls(command: str) -> Iterator[Call]:
     """Each Python script or module that a command calls, including through launchers (`torchrun train.py`)."""
     follows_others = False
     for words in simple_commands(command):
-        rest = _without_assignments(words)
+        rest = without_assignments(words)
         yield from _calls_of(rest, follows_others)
         follows_others = follows_others or bool(rest and rest[0].text not in _HARMLESS)
 
@@ -142,7 +143,8 @@ def _calls_of(words: Sequence[Word], follows_others: bool) -> Iterator[Call]:
         yield from _script_among(words, follows_others=follows_others)
 
 
-def _without_assignments(words: Sequence[Word]) -> Sequence[Word]:
+def without_assignments(words: Sequence[Word]) -> Sequence[Word]:
+    """The words of a simple command without the variables that are set for it."""
     first = next((at for at, word in enumerate(words) if not _ASSIGNMENT.match(word.text)), len(words))
     return words[first:]
 
@@ -172,14 +174,20 @@ def _script_among(words: Sequence[Word], *, follows_others: bool) -> Iterator[Ca
         yield Call(words[place], False, tuple(words[place + 1 :]), follows_others)
 
 
-@dataclass(frozen=True)
-class CalledScript:
-    """A call, the snapshot's folder, and the file in it; None if there is no such file."""
+class CalledScript(NamedTuple):
+    """A call, the snapshot's folder, and the file in it; None if there is no such file.
+
+    The arguments are written in `text`, the script at `place`; `inputs` are what bindings in them may name.
+    """
 
     call: Call
     root: Path
     file: Path | None
-    command: ParsedCommand
+    text: Node
+    document: Document
+    place: Span
+    inputs: Mapping[str, Port]
+    includes: tuple[Path, ...] = ()
 
     @property
     def name(self) -> str:
@@ -188,20 +196,31 @@ class CalledScript:
         return self.file.name
 
     def span(self, word: Word) -> Span:
-        """Where a word of the command is written."""
-        return self.command.span(word.start, word.end)
+        """Where a word of the arguments is written."""
+        return self.document.span_within(self.text, word.start, word.end)
+
+    def port(self, word: Word) -> Port | None:
+        """The input that a word consists of; None if it is anything else, or unknown."""
+        binding = only_binding(word.text)
+        is_input = binding is not None and binding.path[0] == "inputs"
+        return self.inputs.get(".".join(binding.path[1:])) if binding is not None and is_input else None
 
 
 def called_scripts(command: ParsedCommand) -> Iterator[CalledScript]:
     """Every call of Python in a command whose code is a local folder."""
-    root = command.component.code
-    if root is not None and os.path.isdir(root):
-        roots = (root, *(include.parent for include in command.component.additional_includes))
+    component, text = command.component, command.command
+    root = component.code
+    if root is not None and text is not None and os.path.isdir(root):
+        includes = component.additional_includes
+        roots = (root, *(include.parent for include in includes))
         for call in python_calls(command.text):
             path = call.script.text.replace(".", "/")
             names = (f"{path}.py", f"{path}/__main__.py") if call.is_module else (call.script.text,)
             files = (folder / name for folder in roots for name in names)
-            yield CalledScript(call, root, next((file for file in files if _is_file(file)), None), command)
+            script = next((file for file in files if _is_file(file)), None)
+            place = command.span(call.script.start, call.script.end)
+            document = command.reading.document
+            yield CalledScript(call, root, script, text, document, place, component.inputs, includes)
 
 
 def _is_file(file: Path) -> bool:

@@ -31,6 +31,7 @@ from trainyard.spec.resolution import JobOutput
 CACHE_FORMAT = "trainyard.cache/1"
 _LOCATIONS_KEPT = 5
 _LOCAL_PYTHON = "the local Python and its packages"
+_IMAGE = "the container image"
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,13 @@ def job_key(
     upstream_identities: Mapping[str, str],
     digests: ContentDigests,
     python: Path = Path(sys.executable),
+    image: str | None = None,
 ) -> JobKey:
     """Return the key of a job: code, command, inputs by content, environment, processes, resources, variables.
 
     The command counts as written, with the names of its ports; their values are in the inputs. Outputs of other jobs
-    count by `upstream_identities`, local data by content.
+    count by `upstream_identities`, local data by content. For a job in containers, the digest of their
+    `image` counts in place of `python`.
     """
     component = job.component
     resources = job.resources
@@ -80,7 +83,7 @@ def job_key(
         "command": digest_of(component.command.data, *_task_parts(component)),
         "outputs": digest_of(sorted((port.name, port.type) for port in component.outputs.values())),
         "environment": _environment_digest(component.environment, digests),
-        _LOCAL_PYTHON: local_python_digest(python),
+        **({_LOCAL_PYTHON: local_python_digest(python)} if image is None else {_IMAGE: digest_of(image)}),
         "distribution": digest_of(job.distribution, job.nodes, job.processes_per_node),
         "resources": digest_of(
             [value.data if value else None for value in (resources.instance_type, resources.shm_size)]
@@ -124,7 +127,8 @@ def _environment_digest(environment: Environment | None, digests: ContentDigests
         return digest_of(None)
     paths = [path for path in (environment.build_path, environment.conda_file) if path is not None]
     contents = [digests.of_path(path) for path in paths if path.exists()]
-    return digest_of(environment.reference, environment.image, environment.dockerfile, contents)
+    conda = environment.conda.data if environment.conda is not None else None
+    return digest_of(environment.reference, environment.image, environment.dockerfile, contents, conda)
 
 
 def local_python_digest(python: Path = Path(sys.executable)) -> str:
@@ -135,7 +139,7 @@ def local_python_digest(python: Path = Path(sys.executable)) -> str:
     version, _ = _version_and_path(python)
     # Another may be a script around a Python, which only its path tells apart.
     named = [] if python == Path(sys.executable) else [str(python)]
-    return digest_of(version, local_packages(python), os.environ.get("PYTHONPATH"), *named)
+    return digest_of(version, local_packages(python), *named)
 
 
 def local_packages(python: Path) -> list[str]:

@@ -1,8 +1,8 @@
 """The environment variables that Azure ML sets for a process of a job, set here with the same names and meanings.
 
-Each variable is one line of a table: its name, when it is set, its value, and the source of this knowledge. Variables
-of these names in the runner's own environment are removed first, so that a job sees what it would see on Azure ML and
-nothing of the shell, cluster or training that it was started from.
+Each variable is one line of a table: its name, when it is set, its value, and the source of this knowledge. Of the
+runner's own environment only what describes the machine is passed on, so that a job sees what it would see on Azure ML
+and nothing of the shell, Python environment, cluster or training that the runner was started from.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ When = Literal[
     "pytorch",
     "mpi",
     "tensorflow",
+    "ray",
     "several nodes",
     "mpi on one node",
     "mpi on several nodes",
@@ -40,8 +41,9 @@ class ProcessContext:
     `node_rank` counts nodes, `local_rank` processes on a node. `input_paths` and `output_paths` belong to ports that
     carry files, `parameters` are the literals. `attempt` counts from 1. `gpus` are the node's own; `gpus_are_divided`
     says that they are not all of the machine's. `world_size` counts the processes of all nodes, the
-    `parameter_servers` (TensorFlow's, the last ranks) among them; `task_ports` are TensorFlow's, by rank. `events_url`
-    is the address of scheduled events, in a run that rehearses a preemption.
+    `parameter_servers` (TensorFlow's, the last ranks) among them; `task_ports` are TensorFlow's, by rank. `addresses`
+    are those of isolated nodes; without them all nodes are this machine, reached by its loopback. `events_url` is the
+    address of scheduled events, in a run that rehearses a preemption.
     """
 
     run: RunIdentity
@@ -55,6 +57,7 @@ class ProcessContext:
     data_folder: Path
     world_size: int
     task_ports: Sequence[int] = ()
+    addresses: Sequence[str] = ()
     parameter_servers: int = 0
     attempt: int = 1
     gpus: Sequence[str] = ()
@@ -71,6 +74,15 @@ class ProcessContext:
         return self.node_rank * self.processes_per_node + self.local_rank
 
     @property
+    def master_address(self) -> str:
+        """The first node's address."""
+        return self.address_of(0)
+
+    def address_of(self, node: int) -> str:
+        """Return a node's address."""
+        return self.addresses[node] if self.addresses else MASTER_ADDRESS
+
+    @property
     def process_name(self) -> str:
         """`rank_N` if the ranks know of each other, else `main`."""
         return f"rank_{self.rank}" if self.distribution is not None and self.world_size > 1 else "main"
@@ -79,7 +91,8 @@ class ProcessContext:
     def tf_config(self) -> str:
         """TensorFlow's cluster and this task's place in it, as JSON."""
         workers = self.world_size - self.parameter_servers
-        hosts = [f"{MASTER_ADDRESS}:{port}" for port in self.task_ports]
+        nodes = (rank // self.processes_per_node for rank in range(self.world_size))
+        hosts = [f"{self.address_of(node)}:{port}" for node, port in zip(nodes, self.task_ports, strict=True)]
         servers = {"ps": hosts[workers:]} if self.parameter_servers else {}
         is_worker = self.rank < workers
         task = {"type": "worker" if is_worker else "ps", "index": self.rank if is_worker else self.rank - workers}
@@ -117,7 +130,7 @@ _MLFLOW = "azureml-mlflow 1.62.0.post6, service_context_loader.py"
 _LOCAL = "local runs only"
 
 VARIABLES: tuple[Variable, ...] = (
-    Variable("MASTER_ADDR", "pytorch", lambda p: MASTER_ADDRESS, _DISTRIBUTED_DOCS),
+    Variable("MASTER_ADDR", "pytorch", lambda p: p.master_address, _DISTRIBUTED_DOCS),
     Variable("MASTER_PORT", "pytorch", lambda p: p.master_port, _CHEATSHEET),
     Variable("WORLD_SIZE", "pytorch", lambda p: p.world_size, _DISTRIBUTED_DOCS),
     Variable("NODE_RANK", "pytorch", lambda p: p.node_rank, _DISTRIBUTED_DOCS),
@@ -131,11 +144,11 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "AZ_BATCH_MASTER_NODE",
         "mpi on several nodes",
-        lambda p: f"{MASTER_ADDRESS}:{p.master_port}",
+        lambda p: f"{p.master_address}:{p.master_port}",
         f"{_CHEATSHEET}; DeepSpeed comm.py",
     ),
     Variable(
-        "AZ_BATCHAI_MPI_MASTER_NODE", "mpi on one node", lambda p: MASTER_ADDRESS, "DeepSpeed comm.py mpi_discovery()"
+        "AZ_BATCHAI_MPI_MASTER_NODE", "mpi on one node", lambda p: p.master_address, "DeepSpeed comm.py mpi_discovery()"
     ),
     Variable("AZUREML_RUN_ID", "every job", lambda p: p.run.run_id, _OBSERVED),
     Variable("AZUREML_ROOT_RUN_ID", "every job", lambda p: p.run.root_run_id, _OBSERVED),
@@ -152,7 +165,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("AZUREML_CR_COMPUTE_CONTEXT", "every job", lambda p: p.compute_context, _OBSERVED),
     Variable("AZUREML_CR_EXECUTION_WORKING_DIR_PATH", "every job", lambda p: p.working_folder, _OBSERVED),
     Variable("AZUREML_CR_DATA_CAPABILITY_PATH", "every job", lambda p: p.data_folder, _OBSERVED),
-    Variable("AZ_BATCHAI_JOB_MASTER_NODE_IP", "every job", lambda p: MASTER_ADDRESS, f"{_OBSERVED} (AmlCompute)"),
+    Variable("AZ_BATCHAI_JOB_MASTER_NODE_IP", "every job", lambda p: p.master_address, f"{_OBSERVED} (AmlCompute)"),
     Variable("AZ_BATCHAI_TASK_INDEX", "every job", lambda p: p.node_rank, f"{_OBSERVED} (AmlCompute)"),
     Variable(
         "AZ_BATCH_IS_CURRENT_NODE_MASTER",
@@ -163,7 +176,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "AZ_BATCH_HOST_LIST",
         "several nodes",
-        lambda p: ",".join([MASTER_ADDRESS] * p.nodes),
+        lambda p: ",".join(p.address_of(node) for node in range(p.nodes)),
         f"{_OBSERVED} (AmlCompute)",
     ),
     Variable("MLFLOW_TRACKING_URI", "every job", lambda p: p.run.tracking_uri, _MLFLOW),
@@ -177,6 +190,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(VISIBLE_DEVICES, "GPUs divided", lambda p: ",".join(p.gpus), _LOCAL),
     # Without it a killed rank loses its last lines, and the live display has nothing to show.
     Variable("PYTHONUNBUFFERED", "every job", lambda p: "1", _LOCAL),
+    # Several clusters of Ray may run on this machine, and `ray.init()` takes any of them.
+    Variable("RAY_ADDRESS", "ray", lambda p: f"{p.master_address}:{p.master_port}", _LOCAL),
     # On Azure a job asks 169.254.169.254, an address that nobody here can answer at.
     Variable("SCHEDULED_EVENTS_URL", "preemption rehearsed", lambda p: p.events_url, _LOCAL),
 )
@@ -186,20 +201,36 @@ INPUT_PREFIXES = ("AZURE_ML_INPUT_", "AZUREML_DATAREFERENCE_")
 OUTPUT_PREFIXES = ("AZURE_ML_OUTPUT_", "")
 PARAMETER_PREFIX = "AZUREML_PARAMETER_"
 
-# Variables of other launchers and clusters, which would make a step believe that it was started by them.
-_FOREIGN_NAMES = frozenset(
-    {"LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"}
+_PROXIES = frozenset(
+    {"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"}
+    | {"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY", "NO_PROXY"}
 )
-_FOREIGN_PREFIXES = (
-    "OMPI_",
-    "PMI_",
-    "PMIX_",
-    "TORCHELASTIC_",
-    "SLURM_",
-    "AZ_BATCH",
-    "AZUREML_",
-    "AZURE_ML_",
-    "MLFLOW_",
+
+# What an inherited variable must be to reach a job: it describes this machine, where a node of Azure ML has its own.
+# All others belong to the shell, environment or training that the runner was started from; a job that needs one of
+# them works here alone, and fails on the cluster.
+_OF_THE_MACHINE = _PROXIES | frozenset(
+    {"HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TMP", "TEMP", "HOSTNAME"}
+    | {"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE"}
+    | {"LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "CPATH"}
+    | {VISIBLE_DEVICES, "CUDA_HOME", "CUDA_PATH", "CUDA_DEVICE_ORDER", "ROCM_PATH", "ROCR_VISIBLE_DEVICES"}
+    | {"HIP_VISIBLE_DEVICES", "JAVA_HOME", "SPARK_HOME", "HADOOP_HOME"}
+    | {"HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_ENDPOINT", "TORCH_HOME", "NLTK_DATA"}
+)
+_PREFIXES_OF_THE_MACHINE = (
+    "LC_",
+    "DYLD_",
+    "NVIDIA_",
+    "XDG_CACHE_",
+    # How many threads, over which interfaces: what a machine takes.
+    "OMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "NCCL_",
+    "GLOO_",
+    "UCX_",
+    # Which index pip installs from: a job may install packages.
+    "PIP_",
 )
 
 
@@ -208,12 +239,26 @@ def process_environment(
 ) -> dict[str, str]:
     """Return the whole environment of one process.
 
-    `inherited` is the runner's environment; variables of any launcher's contract are removed from it, and the
-    folder of `python` is put first on PATH. `own_variables` are the job's, and take precedence.
+    `inherited` is the runner's environment, of which a job gets what describes this machine; the folder of `python` is
+    put first on PATH. `own_variables` are the job's, and take precedence.
     """
-    environment = {name: value for name, value in inherited.items() if not is_foreign(name)}
+    environment = {name: value for name, value in inherited.items() if describes_the_machine(name)}
     environment["PATH"] = job_path(python, inherited.get("PATH"))
     return environment | contract_variables(process) | dict(own_variables)
+
+
+def container_environment(
+    process: ProcessContext,
+    own_variables: Mapping[str, str],
+    inherited: Mapping[str, str],
+    of_image: Mapping[str, str],
+) -> dict[str, str]:
+    """Return the whole environment of one process in a container: what its image sets, then the contract, then its own.
+
+    Of the runner's own environment it gets the way to the network and the GPUs, which it shares with this machine.
+    """
+    shared = {name: value for name, value in inherited.items() if name in _PROXIES | {VISIBLE_DEVICES}}
+    return {**of_image, **shared, **contract_variables(process), **own_variables}
 
 
 def contract_variables(process: ProcessContext) -> dict[str, str]:
@@ -223,6 +268,7 @@ def contract_variables(process: ProcessContext) -> dict[str, str]:
         "pytorch": process.distribution == "pytorch",
         "mpi": process.distribution == "mpi",
         "tensorflow": process.distribution == "tensorflow",
+        "ray": process.distribution == "ray",
         "mpi on several nodes": process.distribution == "mpi" and process.nodes > 1,
         "mpi on one node": process.distribution == "mpi" and process.nodes == 1,
         "several nodes": process.nodes > 1,
@@ -239,9 +285,6 @@ def contract_variables(process: ProcessContext) -> dict[str, str]:
     return variables
 
 
-def is_foreign(name: str) -> bool:
-    """Return whether an inherited variable belongs to some launcher's contract, and must not reach a job."""
-    return name in _OWN_NAMES or name in _FOREIGN_NAMES or name.startswith(_FOREIGN_PREFIXES)
-
-
-_OWN_NAMES = frozenset(variable.name for variable in VARIABLES if variable.source != _LOCAL)
+def describes_the_machine(name: str) -> bool:
+    """Return whether an inherited variable describes this machine, so that jobs get it; PATH is theirs to have."""
+    return name in _OF_THE_MACHINE or name.startswith(_PREFIXES_OF_THE_MACHINE)

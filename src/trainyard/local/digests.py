@@ -106,6 +106,8 @@ class _Progress:
 def write_json(file: Path, document: object) -> None:
     """Replace a JSON file that only saves time: a damaged one counts as missing. Raise `RunError` on failure."""
     try:
+        # ext4 writes a file to the disk, and waits, when it takes another's place: milliseconds for each job.
+        file.unlink(missing_ok=True)
         replace_text(file, json.dumps(document, ensure_ascii=False) + "\n", is_durable=False)
     except OSError as error:
         raise cannot_write(file, error) from error

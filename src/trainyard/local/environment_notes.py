@@ -19,14 +19,14 @@ def environment_notes(jobs: Iterable[ResolvedJob], python: Path, run_folder: Pat
 
     Raise `RunError` when that cannot be written.
     """
-    users: dict[Path, tuple[Environment, list[str]]] = {}
+    users: dict[tuple[Path, int], tuple[Environment, list[str]]] = {}
     for job in jobs:
         environment = job.component.environment
-        place = (environment.conda_file or environment.build_path) if environment is not None else None
-        if environment is not None and place is not None:
-            users.setdefault(place.resolve(), (environment, []))[1].append(job.name)
+        source = environment.package_source if environment is not None else None
+        if environment is not None and source is not None:
+            users.setdefault(source, (environment, []))[1].append(job.name)
     notes, lines = [], []
-    for place, (environment, names) in users.items():
+    for (place, _), (environment, names) in users.items():
         missing, others = differences(wanted_packages(environment), python)
         if not missing and not others:
             continue
@@ -42,7 +42,7 @@ def environment_notes(jobs: Iterable[ResolvedJob], python: Path, run_folder: Pat
             file.write_text("\n".join(lines) + "\n", encoding="utf-8")
         except OSError as error:
             raise cannot_write(file, error) from error
-        notes[-1] += f" (all in {file})"
+        notes[-1] += f" (all in {LIST_FILE} of the run's folder)"
     return notes
 
 

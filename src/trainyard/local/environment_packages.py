@@ -27,6 +27,33 @@ _BELONGS_TO_PYTHON = frozenset({"pip", "setuptools", "wheel"})
 
 
 @dataclass(frozen=True)
+class _CondaSource:
+    """Conda's keys, and where they stand: in `file`, from the line `start` (counted from 1)."""
+
+    data: Any
+    file: Path
+    lines: list[str]
+    start: int = 1
+
+    @property
+    def dependencies(self) -> list[Any]:
+        """What stands under `dependencies`."""
+        found = self.data.get("dependencies") if isinstance(self.data, dict) else None
+        return found if isinstance(found, list) else []
+
+    @property
+    def pip_entries(self) -> list[str]:
+        """What stands under `pip` there."""
+        lists = (entry.get("pip") for entry in self.dependencies if isinstance(entry, dict))
+        return [str(each) for listed in lists if isinstance(listed, list) for each in listed]
+
+    def line_of(self, entry: Any) -> int:
+        """Return the line of an entry."""
+        numbered = enumerate(self.lines[self.start - 1 :], start=self.start)
+        return next((number for number, line in numbered if str(entry) in line), self.start)
+
+
+@dataclass(frozen=True)
 class WantedPackage:
     """A package that an environment's file asks for, and where; `python` is the interpreter itself."""
 
@@ -43,19 +70,15 @@ class WantedPackage:
 
 
 def wanted_packages(environment: Environment) -> list[WantedPackage]:
-    """Return what the conda file and the files of the build context ask for; empty if the environment names none.
+    """Return what conda's keys and the files of the build context ask for; empty if the environment has neither.
 
     Lines that name no package (options, addresses, local folders) are left out, as are those for other platforms.
     """
     found: list[WantedPackage] = []
-    if environment.conda_file is not None and environment.conda_file.is_file():
-        found += _of_conda(environment.conda_file)
-    folder = environment.build_path
-    for file in sorted(folder.iterdir()) if folder is not None and folder.is_dir() else ():
-        if _REQUIREMENTS.fullmatch(file.name):
-            found += _of_requirements(file, frozenset())
-        elif file.suffix in (".yml", ".yaml"):
-            found += _of_conda(file)
+    for source in _conda_sources(environment):
+        found += _of_conda(source)
+    for file in _requirements_files(environment):
+        found += _of_requirements(file, frozenset())
     return list({package.name: package for package in found}.values())
 
 
@@ -85,36 +108,50 @@ def _matches(version: str, versions: SpecifierSet) -> bool:
         return True
 
 
-def _of_conda(file: Path) -> Iterator[WantedPackage]:
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    for entry in _dependencies(file):
+def _conda_sources(environment: Environment) -> Iterator[_CondaSource]:
+    """What conda reads: the keys written in place, the conda file, and such files of the build context."""
+    if environment.conda is not None:
+        span = environment.conda.span
+        yield _CondaSource(environment.conda.data, span.file, _text_of(span.file).splitlines(), span.line)
+    beside = [file for file in _beside(environment) if file.suffix in (".yml", ".yaml")]
+    for file in (environment.conda_file, *beside):
+        if file is not None and file.is_file():
+            text = _text_of(file)
+            try:
+                yield _CondaSource(yaml.safe_load(text), file, text.splitlines())
+            except yaml.YAMLError:
+                continue  # lint reports it
+
+
+def _requirements_files(environment: Environment) -> list[Path]:
+    return [file for file in _beside(environment) if _REQUIREMENTS.fullmatch(file.name)]
+
+
+def _beside(environment: Environment) -> list[Path]:
+    """The files of the build context."""
+    folder = environment.build_path
+    return sorted(folder.iterdir()) if folder is not None and folder.is_dir() else []
+
+
+def _text_of(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
+def _of_conda(source: _CondaSource) -> Iterator[WantedPackage]:
+    for entry in source.dependencies:
         if isinstance(entry, str):
-            yield from _of_conda_entry(entry, file, lines)
-    for each in _pip_entries(file):
-        yield from _of_pip_line(each, file, _line_of(each, lines), frozenset())
+            yield from _of_conda_entry(entry, source)
+    for each in source.pip_entries:
+        yield from _of_pip_line(each, source.file, source.line_of(each), frozenset())
 
 
-def _dependencies(file: Path) -> list[Any]:
-    try:
-        document = yaml.safe_load(file.read_text(encoding="utf-8", errors="replace"))
-    except yaml.YAMLError:
-        return []  # lint reports it
-    dependencies = document.get("dependencies") if isinstance(document, dict) else None
-    return dependencies if isinstance(dependencies, list) else []
-
-
-def _pip_entries(file: Path) -> list[str]:
-    return [str(each) for entry in _dependencies(file) if isinstance(entry, dict) for each in entry.get("pip") or ()]
-
-
-def _of_conda_entry(entry: str, file: Path, lines: list[str]) -> Iterator[WantedPackage]:
+def _of_conda_entry(entry: str, source: _CondaSource) -> Iterator[WantedPackage]:
     found = _CONDA.fullmatch(entry.strip())
     if found is None or found["name"].lower() in _BELONGS_TO_PYTHON:
         return
     name = _PIP_NAMES.get(found["name"].lower(), found["name"])
-    yield WantedPackage(
-        canonicalize_name(name), _conda_versions(found["version"] or ""), file, _line_of(entry, lines), by_conda=True
-    )
+    versions = _conda_versions(found["version"] or "")
+    yield WantedPackage(canonicalize_name(name), versions, source.file, source.line_of(entry), by_conda=True)
 
 
 def _conda_versions(text: str) -> SpecifierSet:
@@ -131,8 +168,7 @@ def _conda_versions(text: str) -> SpecifierSet:
 
 
 def _of_requirements(file: Path, above: frozenset[Path]) -> Iterator[WantedPackage]:
-    text = file.read_text(encoding="utf-8", errors="replace")
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(_text_of(file).splitlines(), start=1):
         yield from _of_pip_line(line, file, number, above | {file.resolve()})
 
 
@@ -152,19 +188,13 @@ def _of_pip_line(text: str, file: Path, line: int, above: frozenset[Path]) -> It
         yield WantedPackage(canonicalize_name(requirement.name), requirement.specifier, file, line)
 
 
-def _line_of(entry: Any, lines: list[str]) -> int:
-    return next((number for number, line in enumerate(lines, start=1) if str(entry) in line), 1)
-
-
 def pip_lines(environment: Environment) -> list[str]:
     """Return the lines of a requirements file that installs an environment: conda's packages by their names on PyPI."""
     lines: list[str] = []
-    folder = environment.build_path
-    beside = sorted(folder.iterdir()) if folder is not None and folder.is_dir() else []
-    conda_files = [file for file in (environment.conda_file, *beside) if file is not None]
-    for file in (file for file in conda_files if file.suffix in (".yml", ".yaml") and file.is_file()):
-        lines += [f"{each.name}{each.versions}" for each in _of_conda(file) if each.by_conda and each.name != "python"]
-        for entry in _pip_entries(file):
+    for source in _conda_sources(environment):
+        by_conda = [each for each in _of_conda(source) if each.by_conda and each.name != "python"]
+        lines += [f"{each.name}{each.versions}" for each in by_conda]
+        for entry in source.pip_entries:
             include = _INCLUDE.match(entry)
-            lines.append(f"-r {file.parent / include[1]}" if include is not None else entry)
-    return lines + [f"-r {file}" for file in beside if _REQUIREMENTS.fullmatch(file.name)]
+            lines.append(f"-r {source.file.parent / include[1]}" if include is not None else entry)
+    return lines + [f"-r {file}" for file in _requirements_files(environment)]

@@ -6,11 +6,13 @@ import random
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trainyard.foundation.suggestions import did_you_mean
 from trainyard.local.errors import UsageError
+from trainyard.local.kinds.sampling import trials
 from trainyard.local.resolution import ResolvedJob
 from trainyard.local.steps_seen import StepsSeen
 from trainyard.spec.model import Sweep
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from trainyard.local.metadata_service import MetadataService  # its server takes 20 ms to import
 
 _WHEN = re.compile(r"step:(?P<step>\d+)|(?P<seconds>\d+(?:\.\d+)?)s|random:(?P<count>[1-9]\d*)")
-_JOB_AND_RANK = re.compile(r"(?P<job>.+):rank(?P<rank>\d+)")
+_TARGET = re.compile(r"(?P<job>.+?)(?::trial(?P<trial>\d+))?(?::rank(?P<rank>\d+))?")
 _PREEMPT_FORM = "expected JOB@step:N, JOB@SECONDSs or JOB@random:COUNT, as in train@step:50, train@30s, train@random:5"
 _KILL_FORM = "expected JOB:rankN@step:N or JOB:rankN@SECONDSs, as in train:rank1@step:50, train:rank1@20s"
 # When a job that reports no steps is preempted at random: within this many seconds of an attempt.
@@ -30,12 +32,14 @@ _RANDOM_SECONDS = (1.0, 20.0)
 class Fault:
     """One preemption of a job's machines, or with a `rank` one crash of that process; `option` is what asked for it.
 
+    `trial` is the number of the trial that it hits, where the job is a sweep.
     It is due at a step, after seconds of an attempt, or at a share 0…1 of the job's steps; an attempt that has not yet
     reported how many it takes is hit after the seconds.
     """
 
     option: str
     job: str
+    trial: int | None = None
     rank: int | None = None
     step: int | None = None
     seconds: float | None = None
@@ -59,48 +63,57 @@ def faults_of(
     """
     found: dict[str, list[Fault]] = {}
     for text in preempt:
-        job, _, when = text.rpartition("@")
-        timing = _WHEN.fullmatch(when)
-        if not job or timing is None:
+        whom, _, when = text.rpartition("@")
+        target, timing = _TARGET.fullmatch(whom), _WHEN.fullmatch(when)
+        if target is None or target["rank"] or timing is None:
             raise UsageError(f"--preempt {text}: {_PREEMPT_FORM}")
-        _require_job(f"--preempt {text}", job, jobs, selected)
-        found.setdefault(job, []).extend(_preemptions(f"--preempt {text}", job, timing))
+        hit = _checked(f"--preempt {text}", target, jobs, selected)
+        found.setdefault(hit.job, []).extend(_preemptions(hit, timing))
     for text in kill:
         whom, _, when = text.rpartition("@")
-        process, timing = _JOB_AND_RANK.fullmatch(whom), _WHEN.fullmatch(when)
-        if process is None or timing is None or timing["count"]:
+        target, timing = _TARGET.fullmatch(whom), _WHEN.fullmatch(when)
+        if target is None or not target["rank"] or timing is None or timing["count"]:
             raise UsageError(f"--kill {text}: {_KILL_FORM}")
-        job, rank = process["job"], int(process["rank"])
-        _require_job(f"--kill {text}", job, jobs, selected)
-        ranks = jobs[job].processes
+        hit = _checked(f"--kill {text}", target, jobs, selected)
+        job, rank, ranks = hit.job, int(target["rank"]), jobs[hit.job].processes
         if rank >= ranks:
             known = f"its ranks are 0 to {ranks - 1}" if ranks > 1 else "its only rank is 0"
             raise UsageError(f"--kill {text}: {job!r} has no rank {rank}; {known}")
-        found.setdefault(job, []).append(_at(f"--kill {text}", job, timing, rank))
+        found.setdefault(job, []).append(_at(replace(hit, rank=rank), timing))
     return found
 
 
-def _require_job(option: str, job: str, jobs: Mapping[str, ResolvedJob], selected: Collection[str]) -> None:
+def _checked(option: str, target: re.Match[str], jobs: Mapping[str, ResolvedJob], selected: Collection[str]) -> Fault:
+    """What an option names, without the time; raise `UsageError` for what is not there or cannot be hit."""
+    job, trial = target["job"], int(target["trial"]) if target["trial"] else None
     if job not in jobs:
         raise UsageError(f"{option}: unknown job {job!r}. {did_you_mean(job, jobs)}")
     if job not in selected:
         raise UsageError(f"{option}: --only or --from leaves {job!r} out of this run")
-    if isinstance(jobs[job].component.task, Sweep):
-        raise UsageError(f"{option}: {job!r} is a sweep, whose trials are jobs of their own; name a job without trials")
+    task = jobs[job].component.task
+    if isinstance(task, Sweep):
+        count = len(trials(task))
+        if trial is None:
+            raise UsageError(f"{option}: {job!r} is a sweep; name one of its trials, as in {job}:trial0")
+        if trial >= count:
+            raise UsageError(f"{option}: {job!r} has no trial {trial}; its trials are 0 to {count - 1}")
+    elif trial is not None:
+        raise UsageError(f"{option}: {job!r} is not a sweep, and has no trials")
+    return Fault(option, job, trial)
 
 
-def _at(option: str, job: str, timing: re.Match[str], rank: int | None = None) -> Fault:
+def _at(hit: Fault, timing: re.Match[str]) -> Fault:
     seconds = float(timing["seconds"]) if timing["seconds"] else None
-    return Fault(option, job, rank, step=int(timing["step"]) if timing["step"] else None, seconds=seconds)
+    return replace(hit, step=int(timing["step"]) if timing["step"] else None, seconds=seconds)
 
 
-def _preemptions(option: str, job: str, timing: re.Match[str]) -> Iterator[Fault]:
+def _preemptions(hit: Fault, timing: re.Match[str]) -> Iterator[Fault]:
     if not timing["count"]:
-        yield _at(option, job, timing)
+        yield _at(hit, timing)
         return
     chance = random.SystemRandom()
     for share in sorted(chance.uniform(0.05, 0.95) for _ in range(int(timing["count"]))):
-        yield Fault(option, job, seconds=chance.uniform(*_RANDOM_SECONDS), share=share)
+        yield replace(hit, seconds=chance.uniform(*_RANDOM_SECONDS), share=share)
 
 
 @dataclass(frozen=True)
@@ -127,6 +140,16 @@ class FaultWatch:
         self.notice_seconds = notice_seconds
         self._furthest: tuple[int, float] | None = None
         """The last step of all attempts, and the moment that its attempt was hit."""
+
+    @contextmanager
+    def of_trial(self, number: int) -> Iterator[FaultWatch | None]:
+        """Yield the watch of a sweep's trial, None if it is not hit; what struck it is no longer pending here after."""
+        own = [fault for fault in self.pending if fault.trial == number]
+        watch = FaultWatch(own, self.notice_seconds) if own else None
+        yield watch
+        for fault in own:
+            if watch is not None and fault not in watch.pending:
+                self.pending.remove(fault)
 
     def begin(self, seen: StepsSeen, service: MetadataService) -> None:
         """Begin to watch an attempt."""

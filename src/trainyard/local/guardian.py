@@ -1,9 +1,10 @@
 """Ends the processes of a run even if its runner is killed: this file is also a script, which outlives the runner.
 
-`python guardian.py PREFIX` reads its standard input. The runner holds the other end of that pipe and writes a line when
-it ends normally. If the runner is killed, the pipe closes without a line, and the guardian kills every process whose
-working folder, according to its environment, lies beneath PREFIX: the ranks, and whatever they started. Only the
-standard library is imported, for a quick start.
+`python guardian.py PREFIX [ENGINE LABEL]` reads its standard input. The runner holds the other end of that pipe and
+writes a line when it ends normally. If the runner is killed, the pipe closes without a line, and the guardian kills
+every process whose working folder, according to its environment, lies beneath PREFIX: the ranks, and whatever they
+started. It has the ENGINE remove all containers with the LABEL. Only the standard library is imported, for a quick
+start.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -67,24 +69,53 @@ def kill_beneath(folder: Path) -> int:
     return len(killed)
 
 
-def start_guardian(folder: Path) -> subprocess.Popen[bytes]:
-    """Start a guardian for a run's folder; it runs until `dismiss`, or until the caller dies."""
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+def remove_containers(engine: str, label: str) -> None:
+    """Kill and remove all containers with a label; the search is repeated, because one may be starting meanwhile."""
+    for _ in range(_ROUNDS):
+        listed = subprocess.run(
+            [engine, "ps", "--all", "--quiet", "--filter", f"label={label}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if not listed.stdout.split():
+            break
+        subprocess.run([engine, "rm", "--force", *listed.stdout.split()], capture_output=True, check=False)
 
 
-def dismiss(guardian: subprocess.Popen[bytes]) -> None:
-    """Tell a guardian that the run ended normally, and wait for it to end."""
-    try:
-        guardian.communicate(b"done\n", timeout=5)
-    except (OSError, subprocess.TimeoutExpired):
-        guardian.kill()
-        guardian.wait()
+class Guardian:
+    """The guardian of a run's folder, as its runner sees it: a run that starts no process has none.
+
+    `containers` are an engine's program and the label of the run's containers, if it has any.
+    """
+
+    def __init__(self, folder: Path, containers: tuple[str, str] | None = None) -> None:
+        self._folder = folder
+        self._containers = containers
+        self._starting = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it before the run's first process; it runs until `dismiss`, or until the caller dies."""
+        with self._starting:
+            if self._process is None:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", __file__, str(self._folder), *(self._containers or ())],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+
+    def dismiss(self) -> None:
+        """Tell it that the run ended normally, and wait for it to end."""
+        if self._process is None:
+            return
+        try:
+            self._process.communicate(b"done\n", timeout=5)
+        except (OSError, subprocess.TimeoutExpired):
+            self._process.kill()
+            self._process.wait()
 
 
 def _signal(pid: int, number: int) -> None:
@@ -98,6 +129,8 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     if not sys.stdin.buffer.read():
         kill_beneath(Path(sys.argv[1]))
+        if len(sys.argv) > 2:
+            remove_containers(*sys.argv[2:])
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def code_of_job(command: str, values: Iterable[object], variables: Mapping[str, 
     if entry is None:
         return snapshot
     root, module = entry
-    code = _Code(snapshot)
+    code = _code_of(tuple(_stamp(file, place) for file, place in snapshot.files if _is_python(place)))
     counted = code.counted_for(module, root, [str(value) for value in (*values, *variables.values())])
     if counted is None:
         return snapshot
@@ -95,11 +95,35 @@ class _Module:
     may_import: tuple[str, ...] | None
 
 
-class _Code:
-    """The Python files of a snapshot by place."""
+@dataclass(frozen=True)
+class _Stamp:
+    """A file of a snapshot, by its place there, with what changes when the file does."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._files = {place: file for file, place in snapshot.files if _is_python(place)}
+    place: str
+    file: Path
+    modified_ns: int
+    size: int
+
+
+def _stamp(file: Path, place: str) -> _Stamp:
+    status = file.stat()
+    return _Stamp(place, file, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=16)
+def _code_of(files: tuple[_Stamp, ...]) -> _Code:
+    """Return the code of these files, remembered as long as they stay the same: most jobs of a pipeline share it."""
+    return _Code(files)
+
+
+class _Code:
+    """The Python files of a snapshot by place, and what has been found out about them."""
+
+    def __init__(self, files: Iterable[_Stamp]) -> None:
+        self._files = {stamp.place: stamp for stamp in files}
+        self._imports: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._by_others: dict[tuple[str, str], set[str]] = {}
+        self._names: dict[str, dict[str, str]] = {}
 
     def counted_for(self, entry: str, root: str, values: Iterable[str]) -> set[str] | None:
         """Return the places of the modules that count; None if that is all of them."""
@@ -114,7 +138,10 @@ class _Code:
         for place in others:
             folder = place.rpartition("/")[0]
             for other_root in {"", f"{folder}/" if folder else ""}:
-                of_others |= self._reach({place}, other_root, follows_names=False) or set()
+                if (place, other_root) not in self._by_others:
+                    found = self._reach({place}, other_root, follows_names=False)
+                    self._by_others[place, other_root] = found or set()
+                of_others |= self._by_others[place, other_root]
         unclaimed = self._files.keys() - own - of_others
         rest = self._reach(unclaimed, root, follows_names=True)
         return None if rest is None else own | rest
@@ -137,12 +164,17 @@ class _Code:
                 if follows_names:
                     return None
                 continue
-            for level, name, parts in module.imports:
-                pending += self._imported(place, root, level, name, parts)
+            pending += self._imported_by(place, root, module)
             if follows_names:
                 pending += self._named(module.names, root)
                 pending += self._declared(module.may_import or (), root)
         return reached
+
+    def _imported_by(self, place: str, root: str, module: _Module) -> tuple[str, ...]:
+        if (place, root) not in self._imports:
+            found = (each for imports in module.imports for each in self._imported(place, root, *imports))
+            self._imports[place, root] = tuple(dict.fromkeys(found))
+        return self._imports[place, root]
 
     def _imported(self, place: str, root: str, level: int, name: str, parts: tuple[str, ...]) -> Iterator[str]:
         base = name
@@ -175,10 +207,7 @@ class _Code:
                     yield from self._places(name, root)
 
     def _declared(self, patterns: Iterable[str], root: str) -> Iterator[str]:
-        names = {
-            place: place.removeprefix(root).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-            for place in self._files
-        }
+        names = self._names_below(root)
         for pattern in patterns:
             if pattern.startswith("not "):
                 package = pattern.removeprefix("not ").strip()
@@ -189,10 +218,18 @@ class _Code:
             else:
                 yield from self._places(pattern, root)
 
+    def _names_below(self, root: str) -> Mapping[str, str]:
+        """Return the names by which modules are imported, by their places."""
+        if root not in self._names:
+            self._names[root] = {
+                place: place.removeprefix(root).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+                for place in self._files
+            }
+        return self._names[root]
+
     def _module(self, place: str) -> _Module | None:
-        file = self._files[place]
-        status = file.stat()
-        return _read_module(file, status.st_mtime_ns, status.st_size)
+        stamp = self._files[place]
+        return _read_module(stamp.file, stamp.modified_ns, stamp.size)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -7,16 +7,17 @@ import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from trainyard.local.attempts import Attempt, AttemptEnd, lose_what_a_preemption_takes, make_folders
 from trainyard.local.cache import EarlierResult, JobKey, StepCache, job_key, link_or_copy, link_result
 from trainyard.local.cancellation import Cancellation
 from trainyard.local.digests import ContentDigests
 from trainyard.local.errors import RunError, cannot_write
 from trainyard.local.faults import Fault, FaultWatch
 from trainyard.local.given_inputs import GivenInput
+from trainyard.local.guardian import Guardian
 from trainyard.local.key_details import details_of
-from trainyard.local.kinds.sweeps import run_sweep
-from trainyard.local.launcher import Attempt, AttemptEnd, launch, lose_what_a_preemption_takes, make_folders
 from trainyard.local.logs import WarningLines
 from trainyard.local.resolution import KeptData, LocalPath, ResolvedJob, WrittenValue
 from trainyard.local.snapshot import Snapshot
@@ -25,6 +26,9 @@ from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.literals import LiteralError, ParameterValue, typed_literal
 from trainyard.spec.model import Component, Port, Sweep, Value
 from trainyard.spec.resolution import JobOutput
+
+if TYPE_CHECKING:
+    from trainyard.local.containers.images import ContainerImage
 
 _MACRO = re.compile(r"\$\{\{\s*(\w+)\s*\}\}")
 
@@ -42,15 +46,18 @@ class RunContext:
     kept: KeptData
     digests: ContentDigests
     cancellation: Cancellation
+    guardian: Guardian
     grace_seconds: float
     use_cache: bool
     force_rerun: bool
     strict: bool
     python: Path
     pythons: Mapping[str, Path]
+    images: Mapping[str, ContainerImage]
     named_job: str | None
     faults: Mapping[str, Sequence[Fault]]
     notice_seconds: float
+    isolate: bool
 
     def job_folder(self, job: str) -> Path:
         """Return the folder of a job's files."""
@@ -59,6 +66,10 @@ class RunContext:
     def python_of(self, job: str) -> Path:
         """Return the Python that a job runs with: its own environment's, or that of the run."""
         return self.pythons.get(job, self.python)
+
+    def image_digest_of(self, job: str) -> str | None:
+        """Return the digest of the image that a job runs in; None if it runs in no container."""
+        return self.images[job].digest if job in self.images else None
 
 
 @dataclass(frozen=True)
@@ -125,7 +136,8 @@ def work(
     `earlier_keys` are the cache keys of the job's earlier attempts in this run, one each.
     """
     try:
-        key = job_key(job, snapshot, identities, context.digests, context.python_of(job.name))
+        python, image = context.python_of(job.name), context.image_digest_of(job.name)
+        key = job_key(job, snapshot, identities, context.digests, python, image)
         faults = context.faults.get(job.name)
         watch = FaultWatch(faults, context.notice_seconds) if faults else None
         attempt = _attempt(context, job, snapshot, len(earlier_keys) + 1, watch)
@@ -150,7 +162,7 @@ def work(
             end = _run(context, attempt, given)
         if end.reason is None:
             _publish(context, job)
-        if end.reason is None and identity == key.key:
+        if end.reason is None and not end.warnings and identity == key.key:
             context.cache.remember_result(key, identity, context.folder, context.name, job.name)
         post(Ended(job.name, end, watch.pending if watch is not None else ()))
     except (RunError, SpecError) as error:
@@ -177,6 +189,7 @@ def _earlier_result(
         (attempt_number > 1, "it is restarted"),
         (context.named_job == job.name, "it was asked for by name"),
         (job.name in context.faults, "it is hit on purpose"),
+        (context.isolate and job.nodes > 1, "its nodes are isolated"),
     )
     by_settings = reason_to_run_again(job.component, use_cache=context.use_cache, force_rerun=context.force_rerun)
     why = next((reason for holds, reason in rules if holds), by_settings)
@@ -185,7 +198,8 @@ def _earlier_result(
         if earlier is not None:
             return earlier, None
         why = problem or context.cache.why_new(last_file_name, key)
-    details = details_of(job, snapshot, context.digests, context.python_of(job.name))
+    python = context.python_of(job.name) if job.name not in context.images else None
+    details = details_of(job, snapshot, context.digests, python)
     context.cache.remember_start(last_file_name, key, context.name, details)
     return None, why
 
@@ -201,7 +215,11 @@ def reason_to_run_again(component: Component, *, use_cache: bool, force_rerun: b
 
 
 def _run(context: RunContext, attempt: Attempt, given: Sequence[GivenInput]) -> AttemptEnd:
+    from trainyard.local.kinds.sweeps import run_sweep  # a run that reuses everything need not import what runs jobs
+    from trainyard.local.launcher import launch
+
     status: EndStatus = "FAILED"
+    context.guardian.start()
     context.store.start_run(attempt.run, attempt.job.name)
     try:
         task = attempt.job.component.task
@@ -229,8 +247,10 @@ def _attempt(
         grace_seconds=context.grace_seconds,
         strict=context.strict,
         python=context.python_of(job.name),
+        image=context.images.get(job.name),
         tracked=context.store.folder_of(run),
         faults=faults,
+        isolate=context.isolate,
     )
 
 

@@ -19,8 +19,11 @@ _DIGITS = 16
 _MOST_FILES = 1000
 
 
-def details_of(job: ResolvedJob, snapshot: Snapshot, digests: ContentDigests, python: Path) -> KeyDetails:
-    """Return the details of the parts that have any: code, environment files, variables, packages, inputs."""
+def details_of(job: ResolvedJob, snapshot: Snapshot, digests: ContentDigests, python: Path | None) -> KeyDetails:
+    """Return the details of the parts that have any: code, environment files, variables, packages, inputs.
+
+    `python` is None for a job that runs in a container.
+    """
     component = job.component
     literals = [source for source in job.inputs.values() if isinstance(source, (str, int, float))]
     code = code_of_job(component.command.data, literals, job.environment_variables, snapshot)
@@ -34,7 +37,7 @@ def details_of(job: ResolvedJob, snapshot: Snapshot, digests: ContentDigests, py
         },
         # Only digests: variables may hold secrets.
         "environment_variables": {name: digest_of(text) for name, text in job.environment_variables.items()},
-        "the local Python and its packages": dict.fromkeys(local_packages(python), ""),
+        "the local Python and its packages": dict.fromkeys(local_packages(python) if python else (), ""),
     }
     for name, source in job.inputs.items():
         if isinstance(source, LocalPath):

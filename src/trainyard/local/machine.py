@@ -10,6 +10,7 @@ import socket
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.local.errors import RunError
@@ -19,6 +20,10 @@ _GPU_DEVICE_FILES = "/dev/nvidia[0-9]*"
 
 AZURE_ML_MASTER_PORT = 6105
 """The MASTER_PORT on Azure ML (Azure/azureml-cheatsheets, distributed-training.md)."""
+
+# Two nodes with two processes each: the smallest job whose node ranks, local ranks and ranks all differ. It is
+# rehearsed as it is on any machine.
+_SMALLEST_LIMIT = 4
 
 # All below 32768, where Linux begins to assign ports to clients.
 _CANDIDATE_PORTS = range(AZURE_ML_MASTER_PORT, AZURE_ML_MASTER_PORT + 1000)
@@ -56,6 +61,24 @@ def gpus_of_node(gpus: list[str], node: int, *, nodes: int, processes_per_node: 
         return []
     share = len(gpus) // nodes
     return gpus[node * share : (node + 1) * share]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What bounds the processes of a job here."""
+
+    processors: int
+    gpus: int
+
+    @classmethod
+    def here(cls) -> Machine:
+        """Return what this process may use now."""
+        return cls(available_processors(), len(available_gpus(os.environ)))
+
+    @property
+    def process_limit(self) -> int:
+        """How many training processes a job may have unless the user says otherwise: one per processor or GPU."""
+        return max(self.processors, self.gpus, _SMALLEST_LIMIT)
 
 
 @contextmanager

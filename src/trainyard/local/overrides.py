@@ -59,12 +59,14 @@ def _key(key: str, ports: Mapping[str, Port]) -> str:
     names = [known.removeprefix(f"{scope}inputs.") for known in ports if known.startswith(f"{scope}inputs.")]
     jobs = list(dict.fromkeys(known.split(".inputs.")[0].removeprefix("jobs.") for known in ports if known[0] == "j"))
     job = scope.removeprefix("jobs.").removesuffix(".")
+    same_name = [known for known in ports if known.endswith(f".inputs.{key.rpartition('.')[2]}")]
+    meant = f"Did you mean {same_name[0]!r}?" if len(same_name) == 1 else ""
     if "inputs." not in key or (scope and not scope.startswith("jobs.")):
         # A key without a dot is probably one of the profile's: nodes, cluster.
-        elsewhere = "" if "." in key else " `trainyard render --set` sets the keys of a profile."
-        message = f"names no input. {close_match(key, ports) or did_you_mean(key, ports) + elsewhere}"
+        elsewhere = "" if "." in key else " `trainyard render --set`, or --profile here, sets the keys of a profile."
+        message = f"names no input. {close_match(key, ports) or meant or did_you_mean(key, ports) + elsewhere}"
     elif not scope:
-        message = f"the pipeline has no input {name!r}. {did_you_mean(name, names)}"
+        message = f"the pipeline has no input {name!r}. {meant or did_you_mean(name, names)}"
     elif job not in jobs:
         message = f"there is no job {job!r}. {did_you_mean(job, jobs)}"
     else:

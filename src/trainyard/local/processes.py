@@ -25,17 +25,28 @@ from trainyard.local.guardian import kill_beneath, processes_beneath, variables_
 _POLL_SECONDS = 0.1
 # Of exits this close together, the culprit's log has the earliest last line: its victims write theirs later.
 _SIMULTANEOUS_SECONDS = 0.05
+# A shell's exit code for a child that a signal ended is this and the signal.
+_SHELL_SIGNAL_BASE = 128
+_SIGNALS = frozenset(signal.valid_signals())
+_LAST_LINES_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class ProcessStart:
-    """One process to start: a shell line, its environment and folder, and the file for its output."""
+    """One process to start: a shell line, its environment and folder, and the file for its output.
+
+    `prefix` are words before the shell, which start it somewhere else on this machine: in a network, or in a container,
+    which `ending` kills.
+    """
 
     rank: int
     command: str
     environment: Mapping[str, str]
     working_folder: Path
     log: Path
+    prefix: tuple[str, ...] = ()
+    shell: str = field(default_factory=lambda: shell_path())
+    ending: tuple[str, ...] = ()
 
 
 @dataclass
@@ -51,6 +62,37 @@ class ProcessesEnded:
     was_canceled: bool = False
     timed_out: bool = False
     fault: Fault | None = None
+
+
+@dataclass(frozen=True)
+class _Process:
+    """A started process, which leads a group; or an engine's program, which passes on what its container says."""
+
+    popen: subprocess.Popen[bytes]
+    ending: tuple[str, ...]
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    def wait(self) -> int:
+        """Wait for its end; return its exit code, or the signal that ended it, negated: a shell's 137 is -9."""
+        code = self.popen.wait()
+        of_signal = code - _SHELL_SIGNAL_BASE
+        return -of_signal if self.ending and of_signal in _SIGNALS else code
+
+    def signal(self, number: int) -> None:
+        """Signal its group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: the latter for a group of zombies
+            os.killpg(self.popen.pid, number)
+
+    def kill(self) -> None:
+        """Kill it; a container first, so that its program can print the last lines."""
+        if self.ending and self.popen.poll() is None:
+            killed = subprocess.run(self.ending, capture_output=True, check=False)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.popen.wait(_LAST_LINES_SECONDS if killed.returncode == 0 else 0)
+        self.signal(signal.SIGKILL)
 
 
 @dataclass(frozen=True)
@@ -81,7 +123,7 @@ def run_processes(
     `OSError` when a process cannot be started.
     """
     exits: queue.SimpleQueue[_Exit] = queue.SimpleQueue()
-    processes: dict[int, subprocess.Popen[bytes]] = {}
+    processes: dict[int, _Process] = {}
     try:
         for start in starts:
             processes[start.rank] = process = _start(start)
@@ -91,7 +133,8 @@ def run_processes(
         deadline = time.monotonic() + (float("inf") if timeout_seconds is None else timeout_seconds)
         return _watch(processes, logs, exits, cancellation, grace_seconds, beneath, deadline, helpers, faults)
     finally:
-        _signal_groups(processes.values(), signal.SIGKILL)
+        for process in processes.values():
+            process.kill()
         kill_beneath(beneath)
         for process in processes.values():
             process.wait()
@@ -102,10 +145,10 @@ def shell_path() -> str:
     return shutil.which("bash") or "/bin/sh"
 
 
-def _start(start: ProcessStart) -> subprocess.Popen[bytes]:
+def _start(start: ProcessStart) -> _Process:
     with start.log.open("ab") as log:
-        return subprocess.Popen(
-            [shell_path(), "-c", start.command],
+        popen = subprocess.Popen(
+            [*start.prefix, start.shell, "-c", start.command],
             cwd=start.working_folder,
             env=dict(start.environment),
             stdin=subprocess.DEVNULL,
@@ -113,15 +156,16 @@ def _start(start: ProcessStart) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    return _Process(popen, start.ending)
 
 
-def _report_exit(process: subprocess.Popen[bytes], rank: int, exits: queue.SimpleQueue[_Exit]) -> None:
+def _report_exit(process: _Process, rank: int, exits: queue.SimpleQueue[_Exit]) -> None:
     code = process.wait()
     exits.put(_Exit(rank, code, time.monotonic()))
 
 
 def _watch(
-    processes: Mapping[int, subprocess.Popen[bytes]],
+    processes: Mapping[int, _Process],
     logs: Mapping[int, Path],
     exits: queue.SimpleQueue[_Exit],
     cancellation: Cancellation,
@@ -162,7 +206,7 @@ def _watch(
     return ended
 
 
-def _kill_rank(rank: int, processes: Mapping[int, subprocess.Popen[bytes]], beneath: Path) -> None:
+def _kill_rank(rank: int, processes: Mapping[int, _Process], beneath: Path) -> None:
     """Kill the processes of one rank: its group, or what carries its number where mpirun has started all ranks."""
     mark = f"OMPI_COMM_WORLD_RANK={rank}".encode()
     by_mpirun = [pid for pid in processes_beneath(beneath) if mark in variables_of(pid)]
@@ -170,7 +214,7 @@ def _kill_rank(rank: int, processes: Mapping[int, subprocess.Popen[bytes]], bene
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     if not by_mpirun and rank in processes:
-        _signal_groups([processes[rank]], signal.SIGKILL)
+        processes[rank].kill()
 
 
 def _first(failures: Sequence[_Exit], logs: Mapping[int, Path]) -> int:
@@ -180,22 +224,24 @@ def _first(failures: Sequence[_Exit], logs: Mapping[int, Path]) -> int:
 
 
 def _end(
-    remaining: Mapping[int, subprocess.Popen[bytes]],
+    remaining: Mapping[int, _Process],
     exits: queue.SimpleQueue[_Exit],
     ended: ProcessesEnded,
     cancellation: Cancellation,
     grace_seconds: float,
     beneath: Path,
 ) -> None:
-    _signal_groups(remaining.values(), signal.SIGTERM)
+    for process in remaining.values():
+        process.signal(signal.SIGTERM)
     deadline = time.monotonic() + grace_seconds
     while not remaining.keys() <= ended.exit_codes.keys() or _has_members(remaining.values(), beneath):
         if time.monotonic() > deadline or cancellation.at_once.is_set():
-            _signal_groups(remaining.values(), signal.SIGKILL)
+            for process in remaining.values():
+                process.kill()
         _collect(exits, ended, _POLL_SECONDS)
 
 
-def _has_members(processes: Iterable[subprocess.Popen[bytes]], beneath: Path) -> bool:
+def _has_members(processes: Iterable[_Process], beneath: Path) -> bool:
     """Return whether any process of these groups is alive: a shell may end before the Python that it started."""
     groups = {process.pid for process in processes}
     for pid in processes_beneath(beneath):
@@ -226,11 +272,3 @@ def _collect_for(exits: queue.SimpleQueue[_Exit], ended: ProcessesEnded, seconds
     while (left := deadline - time.monotonic()) > 0:
         found += _collect(exits, ended, left)
     return found
-
-
-def _signal_groups(processes: Iterable[subprocess.Popen[bytes]], number: int) -> None:
-    for process in processes:
-        try:
-            os.killpg(process.pid, number)
-        except (ProcessLookupError, PermissionError):  # macOS raises the latter for a group of zombies
-            continue

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from trainyard.foundation.run_record import RunRecord
 from trainyard.local.cache import StepCache, local_python_digest
@@ -17,9 +19,10 @@ from trainyard.local.digests import ContentDigests
 from trainyard.local.display import Display
 from trainyard.local.errors import UsageError
 from trainyard.local.faults import Fault, faults_of
+from trainyard.local.guardian import Guardian
+from trainyard.local.isolation import check_isolation
 from trainyard.local.job_work import RunContext
-from trainyard.local.kinds.sampling import trials
-from trainyard.local.kinds.sweeps import trial_component
+from trainyard.local.kinds.sampling import trial_component, trials
 from trainyard.local.overrides import resolve_with, with_absolute_paths
 from trainyard.local.records import new_record
 from trainyard.local.resolution import KeptData, LocalPath, ResolvedJob, ResolvedPipeline, Source, WrittenValue, resolve
@@ -27,10 +30,19 @@ from trainyard.local.reuse import ReusedResult, Selection, find_reused, select
 from trainyard.local.run_store import create_run_folder, list_runs
 from trainyard.local.scheduler import Scheduler
 from trainyard.local.snapshot import Snapshot, snapshot_of
-from trainyard.local.tracking_store import TrackingStore
+from trainyard.local.tracking_store import RunIdentity, TrackingStore
 from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Component, Pipeline, Sweep
 from trainyard.spec.resolution import JobOutput
+
+if TYPE_CHECKING:
+    from trainyard.local.containers.images import ContainerImage
+
+EnvironmentChoice = Literal["current", "venv", "docker"]
+"""What jobs run in: the Python that is given, a virtual environment of each, or containers of each one's image."""
+
+ENVIRONMENT_CHOICES: tuple[EnvironmentChoice, ...] = get_args(EnvironmentChoice)
+_PIP_INSTALL = re.compile(r"\bpip3? install\b")
 
 
 @dataclass(frozen=True)
@@ -54,7 +66,8 @@ class RunOptions:
     preempt: tuple[str, ...] = ()
     kill: tuple[str, ...] = ()
     notice_seconds: float = 30.0
-    environments: Literal["current", "venv"] = "current"
+    environments: EnvironmentChoice = "current"
+    isolate: bool = False
 
     @property
     def state_folder(self) -> Path:
@@ -86,11 +99,11 @@ def run_pipeline(pipeline: Pipeline, options: RunOptions, display: Display) -> R
     """
     checked = check(pipeline, options, options.run_folder or options.runs_folder / (options.name or "run"))
     reused = _reused(checked, checked.selection.reused, options, display)
-    pythons = _pythons(checked, options, display)
+    software = _software(checked, options, display)
     name, folder = create_run_folder(options.runs_folder, options.run_folder, options.name, pipeline.name)
     record = _record(name, folder, checked, options)
-    record.notes += _environment_notes(checked, pythons, options, folder)
-    return _scheduler(record, checked, options, display, pythons).run(reused)
+    record.notes += _environment_notes(checked, software, options, folder)
+    return _scheduler(record, checked, options, display, software).run(reused)
 
 
 def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, display: Display) -> RunRecord:
@@ -109,7 +122,8 @@ def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, displ
         python=Path(record.python) if record.python else options.python,
         only=record.only,
         from_job=record.from_job,
-        environments="venv" if record.environments == "venv" else "current",
+        environments=next((each for each in ENVIRONMENT_CHOICES if each == record.environments), "current"),
+        isolate=record.isolate,
     )
     checked = check(pipeline, options, record.folder)
     if set(checked.resolved.jobs) != set(record.jobs):
@@ -122,12 +136,18 @@ def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, displ
         resumed.jobs[name].attempts = job.attempts
     not_linked_yet = {name for name in checked.selection.reused if record.jobs[name].status != "completed"}
     reused = _reused(checked, not_linked_yet, options, display)
-    pythons = _pythons(checked, options, display)
-    return _scheduler(resumed, checked, options, display, pythons, seconds_spent=record.duration_s or 0.0).run(reused)
+    software = _software(checked, options, display)
+    return _scheduler(resumed, checked, options, display, software, seconds_spent=record.duration_s or 0.0).run(reused)
 
 
 def check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> CheckedPipeline:
     """Check all that can be checked before a process starts; `run_folder` is that of the run, or a stand-in."""
+    if options.isolate:
+        if options.preempt:
+            raise UsageError("--isolate and --preempt cannot be used together: isolated nodes do not reach the notice")
+        if options.environments == "docker":
+            raise UsageError("--isolate and --environments docker cannot be used together: containers share a network")
+        check_isolation()
     resolution = resolve_with(pipeline, options.overrides, strict=options.strict)
     selection = select(resolution.waits_for, only=options.only, from_job=options.from_job)
     local_python_digest(options.python)  # a Python that does not start is an error of the whole run
@@ -138,6 +158,7 @@ def check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> CheckedP
         selected=selection.run,
         max_processes=options.max_processes,
         python=options.python,
+        in_containers=options.environments == "docker",
     )
     faults = faults_of(options.preempt, options.kill, resolved.jobs, selection.run)
     for name in selection.run:
@@ -176,29 +197,49 @@ def _record(name: str, folder: Path, checked: CheckedPipeline, options: RunOptio
     record.overrides = with_absolute_paths(checked.resolved.pipeline, options.overrides)
     record.max_processes, record.strict, record.python = options.max_processes, options.strict, str(options.python)
     record.only, record.from_job = options.only, options.from_job
-    record.environments = options.environments
+    record.environments, record.isolate = options.environments, options.isolate
     return record
 
 
-def _pythons(checked: CheckedPipeline, options: RunOptions, display: Display) -> dict[str, Path]:
-    """The Python of each job that has one of its own; the others run with that of the options."""
-    if options.environments != "venv":
-        return {}
-    from trainyard.local.virtual_environments import build_environments  # packaging takes 30 ms to import
+@dataclass(frozen=True)
+class _Software:
+    """What jobs run in, by name, where it is not the Python of the options: a Python of their own, or an image."""
 
-    folder = options.state_folder / "cache" / "environments"
-    return build_environments(_jobs_to_run(checked), folder, options.python, display.note)
+    pythons: Mapping[str, Path] = field(default_factory=dict)
+    images: Mapping[str, ContainerImage] = field(default_factory=dict)
+
+
+def _software(checked: CheckedPipeline, options: RunOptions, display: Display) -> _Software:
+    jobs, folder = _jobs_to_run(checked), options.state_folder / "cache" / "environments"
+    if options.environments == "venv":
+        from trainyard.local.virtual_environments import build_environments  # packaging takes 30 ms to import
+
+        return _Software(pythons=build_environments(jobs, folder, options.python, display.note))
+    if options.environments == "docker":
+        from trainyard.local.containers.engine import find_engine
+        from trainyard.local.containers.images import images_of
+
+        engine, digests = find_engine(os.environ), _digests(options, display)
+        return _Software(images=images_of(jobs, engine, folder, options.state_folder, digests, display.note))
+    return _Software()
 
 
 def _environment_notes(
-    checked: CheckedPipeline, pythons: Mapping[str, Path], options: RunOptions, run_folder: Path
+    checked: CheckedPipeline, software: _Software, options: RunOptions, run_folder: Path
 ) -> list[str]:
-    jobs = [job for job in _jobs_to_run(checked) if job.name not in pythons and job.component.environment is not None]
-    if not any(job.component.environment.names_files for job in jobs if job.component.environment is not None):
-        return []
+    own = software.pythons.keys() | software.images.keys()
+    jobs = [job for job in _jobs_to_run(checked) if job.name not in own]
+    notes = [
+        f"{job.name}: its command installs packages into {options.python}, which keeps them; --python PATH is another"
+        for job in jobs
+        if _PIP_INSTALL.search(job.component.command.data)
+    ]
+    environments = [job.component.environment for job in jobs]
+    if not any(each is not None and each.package_source is not None for each in environments):
+        return notes
     from trainyard.local.environment_notes import environment_notes
 
-    return environment_notes(jobs, options.python, run_folder)
+    return notes + environment_notes(jobs, options.python, run_folder)
 
 
 def _jobs_to_run(checked: CheckedPipeline) -> list[ResolvedJob]:
@@ -221,14 +262,15 @@ def _scheduler(
     checked: CheckedPipeline,
     options: RunOptions,
     display: Display,
-    pythons: Mapping[str, Path],
+    software: _Software,
     *,
     seconds_spent: float = 0.0,
 ) -> Scheduler:
     store = TrackingStore(options.state_folder / "mlruns")
+    identity = store.identity(record.experiment, record.id)
     context = RunContext(
         name=record.name,
-        identity=store.identity(record.experiment, record.id),
+        identity=identity,
         folder=record.folder,
         pipeline=record.pipeline,
         store=store,
@@ -236,16 +278,28 @@ def _scheduler(
         kept=options.kept,
         digests=_digests(options, display),
         cancellation=Cancellation(),
+        guardian=Guardian(record.folder, _containers_of(software, identity)),
         grace_seconds=options.grace_seconds,
         use_cache=options.use_cache,
         force_rerun=checked.resolved.pipeline.force_rerun,
         strict=options.strict,
         python=options.python,
-        pythons=pythons,
+        pythons=software.pythons,
+        images=software.images,
         named_job=checked.selection.named,
         faults=checked.faults,
         notice_seconds=options.notice_seconds,
+        isolate=options.isolate,
     )
     return Scheduler(
         context, record, checked.resolved, checked.selection, checked.snapshots, display, seconds_spent=seconds_spent
     )
+
+
+def _containers_of(software: _Software, identity: RunIdentity) -> tuple[str, str] | None:
+    """The program that ends this run's containers, and their label; None for a run without containers."""
+    if not software.images:
+        return None
+    from trainyard.local.containers.container import run_label
+
+    return next(iter(software.images.values())).engine.program, run_label(identity)

@@ -23,13 +23,12 @@ from trainyard.foundation.run_record import (
     RunRecordWriter,
     Status,
 )
+from trainyard.local.attempts import AttemptEnd
 from trainyard.local.cache import EarlierResult, link_result
 from trainyard.local.cancellation import canceled_by_signals
 from trainyard.local.display import Display
 from trainyard.local.errors import RunError
-from trainyard.local.guardian import dismiss, start_guardian
 from trainyard.local.job_work import Broken, Ended, Event, Preempted, Reused, RunContext, Started, work
-from trainyard.local.launcher import AttemptEnd
 from trainyard.local.logs import WarningLines, log_name
 from trainyard.local.machine import available_processors
 from trainyard.local.records import hold_lock, now, write_record
@@ -106,7 +105,7 @@ class Scheduler:
         """Record what the outputs were made with, which may differ from what this run would make them with."""
         job.inputs, job.command = dict(made.inputs), made.command
         job.nodes, job.processes_per_node = made.nodes, made.processes_per_node
-        job.distribution, job.environment = made.distribution, made.environment
+        job.distribution, job.environment, job.image = made.distribution, made.environment, made.image
         job.cache_key, job.key_parts = made.cache_key, dict(made.key_parts)
 
     def _has_unfinished_jobs(self) -> bool:
@@ -176,6 +175,7 @@ class Scheduler:
         tracked = self._context.store.folder_of(self._context.identity.of_job(event.job))
         job.tracking = os.path.relpath(tracked.resolve(), self._record.folder)
         job.command = attempt.command
+        job.image = str(attempt.image) if attempt.image is not None else None
         job.logs = [log.relative_to(self._record.folder).as_posix() for log in attempt.logs]
         job.attempts.append(AttemptRecord(started=started, cache_key=job.cache_key))
         self._warnings[event.job] = event.warnings
@@ -202,13 +202,18 @@ class Scheduler:
         job = self._record.jobs[name]
         for text in self._warnings[name].new():
             if text not in job.warnings and len(job.warnings) < _MOST_WARNINGS:
-                job.warnings.append(text)
-                self._display.note(f"{name}: warning: {text}")
+                self._warn(name, text)
+
+    def _warn(self, name: str, text: str) -> None:
+        self._record.jobs[name].warnings.append(text)
+        self._display.note(f"{name}: warning: {text}")
 
     def _on_ended(self, event: Ended) -> None:
         job, end = self._record.jobs[event.job], event.end
         self._show_warnings(event.job)
         del self._warnings[event.job]
+        for text in end.warnings:
+            self._warn(event.job, text)
         job.reason, job.error_lines, job.failed_rank = end.reason, end.error_lines, end.processes.failed_rank
         status: Status = "canceled" if end.processes.was_canceled else "completed" if end.reason is None else "failed"
         job.trials = end.trials or []
@@ -292,7 +297,6 @@ class Scheduler:
     @contextlib.contextmanager
     def _nothing_left_running(self) -> Iterator[None]:
         """End all jobs before the runner ends, whatever ends it; if the runner is killed, a guardian ends them."""
-        guardian = start_guardian(self._record.folder)
         try:
             yield
         except BaseException as error:
@@ -304,7 +308,7 @@ class Scheduler:
             raise
         finally:
             self._display.close()
-            dismiss(guardian)
+            self._context.guardian.dismiss()
 
     def _end_all_jobs(self) -> None:
         self._context.cancellation.request("the runner failed")

@@ -152,13 +152,13 @@ def _set(folder: Path, *, status: int, end_time: int | None) -> None:
     text = file.read_text(encoding="utf-8")
     text = re.sub(r"^status:.*$", f"status: {status}", text, flags=re.MULTILINE)
     text = re.sub(r"^end_time:.*$", f"end_time: {json.dumps(end_time)}", text, flags=re.MULTILINE)
-    replace_text(file, text)
+    replace_text(file, text, is_durable=False)  # run.json, which is waited for, says the same
 
 
 def _write_meta(folder: Path, fields: dict[str, object]) -> None:
     """Write YAML with JSON values, which YAML includes."""
     text = "".join(f"{key}: {json.dumps(value)}\n" for key, value in fields.items())
-    replace_text(folder / "meta.yaml", text)
+    replace_text(folder / "meta.yaml", text, is_durable=False)
 
 
 def _milliseconds() -> int:

@@ -33,17 +33,17 @@ def build_environments(
     packages.
     """
     found: dict[str, Path] = {}
-    built: dict[Path, Path] = {}
+    built: dict[tuple[Path, int], Path] = {}
     for job in jobs:
         environment = job.component.environment
-        place = (environment.conda_file or environment.build_path) if environment is not None else None
+        source = environment.package_source if environment is not None else None
         lines = pip_lines(environment) if environment is not None else []
-        if environment is None or place is None or not lines:
+        if environment is None or source is None or not lines:
             note(f"{job.name}: its environment has no conda or pip file: it runs with {python}")
             continue
-        if place not in built:
-            built[place] = _build(environment, place, lines, folder, python, note)
-        found[job.name] = built[place]
+        if source not in built:
+            built[source] = _build(environment, source[0], lines, folder, python, note)
+        found[job.name] = built[source]
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainyard.foundation.batch_arithmetic import UnevenBatch, divide_batch
@@ -74,11 +76,21 @@ def batch_of(job: JobUse, world_size: int, resolution: Resolution) -> JobBatch |
 
 
 def _sequence_length(job: JobUse, resolution: Resolution) -> int | None:
-    """The `sequence_length` of a job whose output this one trains on; None where none has it."""
-    lengths = (
-        _positive(source, "sequence_length") for name, source in resolution.jobs.items() if name in job.reads_from
-    )
+    """The `sequence_length` of the nearest job that this one's data come from; None where none has it."""
+    lengths = (_positive(source, "sequence_length") for source in jobs_before(job, resolution))
     return next((length for length in lengths if length is not None), None)
+
+
+def jobs_before(job: JobUse, resolution: Resolution) -> Iterator[JobUse]:
+    """Yield the jobs whose outputs a job reads, then those whose outputs these read, and so on, each once."""
+    found = {name: source for name, source in resolution.jobs.items() if name in job.reads_from}
+    waiting = deque(found.values())
+    while waiting:
+        source = waiting.popleft()
+        yield source
+        new = {name: each for name, each in resolution.jobs.items() if name in source.reads_from and name not in found}
+        found |= new
+        waiting.extend(new.values())
 
 
 def _positive(job: JobUse, name: str) -> int | None:

@@ -48,7 +48,7 @@ def as_html(plan: Plan, pipeline: Pipeline, profiles: Sequence[reporters.OnProfi
         plan=plan,
         graph=drawing.as_text(pipeline),
         jobs=[(job, reporters.facts_of(job), _pictures(job)) for job in plan.jobs],
-        profile_header=reporters.PROFILE_HEADER,
+        profile_header=reporters.profile_header(profiles) if profiles else (),
         profiles=reporters.profile_rows(profiles),
     )
 
@@ -57,12 +57,12 @@ def _pictures(job: JobPlan) -> dict[str, object] | None:
     """Return what is drawn of a training; None where nothing is estimated."""
     if job.estimate is None:
         return None
-    available = job.estimate.training.machines.memory_bytes_per_gpu / 1e9
+    available = job.estimate.available_bytes / 1e9
     scale = _WIDTH / max(available, job.estimate.memory.total / 1e9)
     return {
         "bars": _bars(job.estimate, scale),
         "limit": available * scale,
-        "available": f"{available:.0f} GB",
+        "available": f"{available:.1f} GB",
         "width": _WIDTH,
         "height": _HEIGHT,
         "left": _LEFT,

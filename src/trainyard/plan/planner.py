@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard.catalogue.skus import Sku, UnknownSku, closest_current, find_sku
 from trainyard.errors import UsageError
+from trainyard.estimate.architectures import Architecture
 from trainyard.estimate.estimator import Estimate, estimate
+from trainyard.estimate.image_models import ImageModel
 from trainyard.estimate.money import Price, on_demand_price, spot_price
 from trainyard.plan.batches import JobBatch, batch_of
 from trainyard.plan.concurrency import most_at_once
 from trainyard.plan.job_kinds import JobKind, kind_of_job
 from trainyard.plan.measured import Measured
-from trainyard.plan.training_jobs import NotEstimated, is_training, steps_of, training_of
+from trainyard.plan.training_jobs import NotEstimated, TrainingJobs, data_shares_of, is_training, steps_of
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
-from trainyard.spec.model import KEPT_IN_AZURE_ML, Environment, Pipeline
+from trainyard.spec.model import KEPT_IN_AZURE_ML, Environment, Pipeline, Spark, code_of
 from trainyard.spec.resolution import JobUse, Known, ProcessCounts, Resolution, Wrong, settled
 from trainyard.spec.rules.keys import NOT_A_CHOICE
 from trainyard.spec.training_settings import refused_settings
@@ -30,8 +32,9 @@ _REFERENCE = "azureml:"
 class JobPlan:
     """What one job takes. Figures of the machine are None where it is not known which machine that is.
 
-    `gpus_idle_per_node` counts the GPUs without a process of their own, where each process takes one. `estimate` is of
+    `gpus_idle_per_node` counts the GPUs that no process uses: each takes one, TensorFlow's all. `estimate` is of
     trainings; where there is none, `estimate_reason` says why. `steps` is how many a training takes, if that is known.
+    `data_shares` are those of the datasets that a training mixes, None where each sample comes once.
     `kind` says how many machines it takes at one time, which for a sweep are those of several trials; prices are of
     these. The rest is of one trial.
     """
@@ -54,6 +57,7 @@ class JobPlan:
     estimate_reason: str = ""
     is_training: bool = False
     steps: int | None = None
+    data_shares: Mapping[str, float | None] = field(default_factory=dict)
     measured: Measured | None = None
 
     @property
@@ -135,8 +139,10 @@ class Plan:
     not_planned: tuple[UnplannedJob, ...] = ()
 
 
-def plan(pipeline: Pipeline, computes: Computes) -> Plan:
+def plan(pipeline: Pipeline, computes: Computes, base_model: Architecture | ImageModel | None = None) -> Plan:
     """Return what a pipeline takes. `computes` say which VM size the nodes of each cluster are.
+
+    `base_model` is the model that trainings start from, where the pipeline names one that is not here.
 
     A job that names its machine (`resources.instance_type`) has that one. Nothing is guessed: if a machine is not
     known, its figures are None and a finding says why. Raises `SpecError` for counts that are unknown or wrong,
@@ -148,7 +154,9 @@ def plan(pipeline: Pipeline, computes: Computes) -> Plan:
     if refused := [problem for job in resolution.jobs.values() for problem in refused_settings(job)]:
         raise SpecError(refused)
     order = resolution.order(resolution.leaves)
-    jobs = tuple(_plan_job(resolution.jobs[name], resolution, computes) for name in order if name in resolution.jobs)
+    jobs = tuple(
+        _plan_job(resolution.jobs[name], resolution, computes, base_model) for name in order if name in resolution.jobs
+    )
     unknown = [resolution.leaves[name] for name in order if name not in resolution.jobs]
     not_planned = tuple(_unplanned(job, resolution) for job in unknown)
     if pipeline.reference:
@@ -213,13 +221,15 @@ def _before(job: JobUse, resolution: Resolution) -> tuple[str, ...]:
     return tuple(name for name in resolution.leaves if name in job.reads_from)
 
 
-def _plan_job(job: JobUse, resolution: Resolution, computes: Computes) -> JobPlan:
+def _plan_job(
+    job: JobUse, resolution: Resolution, computes: Computes, base_model: Architecture | ImageModel | None
+) -> JobPlan:
     processes = job.processes()
     compute = _compute(job)
     sku = _sku(job, computes)
     kind = kind_of_job(job, processes.nodes, sku)
     batch = batch_of(job, processes.training_processes, resolution)
-    found, reason = _estimate(job, resolution, sku, processes, batch)
+    found, reason = _estimate(job, TrainingJobs(resolution, base_model), sku, processes, batch)
     return JobPlan(
         name=job.name,
         component=job.component.name,
@@ -227,27 +237,28 @@ def _plan_job(job: JobUse, resolution: Resolution, computes: Computes) -> JobPla
         processes=processes,
         compute=compute,
         sku=sku,
-        gpus_idle_per_node=max(0, sku.gpu_count - processes.processes_per_node) if sku else None,
+        gpus_idle_per_node=_gpus_idle(job, sku, processes) if sku else None,
         gpu_memory_gb=processes.nodes * (sku.gpu_memory_gb_total or 0) if sku else None,
         batch=batch,
         environment=_environment(job.environment),
         on_demand=on_demand_price(sku, kind.machines),
         spot=spot_price(sku, kind.machines),
-        findings=(*_findings(processes, compute, sku, batch), *_memory_findings(found)),
+        findings=(*_findings(job, processes, compute, sku, batch), *_memory_findings(found)),
         kind=kind,
         estimate=found,
         estimate_reason=reason,
         is_training=is_training(job),
         steps=steps_of(job),
+        data_shares=data_shares_of(job),
     )
 
 
 def _estimate(
-    job: JobUse, resolution: Resolution, sku: Sku | None, processes: ProcessCounts, batch: JobBatch | None
+    job: JobUse, trainings: TrainingJobs, sku: Sku | None, processes: ProcessCounts, batch: JobBatch | None
 ) -> tuple[Estimate | None, str]:
     """Return the estimate of a training, or None and the reason."""
     try:
-        return estimate(training_of(job, resolution, sku, processes, batch)), ""
+        return estimate(trainings.training_of(job, sku, processes, batch)), ""
     except (NotEstimated, UsageError) as error:
         return None, str(error)
 
@@ -255,12 +266,15 @@ def _estimate(
 def _memory_findings(found: Estimate | None) -> list[str]:
     if found is None or found.fits:
         return []
-    available = found.training.machines.memory_bytes_per_gpu / 1e9
+    available = found.available_bytes / 1e9
     return [f"needs about {found.memory.total / 1e9:.0f} GB of a GPU's {available:.0f} GB"]
 
 
 def _compute(job: JobUse) -> str:
     """The cluster a job runs on, without `azureml:`; empty where the pipeline names none."""
+    component = code_of(job.job.component)
+    if component is not None and isinstance(component.task, Spark) and isinstance(job.instance_type, Known):
+        return "serverless"  # with `resources` of its own, so it does not take the pipeline's default
     found = job.compute
     if isinstance(found, Wrong):
         settled(found)
@@ -298,7 +312,24 @@ def _environment(environment: Environment | None) -> str:
     return " with ".join(part for part in parts if part)
 
 
-def _findings(processes: ProcessCounts, compute: str, sku: Sku | None, batch: JobBatch | None) -> list[str]:
+def _is_tensorflow(job: JobUse) -> bool:
+    distribution = job.job.effective_distribution
+    return distribution is not None and distribution.type == "tensorflow"
+
+
+def _gpus_idle(job: JobUse, sku: Sku, processes: ProcessCounts) -> int:
+    """Return how many GPUs of a node no process uses. TensorFlow's process uses all, with parameter servers one.
+
+    Of parameter servers this is so for train_tensorflow (docs/tensorflow.md), whose workers are on every machine.
+    """
+    if _is_tensorflow(job):
+        return max(0, sku.gpu_count - 1) if processes.parameter_servers else 0
+    return max(0, sku.gpu_count - processes.processes_per_node)
+
+
+def _findings(
+    job: JobUse, processes: ProcessCounts, compute: str, sku: Sku | None, batch: JobBatch | None
+) -> list[str]:
     """What to look at before paying for this."""
     findings = []
     if batch is not None and not batch.fits:
@@ -313,6 +344,10 @@ def _findings(processes: ProcessCounts, compute: str, sku: Sku | None, batch: Jo
     elif not sku.is_current:
         when = f" on {sku.retirement_date}" if sku.retirement_date else ""
         findings.append(f"{sku.name} is about to be retired{when} ({sku.status})")
+    if _is_tensorflow(job):
+        if processes.parameter_servers and sku.gpu_count > 1:
+            findings.append(f"with parameter servers a machine uses one of its {sku.gpu_count} GPUs")
+        return findings
     if sku.gpu_count and processes.processes_per_node > sku.gpu_count:
         findings.append(
             f"{processes.processes_per_node} processes share the {sku.gpu_count} "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -43,8 +43,8 @@ def as_text(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
     lines.append("at one time, at most")
     lines += [f"  {label:<{_LABEL_WIDTH}}{text}" for label, text in _totals(plan)]
     if profiles:
-        rows = [PROFILE_HEADER, *profile_rows(profiles)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(PROFILE_HEADER))]
+        rows = [profile_header(profiles), *profile_rows(profiles)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines += ["", f"{profiles[0].job} on the machines of each profile"]
         lines += ["  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)
@@ -93,9 +93,7 @@ def as_markdown(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
     if profiles:
         lines += [
             "",
-            markdown_row(PROFILE_HEADER),
-            markdown_row(["---"] * len(PROFILE_HEADER)),
-            *map(markdown_row, profile_rows(profiles)),
+            *markdown_table(profile_header(profiles), profile_rows(profiles)),
         ]
     prices = dict.fromkeys(_source(price) for job in plan.jobs for price in (job.on_demand, job.spot) if price)
     if prices:
@@ -149,11 +147,12 @@ def facts_of(job: JobPlan) -> list[tuple[str, str]]:
 def training_facts(job: JobPlan) -> list[tuple[str, str]]:
     """Return what is estimated and measured of a training, as labels and lines."""
     facts: list[tuple[str, str]] = []
+    if job.data_shares:
+        facts.append(("mixed data", _mixed(job.data_shares)))
     if job.estimate is None:
         facts.append(("estimate", f"memory and time are not estimated: {job.estimate_reason}"))
     else:
-        architecture = job.estimate.training.architecture
-        facts.append(("model", f"{architecture.name}, {count(architecture.parameters)} parameters"))
+        facts.append(("model", estimates.model_text(job.estimate.training)))
         facts.append(("settings", estimates.settings_text(job.estimate.training)))
         facts += estimates.estimate_facts(job.estimate)
     if job.measured is not None:
@@ -163,6 +162,13 @@ def training_facts(job: JobPlan) -> list[tuple[str, str]]:
     if (whole := _whole(job)) is not None:
         facts.append(("whole", whole))
     return facts
+
+
+def _mixed(shares: Mapping[str, float | None]) -> str:
+    """Return how an epoch's samples are mixed."""
+    if None in shares.values():
+        return f"each sample of {', '.join(shares)} once an epoch"
+    return ", ".join(f"{share:.1%} of the samples from {name}" for name, share in shares.items())
 
 
 def differences_of(job: JobPlan) -> dict[str, float]:
@@ -177,7 +183,10 @@ def differences_of(job: JobPlan) -> dict[str, float]:
     return {name: ours / theirs - 1 for name, ours, theirs in pairs if ours is not None and theirs}
 
 
-PROFILE_HEADER = ("profile", "machines", "a GPU", "a step", "tokens/s", "$/h", "price of", "$/billion tokens", "")
+def profile_header(profiles: Sequence[OnProfile]) -> tuple[str, ...]:
+    """Return what the columns of `profile_rows` are."""
+    unit, many = estimates.units_of(profiles[0].estimate.training)
+    return ("profile", "machines", "a GPU", "a step", f"{unit}/s", "$/h", "price of", f"$/{many}", "")
 
 
 def profile_rows(profiles: Sequence[OnProfile]) -> list[tuple[str, ...]]:
@@ -186,8 +195,8 @@ def profile_rows(profiles: Sequence[OnProfile]) -> list[tuple[str, ...]]:
     Prices of another region or day than most of the rows' are marked.
     """
     fitting = [each for each in profiles if each.estimate.fits]
-    fastest = max((e for e in fitting if e.estimate.tokens_per_second), key=_rate, default=None)
-    cheapest = min((e for e in fitting if e.estimate.usd_per_billion_tokens), key=_token_price, default=None)
+    fastest = max((e for e in fitting if e.estimate.samples_per_second), key=_rate, default=None)
+    cheapest = min((e for e in fitting if e.estimate.usd_per_billion_samples), key=_price_of_samples, default=None)
     sources = Counter(_source(price) for each in profiles if (price := each.estimate.money.on_demand))
     usual = max(sources, key=lambda source: sources[source], default="")
     rows: list[tuple[str, ...]] = []
@@ -204,10 +213,10 @@ def profile_rows(profiles: Sequence[OnProfile]) -> list[tuple[str, ...]]:
                 estimates.machines_text(found.training),
                 estimates.gigabytes(found.memory.total),
                 duration(time.total) if time else "not known",
-                count(found.tokens_per_second) if found.tokens_per_second else "-",
+                estimates.rate_text(found) if time else "-",
                 f"{price.usd_per_hour:,.2f}" if price else "-",
                 _source(price) if price else "-",
-                f"{found.usd_per_billion_tokens:,.2f}" if found.usd_per_billion_tokens else "-",
+                estimates.price_text(found),
                 ", ".join(remarks),
             )
         )
@@ -215,11 +224,11 @@ def profile_rows(profiles: Sequence[OnProfile]) -> list[tuple[str, ...]]:
 
 
 def _rate(each: OnProfile) -> float:
-    return each.estimate.tokens_per_second or 0.0
+    return each.estimate.samples_per_second or 0.0
 
 
-def _token_price(each: OnProfile) -> float:
-    return each.estimate.usd_per_billion_tokens or 0.0
+def _price_of_samples(each: OnProfile) -> float:
+    return each.estimate.usd_per_billion_samples or 0.0
 
 
 def _measured(measured: Measured) -> str:
@@ -338,6 +347,7 @@ def _job_as_json(job: JobPlan) -> dict[str, Any]:
         }
         if job.batch
         else None,
+        "data_shares": dict(job.data_shares),
         "memory": _memory_as_json(job),
         "time": _time_as_json(job),
         "money": _money_as_json(job),
@@ -358,7 +368,9 @@ def _memory_as_json(job: JobPlan) -> dict[str, Any]:
 
 def _time_as_json(job: JobPlan) -> dict[str, Any]:
     if job.estimate is None:
-        document: dict[str, Any] = dict.fromkeys(("step_seconds", "tokens_per_second_per_gpu", "parts", "scaling"))
+        document: dict[str, Any] = dict.fromkeys(
+            ("step_seconds", "tokens_per_second_per_gpu", "samples_per_second_per_gpu", "parts", "scaling")
+        )
         document["reason"] = job.estimate_reason
     else:
         document = estimates.time_as_json(job.estimate)

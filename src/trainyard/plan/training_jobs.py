@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainyard.catalogue.skus import Sku
 from trainyard.errors import UsageError
-from trainyard.estimate.architectures import FAMILIES, Architecture
-from trainyard.estimate.config_file import architecture_of, read_config
+from trainyard.estimate.adapters import ALL_LINEAR, Adapters, engines_that_train
+from trainyard.estimate.architectures import Architecture
+from trainyard.estimate.config_file import architecture_for_data, image_model_of, read_config
+from trainyard.estimate.image_models import CLASSES, IMAGE_SIZE, ImageModel, Images
 from trainyard.estimate.training import TrainingShape, machines_of_sku
-from trainyard.plan.batches import JobBatch
+from trainyard.foundation.configs.training import Training
+from trainyard.foundation.data_weights import MIXED_DATASETS, read_weights
+from trainyard.foundation.small_image_models import small_image_settings
+from trainyard.plan.batches import JobBatch, jobs_before
 from trainyard.spec.literals import whole_number
-from trainyard.spec.resolution import DataPath, JobUse, Known, ProcessCounts, Resolution
+from trainyard.spec.resolution import DataPath, JobOutput, JobUse, Known, ProcessCounts, Resolution
 
-_STEP = re.compile(r"\btrainyard[./]steps[./]train_(ddp|fsdp|deepspeed)\b")
+_STEP = re.compile(r"\btrainyard[./]steps[./]train_(ddp|single|horovod|lightning|fsdp|deepspeed|tensorflow)\b")
+_WHOLE_MODEL = ("ddp", "single", "horovod", "lightning")
+"""The steps that keep the whole model on every GPU; they differ in how they exchange the same gradients."""
+_LANGUAGE_TASKS = ("language_modeling", "preferences")
+_TASKS = (*_LANGUAGE_TASKS, "image_classification")
+_IMAGES = {
+    "digits": Images(8, 8, 1, 10),
+    "idx": Images(28, 28, 1, 10, assumed="MNIST's images are assumed"),
+    "cifar10": Images(32, 32, 3, 10),
+}
+"""What the formats of prepare_images hold that are of one dataset."""
 _OFFLOADED = ("cpu", "nvme")
 
 
@@ -29,39 +45,135 @@ def is_training(job: JobUse) -> bool:
     return _STEP.search(str(job.component.command.data)) is not None
 
 
-def training_of(
-    job: JobUse, resolution: Resolution, sku: Sku | None, processes: ProcessCounts, batch: JobBatch | None
-) -> TrainingShape:
-    """Return what a training job does in a step. NotEstimated says why there is nothing to estimate."""
-    step = _STEP.search(str(job.component.command.data))
-    if step is None:
-        raise NotEstimated("only the training steps are estimated")
-    if _value(job, "task") != "language_modeling":
-        raise NotEstimated("only language models are estimated")
-    if sku is None:
-        raise NotEstimated("the machine is not known")
-    if batch is None or batch.accumulation_steps is None or batch.sequence_length is None:
-        raise NotEstimated("batch size or sequence length is not known")
-    try:
-        machines = machines_of_sku(sku, processes.nodes, min(processes.processes_per_node, sku.gpu_count) or None)
-        architecture = _architecture(job, resolution, batch.sequence_length)
-    except UsageError as error:
-        raise NotEstimated(str(error)) from None
-    engine, offloads_optimizer, offloads_parameters = _engine(job, step.group(1))
-    return TrainingShape(
-        architecture=architecture,
-        machines=machines,
-        engine=engine,
-        micro_batch_size=batch.micro_batch_size,
-        accumulation_steps=batch.accumulation_steps,
-        sequence_length=batch.sequence_length,
-        precision=str(_value(job, "precision") or "fp32"),
-        activation_checkpointing="full" if _value(job, "activation_checkpointing") is True else "none",
-        compiled=_value(job, "compile") is True,
-        reshard_after_forward=_value(job, "reshard_after_forward") is not False,
-        offload_optimizer=offloads_optimizer,
-        offload_parameters=offloads_parameters,
-    )
+@dataclass(frozen=True)
+class TrainingJobs:
+    """The trainings of a pipeline. `base_model` is what they start from, if the pipeline names one that is not here."""
+
+    resolution: Resolution
+    base_model: Architecture | ImageModel | None = None
+
+    def training_of(
+        self, job: JobUse, sku: Sku | None, processes: ProcessCounts, batch: JobBatch | None
+    ) -> TrainingShape:
+        """Return what a training job does in a step. NotEstimated says why there is nothing to estimate."""
+        step = _STEP.search(str(job.component.command.data))
+        if step is None:
+            raise NotEstimated("only the training steps are estimated")
+        if step.group(1) == "tensorflow":
+            raise NotEstimated("Keras models are not counted")
+        task = _value(job, "task")
+        if task not in _TASKS:
+            raise NotEstimated(f"only the tasks {', '.join(_TASKS)} are estimated")
+        if _value(job, "module") is not None:
+            raise NotEstimated("the model is a LightningModule of your own")
+        if sku is None:
+            raise NotEstimated("the machine is not known")
+        is_text = task in _LANGUAGE_TASKS
+        if batch is None or batch.accumulation_steps is None or (is_text and batch.sequence_length is None):
+            raise NotEstimated("batch size or sequence length is not known")
+        try:
+            machines = machines_of_sku(sku, processes.nodes, min(processes.processes_per_node, sku.gpu_count) or None)
+            model = self._language_model(job, batch.sequence_length) if is_text else self._image_model(job)
+            adapters = _adapters(job, model)
+        except UsageError as error:
+            raise NotEstimated(str(error)) from None
+        engine, offloads_optimizer, offloads_parameters = _engine(job, step.group(1))
+        possible = engines_that_train(adapters)
+        if engine not in possible:
+            raise NotEstimated(f"the engine {engine} does not train these adapters; {' or '.join(possible)} does")
+        optimizer = str(_value(job, "optimizer") or "adamw")
+        if optimizer != "adamw" and engine != "ddp":
+            raise NotEstimated(f"the optimizer {optimizer} does not work with this step")
+        if optimizer == "adafactor" and not is_text:
+            raise NotEstimated("Adafactor's state is estimated for language models only")
+        return TrainingShape(
+            architecture=model,
+            machines=machines,
+            engine=engine,
+            micro_batch_size=batch.micro_batch_size,
+            accumulation_steps=batch.accumulation_steps,
+            sequence_length=(batch.sequence_length or 1) if is_text else 1,
+            precision=str(_value(job, "precision") or "fp32"),
+            activation_checkpointing=_checkpointing(job, is_text),
+            compiled=_value(job, "compile") is True,
+            reshard_after_forward=_value(job, "reshard_after_forward") is not False,
+            shard_size=whole_number(_value(job, "shard_size")) or 0,
+            has_moving_average=bool(_value(job, "ema_decay")),
+            offload_optimizer=offloads_optimizer,
+            offload_parameters=offloads_parameters,
+            loss_chunk_tokens=whole_number(_value(job, "loss_chunk_tokens")) or 0,
+            adapters=adapters,
+            optimizer=optimizer,
+            offload_activations=_value(job, "activation_offload") is True,
+        )
+
+    def _language_model(self, job: JobUse, length: int | None) -> Architecture:
+        """Return the base model, or one with the vocabulary and the length of the dataset, as the step makes it."""
+        found = self._from_folder(job, None)
+        if found is None:
+            model_type, settings = _model_settings(job)
+            vocabulary = self._of_data(job, "vocabulary_size")
+            if vocabulary is None:
+                raise UsageError("the vocabulary is not known")
+            found = architecture_for_data(model_type, settings, vocabulary, length or 1)
+        if not isinstance(found, Architecture):
+            raise UsageError(f"{found.name} is an image classifier; the task is {_value(job, 'task')}")
+        return found
+
+    def _image_model(self, job: JobUse) -> ImageModel:
+        """Return the base model, or one for the images of the dataset, as the step makes it."""
+        images = self._images(job)
+        found = self._from_folder(job, images)
+        if found is None:
+            model_type, settings = _model_settings(job)
+            small = small_image_settings(model_type, max(images.height, images.width))
+            found = image_model_of(model_type, {**small, **settings}, images)
+        if not isinstance(found, ImageModel):
+            raise UsageError(f"{found.name} is a language model; the task is image_classification")
+        return found
+
+    def _from_folder(self, job: JobUse, images: Images | None) -> Architecture | ImageModel | None:
+        """Return the model of a folder with a config.json, or of a base model; None where the job names neither."""
+        if job.outputs_read.get("base_model"):
+            raise UsageError("the base model is what another job writes")
+        for name in ("base_model", "model_type"):
+            value = _value(job, name)
+            text = value.text if isinstance(value, DataPath) else value
+            if not isinstance(text, str) or not (name == "base_model" or "/" in text or Path(text).is_dir()):
+                continue
+            if text.startswith("azureml:"):
+                if self.base_model is not None:
+                    return self.base_model
+                hint = "say what it is by --base-model, such as llama-3.2-1b or the path of its config.json"
+                raise UsageError(f"the base model {text} is kept in Azure ML; {hint}")
+            place = job.input(name)
+            folder = Path(text)
+            if isinstance(place, Known) and isinstance(value, DataPath) and not folder.is_absolute():
+                folder = place.written.span.file.parent / text
+            found = sorted(folder.rglob("config.json"), key=lambda file: len(file.parts))
+            if not found:
+                if name == "base_model" and self.base_model is not None:
+                    return self.base_model
+                raise UsageError(f"the model is in a folder that is not here: {text}")
+            return read_config(found[0], images)
+        return None
+
+    def _of_data(self, job: JobUse, name: str) -> int | None:
+        """Return a number of the nearest job that this one's data come from; None where none has it."""
+        sizes = (whole_number(_value(source, name)) for source in jobs_before(job, self.resolution))
+        return next((size for size in sizes if size is not None), None)
+
+    def _images(self, job: JobUse) -> Images:
+        """Return what the job that prepares the images says of them, with ImageNet's values for the rest."""
+        named = (_value(source, "format") for source in jobs_before(job, self.resolution))
+        kind = next((value for value in named if isinstance(value, str)), "")
+        if kind in _IMAGES:
+            return _IMAGES[kind]
+        side = self._of_data(job, "image_size")
+        known = f"{CLASSES} classes are assumed"
+        if side:
+            return Images(side, side, assumed=known)
+        return Images(assumed=f"{IMAGE_SIZE} × {IMAGE_SIZE} images and {known}")
 
 
 def steps_of(job: JobUse) -> int | None:
@@ -69,37 +181,62 @@ def steps_of(job: JobUse) -> int | None:
     return whole_number(_value(job, "max_steps"))
 
 
-def _architecture(job: JobUse, resolution: Resolution, length: int) -> Architecture:
-    """Return the model with the vocabulary and the length of the dataset, as the step makes it."""
+def data_shares_of(job: JobUse) -> dict[str, float | None]:
+    """Return the share of a training's samples that comes from each dataset, by the job or path that it is from.
+
+    It is empty where nothing is mixed. A share is None where each sample comes once: how many there are is not known.
+    """
+    datasets = [_value(job, name) for name in MIXED_DATASETS]
+    named = [
+        each.job if isinstance(each, JobOutput) else each.text
+        for each in datasets
+        if isinstance(each, (JobOutput, DataPath))
+    ]
+    if len(named) < 2:
+        return {}
+    text = _value(job, "data_weights")
+    if text is None:
+        return dict.fromkeys(named)
+    weights = read_weights(str(text), len(named))
+    return {name: float(weight / sum(weights)) for name, weight in zip(named, weights, strict=True)}
+
+
+def _model_settings(job: JobUse) -> tuple[str, dict[str, Any]]:
+    """Return the model type of a job, and what it overrides."""
     model_type, overrides = _value(job, "model_type"), _value(job, "model_overrides")
     if not isinstance(model_type, str):
         raise UsageError("the model is not known")
-    if "/" in model_type or Path(model_type).is_dir():
-        config = Path(model_type) / "config.json"
-        if not config.is_file():
-            raise UsageError(f"the model is in a folder that is not here: {model_type}")
-        return read_config(config)
-    vocabulary = _vocabulary_size(job, resolution)
-    if vocabulary is None:
-        raise UsageError("the vocabulary is not known")
-    settings: dict[str, Any] = json.loads(overrides) if isinstance(overrides, str) and overrides else {}
-    family = FAMILIES.get(model_type)
-    needs = {"vocab_size": vocabulary}
-    if family is not None:
-        needs = {family.names["vocabulary_size"]: vocabulary, family.names["positions"]: length}
-    return architecture_of(model_type, {**needs, **settings}, model_type)
+    return model_type, json.loads(overrides) if isinstance(overrides, str) and overrides else {}
 
 
-def _vocabulary_size(job: JobUse, resolution: Resolution) -> int | None:
-    """Return the vocabulary of a job whose output this one trains on; None where none has it."""
-    sources = (source for name, source in resolution.jobs.items() if name in job.reads_from)
-    sizes = (whole_number(_value(source, "vocabulary_size")) for source in sources)
-    return next((size for size in sizes if size is not None), None)
+def _checkpointing(job: JobUse, is_text: bool) -> str:
+    """Return what is computed again; of images, selective checkpointing is not estimated."""
+    if _value(job, "activation_checkpointing") is not True:
+        return "none"
+    if _value(job, "checkpointed_operators") != "cheap":
+        return "full"
+    if not is_text:
+        raise NotEstimated("what image classifiers keep with checkpointed_operators: cheap is not known")
+    return "selective"
+
+
+def _adapters(job: JobUse, model: Architecture | ImageModel) -> Adapters | None:
+    """Return the adapters that a job trains; None where it trains all weights."""
+    tuning = _value(job, "tuning") or "full"
+    if tuning == "full":
+        return None
+    rank = whole_number(_value(job, "lora_rank")) if "lora_rank" in job.component.inputs else Training.lora_rank
+    if rank is None:
+        raise NotEstimated("the rank of the adapters is not known")
+    targets = str(_value(job, "lora_targets") or ALL_LINEAR)
+    adapters = Adapters(rank, targets, is_quantized=tuning == "qlora")
+    adapters.matrices(model)
+    return adapters
 
 
 def _engine(job: JobUse, step: str) -> tuple[str, bool, bool]:
     """Return the engine, and whether it offloads the optimizer and the parameters."""
-    if step == "ddp":
+    if step in _WHOLE_MODEL:
         return "ddp", False, False
     if step == "fsdp":
         offloads = _value(job, "cpu_offload") is True

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import trainyard
 from trainyard.foundation import quantities
@@ -15,6 +17,8 @@ from trainyard.report.curves import STYLES, Chart, draw_compared_charts
 from trainyard.report.job_results import JobResults, Metrics, read_job_results
 from trainyard.report.page import page_templates
 from trainyard.report.speed import speed_figures
+
+_Name = TypeVar("_Name")
 
 MOST_RUNS = len(STYLES)
 ABSENT = "–"
@@ -119,37 +123,44 @@ def _settings(
         yield _row(f"jobs.{job}: processes", (found and found.processes for found in of_job))
 
 
-def _names(mappings: Iterable[Mapping[str, Any]]) -> list[str]:
+def _names(mappings: Iterable[Mapping[_Name, Any]]) -> list[_Name]:
     return list(dict.fromkeys(name for mapping in mappings for name in mapping))
 
 
 def _figures(results: Mapping[str, Mapping[str, JobResults]], jobs: Sequence[str]) -> Iterable[Row]:
     for job in jobs:
         of_runs = [of_run.get(job) for of_run in results.values()]
-        evaluations = [found.evaluation if found else None for found in of_runs]
-        for name, write in (
-            ("accuracy", quantities.percentage),
-            ("perplexity", quantities.number),
-            ("loss", quantities.number),
-        ):
-            values = [getattr(evaluation, name) if evaluation else None for evaluation in evaluations]
-            if any(value is not None for value in values):
-                split = next(evaluation.split for evaluation in evaluations if evaluation)
-                yield _row(f"{job}: {split} {name}", values, write)
+        evaluations = [_evaluated(found) for found in of_runs]
+        for split, name in _names(evaluations):
+            values = [figures.get((split, name)) for figures in evaluations]
+            yield _row(f"{job}: {split} {name.replace('_', ' ')}", values, partial(quantities.figure, name))
         metrics = [found.metrics if found else None for found in of_runs]
         for series, label, choose in (
             ("loss", "last training loss", _last),
-            ("validation_loss", "best validation loss", min),
-            ("validation_accuracy", "best validation accuracy", max),
+            ("validation_loss", "best validation loss", _lowest),
+            ("validation_accuracy", "best validation accuracy", _highest),
         ):
             values = [_value(found, series, choose) for found in metrics]
             if any(value is not None for value in values):
-                write = quantities.percentage if "accuracy" in label else quantities.number
-                yield _row(f"{job}: {label}", values, write)
+                yield _row(f"{job}: {label}", values, partial(quantities.figure, label))
+
+
+def _evaluated(results: JobResults | None) -> dict[tuple[str, str], float]:
+    """Return the figures of a job's evaluation by split and name."""
+    evaluation = results.evaluation if results else None
+    return {(evaluation.split, name): value for name, value in evaluation.figures.items()} if evaluation else {}
 
 
 def _last(values: Sequence[float]) -> float:
     return values[-1]
+
+
+def _lowest(values: Sequence[float]) -> float:
+    return min(filter(math.isfinite, values), default=math.nan)
+
+
+def _highest(values: Sequence[float]) -> float:
+    return max(filter(math.isfinite, values), default=math.nan)
 
 
 def _value(metrics: Metrics | None, series: str, choose: Callable[[Sequence[float]], float]) -> float | None:

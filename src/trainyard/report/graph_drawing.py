@@ -120,10 +120,13 @@ def _box(job: JobRecord, boxes: _Boxes, layout: Layout, tall: bool) -> JobBox:
 
 
 def process_counts(job: JobRecord) -> str:
-    """Return `1 process`, `2 processes`, or `2 nodes × 8 = 16 processes`."""
+    """Return `2 processes`, `2 nodes × 8 = 16 processes`, or `3 processes on 2 nodes` that do not have equally many."""
+    processes = counted(job.processes, "process")
     if job.nodes == 1:
-        return counted(job.processes_per_node, "process")
-    return f"{counted(job.nodes, 'node')} × {job.processes_per_node} = {counted(job.processes, 'process')}"
+        return processes
+    nodes = counted(job.nodes, "node")
+    is_even = job.nodes * job.processes_per_node == job.processes
+    return f"{nodes} × {job.processes_per_node} = {processes}" if is_even else f"{processes} on {nodes}"
 
 
 def _shortened(name: str, most: int) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from trainyard.foundation.evaluation_format import EVALUATION_COUNTS, EVALUATION_FORMAT
 from trainyard.foundation.quantities import counted
 
 Parsed = TypeVar("Parsed")
@@ -74,15 +75,12 @@ class GeneratedText:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result of evaluating a model on one split; classifiers and language models have different figures."""
+    """The result of evaluating a model on one split, with the figures that its task measures, such as `accuracy`."""
 
     split: str
     samples: int
-    loss: float | None = None
-    accuracy: float | None = None
+    figures: dict[str, float] = field(default_factory=dict)
     classes: tuple[ClassFigures, ...] = ()
-    perplexity: float | None = None
-    bits_per_byte: float | None = None
     tokens: int | None = None
     generated: GeneratedText | None = None
 
@@ -145,7 +143,7 @@ def read_job_results(output_folders: Mapping[str, Path]) -> JobResults:
     return JobResults(
         metrics=_metrics(folders, notes),
         settings=_document(folders, "settings.json", "trainyard.settings/1", _training_settings, notes),
-        evaluation=_document(folders, "evaluation.json", "trainyard.evaluation/1", _evaluation, notes),
+        evaluation=_document(folders, "evaluation.json", EVALUATION_FORMAT, _evaluation, notes),
         confusion_matrix=_document(
             folders, "confusion_matrix.json", "trainyard.confusion_matrix/1", _confusion_matrix, notes
         ),
@@ -197,8 +195,11 @@ def _evaluation(document: dict[str, Any]) -> Evaluation:
     return Evaluation(
         split=str(document["split"]),
         samples=int(document["samples"]),
-        loss=_number(document.get("loss")),
-        accuracy=_number(document.get("accuracy")),
+        figures={
+            name: number
+            for name, value in document.items()
+            if name not in EVALUATION_COUNTS and (number := _number(value)) is not None
+        },
         classes=tuple(
             ClassFigures(
                 name=str(row["name"]),
@@ -209,8 +210,6 @@ def _evaluation(document: dict[str, Any]) -> Evaluation:
             )
             for row in document.get("classes") or ()
         ),
-        perplexity=_number(document.get("perplexity")),
-        bits_per_byte=_number(document.get("bits_per_byte")),
         tokens=int(document["tokens"]) if "tokens" in document else None,
         generated=_generated_text(document["sample"]) if document.get("sample") else None,
     )

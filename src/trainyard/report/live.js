@@ -6,6 +6,7 @@
   const texts = new Map();
   const source = new EventSource("events");
   let end = null;
+  let ahead = 0; // of this browser's clock, in milliseconds: that of the machine which runs
   let waiting = false;
   let busy = false;
 
@@ -70,6 +71,7 @@
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       document.title = fresh.title;
       update(document.querySelector("main"), fresh.querySelector("main"));
+      count();
       if (end) say(end);
       for (const path of texts.keys()) write(path);
     } catch {
@@ -87,24 +89,64 @@
     if (isAtEnd) lines.scrollTop = lines.scrollHeight;
   }
 
+  /* As quantities.duration writes it, in whole seconds. */
+  function inWords(seconds) {
+    const two = (number) => String(number).padStart(2, "0");
+    if (seconds < 60) return `${seconds} s`;
+    const minutes = Math.floor(seconds / 60);
+    return minutes < 60 ? `${minutes} min ${two(seconds % 60)} s` : `${Math.floor(minutes / 60)} h ${two(minutes % 60)} min`;
+  }
+
+  /* A limit of what is shown of running jobs, as the server sets it. */
+  function limit(name) {
+    return Number(document.getElementById("now")?.dataset[name]);
+  }
+
+  function count() {
+    for (const time of document.querySelectorAll("time.since")) {
+      const seconds = Math.max(0, Math.floor((Date.now() + ahead - Date.parse(time.dateTime)) / 1000));
+      time.textContent = inWords(seconds);
+      if (time.classList.contains("said")) time.classList.toggle("long", seconds >= limit("longSilenceSeconds"));
+    }
+  }
+
+  function hear(path, text) {
+    const row = document.querySelector(`tr[data-logs~="${CSS.escape(path)}"]`);
+    if (!row) return;
+    row.querySelector("time.said")?.setAttribute("datetime", new Date(Date.now() + ahead).toISOString());
+    const line = text.trimEnd().split("\n").at(-1);
+    const said = row.nextElementSibling?.matches(".said") ? row.nextElementSibling : null;
+    if (said && line) said.firstElementChild.textContent = line.slice(0, limit("lineCharacters"));
+    count();
+  }
+
   function say(text) {
     const notice = document.querySelector(".notice.live");
     if (notice) notice.textContent = text;
   }
 
+  const counting = setInterval(count, 1000);
+  count();
+  source.addEventListener("clock", (event) => {
+    ahead = Number(event.data) - Date.now();
+    count();
+  });
   source.addEventListener("page", refresh);
   source.addEventListener("log", (event) => {
     const { log, text } = JSON.parse(event.data);
+    if (texts.has(log)) hear(log, text);
     texts.set(log, ((texts.get(log) ?? "") + text).slice(-MOST_CHARACTERS));
     write(log);
   });
   source.addEventListener("ended", (event) => {
     source.close();
+    clearInterval(counting);
     end = event.data;
     refresh();
   });
   source.addEventListener("error", () => {
     if (source.readyState !== EventSource.CLOSED) source.close();
+    clearInterval(counting);
     say("The connection to the server was lost; this is how the run was then.");
   });
 }

@@ -75,7 +75,11 @@ class LivePage:
             return self._rendered[1]
 
     def events(self) -> Iterator[tuple[str, str]]:
-        """Yield events as name and data: `page` when it has changed, `log` for lines added, `ended`; "" for nothing."""
+        """Yield events as name and data: `page` when it has changed, `log` for lines added, `ended`; "" for nothing.
+
+        The first, `clock`, is this machine's time in milliseconds, for browsers whose clock differs.
+        """
+        yield "clock", str(time.time_ns() // 1_000_000)
         shown, next_page = None, -math.inf
         positions: dict[str, int] = {}
         while True:

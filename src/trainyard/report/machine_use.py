@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -24,9 +24,12 @@ _TIME_UNITS = ((2 * 3600, 3600, "hours"), (2 * 60, 60, "minutes"), (0, 1, "secon
 
 @dataclass(frozen=True)
 class MachineUse:
-    """One job's use of the machine in its last attempt; `charts` are empty for a short job, or one of many."""
+    """A job's use of the machine in its last attempt, or that of one trial of a sweep.
 
-    job: JobRecord
+    `charts` are empty for a short job, or one of many.
+    """
+
+    title: str
     figures: tuple[Figure, ...]
     charts: tuple[Chart, ...]
     is_longest: bool
@@ -44,23 +47,34 @@ class _Samples:
 
 
 def machine_uses(run: RunRecord, run_folder: Path) -> list[MachineUse]:
-    """Return the use of the machine by each job that ran in this run and was sampled; the longest have charts."""
+    """Return the use of the machine by each job, and each trial, that ran in this run and was sampled.
+
+    The longest have charts.
+    """
     found = {
-        job.name: samples
+        title: samples
         for job in run.jobs.values()
         if job.state != "reused"
-        and (samples := _read(run_folder / "jobs" / job.name / "system_logs" / MACHINE_USE_FILE)) is not None
+        for title, folder in _sampled_folders(job, run_folder / "jobs" / job.name)
+        if (samples := _read(folder / "system_logs" / MACHINE_USE_FILE)) is not None
     }
-    longest = sorted(found, key=lambda name: -found[name].processors_busy[-1][0])[:_MOST_JOBS_DRAWN]
+    longest = sorted(found, key=lambda title: -found[title].processors_busy[-1][0])[:_MOST_JOBS_DRAWN]
     return [
         MachineUse(
-            run.jobs[name],
+            title,
             tuple(_figures(samples)),
-            tuple(_charts(samples)) if name in longest else (),
-            is_longest=name == longest[0],
+            tuple(_charts(samples)) if title in longest else (),
+            is_longest=title == longest[0],
         )
-        for name, samples in found.items()
+        for title, samples in found.items()
     ]
+
+
+def _sampled_folders(job: JobRecord, folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the folder of a job and those of a sweep's trials, each with its title."""
+    yield job.name, folder
+    for trial in job.trials:
+        yield f"{job.name}, trial {trial['number']}", folder / "trials" / str(trial["number"])
 
 
 def _read(file: Path) -> _Samples | None:
@@ -80,8 +94,9 @@ def _read(file: Path) -> _Samples | None:
                 processors, rows = int(row["processors"]), []
             else:
                 _ = float(row["processors_busy"]), float(row["memory_bytes"])
+                _ = [(float(gpu["busy"]), float(gpu["memory_bytes"])) for gpu in (row.get("gpus") or {}).values()]
                 rows.append((float(row["seconds"]), row))
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             continue
     if not rows:
         return None

@@ -19,9 +19,12 @@ from trainyard.report.job_results import Evaluation, JobResults, Metrics, read_j
 from trainyard.report.log_tails import log_tails
 from trainyard.report.machine_use import machine_uses
 from trainyard.report.page import page_templates
+from trainyard.report.running_jobs import LINE_CHARACTERS, LONG_SILENCE_SECONDS, running_jobs
 from trainyard.report.speed import Figure, speed_figures
 from trainyard.report.timeline import draw_timeline
 from trainyard.report.tracked import Tracked, read_tracked
+
+_MAIN_FIGURES = ("accuracy", "perplexity", "loss")
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,8 @@ def write_report(run_folder: Path) -> Path:
     except InvalidRunRecord as error:
         raise UsageError(str(error)) from error
     file = run_folder / "report.html"
-    replace_text(file, run_page(run, run_folder))
+    # It can be made again, and a busy disk takes a second to be waited for.
+    replace_text(file, run_page(run, run_folder), is_durable=False)
     return file
 
 
@@ -94,6 +98,9 @@ def run_page(run: RunRecord, run_folder: Path, *, is_live: bool = False) -> str:
         timeline=draw_timeline(run),
         machine_uses=machine_uses(run, run_folder),
         is_live=is_live,
+        running=running_jobs(run, run_folder) if is_live and run.status == "running" else [],
+        line_characters=LINE_CHARACTERS,
+        long_silence_seconds=LONG_SILENCE_SECONDS,
         logs=logs,
         version=trainyard.__version__,
     )
@@ -109,7 +116,7 @@ def _view(job: JobRecord, origins: dict[str, str], run_folder: Path) -> JobView:
         inputs=tuple(_input(name, value, origins, run_folder) for name, value in job.inputs.items()),
         charts=draw_charts(results.metrics) if results.metrics else [],
         speed=speed_figures(results.metrics) if results.metrics else [],
-        figures=_evaluation_figures(results.evaluation) if results.evaluation else [],
+        figures=evaluation_figures(results.evaluation) if results.evaluation else [],
         heat_map=draw_heat_map(confusion) if confusion else None,
         mistakes=most_frequent_mistakes(confusion) if confusion else [],
         tracked=tracked if tracked and (tracked.parameters or tracked.metrics.series or tracked.images) else None,
@@ -160,15 +167,13 @@ def _input(name: str, value: Any, origins: dict[str, str], run_folder: Path) -> 
 
 
 def _headline(jobs: list[JobView]) -> Headline | None:
-    """Return the accuracy or perplexity of the last evaluation; without one, the last figure of the last training."""
+    """Return the main figure of the last evaluation; without one, the last figure of the last training."""
     for job in reversed(jobs):
         evaluation = job.results.evaluation
-        if evaluation is not None and evaluation.accuracy is not None:
-            detail = quantities.counted(evaluation.samples, "sample")
-            return Headline(f"{evaluation.split} accuracy", quantities.percentage(evaluation.accuracy), detail)
-        if evaluation is not None and evaluation.perplexity is not None:
-            detail = quantities.counted(*_extent(evaluation))
-            return Headline(f"{evaluation.split} perplexity", quantities.number(evaluation.perplexity), detail)
+        if evaluation is not None and evaluation.figures:
+            first = evaluation_figures(evaluation)[0]
+            extent = quantities.counted(*_extent(evaluation))
+            return Headline(f"{evaluation.split} {first.label}", first.value, extent)
     for job in reversed(jobs):
         series = job.results.metrics.series if job.results.metrics else {}
         for name, label, write in (
@@ -183,14 +188,12 @@ def _headline(jobs: list[JobView]) -> Headline | None:
     return None
 
 
-def _evaluation_figures(evaluation: Evaluation) -> list[Figure]:
-    figures = (
-        ("accuracy", quantities.percentage, evaluation.accuracy),
-        ("perplexity", quantities.number, evaluation.perplexity),
-        ("loss", quantities.number, evaluation.loss),
-        ("bits per byte", quantities.number, evaluation.bits_per_byte),
-    )
-    return [Figure(label, write(value)) for label, write, value in figures if value is not None]
+def evaluation_figures(evaluation: Evaluation) -> list[Figure]:
+    """Return what an evaluation measured, the figure that people look for first."""
+    found = evaluation.figures
+    names = [name for name in _MAIN_FIGURES if name in found]
+    names += [name for name in found if name not in _MAIN_FIGURES]
+    return [Figure(name.replace("_", " "), quantities.figure(name, found[name])) for name in names]
 
 
 def _extent(evaluation: Evaluation) -> tuple[int, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from trainyard.foundation.quantities import duration
 from trainyard.foundation.run_record import RunRecord
 from trainyard.report.job_results import Evaluation, read_job_results
+from trainyard.report.run_report import evaluation_figures
 
 Line = tuple[str, str]
 
@@ -19,7 +20,10 @@ _LONGEST_SAMPLE = 96
 
 
 def summarise(run: RunRecord) -> list[Line]:
-    """Return pairs of a label and a text, as far as they exist: accuracy or perplexity, attempts, files."""
+    """Return pairs of a label and a text, as far as they exist: figures of evaluations, attempts, files.
+
+    The files are models and confusion matrices; of a run without these, the outputs of the pipeline.
+    """
     figures: list[Line] = []
     files: list[Line] = []
     for job in run.jobs.values():
@@ -32,6 +36,10 @@ def summarise(run: RunRecord) -> list[Line]:
                 files.append(("export" if job.component == _EXPORT else "model", shown(folder)))
             if (folder / "confusion_matrix.png").is_file():
                 files.append(("confusion matrix", shown(folder / "confusion_matrix.png")))
+            if (folder / "autotune.json").is_file():
+                files.append(("fastest settings", shown(folder / "profile.yaml")))
+    if not files:
+        files = [("output", f"{name}: {shown(run.folder / path)}") for name, path in run.outputs.items()]
     report = run.folder / "report.html"
     written = [("report", shown(report))] if report.is_file() else []
     return [*figures, *_restarts(run), *written, *files, ("logs", shown(run.folder / "jobs") + "/*/user_logs/")]
@@ -49,13 +57,15 @@ def _restarts(run: RunRecord) -> Iterator[Line]:
 
 
 def _figures(evaluation: Evaluation) -> Iterator[Line]:
-    if evaluation.accuracy is not None:
-        right = round(evaluation.accuracy * evaluation.samples)
-        text = f"{evaluation.accuracy:.4f} ({right} of {evaluation.samples} correct)"
-        yield f"{evaluation.split} accuracy", text
-    if evaluation.perplexity is not None:
-        bits = f" ({evaluation.bits_per_byte:.3f} bits per byte)" if evaluation.bits_per_byte is not None else ""
-        yield f"{evaluation.split} perplexity", f"{evaluation.perplexity:.2f}{bits}"
+    figures, split = evaluation.figures, evaluation.split
+    if "accuracy" in figures:
+        right = round(figures["accuracy"] * evaluation.samples)
+        yield f"{split} accuracy", f"{figures['accuracy']:.4f} ({right} of {evaluation.samples} correct)"
+    elif "perplexity" in figures:
+        bits = f" ({figures['bits_per_byte']:.3f} bits per byte)" if "bits_per_byte" in figures else ""
+        yield f"{split} perplexity", f"{figures['perplexity']:.2f}{bits}"
+    elif figures:
+        yield split, ", ".join(f"{figure.label} {figure.value}" for figure in evaluation_figures(evaluation))
     if evaluation.generated is not None:
         yield "it writes", "…" + _on_one_line(evaluation.generated.continuation)
 

@@ -76,7 +76,12 @@ def _figures(series: _FiniteSeries) -> Iterator[tuple[str, str]]:
         ("failed_saves", "checkpoints not saved"),
     ):
         if any(series[name]):
-            yield label, count(max(series[name]))
+            yield label, count(_counted_over_attempts(series[name]))
+
+
+def _counted_over_attempts(values: Sequence[float]) -> float:
+    """Return the total of a count that begins again at 0 with each attempt: a fall is a new attempt."""
+    return values[-1] + sum(before for before, value in pairwise(values) if value < before)
 
 
 def _windows_by_rank(series: _FiniteSeries) -> list[tuple[float, ...]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from trainyard.foundation.suggestions import close_match, did_you_mean, only_close
 from trainyard.spec.diagnostic import Related
@@ -153,7 +152,7 @@ def _check_bound_literal(job: UsedJob, node: Node, port: Port, scope: Scope, rea
     if not _has_type(value, port) and _is_meant_elsewhere(source, port, scope):
         # The value is right for others: what is wrong is that it is given to this one.
         bound_at = [Related(value.span, f"'{source.name}' is {shorten(value.text)} here")]
-        value = replace(value, span=span)
+        value = value._replace(span=span)
     reading.findings.check_literal(value, port, bound_at=bound_at)
 
 
@@ -345,10 +344,10 @@ def _report(
 _RULES_OF_DOTTED_NAMES = frozenset({UNKNOWN_PIPELINE_PORT, UNKNOWN_JOB_PORT, UNKNOWN_COMMAND_PORT})
 
 
-def _bindings(node: Node, reading: Reading) -> list[Binding]:
+def _bindings(node: Node, reading: Reading) -> Sequence[Binding]:
     """The bindings of a text; malformed ones are reported."""
     try:
         return bindings_in(node.text)
     except ExpressionError:
         reading.findings.check_expressions(reading.document, node)
-        return []
+        return ()

@@ -94,6 +94,9 @@ def read_distribution(node: Node, reading: Reading) -> Distribution | None:
         process_count_per_instance=findings.whole_number(mapping, "process_count_per_instance", least=1),
         worker_count=findings.whole_number(mapping, "worker_count", least=1),
         parameter_server_count=findings.whole_number(mapping, "parameter_server_count", least=0),
+        include_dashboard=lowered.data == "ray" and findings.text(mapping, "include_dashboard").lower() == "true",
+        head_arguments=findings.text(mapping, "head_node_additional_args"),
+        worker_arguments=findings.text(mapping, "worker_node_additional_args"),
     )
 
 
@@ -103,13 +106,14 @@ def read_resources(node: Node, reading: Reading, *, may_take_all: bool = False) 
     mapping = findings.expect_mapping(node.get("resources"), "'resources'")
     if mapping is None:
         return None
-    count = mapping.get("instance_count")
+    count, docker_args = mapping.get("instance_count"), mapping.get("docker_args")
     takes_all = may_take_all and count is not None and whole_number(count.data) == -1
     return Resources(
         span=mapping.span,
         instance_count=None if takes_all else findings.whole_number(mapping, "instance_count", least=1),
         instance_type=findings.scalar(mapping, "instance_type"),
         shm_size=findings.scalar(mapping, "shm_size"),
+        docker_args=docker_args.value if docker_args is not None and docker_args.data else None,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Document, Node
@@ -17,8 +18,7 @@ from trainyard.spec.profile_chain import profile_chain
 _LEVELS_UP = 3
 
 
-@dataclass(frozen=True)
-class Compute:
+class Compute(NamedTuple):
     """A cluster: its VM size, how many machines it can have at most, and where that is written."""
 
     name: str

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Severity = Literal["error", "warning", "info"]
 
 
-@dataclass(frozen=True, order=True)
-class Span:
+class Span(NamedTuple):
     """A stretch of a file. Lines and columns count from 1; the end is exclusive in its column."""
 
     file: Path
@@ -24,16 +22,14 @@ class Span:
         return f"{self.file}:{self.line}:{self.column}"
 
 
-@dataclass(frozen=True)
-class Related:
+class Related(NamedTuple):
     """Another place that explains a diagnostic: where a name is declared, which template line wrote it."""
 
     span: Span
     message: str
 
 
-@dataclass(frozen=True)
-class Diagnostic:
+class Diagnostic(NamedTuple):
     """One finding: where, which rule, what is wrong in one line, and (hint) what to do about it.
 
     `replacement` is what to write in place of what the span covers, where that is safe to do unasked.
@@ -44,7 +40,7 @@ class Diagnostic:
     message: str
     severity: Severity = "error"
     hint: str = ""
-    related: tuple[Related, ...] = field(default=())
+    related: tuple[Related, ...] = ()
     replacement: str | None = None
 
 

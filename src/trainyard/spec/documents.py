@@ -6,13 +6,16 @@ Azure ML's client reads with. Nothing here knows what the keys mean.
 
 from __future__ import annotations
 
+import math
+import os
 import re
+import stat
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
@@ -31,7 +34,10 @@ from trainyard.spec.rules.documents import (
 )
 from trainyard.spec.spelling import Spelling, spelling_of
 
-Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+if TYPE_CHECKING:
+    _SafeLoader = yaml.SafeLoader
+else:
+    _SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 LARGEST_FILE_BYTES = 2 * 1024 * 1024
 DEEPEST_NESTING = 100
@@ -54,7 +60,10 @@ _SAYS_AZUREML = re.compile(
 _LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 # Cheap signs that nesting might be deep; only then are the parser's events counted (libyaml's composer recurses in C).
 _MANY_NESTED_ON_ONE_LINE = re.compile(rf"(?:[-?:][ \t]+){{{DEEPEST_NESTING}}}")
-_DEEP_INDENT = re.compile(rf"^ {{{DEEPEST_NESTING}}}", re.MULTILINE)
+_DEEP_INDENT = " " * DEEPEST_NESTING
+
+# Shorter text cannot nest that deeply: each level takes two characters at least.
+_SHORTEST_DEEP_LINE = 2 * DEEPEST_NESTING
 
 _STRING = "tag:yaml.org,2002:str"
 _MERGE = "tag:yaml.org,2002:merge"
@@ -66,7 +75,11 @@ _SCALAR_CONSTRUCTORS = {
 }
 # Read as text: JSON has no dates.
 _TEXT_TAGS = frozenset({_STRING, "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value", _MERGE})
-_COLLECTION_TAGS = frozenset({"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
+_COLLECTION_TAG_OF: dict[type[yaml.Node], str] = {
+    yaml.MappingNode: "tag:yaml.org,2002:map",
+    yaml.SequenceNode: "tag:yaml.org,2002:seq",
+}
+_COLLECTION_TAGS = frozenset(_COLLECTION_TAG_OF.values())
 
 _HINT_BY_PROBLEM = (
     ("mapping values are not allowed", "Quote a value that holds ': ', and check this line's indentation."),
@@ -91,6 +104,26 @@ _TOLD_WHERE_IT_BEGINS = (
 )
 
 
+class Loader(_SafeLoader):
+    """PyYAML's safe loader, without the work for resolvers by path, of which there are none."""
+
+    def descend_resolver(self, current_node: yaml.Node | None, current_index: int | yaml.Node | None) -> None:
+        """Nothing: there are no paths to follow."""
+
+    def ascend_resolver(self) -> None:
+        """Nothing, as above."""
+
+    def resolve(self, kind: type[yaml.Node], value: str | None, implicit: tuple[bool, bool]) -> str:
+        """The tag of a node that is written without one."""
+        if kind is not yaml.ScalarNode:
+            return _COLLECTION_TAG_OF[kind]
+        assert value is not None
+        for tag, pattern in self.yaml_implicit_resolvers.get(value[:1], ()) if implicit[0] else ():
+            if pattern.match(value):
+                return str(tag)
+        return _STRING
+
+
 class Entry(NamedTuple):
     """A key of a mapping and its value."""
 
@@ -105,13 +138,17 @@ class Node:
     last of duplicates, as PyYAML has it); `items` a list's items.
     """
 
-    __slots__ = ("_end", "_start", "data", "entries", "file", "items", "text")
+    __slots__ = ("_place", "data", "entries", "file", "items", "text")
 
     def __init__(self, file: Path, start: Any, end: Any, data: Any, text: str = "") -> None:
         self.file = file
-        # A number takes less than half the memory of a mark, and there are two of them per value.
-        self._start = start.index << 2 * _BITS | start.line << _BITS | start.column
-        self._end = end.index << 2 * _BITS | end.line << _BITS | end.column
+        # One number takes a quarter of the memory of two marks.
+        self._place = (
+            (start.index << 2 * _BITS | start.line << _BITS | start.column) << 3 * _BITS
+            | end.index << 2 * _BITS
+            | end.line << _BITS
+            | end.column
+        )
         self.data = data
         self.text = text
         # Scalars, which most nodes are, share what they do not have: half the memory of a large folder.
@@ -121,19 +158,19 @@ class Node:
     @property
     def span(self) -> Span:
         """Where this stands; a block's end is where the next thing begins."""
-        start, end = self._start, self._end
+        place = self._place
         return Span(
             self.file,
-            (start >> _BITS & _MASK) + 1,
-            (start & _MASK) + 1,
-            (end >> _BITS & _MASK) + 1,
-            (end & _MASK) + 1,
+            (place >> 4 * _BITS & _MASK) + 1,
+            (place >> 3 * _BITS & _MASK) + 1,
+            (place >> _BITS & _MASK) + 1,
+            (place & _MASK) + 1,
         )
 
     @property
     def offsets(self) -> tuple[int, int]:
         """Where this begins and ends in the document's text, in characters."""
-        return self._start >> 2 * _BITS, self._end >> 2 * _BITS
+        return self._place >> 5 * _BITS, self._place >> 2 * _BITS & _MASK
 
     @property
     def is_mapping(self) -> bool:
@@ -181,18 +218,33 @@ _NO_ITEMS: list[Node] = []
 
 @dataclass
 class Document:
-    """A YAML file as it was read. `problems` are what it can be read in spite of: duplicate keys, unknown tags."""
+    """A YAML file as it was read. `problems` are what it can be read in spite of: duplicate keys, unknown tags.
+
+    `is_finite` is false where a number is NaN or an infinity, which JSON does not have.
+    """
 
     file: Path
     text: str
     root: Node
     problems: list[Diagnostic] = field(default_factory=list)
+    is_finite: bool = True
     _spellings: dict[tuple[int, int], Spelling | None] = field(default_factory=dict, repr=False)
 
     @property
     def data(self) -> Any:
         """The whole document as plain Python."""
         return self.root.data
+
+    @cached_property
+    def scalars(self) -> list[tuple[tuple[str, ...], Node]]:
+        """Every scalar with the keys above it, in the order of the text; one with aliases as often as it is used."""
+        found: list[tuple[tuple[str, ...], Node]] = []
+        _collect_scalars(self.root, (), found)
+        return found
+
+    def forget_scalars(self) -> None:
+        """Give the memory of `scalars` back, which would be as much as a tenth of what a large folder takes."""
+        self.__dict__.pop("scalars", None)
 
     @cached_property
     def lines(self) -> list[str]:
@@ -240,6 +292,17 @@ class Document:
         return line, offset - self._line_starts[line - 1] + 1
 
 
+def _collect_scalars(node: Node, path: tuple[str, ...], found: list[tuple[tuple[str, ...], Node]]) -> None:
+    if isinstance(node.data, dict):
+        for name, entry in node.entries.items():
+            _collect_scalars(entry.value, (*path, name), found)
+    elif isinstance(node.data, list):
+        for item in node.items:
+            _collect_scalars(item, path, found)
+    else:
+        found.append((path, node))
+
+
 def source_lines(text: str) -> list[str]:
     """Split a text where YAML does."""
     return _LINE_BREAK.split(text)
@@ -270,7 +333,9 @@ def parse_document(file: Path, text: str) -> Document:
         raise SpecError(NOT_ONE_DOCUMENT.at(Span(file), "there is no value, only blanks or comments", hint=hint))
     if "*" in text and "&" in text:
         _refuse_alias_bombs(file, composed)
-    return Document(file, text, _Converter(file, problems).convert(composed), problems)
+    converter = _Converter(file, problems)
+    root = converter.convert(composed)
+    return Document(file, text, root, problems, is_finite=converter.is_finite)
 
 
 def beginning_of(file: Path) -> str:
@@ -351,10 +416,10 @@ def _too_many_bytes(file: Path, size_bytes: int) -> Diagnostic:
 def _read_bytes(file: Path) -> bytes:
     if "\0" in str(file):
         raise SpecError(UNREADABLE_FILE.at(Span(file), "a file name cannot contain NUL"))
-    size_bytes = file.stat().st_size
-    if size_bytes > LARGEST_FILE_BYTES:
-        raise SpecError(_too_many_bytes(file, size_bytes))
-    if not file.is_file():
+    status = os.stat(file)
+    if status.st_size > LARGEST_FILE_BYTES:
+        raise SpecError(_too_many_bytes(file, status.st_size))
+    if not stat.S_ISREG(status.st_mode):
         raise SpecError(UNREADABLE_FILE.at(Span(file), "this is not a file"))
     return file.read_bytes()
 
@@ -369,11 +434,10 @@ def _point(file: Path, before: str) -> Span:
 def _compose(file: Path, text: str, problems: list[Diagnostic]) -> yaml.Node | None:
     loader = Loader(text)
     try:
-        if not loader.check_node():
-            return None
-        first: yaml.Node = loader.get_node()
-        if loader.check_node():
-            span = _span_at(file, loader.get_node().start_mark)
+        first = loader.get_node() if loader.check_node() else None
+        second = loader.get_node() if first is not None and loader.check_node() else None
+        if second is not None:
+            span = _span_at(file, second.start_mark)
             message = "a second document begins here; Azure ML reads files of one document"
             hint = "Put it into a file of its own, or remove the line '---'."
             problems.append(NOT_ONE_DOCUMENT.at(span, message, hint=hint))
@@ -384,9 +448,13 @@ def _compose(file: Path, text: str, problems: list[Diagnostic]) -> yaml.Node | N
 
 def _may_nest_deeply(text: str) -> bool:
     return (
-        text.count("[") + text.count("{") > DEEPEST_NESTING
-        or _DEEP_INDENT.search(text) is not None
-        or _MANY_NESTED_ON_ONE_LINE.search(text) is not None
+        # A '{' of a binding opens nothing: '$' is part of a plain text, which it goes on.
+        text.count("[") + text.count("{") - 2 * text.count("${{") > DEEPEST_NESTING
+        or (_DEEP_INDENT in text)
+        or any(
+            len(line) >= _SHORTEST_DEEP_LINE and _MANY_NESTED_ON_ONE_LINE.search(line) is not None
+            for line in text.split("\n")
+        )
     )
 
 
@@ -498,7 +566,9 @@ _BINDING_PATH = re.compile(r"(?:parent|inputs|outputs)(?:\.[\w-]+)+", re.ASCII)
 
 def _binding_without_sign(node: yaml.MappingNode) -> str | None:
     """The binding that `{{parent.inputs.x}}` was to be; None for any other mapping."""
-    inner = node.value[0][0] if len(node.value) == 1 and _has_empty_value(node) else None
+    if len(node.value) != 1 or not _has_empty_value(node):
+        return None
+    inner = node.value[0][0]
     if not isinstance(inner, yaml.MappingNode) or len(inner.value) != 1 or not _has_empty_value(inner):
         return None
     name = inner.value[0][0]
@@ -520,14 +590,16 @@ class _Converter:
         self._problems = problems
         self._converted: dict[int, Node] = {}
         self._constructor = yaml.constructor.SafeConstructor()
+        self.is_finite = True
 
     def convert(self, node: yaml.Node) -> Node:
+        if isinstance(node, yaml.ScalarNode):
+            # Nothing hangs on a scalar, so that each alias may have one of its own.
+            return self._scalar(node)
         known = self._converted.get(id(node))
         if known is not None:
             return known
-        if isinstance(node, yaml.ScalarNode):
-            made = self._scalar(node)
-        elif isinstance(node, yaml.MappingNode):
+        if isinstance(node, yaml.MappingNode):
             made = self._mapping(node)
         else:
             assert isinstance(node, yaml.SequenceNode), node
@@ -550,6 +622,8 @@ class _Converter:
                 constructed = getattr(self._constructor, construct)(node)
                 if isinstance(constructed, int) and constructed.bit_length() > _MOST_BITS:
                     raise ValueError("too many digits")
+                if isinstance(constructed, float) and not math.isfinite(constructed):
+                    self.is_finite = False
                 data = constructed
             except (ValueError, KeyError, IndexError):
                 # `!!int twelve`, or an integer of more digits than Python converts.

@@ -39,6 +39,7 @@ def environment_of(node: Node, reading: Reading) -> Environment | None:
     findings = reading.findings
     build = findings.expect_mapping(node.get("build"), "'build'")
     image = findings.text(node, "image") or None
+    conda = node.get("conda_file")
     build_path: Path | None = None
     dockerfile: str | None = None
     if build is not None:
@@ -63,6 +64,7 @@ def environment_of(node: Node, reading: Reading) -> Environment | None:
         build_path=build_path,
         dockerfile=dockerfile,
         conda_file=_conda_file(node, reading),
+        conda=conda.value if conda is not None and conda.is_mapping else None,
     )
 
 

@@ -10,19 +10,18 @@ One grammar for commands, node inputs and output paths:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Literal:
+class Literal(NamedTuple):
     """Plain text."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class Binding:
+class Binding(NamedTuple):
     """`${{a.b.c}}`: `path` is ("a", "b", "c"), `text` as written, from offset `start` to `end` (exclusive)."""
 
     path: tuple[str, ...]
@@ -38,8 +37,7 @@ class Binding:
         return start, start + len(".".join(self.path[index:]) if to_end else self.path[index])
 
 
-@dataclass(frozen=True)
-class OptionalPart:
+class OptionalPart(NamedTuple):
     """`$[[ … ]]`: left out of the command when an optional input within it is not given."""
 
     segments: tuple[Literal | Binding, ...]
@@ -64,6 +62,7 @@ _OPENING_OR_END = re.compile(r"\$\{\{|\$\[\[|\]\]")
 _NAME = re.compile(r"[\w-]+", re.ASCII)
 
 
+@lru_cache(maxsize=4096)
 def parse_expressions(text: str) -> tuple[Segment, ...]:
     """Split a text into its segments, in order; written out again they are the text.
 
@@ -81,19 +80,24 @@ def parse_expressions(text: str) -> tuple[Segment, ...]:
     return tuple(segments)
 
 
-def bindings_in(text: str) -> list[Binding]:
+def bindings_in(text: str) -> Sequence[Binding]:
     """All bindings of a text, those in optional parts too. Raises ExpressionError as `parse_expressions` does."""
-    if "${{" not in text and "$[[" not in text:
-        return []
+    return _bindings_in(text) if "${{" in text or "$[[" in text else ()
+
+
+@lru_cache(maxsize=4096)
+def _bindings_in(text: str) -> Sequence[Binding]:
     found: list[Binding] = []
     for segment in parse_expressions(text):
         members: Iterable[Segment] = segment.segments if isinstance(segment, OptionalPart) else (segment,)
         found.extend(member for member in members if isinstance(member, Binding))
-    return found
+    return tuple(found)
 
 
 def only_binding(text: str) -> Binding | None:
     """The binding that a text consists of, blanks around it aside; None when there is more, or none, or an error."""
+    if "${{" not in text:
+        return None
     try:
         segments = [s for s in parse_expressions(text) if not (isinstance(s, Literal) and not s.text.strip())]
     except ExpressionError:

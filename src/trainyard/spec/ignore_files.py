@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathspec import PathSpec, Pattern
 
 # azure-ai-ml 1.35.2, _utils/_asset_utils.py get_ignore_file: only the root's file counts, and .amlignore comes first.
 _IGNORE_FILES = (".amlignore", ".gitignore")
@@ -24,9 +30,44 @@ def ignore_rule(folder: Path) -> tuple[Callable[[str], bool], bool]:
     file = ignore_file(folder)
     if file is None:
         return (lambda _: False), True
-    from pathspec import PathSpec  # only where there is an ignore file: it takes 20 ms
+    lines = [line.rstrip() for line in file.read_text(encoding="utf-8").splitlines()]
+    patterns = [line for line in reversed(lines) if line and not line.startswith("#")]
+
+    @cache
+    def specification() -> PathSpec[Pattern]:
+        return _specification(lines)
+
+    def is_ignored(path: str) -> bool:
+        # Loading pathspec takes a tenth of the time that a pipeline's lint does, and most paths need no look closer.
+        names = path.split("/")
+        for pattern in patterns:
+            if pattern.startswith("!") and _surely_matches(path, pattern[1:]):
+                return False
+            if not pattern.startswith("!") and _may_match(names, pattern):
+                return specification().match_file(path)
+        return False
+
+    return is_ignored, not any(line.startswith("!") for line in lines)
+
+
+def _specification(lines: Sequence[str]) -> PathSpec[Pattern]:
+    from pathspec import PathSpec
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
-    lines = [line.rstrip() for line in file.read_text(encoding="utf-8").splitlines()]
-    specification = PathSpec.from_lines(GitIgnoreSpecPattern, lines)
-    return specification.match_file, not any(line.startswith("!") for line in lines)
+    return PathSpec.from_lines(GitIgnoreSpecPattern, lines)
+
+
+def _may_match(names: Sequence[str], pattern: str) -> bool:
+    """Whether a pattern can match the path of these names, or a folder above it: by its own last name."""
+    last_name = pattern.rstrip("/").rpartition("/")[2]
+    if not last_name or any(hard in last_name for hard in ("\\", "[^", "**")):
+        return True
+    if not any(character in last_name for character in "*?["):
+        return last_name in names
+    return any(fnmatchcase(name, last_name) for name in names)
+
+
+def _surely_matches(path: str, pattern: str) -> bool:
+    """Whether a pattern is the place of a file, or of a folder above it, from the root."""
+    is_plain = pattern.startswith("/") and not any(character in pattern for character in "*?[\\")
+    return is_plain and (path == pattern[1:] or path.startswith(f"{pattern[1:].rstrip('/')}/"))

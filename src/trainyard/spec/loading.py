@@ -9,7 +9,7 @@ from trainyard.spec.components import read_component
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Document
 from trainyard.spec.findings import DocumentStore, Findings
-from trainyard.spec.kinds import KIND_NAMES, Kind, kind_of
+from trainyard.spec.kinds import KIND_NAMES, Kind, is_other_resource, kind_of
 from trainyard.spec.model import Component, Pipeline
 from trainyard.spec.parsed import Reading
 from trainyard.spec.pipelines import ComponentCache, read_pipeline, read_standalone_job
@@ -38,7 +38,7 @@ def load_pipeline(file: Path, store: DocumentStore | None = None, *, on_azure: b
 def load_job(
     file: Path, store: DocumentStore | None = None, *, strict: bool = False, on_azure: bool = False
 ) -> Pipeline:
-    """Read what `run` and `submit` take: a pipeline, or a job that stands alone as a pipeline of this one job.
+    """Read what `run`, `plan`, `graph` and `submit` take: a pipeline, or a job that stands alone as one with one job.
 
     As `load_pipeline`, but raises only for what Azure ML itself refuses, unless `strict`.
     """
@@ -48,6 +48,14 @@ def load_job(
     pipeline = read(root, reading, ComponentCache())
     _raise_findings(reading, strict=strict, tolerated=_TOLERATED | _NOT_HERE if on_azure else _TOLERATED)
     return pipeline
+
+
+def require_job(file: Path, store: DocumentStore) -> Kind | None:
+    """Return the kind of a file that can be submitted: a pipeline or another job; None if its content does not tell.
+
+    Raise SpecError for a component, an environment, a deployment and everything else that is not a job.
+    """
+    return kind_of(_open(file, (*_STANDALONE_JOBS, "pipeline"), "pipeline", store).document)
 
 
 def is_only_on_azure(error: Diagnostic) -> bool:
@@ -76,16 +84,18 @@ def _open(file: Path, readable: tuple[Kind, ...], wanted: Kind, store: DocumentS
     document = store.read_mapping(Path(os.path.abspath(file)))
     findings.diagnostics.extend(document.problems)
     kind = kind_of(document)
-    if kind is not None and kind not in readable:
+    is_other = kind is None and is_other_resource(document.root)
+    if is_other or (kind is not None and kind not in readable):
         findings.diagnostics.append(_wrong_kind(document, kind, wanted))
         raise SpecError(findings.diagnostics)
     return Reading(document, store, findings)
 
 
-def _wrong_kind(document: Document, found: Kind, wanted: Kind) -> Diagnostic:
+def _wrong_kind(document: Document, found: Kind | None, wanted: Kind) -> Diagnostic:
     root = document.root
     type_node = root.get("type")
-    message = f"this is {KIND_NAMES[found]}, not {KIND_NAMES[wanted]}"
+    is_what = KIND_NAMES[found] if found is not None else "a deployment, an endpoint or another resource"
+    message = f"this is {is_what}, not {KIND_NAMES[wanted]}"
     hint = ""
     if wanted == "pipeline" and found in ("component", "command_job"):
         hint = "Name a file of `type: pipeline`, with a job that uses this."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from trainyard.spec.diagnostic import Span
 
@@ -18,8 +18,7 @@ PORT_TYPES = ("uri_file", "uri_folder", "mltable", "mlflow_model", "custom_model
 DistributionType = Literal["pytorch", "mpi", "tensorflow", "ray"]
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """A value as Python has it (str, int, float, bool, None, list, dict), its span, and its text as typed."""
 
     data: Any
@@ -27,8 +26,7 @@ class Value:
     text: str = ""
 
 
-@dataclass(frozen=True)
-class Port:
+class Port(NamedTuple):
     """A declared input or output, of a component or of a pipeline.
 
     `default` is None where there is none; `path` and `mode` belong to ports that carry data; `value` is what a
@@ -54,8 +52,7 @@ class Port:
         return self.type in PARAMETER_TYPES
 
 
-@dataclass(frozen=True)
-class Environment:
+class Environment(NamedTuple):
     """The software a job runs in: a reference (`azureml:…`), or an image or build context and perhaps a conda file."""
 
     span: Span
@@ -64,32 +61,42 @@ class Environment:
     build_path: Path | None = None
     dockerfile: str | None = None
     conda_file: Path | None = None
+    conda: Value | None = None
+    """Conda's keys in place of a conda file."""
 
     @property
-    def names_files(self) -> bool:
-        """Whether files say which packages it has."""
-        return self.conda_file is not None or self.build_path is not None
+    def package_source(self) -> tuple[Path, int] | None:
+        """The file or build context that says which packages it has, and the line there where this begins."""
+        if self.conda is not None:
+            return self.conda.span.file, self.conda.span.line
+        place = self.conda_file or self.build_path
+        return (place, 1) if place is not None else None
 
 
-@dataclass(frozen=True)
-class Distribution:
-    """How a job's processes find each other. Counts may be bindings, and hold the binding's text then."""
+class Distribution(NamedTuple):
+    """How a job's processes find each other. Counts may be bindings, and hold the binding's text then.
+
+    `include_dashboard` and the arguments, for `ray start` on the head and on the other nodes, are Ray's.
+    """
 
     type: DistributionType
     span: Span
     process_count_per_instance: Value | None = None
     worker_count: Value | None = None
     parameter_server_count: Value | None = None
+    include_dashboard: bool = False
+    head_arguments: str = ""
+    worker_arguments: str = ""
 
 
-@dataclass(frozen=True)
-class Resources:
-    """What a job asks for: nodes (`instance_count`), the machine's size, shared memory."""
+class Resources(NamedTuple):
+    """What a job asks for: nodes (`instance_count`), the machine's size, shared memory, arguments for `docker run`."""
 
     span: Span
     instance_count: Value | None = None
     instance_type: Value | None = None
     shm_size: Value | None = None
+    docker_args: Value | None = None
 
 
 @dataclass(frozen=True)
@@ -146,8 +153,7 @@ class Spark:
 Task = Sweep | Parallel | Spark
 
 
-@dataclass(frozen=True)
-class Component:
+class Component(NamedTuple):
     """A command component: a reusable step with typed ports.
 
     `code` is the folder of the snapshot, absolute, or None. `file` is where the component is written; for a job
@@ -185,8 +191,7 @@ class PipelineComponent:
     default_compute: Value | None = None
 
 
-@dataclass(frozen=True)
-class OtherComponent:
+class OtherComponent(NamedTuple):
     """The ports of a component of another type (parallel, Spark, sweep, AutoML); None if unknown.
 
     `runs` is what such a job runs, if that is code of its own: of sweeps, parallel and Spark jobs.

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from trainyard.foundation.suggestions import closest
 from trainyard.spec.diagnostic import Span
@@ -41,8 +42,7 @@ class UsedJob:
         return self.component.outputs if self.component is not None else None
 
 
-@dataclass(frozen=True)
-class Scope:
+class Scope(NamedTuple):
     """What `${{parent.…}}` can name: the pipeline's ports and its jobs."""
 
     inputs: Mapping[str, Port]
@@ -81,8 +81,7 @@ class ParsedCommand:
         return self.reading.document.span_within(self.command, start, end)
 
 
-@dataclass(frozen=True)
-class ParsedPipeline:
+class ParsedPipeline(NamedTuple):
     """The body of a pipeline or pipeline component, with its ports and jobs as the YAML has them, and its model."""
 
     body: Node

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from trainyard.foundation.suggestions import close_match, did_you_mean
@@ -304,7 +303,7 @@ def _with_values(declared: dict[str, Port], given: dict[str, Port], node: Node, 
         else:
             if value.default is not None:
                 reading.findings.check_literal(value.default, port)
-            settled[name] = replace(port, default=value.default or port.default, path=value.path or port.path)
+            settled[name] = port._replace(default=value.default or port.default, path=value.path or port.path)
     return settled
 
 
@@ -325,7 +324,10 @@ def _use(name: str, key: Node, node: Node, reading: Reading, cache: ComponentCac
     _read_bound_ports(used, reading)
     if kind_text != "command":
         _see_ports_of_other_kinds(used, kind_text, reading, cache)
-        if not isinstance(used.component, PipelineComponent) and code_of(used.component) is None:
+        reference = mapping.get("trial" if kind_text == "sweep" else "component")
+        if reference is not None and reference.is_text and is_remote(reference.text):
+            _note_remote(reference, reference.text, "trial" if kind_text == "sweep" else "component", reading)
+        elif not isinstance(used.component, PipelineComponent) and code_of(used.component) is None:
             message = f"the job '{name}' is of type {kind_text}, which is not run locally"
             hint = "A local run takes jobs of type command, sweep, parallel and spark with local parts."
             findings.add(key.span, NOT_RUN_LOCALLY, message, hint=hint)
@@ -393,7 +395,7 @@ def _with_settings_of_job(
     """A parallel or Spark component as one job uses it: with the job's own settings in place of the component's."""
     document = reading.store.read_mapping(file)
     code = _code_of_kind(kind, document.root, runs.inputs, runs.outputs, reading.of(document), runs.name, used.node)
-    return replace(found, runs=code)
+    return found._replace(runs=code)
 
 
 def _is_circle(file: Path, reference: Node, reading: Reading, cache: ComponentCache) -> bool:
@@ -451,7 +453,7 @@ def _check_own_script(used: UsedJob, kind: str, reading: Reading) -> None:
 
 def _without_values(inputs: dict[str, Port]) -> dict[str, Port]:
     """The inputs of a job's own code: the values written beside it are what the job sets them to."""
-    return {name: replace(port, default=None, path=None) for name, port in inputs.items()}
+    return {name: port._replace(default=None, path=None) for name, port in inputs.items()}
 
 
 def _read_inline(used: UsedJob, node: Node, kind: str, reading: Reading, cache: ComponentCache) -> None:
@@ -585,13 +587,13 @@ def _settle_own_ports(job: UsedJob, scope: Scope, reading: Reading) -> None:
     for name, port in inputs.items():
         value = job.inputs.get(name)
         if value is not None and isinstance(value.data, str) and "${{" in value.data:
-            inputs[name] = replace(port, type=_type_of_bound(value.data, scope))
+            inputs[name] = port._replace(type=_type_of_bound(value.data, scope))
     for name, port in outputs.items():
         value = job.outputs.get(name)
         binding = only_binding(value.data) if value is not None and isinstance(value.data, str) else None
         if binding is not None and binding.path[:2] == ("parent", "outputs"):
             target = scope.outputs.get(".".join(binding.path[2:]))
-            outputs[name] = replace(port, type=target.type if target is not None else DEFAULT_PORT_TYPE)
+            outputs[name] = port._replace(type=target.type if target is not None else DEFAULT_PORT_TYPE)
 
 
 def _type_of_bound(text: str, scope: Scope) -> str:

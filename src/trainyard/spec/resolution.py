@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainyard.errors import UsageError
 from trainyard.spec.bindings import MACROS
@@ -44,9 +44,14 @@ _LONGEST_CHAIN = 100
 
 @dataclass(frozen=True)
 class DataPath:
-    """Data that a job reads: a local path or an address, as it was written."""
+    """Data that a job reads: a local path or an address, as it was written.
+
+    `type` is what the job's or the pipeline's input declares, which Azure ML goes by where the component's port has
+    another: a job may give a file to a port for folders. Empty where neither declares one.
+    """
 
     text: str
+    type: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,8 +72,7 @@ class PipelineOutput:
 KnownValue = ParameterValue | DataPath | JobOutput | PipelineOutput | None
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(NamedTuple):
     """A value, where it was written, and the key that `--set` takes for it. None: optional, and not given."""
 
     value: KnownValue
@@ -76,8 +80,7 @@ class Known:
     key: str = ""
 
 
-@dataclass(frozen=True)
-class Unknown:
+class Unknown(NamedTuple):
     """Why a value is not known before the pipeline runs, where it is used, and how to set it.
 
     `output` is the job's output that holds the value, where a job writes it.
@@ -89,8 +92,7 @@ class Unknown:
     output: JobOutput | None = None
 
 
-@dataclass(frozen=True)
-class Wrong:
+class Wrong(NamedTuple):
     """A value that cannot be right."""
 
     diagnostic: Diagnostic
@@ -110,8 +112,7 @@ def settled(resolved: Resolved) -> KnownValue:
     raise SpecError(resolved.diagnostic)
 
 
-@dataclass(frozen=True)
-class ProcessCounts:
+class ProcessCounts(NamedTuple):
     """`world_size` counts all processes; parameter servers (TensorFlow's) are among them and train on no samples."""
 
     nodes: int
@@ -296,7 +297,11 @@ class JobUse:
             message = f"the job '{self.name}' does not set the required input '{name}'"
             return Wrong(MISSING_INPUT.at(self.job.key_span, message))
         resolved = self._body.resolve(value, key)
-        return resolved if port is None else self._body.typed(resolved, port, value)
+        resolved = resolved if port is None else self._body.typed(resolved, port, value)
+        own_type = _type_of(self.job.inputs.get(name))
+        if own_type and isinstance(resolved, Known) and isinstance(resolved.value, DataPath):
+            return resolved._replace(value=replace(resolved.value, type=own_type))
+        return resolved
 
     def resolve(self, value: Value) -> Resolved:
         """Resolve a value that is written in this job, or in its component."""
@@ -335,7 +340,15 @@ class JobUse:
             if not isinstance(each, Known):
                 return each
         assert isinstance(workers, Known)
-        return replace(workers, value=-(-(_whole(workers) + _whole(servers)) // _whole(nodes)))
+        return workers._replace(value=-(-(_whole(workers) + _whole(servers)) // _whole(nodes)))
+
+    @property
+    def sharing_each_batch(self) -> tuple[Resolved, ...]:
+        """The factors of the processes that share each batch: nodes × processes, for TensorFlow its workers alone."""
+        distribution = self.job.effective_distribution
+        if distribution is not None and distribution.type == "tensorflow":
+            return (self.worker_count,)
+        return self.instance_count, self.processes_per_node
 
     def processes(self) -> ProcessCounts:
         """The processes that Azure ML starts for a command job. Raises as `settled` does."""
@@ -354,7 +367,7 @@ class JobUse:
             return resolved
         number = whole_number(resolved.value)
         if number is not None and number >= least:
-            return replace(resolved, value=number)
+            return resolved._replace(value=number)
         found = describe(resolved.value) if isinstance(resolved.value, (str, int, float)) else "not a literal"
         message = f"'{what}' of the job '{self.name}' is {found}; expected a whole number of at least {least}"
         return _wrong(value, OUT_OF_BOUNDS, message, resolved)
@@ -387,7 +400,7 @@ class JobUse:
             return _not_given(binding, value)
         if binding is not None and isinstance(resolved.value, (DataPath, JobOutput)):
             return Unknown(f"{binding.text} is not a literal, and cannot be filled into a text", value.span)
-        return replace(resolved, value=str(resolved.value))
+        return resolved._replace(value=str(resolved.value))
 
     @property
     def timeout_seconds(self) -> Resolved | None:
@@ -498,16 +511,18 @@ class _Body:
             path = data.get("path")
             if not isinstance(path, str):
                 return _wrong(value, WRONG_TYPE, "expected a 'path' or a 'value'")
-            resolved = self.resolve(Value(path, value.span, path), key, own)
+            resolved = self.resolve(Value(path, value.span, path), key and f"{key}.path", own)
             if isinstance(resolved, Known) and isinstance(resolved.value, str):
-                return replace(resolved, value=DataPath(resolved.value))
+                given = DataPath(resolved.value, _type_of(value))
+                return resolved._replace(value=given, key=resolved.key.removesuffix(".path"))
             return resolved
         if not isinstance(data, str) or "${{" not in data:
             return Known(data if _is_literal(data) else None, value, key)
         binding = only_binding(data)
-        if binding is not None:
-            return self._follow(binding, value, own)
-        return self._filled(value, key, own)
+        resolved = self._filled(value, key, own) if binding is None else self._follow(binding, value, own)
+        if isinstance(resolved, Unknown) and key and not resolved.hint and resolved.output is None:
+            return resolved._replace(hint=f"Give another in its place with --set {key}=VALUE.")
+        return resolved
 
     def _filled(self, value: Value, key: str, own: JobUse | None) -> Resolved:
         """A text with bindings in it, each of which stands for a literal."""
@@ -530,7 +545,7 @@ class _Body:
             if not _is_literal(resolved.value):
                 return Unknown(f"{segment.text} is not a literal, and cannot be filled into a text", value.span)
             text += str(resolved.value)
-        return Known(text, replace(value, data=text, text=text), key)
+        return Known(text, value._replace(data=text, text=text), key)
 
     def _follow(self, binding: Binding, value: Value, own: JobUse | None) -> Resolved:
         path = binding.path
@@ -567,17 +582,17 @@ class _Body:
             return _wrong(value, WRONG_LITERAL, message, resolved)
         if not port.is_parameter:
             if isinstance(given, str):
-                return replace(resolved, value=DataPath(given))
+                return resolved._replace(value=DataPath(given, port.type))
             message = f"'{port.name}' is of type {port.type} and cannot be {describe(resolved.written.data)}"
             return _wrong(value, WRONG_LITERAL, message, resolved)
         written = resolved.written
         if given != written.data or type(given) is not type(written.data):
-            written = replace(written, data=given, text=str(given)) if given is not None else written
+            written = written._replace(data=given, text=str(given)) if given is not None else written
         try:
-            return replace(resolved, value=typed_literal(written, port))
+            return resolved._replace(value=typed_literal(written, port))
         except LiteralError as error:
             if self.resolution.takes_any_literal and written.span.file != COMMAND_LINE and _is_literal(written.data):
-                return replace(resolved, value=written.data)
+                return resolved._replace(value=written.data)
             return _wrong(
                 resolved.written, error.rule, str(error), resolved, error.hint, _bound_at(port, value, written)
             )
@@ -647,6 +662,12 @@ def _whole(count: Resolved) -> int:
     number = settled(count)
     assert isinstance(number, int)
     return number
+
+
+def _type_of(written: Value | None) -> str:
+    """The type that an input written as a mapping declares, or nothing."""
+    declared = written.data.get("type") if written is not None and isinstance(written.data, dict) else None
+    return declared if isinstance(declared, str) else ""
 
 
 def _wrong(

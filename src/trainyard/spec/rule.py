@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 
@@ -18,8 +18,7 @@ _POINTER = "‸"
 _FILE_LINE = re.compile(r"^=== (\S+)\n", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(NamedTuple):
     """One or more files, wrong and right in a single text.
 
     `‹wrong⇒right›` marks where the two differ. The finding is expected at the first of these marks, or at a `‸`.
@@ -56,8 +55,7 @@ def _split(text: str) -> dict[str, str]:
     return {EXAMPLE_FILE: first, **named} if first else named
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """One kind of problem.
 
     `summary` is one sentence on what is wrong; `why` says what Azure ML does with it and how to fix it. Only what no

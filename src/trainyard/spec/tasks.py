@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from trainyard.spec.components import read_distribution, read_resources
@@ -51,7 +50,7 @@ def read_sweep(node: Node, trial: Component) -> Component:
         timeout_seconds=_optional_number(limits, "timeout"),
         trial_timeout_seconds=_optional_number(limits, "trial_timeout"),
     )
-    return replace(trial, inputs={n: port for n, port in trial.inputs.items() if n not in drawn}, task=sweep)
+    return trial._replace(inputs={n: port for n, port in trial.inputs.items() if n not in drawn}, task=sweep)
 
 
 def read_parallel(
@@ -145,8 +144,7 @@ def read_spark(
 
 def with_own_settings(component: Component, node: Node, reading: Reading) -> Component:
     """A sweep's trial with the `resources` and `distribution` that its job sets."""
-    return replace(
-        component,
+    return component._replace(
         distribution=read_distribution(node, reading) or component.distribution,
         resources=read_resources(node, reading, may_take_all=True) or component.resources,
     )
@@ -160,7 +158,7 @@ def _folder(node: Node | None, reading: Reading) -> Path | None:
     if node is None or not node.is_text or is_remote(node.text):
         return None
     path = reading.path(node.text)
-    return Path(os.path.abspath(path)) if path.exists() else None
+    return Path(os.path.abspath(path)) if os.path.exists(path) else None
 
 
 def _entries(node: Node | None) -> Mapping[str, Entry]:

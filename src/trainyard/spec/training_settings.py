@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.foundation.batch_arithmetic import UnevenBatch, divide_batch
+from trainyard.foundation.data_weights import MIXED_DATASETS, read_weights
 from trainyard.foundation.suggestions import close_match
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.literals import whole_number
@@ -17,6 +20,7 @@ from trainyard.spec.model import Sweep, Value
 from trainyard.spec.resolution import JobUse, Known
 from trainyard.spec.rules.training import (
     BATCH_DOES_NOT_DIVIDE,
+    DATA_WEIGHTS,
     FORMAT_WITHOUT_SOURCE,
     SETTINGS_NOT_JSON,
     UNKNOWN_MODEL_SETTING,
@@ -35,29 +39,29 @@ def refused_settings(use: JobUse) -> Iterator[Diagnostic]:
     if _OWN_TRAINING.search(command):
         yield from _uneven_batch(use)
         yield from _refused_model(use)
+        yield from _refused_weights(use)
     elif _OWN_IMAGES.search(command):
         yield from _format_without_source(use)
 
 
 def _uneven_batch(use: JobUse) -> Iterator[Diagnostic]:
     """Yield global batches that do not divide: the one given, or each that a sweep chooses from."""
-    micro, nodes, processes = _known(use, "micro_batch_size"), use.instance_count, use.processes_per_node
-    if micro is None or not isinstance(nodes, Known) or not isinstance(processes, Known):
+    micro, sharing = _known(use, "micro_batch_size"), use.sharing_each_batch
+    known = [each.value for each in (micro, *sharing) if isinstance(each, Known)]
+    numbers = [number for number in map(whole_number, known) if number is not None and number > 0]
+    if micro is None or len(numbers) != 1 + len(sharing):
         return
-    numbers = [whole_number(each.value) for each in (micro, nodes, processes)]
-    micro_size, *world = [number for number in numbers if number is not None and number > 0] or [0]
-    if len(world) < 2:
-        return
+    micro_size, *world = numbers
+    processes = " × ".join(map(str, world))
     for wanted in _global_batches(use):
         size = whole_number(wanted.data)
         if size is None or size <= 0:
             continue
         try:
-            divide_batch(size, micro_size, world[0] * world[1])
+            divide_batch(size, micro_size, math.prod(world))
         except UnevenBatch as error:
             nearest = " or ".join(map(str, error.nearest_global_batch_sizes))
-            at_once = f"{micro_size} micro × {world[0]} × {world[1]} processes"
-            message = f"global_batch_size {size} is not a multiple of {at_once}"
+            message = f"global_batch_size {size} is not a multiple of {micro_size} micro × {processes} processes"
             related = [Related(micro.written.span, f"micro_batch_size is {micro_size} here")]
             yield BATCH_DOES_NOT_DIVIDE.at(wanted.span, message, f"The nearest that fit: {nearest}.", related)
 
@@ -93,7 +97,7 @@ def _refused_model(use: JobUse) -> Iterator[Diagnostic]:
         return
     table, name = _model_types(), str(model_type.value)
     types = table["tasks"].get(str(task.value))
-    if types is None or "/" in name or Path(name).exists():
+    if types is None or "/" in name or os.path.exists(name):
         return
     if name not in types:
         what = str(task.value).replace("_", " ")
@@ -107,6 +111,21 @@ def _refused_model(use: JobUse) -> Iterator[Diagnostic]:
         if key not in known:
             message = f"model_overrides: {name} has no setting '{key}' in transformers {table['transformers']}"
             yield UNKNOWN_MODEL_SETTING.at(overrides.written.span, message, close_match(key, known))
+
+
+def _refused_weights(use: JobUse) -> Iterator[Diagnostic]:
+    """Yield weights that are not one for each of the datasets that are mixed."""
+    weights = _known(use, "data_weights")
+    datasets = [_known(use, name) for name in MIXED_DATASETS if name in use.component.inputs]
+    known = [each for each in datasets if each is not None]
+    # What only the users of a pipeline component know may be given or not.
+    if weights is None or weights.value is None or len(known) < len(datasets):
+        return
+    try:
+        read_weights(str(weights.value), sum(each.value is not None for each in known))
+    except ValueError as error:
+        hint = "Write a weight for each of data, data_2 and so on, or leave data_weights out: each sample comes once."
+        yield DATA_WEIGHTS.at(weights.written.span, f"data_weights {error}", hint)
 
 
 def _format_without_source(use: JobUse) -> Iterator[Diagnostic]:

@@ -11,10 +11,12 @@ import json
 import os
 import re
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loopback_azure import GROUP, SUBSCRIPTION, WORKSPACE, WORKSPACE_PATH, LoopbackAzure
+from loopback_azure import GROUP, SUBSCRIPTION, WORKSPACE, WORKSPACE_PATH, LoopbackAzure, Request
 
 from trainyard.author.project import Project
 from trainyard.author.rendering import render
@@ -29,23 +31,40 @@ def golden_file(profile: str) -> Path:
     return ROOT / "tests" / "azure_client" / "golden" / f"{profile}.json"
 
 
-def bodies_of(rendered: Path, azure: LoopbackAzure, client: Any) -> dict[str, Any]:
-    """Submit every rendered pipeline; return the bodies of jobs, components and environments, without what differs.
+@dataclass(frozen=True)
+class SentPipeline:
+    """The job that was sent for a pipeline, its components by the paths they were sent to, and its environments."""
+
+    job: dict[str, Any]
+    components: dict[str, Request]
+    environments: list[Request]
+
+
+def send_pipeline(loaded: Any, azure: LoopbackAzure, client: Any) -> SentPipeline:
+    """Submit a pipeline that the client has loaded."""
+    before = len(azure.requests)
+    client.jobs.create_or_update(loaded)
+    sent = [request for request in azure.requests[before:] if request.method == "PUT"]
+    (job,) = (request.json for request in sent if "/jobs/" in request.path)
+    return SentPipeline(
+        job,
+        {request.path: request for request in sent if "/components/" in request.path},
+        [request for request in sent if "/environments/" in request.path],
+    )
+
+
+def bodies_of(pipelines: Mapping[str, SentPipeline]) -> dict[str, Any]:
+    """Return the bodies of jobs, components and environments that were sent for pipelines, without what differs.
 
     Ids that the client draws or derives from digests are replaced; descriptions and the commit are left out.
     """
-    from azure.ai.ml import load_job
-
     jobs: dict[str, Any] = {}
     components: dict[str, Any] = {}
-    for file in sorted((rendered / "pipelines").glob("*.yaml")):
-        client.jobs.create_or_update(load_job(file))
-        job = azure.sent("PUT", "/jobs/")[-1].json
-        job["properties"]["properties"] = {}
-        jobs[file.stem] = job
-        sent = {request.path: request.json for request in azure.sent("PUT", "/components/")}
-        components |= {name: sent[component_id(each)] for name, each in job["properties"]["jobs"].items()}
-    environments = [request.json for request in azure.sent("PUT", "/environments/")]
+    for name, sent in pipelines.items():
+        jobs[name] = {**sent.job, "properties": {**sent.job["properties"], "properties": {}}}
+        ids = {job: component_id(node) for job, node in sent.job["properties"]["jobs"].items()}
+        components |= {job: sent.components[path].json for job, path in ids.items()}
+    environments = [request.json for sent in pipelines.values() for request in sent.environments]
     unique = {json.dumps(each): each for each in environments}
     found = {"jobs": jobs, "components": components, "environments": list(unique.values())}
     return dict(json.loads(_without_drawn_ids(json.dumps(_without_descriptions(found)))))
@@ -78,7 +97,7 @@ def _without_drawn_ids(text: str) -> str:
 
 def main() -> None:
     """Write the golden files again."""
-    from azure.ai.ml import MLClient
+    from azure.ai.ml import MLClient, load_job
     from azure.identity import DefaultAzureCredential
 
     project = Project(ROOT)
@@ -90,7 +109,9 @@ def main() -> None:
             client = MLClient(
                 DefaultAzureCredential(), SUBSCRIPTION, GROUP, WORKSPACE, enable_telemetry=False, show_progress=False
             )
-            text = json.dumps(bodies_of(rendered, azure, client), indent=1, sort_keys=True)
+            files = sorted((rendered / "pipelines").glob("*.yaml"))
+            sent = {file.stem: send_pipeline(load_job(file), azure, client) for file in files}
+            text = json.dumps(bodies_of(sent), indent=1, sort_keys=True)
         golden_file(profile).write_text(text + "\n", encoding="utf-8")
 
 

@@ -9,9 +9,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from forked_ranks import forked_ranks
 from hypothesis import given
 from hypothesis import strategies as st
-from rank_processes import run_ranks
 
 from trainyard.steps import check_cluster
 from trainyard.steps.cluster.bandwidth import message_sizes, rounds_of_pairs
@@ -123,7 +123,7 @@ def test_one_process_measures_itself(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_four_ranks_measure_every_size_and_pair(tmp_path: Path, nodes: int) -> None:
-    exit_codes, outputs = run_ranks("check_cluster", arguments(tmp_path), 4, nodes=nodes)
+    exit_codes, outputs = forked_ranks().run("check_cluster", arguments(tmp_path), 4, nodes=nodes)
     assert exit_codes == [0] * 4, outputs
     document = json.loads((tmp_path / "cluster.json").read_text())
     assert len(document["nodes"]) == nodes
@@ -145,7 +145,7 @@ def test_four_ranks_measure_every_size_and_pair(tmp_path: Path, nodes: int) -> N
 @pytest.mark.slow
 def test_a_cluster_below_its_floor_fails_with_its_measurements(tmp_path: Path) -> None:
     below = arguments(tmp_path, "--minimum-node-bus-gb-per-second", 100_000)
-    exit_codes, outputs = run_ranks("check_cluster", below, 2)
+    exit_codes, outputs = forked_ranks().run("check_cluster", below, 2)
     assert exit_codes == [1, 1]
     assert "below --minimum-node-bus-gb-per-second 100000; the measurements are in" in outputs[0]
     assert "below 100000 GB/s" in json.loads((tmp_path / "cluster.json").read_text())["problems"][-1]

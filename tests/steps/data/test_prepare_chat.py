@@ -14,7 +14,7 @@ from base_models import make_gpt2, make_llama
 from torch.nn import functional
 
 from trainyard.foundation.configs.tasks import LanguageModelingSettings
-from trainyard.steps import prepare_chat, prepare_text, train_ddp
+from trainyard.steps import prepare_chat, train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.tokenizing.vocabulary import read_tokenizer
@@ -37,13 +37,6 @@ CHAT = [
     {"role": "assistant", "content": "Four"},
 ]
 COMPLETION = {"prompt": "Two and three?", "completion": " Five"}
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("text")
-    assert prepare_text.main(["--prepared", str(folder), "--vocabulary-size", "320", "--sequence-length", "32"]) == 0
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow
 import pytest
 import zstandard
+from forked_ranks import forked_ranks
 from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as some
 from pyarrow import parquet
-from rank_processes import run_ranks
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from trainyard.steps import prepare_text
@@ -25,7 +25,8 @@ from trainyard.steps.data.dataset.shards import require_digests
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.data.text.source import PIECE_BYTES, pieces
 from trainyard.steps.data.tokenizing import encoding
-from trainyard.steps.data.tokenizing.rows import SplitRows, TokenSpool, write_rows
+from trainyard.steps.data.tokenizing.exchange import TokenSpool, write_rows
+from trainyard.steps.data.tokenizing.rows import SplitRows
 from trainyard.steps.data.tokenizing.splits import split_rule
 from trainyard.steps.runtime.world import join_world
 
@@ -153,7 +154,7 @@ def test_the_rows_of_a_split_are_its_tokens(
             assert split == "train"
             assert len(tokens) <= length
             return
-        written = write_rows(spool, [rows], dataset, world, padding=0xFFFF)[split]
+        written = write_rows(spool, [rows], dataset, world, padding=0xFFFF)[rows]
     spool.close()
     found = np.concatenate([np.fromfile(folder / shard.file, "<u2") for shard in written.shards])
     found = found.reshape(written.samples, length + 1)
@@ -223,7 +224,7 @@ def test_the_same_bytes_for_any_number_of_processes(
 def test_the_same_bytes_for_any_number_of_ranks(long_text: Path, tmp_path: Path) -> None:
     assert prepare(long_text, tmp_path / "one", *LONG) == 0
     flags = ["--source", long_text, "--prepared", tmp_path / "three", *LONG]
-    exit_codes, outputs = run_ranks("prepare_text", flags, 3)
+    exit_codes, outputs = forked_ranks().run("prepare_text", flags, 3)
     assert exit_codes == [0, 0, 0], outputs
     assert contents(tmp_path / "one") == contents(tmp_path / "three")
 

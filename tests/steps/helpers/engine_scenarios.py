@@ -24,6 +24,7 @@ from trainyard.steps.runtime.world import World, join_world
 
 ENGINES: dict[str, dict[str, Any]] = {
     "ddp": {"engine": "ddp"},
+    "ddp summing in bf16": {"engine": "ddp", "reduce_precision": "bf16"},
     "fsdp": {"engine": "fsdp"},
     "fsdp bf16": {"engine": "fsdp", "precision": "bf16"},
     "fsdp offloaded": {"engine": "fsdp", "cpu_offload": True},

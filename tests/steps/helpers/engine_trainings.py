@@ -27,7 +27,7 @@ from trainyard.steps.data.sample_order import SampleOrder
 from trainyard.steps.runtime.entrypoint import end_process
 from trainyard.steps.runtime.world import World, join_world
 from trainyard.steps.training.engines.base import Engine, EngineParts
-from trainyard.steps.training.optimizer import AdamWSettings
+from trainyard.steps.training.optimizer import OptimizerSettings
 from trainyard.steps.training.randomness import seed_everything
 from trainyard.steps.training.samples.batches import as_tensors
 from trainyard.steps.training.samples.plan import TrainingPlan
@@ -69,7 +69,7 @@ class EngineTraining:
         engine_class = getattr(importlib.import_module(f"trainyard.steps.training.engines.{module}"), class_name)
         engine_class.check(self.settings, batch)
         seed_everything(self.settings.seed)
-        optimizer = AdamWSettings.of(self.settings, self.task.settings)
+        optimizer = OptimizerSettings.of(self.settings, self.task.settings)
         self.engine: Engine = engine_class(EngineParts(self.task.new_model, self.settings, optimizer, batch, world))
         sample = as_tensors(self.split.gather(np.zeros(1, dtype=np.int64)), pin=False)
         self.engine.warm_up(lambda: self.task.loss(self.engine.model, sample) * 0.0)

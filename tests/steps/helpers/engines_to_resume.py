@@ -9,16 +9,22 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class ResumableEngine:
-    """A step, and the ZeRO stage where it has one."""
+    """A step, and the ZeRO stage or the shard size where it has one."""
 
     step: str
     zero_stage: int | None = None
+    shard_size: int | None = None
+    ranks: int = 2
+    """With how many it is fine-tuned."""
 
     def __str__(self) -> str:
-        return self.step.removeprefix("train_") + ("" if self.zero_stage is None else f"_{self.zero_stage}")
+        numbers = (number for number in (self.zero_stage, self.shard_size) if number is not None)
+        return "_".join([self.step.removeprefix("train_"), *map(str, numbers)])
 
     def flags(self, folder: Path) -> list[object]:
         """What this engine's step needs beside the flags of all; files of it go into the folder."""
+        if self.shard_size is not None:
+            return ["--shard-size", self.shard_size]
         if self.zero_stage is None:
             return []
         config = folder / f"{self}.json"
@@ -30,6 +36,8 @@ class ResumableEngine:
 
 DDP = ResumableEngine("train_ddp")
 FSDP = ResumableEngine("train_fsdp")
+HYBRID = ResumableEngine("train_fsdp", shard_size=2, ranks=4)
+"""Replicas of two ranks each."""
 HOROVOD = ResumableEngine("train_horovod")
 LIGHTNING = ResumableEngine("train_lightning")
 ZERO_2 = ResumableEngine("train_deepspeed", 2)

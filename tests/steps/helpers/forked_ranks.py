@@ -1,43 +1,55 @@
 """Ranks that start in a moment: forked from a process that has imported torch but runs nothing yet.
 
-What a test of hundreds of restarts needs. Each rank is a real process with its own memory, process group and end, as
-`rank_processes` starts them; only the seconds of importing are spared.
+What a test of hundreds of restarts needs; any other test is spared seconds of imports a rank. Each rank is a real
+process with its own memory, process group and end, as `rank_processes` starts them.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import functools
+import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rank_processes import LIMIT_SECONDS, clean_environment, free_port, rank_variables
+from rank_processes import LIMIT_SECONDS, TESTS, clean_environment, free_port, rank_variables, without_greetings
 
 _IMPORTED_BEFORE = (
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "matplotlib.figure",
+    "mlflow",
+    "peft",
     "safetensors.torch",
     "tiny_task",
     "torch._dynamo",
     "torch.distributed._functional_collectives",
+    "trainyard.steps.evaluation.run",
     "trainyard.steps.training.engines.ddp",
     "trainyard.steps.training.engines.deepspeed.engine",
     "trainyard.steps.training.engines.fsdp",
+    "trainyard.steps.training.lightning.run",
     "trainyard.steps.training.run",
-)
-"""What every training imports eventually."""
-_IMPORTED_FOR_ADAPTERS = (
-    "peft",
+    "trainyard.steps.training.tasks.image_classification",
     "trainyard.steps.training.tasks.language_modeling",
+    "transformers.models.convnext.modeling_convnext",
     "transformers.models.llama.modeling_llama",
 )
+"""What one training or another imports eventually."""
 _WITHOUT_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""DeepSpeed imports mlflow, which imports pyarrow, which starts a thread; none of it is needed."""
+"""mlflow imports pyarrow, which starts a thread that is not needed."""
+_WITHOUT_WARNINGS_OF_TORCH = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+"""On a busy machine a rank may end a moment after rank 0, and torch warns that the store there is gone."""
 _PR_SET_PDEATHSIG = 1
 """From linux/prctl.h: the signal that a process gets when its parent dies."""
 
@@ -45,17 +57,10 @@ _PR_SET_PDEATHSIG = 1
 class RankServer:
     """Starts steps as forked ranks, one step at a time. A context manager: nothing outlives it."""
 
-    def __init__(
-        self, *, with_deepspeed: bool = False, with_lightning: bool = False, with_adapters: bool = False
-    ) -> None:
-        more = {
-            "with_deepspeed": with_deepspeed,
-            "with_lightning": with_lightning,
-            "with_adapters": with_adapters,
-        }
+    def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, __file__, *(name for name, is_needed in more.items() if is_needed)],
-            env=clean_environment(_WITHOUT_THREADS),
+            [sys.executable, __file__],
+            env=clean_environment(_WITHOUT_THREADS | _WITHOUT_WARNINGS_OF_TORCH),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -71,11 +76,45 @@ class RankServer:
         environment: Mapping[str, str] | None = None,
     ) -> list[int]:
         """Start a step with so many ranks, all writing to one log; gives their process ids by rank."""
+        return self._start(step, arguments, [log] * world_size, environment or {})
+
+    def run(
+        self,
+        step: str,
+        arguments: Sequence[object],
+        world_size: int,
+        *,
+        environment: Mapping[str, str] | None = None,
+        delayed_rank: int | None = None,
+        nodes: int = 1,
+        limit_seconds: float = LIMIT_SECONDS,
+    ) -> tuple[list[int], list[str]]:
+        """Run a step to its end; gives exit codes and outputs by rank. `delayed_rank` begins two seconds after."""
+        with tempfile.TemporaryDirectory() as folder:
+            logs = [Path(folder) / f"rank-{rank}.log" for rank in range(world_size)]
+            self._start(step, arguments, logs, environment or {}, nodes, delayed_rank)
+            exit_codes = self.wait(limit_seconds)
+            return exit_codes, [without_greetings(log.read_text()) for log in logs]
+
+    def _start(
+        self,
+        step: str,
+        arguments: Sequence[object],
+        logs: Sequence[Path],
+        environment: Mapping[str, str],
+        nodes: int = 1,
+        delayed_rank: int | None = None,
+    ) -> list[int]:
         port = free_port()
-        ranks = [{**(environment or {}), **rank_variables(rank, world_size, port)} for rank in range(world_size)]
-        self._send(
-            {"step": step, "arguments": [str(argument) for argument in arguments], "ranks": ranks, "log": str(log)}
-        )
+        ranks = [
+            {
+                "environment": {**environment, **rank_variables(rank, len(logs), port, nodes)},
+                "log": str(log),
+                "delay_seconds": 2 if rank == delayed_rank else 0,
+            }
+            for rank, log in enumerate(logs)
+        ]
+        self._send({"step": step, "arguments": [str(argument) for argument in arguments], "ranks": ranks})
         self._pids = [int(pid) for pid in self._receive()]
         return self._pids
 
@@ -115,25 +154,27 @@ class RankServer:
         return answer
 
 
+@functools.cache
+def forked_ranks() -> RankServer:
+    """The one server of this test process, for tests that need no other; it ends with the process."""
+    server = RankServer()
+    atexit.register(server.__exit__)
+    return server
+
+
 def send_signal(pid: int, number: signal.Signals) -> None:
     """Send a signal to a process which may have ended."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
-def _serve(*, with_deepspeed: bool, with_lightning: bool, with_adapters: bool) -> None:
+def _serve() -> None:
     """Fork ranks as requests say, until the requests end."""
+    from trainyard.steps.training.engines.deepspeed.start import import_deepspeed
+
+    import_deepspeed()
     for name in _IMPORTED_BEFORE:
         __import__(name)
-    if with_deepspeed:
-        from trainyard.steps.training.engines.deepspeed.start import import_deepspeed
-
-        import_deepspeed()
-    if with_lightning:
-        __import__("trainyard.steps.training.lightning.run")
-    if with_adapters:
-        for name in _IMPORTED_FOR_ADAPTERS:
-            __import__(name)
     threads = len(os.listdir("/proc/self/task"))
     assert threads == 1, f"{threads} threads: forking would lose all but one"
     print("[]", flush=True)
@@ -141,27 +182,35 @@ def _serve(*, with_deepspeed: bool, with_lightning: bool, with_adapters: bool) -
     for line in sys.stdin:
         request = json.loads(line)
         pids = []
-        for variables in request["ranks"]:
+        for rank in request["ranks"]:
             pid = os.fork()
             if pid == 0:
-                _become_rank(server, request, variables)
+                _become_rank(server, request, rank)
             pids.append(pid)
         print(json.dumps(pids), flush=True)
         print(json.dumps([os.waitpid(pid, 0)[1] for pid in pids]), flush=True)
 
 
-def _become_rank(server: int, request: Mapping[str, Any], variables: Mapping[str, str]) -> None:
+def _become_rank(server: int, request: Mapping[str, Any], rank: Mapping[str, Any]) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != server:
         os._exit(1)  # the server ended before this rank was asked to end
-    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    log = os.open(rank["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.environ.update(variables)
+    os.environ.update(rank["environment"])
+    time.sleep(rank["delay_seconds"])
     exit_code = 1
+    if "PYTHONPATH" in rank["environment"]:  # read by an interpreter that starts, which this one did before
+        sys.path[:0] = rank["environment"]["PYTHONPATH"].split(os.pathsep)
     try:
-        step = __import__(f"trainyard.steps.{request['step']}", fromlist=["main"])
-        exit_code = step.main(request["arguments"])
+        step, arguments = request["step"], request["arguments"]
+        if (TESTS / f"{step}.py").is_file():
+            exit_code = importlib.import_module(step).main(*arguments)
+        else:
+            exit_code = importlib.import_module(f"trainyard.steps.{step}").main(arguments)
+    except SystemExit as ended:
+        exit_code = int(ended.code or 0)
     except BaseException:
         import traceback
 
@@ -173,8 +222,4 @@ def _become_rank(server: int, request: Mapping[str, Any], variables: Mapping[str
 
 
 if __name__ == "__main__":
-    _serve(
-        with_deepspeed="with_deepspeed" in sys.argv,
-        with_lightning="with_lightning" in sys.argv,
-        with_adapters="with_adapters" in sys.argv,
-    )
+    _serve()

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from forked_ranks import RankServer, send_signal
-from rank_processes import training_arguments
+from rank_processes import LIMIT_SECONDS, training_arguments
 
 from trainyard.steps.training.checkpoints.commit import COMMIT_FILE
 from trainyard.steps.training.checkpoints.folders import checkpoint_folders
@@ -25,7 +25,7 @@ from trainyard.steps.training.checkpoints.state_files import state_file_name
 STOPPED = 75
 _KILLS_OF_ONE_TRAINING = 8
 LAUNCHER_PATIENCE_SECONDS = 5.0
-"""How long the other ranks have until they are killed too, as a launcher does."""
+"""How long the other ranks have until they are killed too, as a launcher does once a rank has died."""
 
 
 @dataclass
@@ -52,17 +52,18 @@ class Training:
         """Where it saves."""
         return self.out / "checkpoints"
 
-    def attempt(self, disturb: Callable[[list[int]], None] | None = None) -> list[int]:
+    def attempt(
+        self, disturb: Callable[[list[int]], None] | None = None, patience_seconds: float = LIMIT_SECONDS
+    ) -> list[int]:
         """Start it, perhaps disturb it, and wait for its end; return the exit codes by rank."""
         batches = ("--global-batch-size", 32 * self.world_size, "--micro-batch-size", 32)
         flags = ("--epochs", 2, "--checkpoint-every-steps", 3, *batches, *self.flags)
         arguments = training_arguments(self.data, self.out, self.task, *flags)
         pids = self.server.start(self.step, arguments, self.world_size, self.log)
 
-        if disturb is None:
-            return self.server.wait()
-        disturb(pids)
-        return self.server.wait(LAUNCHER_PATIENCE_SECONDS)
+        if disturb is not None:
+            disturb(pids)
+        return self.server.wait(patience_seconds)
 
     def result(self) -> dict[str, object]:
         """The last commit: it has the digests of all weights, optimizer state and random state."""
@@ -138,7 +139,9 @@ def _train_with_kills(training: Training, kills: int, seconds: float, chance: ra
             when = wait(pids)
             send_signal(pids[rank], number)
 
-        exit_codes = training.attempt(disturb)
+        # After SIGTERM all end by themselves, however long a busy machine takes to start them.
+        patience_seconds = LIMIT_SECONDS if number == signal.SIGTERM else LAUNCHER_PATIENCE_SECONDS
+        exit_codes = training.attempt(disturb, patience_seconds)
         if exit_codes == [0] * training.world_size:
             return  # too late
         training.done.append(f"{number.name} to rank {rank} {when}")

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningDataModule, LightningModule
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler
 
 
 class Digits(LightningModule):
@@ -53,9 +60,173 @@ class WithoutOptimizer(LightningModule):
         return torch.zeros((), requires_grad=True)
 
 
+class NeverValidated(LightningModule):
+    """Has no validation_step."""
+
+    def training_step(self, batch: dict[str, torch.Tensor], batch_idx: int) -> torch.Tensor:
+        return torch.zeros((), requires_grad=True)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.5)
+
+
 class Manual(Digits):
     """Steps by itself."""
 
     def __init__(self) -> None:
         super().__init__()
         self.automatic_optimization = False
+
+
+class Sharded(Digits):
+    """Shards its layers with FSDP2, as Lightning asks for."""
+
+    def configure_model(self) -> None:
+        if not isinstance(self.layers, FSDPModule):
+            fully_shard(self.layers, mesh=self.device_mesh["data_parallel"])
+
+
+class Decayed(Digits):
+    """Has two groups of parameters, by their shapes. Without dropout, so it learns the same on any number of ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers[2] = torch.nn.Identity()
+
+    def configure_optimizers(self) -> Any:
+        matrices = [parameter for parameter in self.parameters() if parameter.dim() == 2]
+        vectors = [parameter for parameter in self.parameters() if parameter.dim() == 1]
+        groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "lr": 0.02}]
+        optimizer = torch.optim.AdamW(groups, lr=0.01, weight_decay=0.0)
+        return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
+
+
+class Clips(Digits):
+    """Clips its gradient by itself."""
+
+    def configure_gradient_clipping(self, optimizer: Any, *_: Any) -> None:
+        self.clip_gradients(optimizer, gradient_clip_val=1.0, gradient_clip_algorithm="norm")
+
+
+class ByRows(Digits):
+    """Has an optimizer that looks at the rows of a parameter."""
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adafactor(self.parameters())
+
+
+class PartlyTrained(Digits):
+    """Optimizes its last layer only."""
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.layers[3].parameters(), lr=0.5)
+
+
+class PartlyFrozen(PartlyTrained):
+    """Says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers[1].requires_grad_(False)
+
+
+class PartlySharded(Sharded):
+    """Forgets one of its parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = torch.nn.Parameter(torch.ones(1))
+
+
+class NoisyDigits(Dataset[Any]):
+    """Pairs of an image and its label, with noise from every generator that augmentations draw from."""
+
+    def __init__(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        noise = torch.rand(8, 8) * random.random() * np.random.random()
+        return self.images[number] + 50 * noise, self.labels[number]
+
+
+class DigitsData(LightningDataModule):
+    """Prepares, sets up and loads as Lightning's documentation shows."""
+
+    def __init__(self, data_dir: str) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.file = Path(data_dir) / "digits.pt"
+
+    def prepare_data(self) -> None:
+        from sklearn.datasets import load_digits
+
+        digits = load_digits()
+        images = torch.tensor(digits.images * 255 / 16, dtype=torch.float32)
+        torch.save((images, torch.tensor(digits.target)), self.file)
+        with (self.file.parent / "prepared").open("a") as log:
+            log.write("once\n")
+
+    def setup(self, stage: str) -> None:
+        images, labels = torch.load(self.file)
+        self.train = NoisyDigits(images[:320], labels[:320])
+        self.validation = NoisyDigits(images[320:423], labels[320:423])
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(
+            self.train, batch_size=7, shuffle=True, num_workers=int(os.environ.get("DIGITS_WORKERS", "0"))
+        )
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(self.validation, batch_size=7)
+
+
+class Pairs(Digits):
+    """Takes batches of DigitsData, which are pairs."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return super().training_step(dict(zip(("images", "labels"), batch, strict=True)), batch_idx)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        super().validation_step(dict(zip(("images", "labels"), batch, strict=True)), batch_idx)
+
+
+class PairsWithoutDropout(Pairs):
+    """Learns the same on any number of ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers[2] = torch.nn.Identity()
+
+
+class Stream(IterableDataset[Any]):
+    """Samples without numbers."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from ()
+
+
+class StreamedData(DigitsData):
+    def train_dataloader(self) -> Any:
+        return DataLoader(Stream())
+
+
+class WeightedData(DigitsData):
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.train, sampler=WeightedRandomSampler([1.0] * len(self.train), len(self.train)))
+
+
+class SeveralLoaders(DigitsData):
+    def train_dataloader(self) -> Any:
+        return [super().train_dataloader(), super().train_dataloader()]
+
+
+class BatchedByItself(DigitsData):
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.train, batch_size=None)
+
+
+class WithoutLoader(LightningDataModule):
+    """Lacks train_dataloader."""

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rank_processes import run_ranks
+from forked_ranks import forked_ranks
 
 STEPS, SINGLE_STEPS = 50, 10
 DDP, FSDP, HOROVOD = {"engine": "ddp"}, {"engine": "fsdp"}, {"engine": "horovod"}
@@ -34,7 +34,7 @@ def run_trainings(digits: Path, out: Path, world: World, limit_seconds: float = 
     trainings = curves | {f"single {name}": how | still for name, how in world.single.items()}
     (out / "trainings.json").write_text(json.dumps(trainings))
     arguments = [out / "trainings.json", digits, out]
-    exit_codes, outputs = run_ranks("engine_trainings", arguments, world.ranks, limit_seconds=limit_seconds)
+    exit_codes, outputs = forked_ranks().run("engine_trainings", arguments, world.ranks, limit_seconds=limit_seconds)
     assert exit_codes == [0] * world.ranks, "\n".join(outputs)
     assert outputs == [""] * world.ranks, "engines are quiet"
     return {name: json.loads((out / f"{name}.json").read_text()) for name in trainings}

@@ -108,22 +108,6 @@ def start_ranks(
     return ranks
 
 
-def run_ranks(
-    step: str,
-    arguments: Sequence[object],
-    world_size: int,
-    *,
-    environment: Mapping[str, str] | None = None,
-    delayed_rank: int | None = None,
-    nodes: int = 1,
-    limit_seconds: float = LIMIT_SECONDS,
-) -> tuple[list[int], list[str]]:
-    """Run a step to its end. Return exit codes and outputs by rank."""
-    ranks = start_ranks(step, arguments, world_size, environment=environment, delayed_rank=delayed_rank, nodes=nodes)
-    exit_codes = ranks.wait(limit_seconds)
-    return exit_codes, ranks.outputs
-
-
 def training_arguments(data: Path, out: Path, task: str = "tiny_task:TinyTask", *more: object) -> list[object]:
     """The flags of a small training into a folder."""
     return [

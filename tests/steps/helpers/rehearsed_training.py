@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,18 +20,22 @@ from trainyard.spec.loading import load_pipeline
 
 @dataclass(frozen=True)
 class RehearsedTraining:
-    """A folder with a pipeline of one job, which trains a tiny model on two ranks, saving every few steps."""
+    """A folder with a pipeline of one job, which trains a tiny model on two ranks, saving every few steps.
+
+    `python` is that of the job.
+    """
 
     folder: Path
     digits: Path
     save_every: int = 5
+    python: Path = Path(sys.executable)
 
     def run(self, name: str, *preempt: str) -> RunRecord:
         """Run it to its end; return the record."""
         self.folder.mkdir(exist_ok=True)
         file = self.folder / "pipeline.yml"
         file.write_text(json.dumps(self._pipeline(), indent=1))
-        options = RunOptions(self.folder / "runs", name=name, use_cache=False, preempt=preempt)
+        options = RunOptions(self.folder / "runs", name=name, use_cache=False, preempt=preempt, python=self.python)
         return run_pipeline(load_pipeline(file), options, Display(quiet=True, stream=io.StringIO()))
 
     def _pipeline(self) -> dict[str, object]:

@@ -6,6 +6,9 @@ import os
 import random
 import resource
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 import torch
@@ -64,6 +67,12 @@ class FromWeights(TinyTask):
         is_warm_up = len(batch["labels"]) == 1
         assert is_warm_up or all(part.training for part in model.modules()), "without dropout"
         return super().loss(model, batch)
+
+
+class Measured(TinyTask):
+    """Its accuracy may choose the best checkpoint."""
+
+    best_is: Mapping[str, Literal["lowest", "highest"]] = MappingProxyType({"loss": "lowest", "accuracy": "highest"})
 
 
 class Slow(TinyTask):
@@ -165,3 +174,12 @@ class FullDisk(TinyTask):
 
 class Replaced(Slow):
     """A name that a test gives to a task of its own: tasks are looked for in the module's source."""
+
+
+class OutOfMemory(TinyTask):
+    """The last rank needs more memory than any machine has; the others wait for its gradient."""
+
+    def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        if int(os.environ.get("RANK", "0")) == int(os.environ.get("WORLD_SIZE", "1")) - 1:
+            torch.empty(1 << 55)
+        return super().loss(model, batch)

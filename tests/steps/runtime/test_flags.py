@@ -205,6 +205,13 @@ class TestFlagsOfATask:
             ),
             (TrainDDP, [*TRAINING, "--label-smothing", "0.1"], "did you mean --label-smoothing?"),
             (TrainDDP, [*TRAINING, "--adam-beta2", "1"], "--adam-beta2: 1 is above the maximum of 0.999999"),
+            *(
+                (TrainDDP, [*TRAINING, "--task", "preferences", *wrong], message)
+                for wrong, message in (
+                    (["--label-smoothing", "0.5"], "--label-smoothing: 0.5 is above the maximum of 0.499999"),
+                    (["--beta", "0"], "--beta: 0 is below the minimum of 0.0001"),
+                )
+            ),
             (TrainDDP, [*TRAINING, "--task", "language_modelling"], "unknown task 'language_modelling'. Did you mean"),
             (TrainDDP, [*TRAINING, "--task", "mine:"], "unknown task 'mine:'. Built in: image_classification, lang"),
             (TrainDDP, [*TRAINING, "--task"], "argument --task: expected one argument"),

@@ -30,6 +30,19 @@ def test_a_world_is_left_after_an_error_too() -> None:
     assert not torch.distributed.is_initialized()
 
 
+def test_the_threads_of_worlds_that_were_left_do_not_add_up() -> None:
+    def polling_threads() -> int:
+        names = [(thread / "comm").read_text() for thread in Path("/proc/self/task").iterdir()]
+        return names.count("gloo_tcp_loop\n")
+
+    before = polling_threads()
+    for _ in range(8):
+        with join_world(timeout_seconds=60):
+            pass
+
+    assert polling_threads() - before <= 4
+
+
 def test_processors_are_divided_unless_a_variable_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_num_threads()
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

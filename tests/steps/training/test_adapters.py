@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 from base_models import make_llama
-from rank_processes import run_ranks, training_arguments
+from forked_ranks import forked_ranks
+from rank_processes import training_arguments
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
-from trainyard.steps import evaluate, export_model, prepare_text, train_ddp, train_deepspeed, train_fsdp
+from trainyard.steps import evaluate, export_model, train_ddp, train_deepspeed, train_fsdp, train_lightning
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.sample_order import SampleOrder
@@ -25,13 +26,6 @@ from trainyard.steps.training.checkpoints.restoring import keys_in
 
 STEPS, BATCH = 20, 8
 LORA = ("--tuning", "lora", "--lora-rank", 4, "--lora-alpha", 8)
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("text")
-    assert prepare_text.main(["--prepared", str(folder), "--vocabulary-size", "320", "--sequence-length", "32"]) == 0
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -226,18 +220,26 @@ def test_deepspeed_refuses_adapters(text: Path, base: Path, tmp_path: Path, caps
     assert "--tuning lora does not work with DeepSpeed" in capsys.readouterr().err
 
 
+def test_lightning_refuses_adapters(text: Path, base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train_lightning.main(arguments(text, base, tmp_path, *LORA)) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "trainyard.steps.train_lightning: error: --tuning lora does not work with Lightning, whose checkpoints would "
+        "hold the base model too; use train_ddp or train_fsdp"
+    ]
+
+
 @pytest.mark.slow
 def test_lora_sharded_over_two_ranks_learns_the_same_and_resumes_exactly(
     text: Path, base: Path, trained: Callable[..., Path], tmp_path: Path
 ) -> None:
     flags = arguments(text, base, tmp_path, *LORA)
-    exit_codes, outputs = run_ranks("train_fsdp", flags, 2)
+    exit_codes, outputs = forked_ranks().run("train_fsdp", flags, 2)
     assert exit_codes == [0, 0], outputs
     assert losses_of(tmp_path) == pytest.approx(losses_of(trained(*LORA)), abs=1e-5)
     whole = (tmp_path / "model" / "adapter_model.safetensors").read_bytes()
     newest = checkpoint_folders(tmp_path / "checkpoints")[0]
     shutil.rmtree(newest)
-    exit_codes, outputs = run_ranks("train_fsdp", flags, 2)
+    exit_codes, outputs = forked_ranks().run("train_fsdp", flags, 2)
     assert exit_codes == [0, 0], outputs
     assert "continuing from" in outputs[0]
     assert (tmp_path / "model" / "adapter_model.safetensors").read_bytes() == whole

@@ -16,7 +16,8 @@ from tiny_task import TinyTask
 from trainyard.foundation.batch_arithmetic import divide_batch
 from trainyard.steps import train_ddp, train_fsdp
 from trainyard.steps.runtime.world import World, join_world
-from trainyard.steps.training.agreement import AgreedStep, Agreement, TakenStep
+from trainyard.steps.training.agreed_step import AgreedStep
+from trainyard.steps.training.agreement import Agreement, TakenStep
 from trainyard.steps.training.observing import step_clock
 from trainyard.steps.training.observing.step_clock import StepMarks
 from trainyard.steps.training.samples.plan import TrainingPlan

@@ -23,7 +23,14 @@ from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.data.sample_order import SampleOrder
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.samples.batches import SAMPLE_DRAWS, MicroBatch, Prefetched, TrainingBatches
+from trainyard.steps.training.samples.batches import (
+    SAMPLE_DRAWS,
+    MicroBatch,
+    Prefetched,
+    Prepared,
+    Tensors,
+    TrainingBatches,
+)
 from trainyard.steps.training.samples.plan import Step, TrainingPlan
 
 CPU = torch.device("cpu")
@@ -135,6 +142,23 @@ def test_every_sample_comes_once_per_epoch_with_its_number(
     for step in map(plan.step, range(steps_done + 1, plan.total_steps + 1)):
         order = SampleOrder(numbers.samples, SEED, step.epoch)
         assert seen[step.number] == order.sample_ids(step.start, step.stop).tolist()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_what_is_prepared_of_each_micro_batch_comes_with_it_whatever_was_gathered_together(
+    numbers: SplitReader, threads: int
+) -> None:
+    def prepare(batch: Tensors) -> Prepared:
+        assert set(batch) == {"pair", "name"}
+        assert threading.current_thread() is not threading.main_thread()
+        return Prepared(int(batch["name"].sum()), {"evens": batch["name"][batch["name"] % 2 == 0]})
+
+    plan = plan_of(numbers.samples, micro=3, accumulation=2, world_size=2, epochs=2)
+    batches = TrainingBatches(numbers, plan, SEED, 1, 0, CPU, prepare=prepare, threads=threads)
+    for _, micro_batches in taken(batches):
+        for batch in micro_batches:
+            assert batch.loss_terms == batch.sample_ids.sum()
+            assert batch.tensors["evens"].tolist() == [number for number in batch.sample_ids if number % 2 == 0]
 
 
 def test_a_resumed_training_takes_the_same_samples_as_an_uninterrupted_one(numbers: SplitReader) -> None:

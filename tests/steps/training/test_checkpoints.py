@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import resource
@@ -31,6 +32,7 @@ from trainyard.steps.training.checkpoints.restoring import StateReader, restore_
 from trainyard.steps.training.checkpoints.state_files import share_to_write
 from trainyard.steps.training.fragments import Fragment, whole_tensor
 from trainyard.steps.training.samples.plan import Progress
+from trainyard.steps.training.validation import Metric
 
 MIB = 1 << 20
 
@@ -88,6 +90,21 @@ def test_sharded_state_is_written_by_the_rank_that_has_it() -> None:
     for rank in range(3):
         divided = fragments_of(tensors, rank, 3, divided=True)
         assert share_to_write(divided, rank, 3) == [fragment for fragment in divided if fragment.values.numel()]
+
+
+def test_what_some_ranks_hold_alike_is_written_once_by_them_together() -> None:
+    """As the replicas of hybrid sharding: two halves of each tensor, of which three ranks each have a copy."""
+    tensors = {**some_tensors(0), "model/large": torch.randn(MIB)}
+    written = []
+    for rank in range(6):
+        half = fragments_of(tensors, rank % 2, 2, divided=True)
+        copies = [dataclasses.replace(fragment, copy=rank // 2, copies=3) for fragment in half]
+        written.append(share_to_write(copies, rank, 6))
+    for key, tensor in tensors.items():
+        pieces = sorted((piece.start, piece.stop) for share in written for piece in share if piece.key == key)
+        assert [start for start, _ in pieces] == [0, *(stop for _, stop in pieces)][:-1]
+        assert pieces[-1][1] == tensor.numel()
+    assert all(sum(piece.values.numel() for piece in share) > MIB // 8 for share in written), "each writes a part"
 
 
 # What is on disk
@@ -297,7 +314,7 @@ def test_the_newest_few_are_kept_and_leftovers_removed(tmp_path: Path, world: Wo
 
 def test_the_best_one_is_kept_as_long_as_it_is_the_best(tmp_path: Path, world: World) -> None:
     engine = NumbersEngine(some_tensors(0))
-    saving = checkpoints(tmp_path, world, keep=1, keep_best=True)
+    saving = checkpoints(tmp_path, world, keep=1, best_by=Metric())
     kept = []
     for step, loss in enumerate((0.9, 0.5, float("nan"), 0.7, 0.4, 0.6), start=1):
         saving.save(engine, at(step), {"loss": loss}, wait=True)
@@ -305,7 +322,7 @@ def test_the_best_one_is_kept_as_long_as_it_is_the_best(tmp_path: Path, world: W
     assert kept == [[1], [2], [2, 3], [2, 4], [5], [5, 6]]
     assert [read_commit(folder).is_best for folder in checkpoint_folders(tmp_path)] == [False, True]
 
-    resumed = checkpoints(tmp_path, world, keep=1, keep_best=True)
+    resumed = checkpoints(tmp_path, world, keep=1, best_by=Metric())
     resumed.load(committed(tmp_path / "step-00000006"), engine, seed=0)
     assert not resumed.is_best({"loss": 0.5})
     assert resumed.is_best({"loss": 0.3})
@@ -314,10 +331,10 @@ def test_the_best_one_is_kept_as_long_as_it_is_the_best(tmp_path: Path, world: W
 
 def test_the_checkpoint_resumed_from_is_marked_as_best_without_being_rewritten(tmp_path: Path, world: World) -> None:
     engine = NumbersEngine(some_tensors(0))
-    checkpoints(tmp_path, world, keep_best=True).save(engine, at(3), wait=True)
+    checkpoints(tmp_path, world, best_by=Metric()).save(engine, at(3), wait=True)
     file = tmp_path / "step-00000003" / "state-rank-00000.safetensors"
     written = file.stat().st_mtime_ns, file.stat().st_ino
-    resumed = checkpoints(tmp_path, world, keep_best=True)
+    resumed = checkpoints(tmp_path, world, best_by=Metric())
     resumed.load(committed(tmp_path / "step-00000003"), engine, seed=0)
     resumed.save(engine, at(3), {"loss": 0.5}, wait=True)
     assert (file.stat().st_mtime_ns, file.stat().st_ino) == written
@@ -353,7 +370,7 @@ def small_files_only() -> Iterator[None]:
 def test_a_checkpoint_that_cannot_be_written_is_logged_and_the_training_continues(
     tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str], small_files_only: None
 ) -> None:
-    saving = checkpoints(tmp_path, world, keep_best=True)
+    saving = checkpoints(tmp_path, world, best_by=Metric())
     small, large = NumbersEngine(some_tensors(0)), NumbersEngine(some_tensors(0, width=500))
     saving.save(small, at(1), wait=True)
     saving.save(large, at(2), {"loss": 0.5})
@@ -463,7 +480,7 @@ def test_the_best_checkpoint_of_a_training_is_kept(
     lines = [json.loads(line) for line in (tmp_path / "metrics" / "metrics.jsonl").read_text().splitlines()]
     validated = {line["step"]: line["validation_loss"] for line in lines if "validation_loss" in line}
     best = read_commit(tmp_path / "checkpoints" / "step-00000042")
-    assert (best.is_best, best.best_validation_loss) == (True, min(validated.values()))
+    assert (best.is_best, best.best_figure) == (True, min(validated.values()))
 
 
 @pytest.mark.slow
@@ -473,14 +490,13 @@ def test_the_best_checkpoint_of_a_training_is_kept(
     ids=["for a while", "to the end", "until the limit"],
 )
 def test_a_full_disk_of_one_rank_is_reported_on_all(
-    digits: Path, tmp_path: Path, full_until: int, limit: int, exit_code: int, steps: list[int]
+    digits: Path, tmp_path: Path, server: RankServer, full_until: int, limit: int, exit_code: int, steps: list[int]
 ) -> None:
     """The model is written all the same, unless too many saves in a row fail."""
     flags = ("--checkpoint-every-steps", 4, "--failed-saves-limit", limit)
     arguments = training_arguments(digits, tmp_path / "out", "tiny_task:FullDisk", *flags)
-    with RankServer() as server:
-        server.start("train_ddp", arguments, 2, tmp_path / "log", {"DISK_FULL_UNTIL": str(full_until)})
-        exit_codes = server.wait()
+    server.start("train_ddp", arguments, 2, tmp_path / "log", {"DISK_FULL_UNTIL": str(full_until)})
+    exit_codes = server.wait()
     said = (tmp_path / "log").read_text()
     folder = tmp_path / "out" / "checkpoints"
     refused = "state-rank-00001.safetensors: file too large (rank 1)"

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rank_processes import run_ranks, training_arguments
+from forked_ranks import forked_ranks
+from rank_processes import training_arguments
 from torch.profiler import ProfilerActivity, profile
 
 from trainyard.foundation.configs.tasks import LanguageModelingSettings
-from trainyard.steps import prepare_text, train_ddp
+from trainyard.steps import train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.runtime.errors import StepError
@@ -31,13 +32,6 @@ MODELS = {
     "logits without a cap": ("gemma2", {**TINY_GEMMA2, "final_logit_softcapping": None}),
 }
 CHUNK = 7
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("text")
-    assert prepare_text.main(["--prepared", str(folder), "--vocabulary-size", "320", "--sequence-length", "32"]) == 0
-    return folder
 
 
 def task_for(data: Path, model_type: str, overrides: dict[str, object], chunk: int) -> LanguageModeling:
@@ -58,7 +52,9 @@ def test_loss_and_gradients_are_those_of_whole_logits(
     text: Path, model_type: str, overrides: dict[str, object]
 ) -> None:
     batch = rows(text, "validation", 5)
-    assert (batch["tokens"] == read_manifest(text).text.padding).any(), "labels are ignored"  # type: ignore[union-attr]
+    prepared = read_manifest(text).text
+    assert prepared is not None
+    assert (batch["tokens"] == prepared.padding).any(), "labels are ignored"
     measured, gradients = [], []
     for chunk in (0, CHUNK):
         task = task_for(text, model_type, overrides, chunk)
@@ -94,7 +90,9 @@ def peak_bytes_of_loss(task: LanguageModeling, model: torch.nn.Module, batch: Te
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         task.loss(model, batch).backward()
     model.zero_grad()
-    events = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
+    profiled = profiler.profiler
+    assert profiled is not None
+    events = profiled.kineto_results.events()
     in_order = sorted((event for event in events if event.name() == "[memory]"), key=lambda event: event.start_ns())
     return max(accumulate(event.nbytes() for event in in_order))
 
@@ -163,6 +161,6 @@ def test_two_ranks_train_the_same(text: Path, whole_losses: list[float], tmp_pat
         config = tmp_path / "zero3.json"
         config.write_text(json.dumps({"zero_optimization": {"stage": 3}}))
         flags += ["--deepspeed-config", str(config)]
-    exit_codes, outputs = run_ranks(step, flags, 2)
+    exit_codes, outputs = forked_ranks().run(step, flags, 2)
     assert exit_codes == [0, 0], outputs
     assert losses_of(tmp_path) == pytest.approx(whole_losses, rel=1e-6)

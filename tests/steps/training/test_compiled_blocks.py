@@ -45,7 +45,10 @@ def _compiler_as_before() -> Iterator[None]:
 
 @pytest.mark.slow
 def test_a_small_last_batch_does_not_change_how_full_ones_are_computed() -> None:
-    settings = cast(Training, types.SimpleNamespace(compile=True, activation_checkpointing=False))
+    settings = cast(
+        Training,
+        types.SimpleNamespace(compile=True, float8=False, activation_checkpointing=False, activation_offload=False),
+    )
     model = TwoBlocks()
     prepare_blocks(model, settings)
     for samples in (8, 3, 5, 8):

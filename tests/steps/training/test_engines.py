@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 from engine_scenarios import ENGINES
-from rank_processes import clean_environment, run_ranks, training_arguments
+from forked_ranks import forked_ranks
+from rank_processes import clean_environment, training_arguments
 from safetensors.torch import load_file
 from torch.nn import functional
 
 from trainyard.steps.training.engines.blocks import find_blocks, find_separate_blocks
 from trainyard.steps.training.engines.rank_zero_model import without_memory
 from trainyard.steps.training.optimizer import (
-    AdamWSettings,
+    OptimizerSettings,
     gradient_seed,
     new_optimizer,
     optimizer_step,
@@ -41,7 +42,7 @@ def train(step: str, data: Path, out: Path, task: str, *more: object) -> int:
 def found(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
     """What each of three ranks found about each engine."""
     out = tmp_path_factory.mktemp("scenarios")
-    exit_codes, outputs = run_ranks("engine_scenarios", [digits, out], 3)
+    exit_codes, outputs = forked_ranks().run("engine_scenarios", [digits, out], 3)
     assert exit_codes == [0, 0, 0], "\n".join(outputs)
     return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(3)]
 
@@ -70,7 +71,7 @@ def test_the_whole_step(digits: Path, tmp_path: Path, step: str) -> None:
         *training_arguments(digits, tmp_path, "tiny_transformer:NextLevel", "--max-steps", 6, "--log-every-steps", 1),
         *(["--deepspeed-config", config] if step == "train_deepspeed" else ["--cpu-offload", "true"]),
     ]
-    exit_codes, outputs = run_ranks(step, arguments, 2)
+    exit_codes, outputs = forked_ranks().run(step, arguments, 2)
     assert exit_codes == [0, 0], outputs
     assert outputs[1] == "", "only rank 0 speaks"
     lines = [json.loads(line) for line in (tmp_path / "metrics" / "metrics.jsonl").read_text().splitlines()]
@@ -176,7 +177,7 @@ class TestOneStep:
         torch.manual_seed(0)
         ours, theirs = torch.nn.Linear(3, 4), torch.nn.Linear(3, 4)
         theirs.load_state_dict(ours.state_dict())
-        optimizer = new_optimizer(ours.parameters(), AdamWSettings(0.1, (0.8, 0.97), 1e-6, fused))
+        optimizer = new_optimizer(ours.parameters(), OptimizerSettings(0.1, (0.8, 0.97), 1e-6, fused))
         scale = LossScale(torch.device("cpu"), enabled=True)
         reference = torch.optim.AdamW(
             [{"params": [theirs.weight], "weight_decay": 0.1}, {"params": [theirs.bias], "weight_decay": 0.0}],
@@ -203,7 +204,7 @@ class TestOneStep:
     def test_a_norm_that_is_not_finite_changes_nothing(self, fused: bool, bad: float) -> None:
         """The last gradient is finite, but its norm is beyond fp32."""
         parameter = torch.nn.Parameter(torch.ones(4))
-        optimizer = new_optimizer([parameter], AdamWSettings(0.1, fused=fused))
+        optimizer = new_optimizer([parameter], OptimizerSettings(0.1, fused=fused))
         scale = LossScale(torch.device("cpu"), enabled=True)
         parameter.grad = torch.full((4,), bad)
         norm = torch.nn.utils.get_total_norm([parameter.grad])
@@ -217,7 +218,7 @@ class TestOneStep:
     def test_the_device_decides_as_the_host_does(self, bad: float) -> None:
         """What a GPU does, with tensors of the CPU."""
         parameters = [torch.nn.Parameter(torch.arange(3.0)) for _ in range(2)]
-        on_host, on_device = (new_optimizer([parameter], AdamWSettings(0.1)) for parameter in parameters)
+        on_host, on_device = (new_optimizer([parameter], OptimizerSettings(0.1)) for parameter in parameters)
         for norm in (1.0, bad, 2.0):
             for parameter in parameters:
                 parameter.grad = torch.full((3,), norm)

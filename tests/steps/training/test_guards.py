@@ -8,19 +8,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_processes import free_port, run_ranks, training_arguments
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from forked_ranks import forked_ranks
+from rank_processes import free_port, training_arguments
 
 from trainyard.foundation.batch_arithmetic import divide_batch
 from trainyard.steps import train_ddp
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.rank_variables import RankVariables
-from trainyard.steps.training.agreement import AgreedStep
-from trainyard.steps.training.observing.hang_watch import HangWatch, Place, late_ranks
+from trainyard.steps.runtime.stores import TCPStore, open_store
+from trainyard.steps.training.agreed_step import AgreedStep
+from trainyard.steps.training.observing.hang_watch import HangWatch, Place, late_ranks, late_ranks_named
 from trainyard.steps.training.observing.step_clock import StepTimes
 from trainyard.steps.training.observing.unhealthy_steps import LossSpikes, NonfiniteGuard
 from trainyard.steps.training.samples.plan import TrainingPlan
@@ -108,6 +110,11 @@ def test_a_single_rank_that_hangs_dumps_its_stacks(tmp_path: Path) -> None:
     assert "test_a_single_rank_that_hangs_dumps_its_stacks" in text
 
 
+def place_of(rank: int) -> str:
+    """The key under which a rank publishes how far it has come, in the first attempt of a job."""
+    return f"hang_watch/0/{rank}"
+
+
 KEEPS_THE_STORE = """
 import sys, time
 from torch.distributed import TCPStore
@@ -129,8 +136,8 @@ def test_a_stopped_rank_0_is_named_by_the_others(tmp_path: Path) -> None:
         assert rank_0.stdout.readline() == b"ready\n"
         watch = HangWatch(RankVariables(1, 1, 2, 1, "127.0.0.1", port), timeout_seconds=2, log=log)
         watch.start()
-        store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
-        wait_until(lambda: store.check(["hang_watch/1"]))
+        store = open_store("127.0.0.1", port)
+        wait_until(lambda: store.check([place_of(1)]))
         rank_0.send_signal(signal.SIGSTOP)
         watch.reached(3, "forward pass")
         wait_until(lambda: watch.finding is not None)
@@ -138,6 +145,66 @@ def test_a_stopped_rank_0_is_named_by_the_others(tmp_path: Path) -> None:
         rank_0.kill()
     assert watch.finding == "rank 0, which hosts the store of the process group, does not answer"
     assert f"rank 1: {watch.finding}" in (tmp_path / "log").read_text()
+
+
+WAITS_IN_A_KERNEL = """
+import sys, time
+from trainyard.steps.runtime.rank_variables import RankVariables
+from trainyard.steps.training.observing.hang_watch import HangWatch
+watch = HangWatch(RankVariables(1, 1, 2, 1, "127.0.0.1", int(sys.argv[1])), timeout_seconds=int(sys.argv[2]),
+                  log=sys.stdout, ends_before_timeout=sys.argv[3] == "before")
+watch.start()
+watch.reached(3, "backward pass")
+time.sleep(60)
+"""
+
+
+def waiting_rank(store: TCPStore, timeout_seconds: int, ends: str) -> subprocess.Popen[str]:
+    """Rank 1 of 2, which has published where it waits: as in a kernel of a GPU, nothing wakes its main thread."""
+    command = [sys.executable, "-c", WAITS_IN_A_KERNEL, str(store.port), str(timeout_seconds), ends]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    store.wait([place_of(1)], timedelta(seconds=60))
+    return process
+
+
+def fail_on_rank_0(store: TCPStore, failure: Exception) -> None:
+    watch = HangWatch(RankVariables(0, 0, 2, 1, "127.0.0.1", store.port), timeout_seconds=4)
+    with late_ranks_named(watch):
+        watch.start()
+        wait_until(lambda: store.check([place_of(0)]))
+        raise failure
+
+
+@pytest.mark.slow
+def test_a_rank_that_waits_for_one_that_failed_is_ended() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with waiting_rank(store, 4, "after") as waiting:
+        with pytest.raises(RuntimeError, match="CUDA"):
+            fail_on_rank_0(store, RuntimeError("CUDA out of memory\n(details)"))
+        output, _ = waiting.communicate(timeout=60)
+    assert waiting.returncode == 1
+    why = "rank 0 failed: CUDA out of memory"
+    assert output.splitlines()[-1] == f"rank 1: error: waited at step 3, backward pass, but {why}"
+
+
+@pytest.mark.slow
+def test_a_rank_that_waits_for_a_rank_0_that_is_gone_is_ended() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with waiting_rank(store, 4, "after") as waiting:
+        del store
+        output, _ = waiting.communicate(timeout=60)
+    assert waiting.returncode == 1
+    assert "but rank 0, which hosts the store of the process group, has ended" in output
+
+
+@pytest.mark.slow
+def test_a_hang_is_ended_with_its_finding_before_the_watchdog_would() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with waiting_rank(store, 4, "before") as waiting:
+        output, _ = waiting.communicate(timeout=60)
+    assert waiting.returncode == 1
+    assert output.splitlines()[-1] == "rank 1: error: waited at step 3, backward pass, but no word from rank 0"
+    assert "time.sleep(60)" in output or 'File "<string>"' in output, "the stacks come first"
 
 
 def test_a_hang_that_is_over_clears_the_finding(tmp_path: Path) -> None:
@@ -164,7 +231,7 @@ def test_long_work_is_not_a_hang(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_rank_0_may_write_the_model_for_longer_than_the_timeout(digits: Path, tmp_path: Path) -> None:
     flags = ("disturbed_tasks:SlowToSave", "--process-group-timeout-seconds", 4, "--max-steps", 2)
-    exit_codes, outputs = run_ranks("train_ddp", training_arguments(digits, tmp_path, *flags), 2)
+    exit_codes, outputs = forked_ranks().run("train_ddp", training_arguments(digits, tmp_path, *flags), 2)
     assert exit_codes == [0, 0], outputs
     assert "saving the model; its stacks" not in "".join(outputs)
     assert (tmp_path / "model" / "model.safetensors").is_file()
@@ -173,7 +240,7 @@ def test_rank_0_may_write_the_model_for_longer_than_the_timeout(digits: Path, tm
 @pytest.mark.slow
 def test_a_hang_is_seen_by_all_ranks_and_the_late_one_is_named(digits: Path, tmp_path: Path) -> None:
     flags = ("disturbed_tasks:HangsOnce", "--process-group-timeout-seconds", 4, "--checkpoint-every-steps", 0)
-    exit_codes, outputs = run_ranks("train_ddp", training_arguments(digits, tmp_path, *flags), 2)
+    exit_codes, outputs = forked_ranks().run("train_ddp", training_arguments(digits, tmp_path, *flags), 2)
     assert exit_codes == [1, 1], outputs
     assert "rank 0 lost its connection to another rank, or waited too long for it" in outputs[0]
     late = "late: rank 1, at step 3, forward pass; others are at step 3, backward pass"
@@ -188,7 +255,7 @@ def test_a_hang_is_seen_by_all_ranks_and_the_late_one_is_named(digits: Path, tmp
 @pytest.mark.slow
 def test_the_slowest_rank_is_reported(digits: Path, tmp_path: Path) -> None:
     flags = ("disturbed_tasks:SlowOnRank1", "--log-every-steps", 5, "--epochs", 2)
-    exit_codes, outputs = run_ranks("train_ddp", training_arguments(digits, tmp_path, *flags), 2)
+    exit_codes, outputs = forked_ranks().run("train_ddp", training_arguments(digits, tmp_path, *flags), 2)
     assert exit_codes == [0, 0], outputs
     reported = [line for line in metrics(tmp_path) if "slowest_rank" in line]
     assert len(reported) >= 6

@@ -51,14 +51,15 @@ def test_fifty_losses_agree_with_ddp_over_gloo_and_mpi(digits: Path, tmp_path: P
 
 @needs_horovod
 @pytest.mark.slow
-def test_a_killed_training_ends_with_the_bits_of_an_uninterrupted_one(digits: Path, tmp_path: Path) -> None:
+def test_a_killed_training_ends_with_the_bits_of_an_uninterrupted_one(
+    digits: Path, tmp_path: Path, server: RankServer
+) -> None:
     """With three ranks it matters in which order numbers are added."""
-    with RankServer() as server:
 
-        def new_training(name: str) -> Training:
-            return Training(server, RESUMED.step, digits, tmp_path / name, RESUMED.flags(tmp_path), 3)
+    def new_training(name: str) -> Training:
+        return Training(server, RESUMED.step, digits, tmp_path / name, RESUMED.flags(tmp_path), 3)
 
-        kill_until(new_training, 2, random.Random(3), print)
+    kill_until(new_training, 2, random.Random(3), print)
 
 
 @needs_horovod

@@ -8,7 +8,6 @@ training. With three ranks it also matters in which order numbers are added.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,6 @@ from killing import Training, kill_until
 pytestmark = pytest.mark.slow
 
 SEED = 20
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RankServer]:
-    with RankServer(with_deepspeed=True) as server:
-        yield server
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import math
@@ -14,11 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rank_processes import run_ranks, training_arguments
+from forked_ranks import forked_ranks
+from rank_processes import training_arguments
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import trainyard
 from trainyard.foundation.configs.tasks import LanguageModelingSettings
 from trainyard.steps import evaluate, prepare_text, train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
@@ -31,14 +34,6 @@ from trainyard.steps.training.tasks.language_modeling import LanguageModeling
 LENGTH = 32
 TINY_GPT2 = '{"n_layer": 1, "n_embd": 16, "n_head": 2}'
 TINY_LLAMA = '{"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}'
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Python's documentation in rows of 32 tokens, the last of a held-out split not full."""
-    folder = tmp_path_factory.mktemp("text")
-    assert prepare_text.main(["--prepared", str(folder), "--vocabulary-size", "320", "--sequence-length", "32"]) == 0
-    return folder
 
 
 def train(data: Path, out: Path, *more: object) -> int:
@@ -113,6 +108,13 @@ def test_training_rows_are_full_and_each_token_is_a_term_of_the_loss(text: Path)
     assert task.loss_terms({"tokens": tokens[:5]}) == 5 * LENGTH
     assert not task.loss_terms_vary
     assert task.tokens_per_sample == LENGTH
+
+
+def test_a_training_may_end_by_tokens(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    batch = ("--global-batch-size", 4, "--micro-batch-size", 4)
+    model = ("--model-type", "gpt2", "--model-overrides", TINY_GPT2)
+    assert train(text, tmp_path, *model, *batch, "--max-tokens", 4 * LENGTH + 1) == 0
+    assert "trained 2 steps" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -259,6 +261,19 @@ def test_code_in_a_models_folder_is_neither_run_nor_passed_on(
     assert not any(b"auto_map" in file.read_bytes() for file in (out / "model").iterdir())
 
 
+def test_everywhere_transformers_is_told_to_run_no_code_of_a_models_folder() -> None:
+    root, told = Path(trainyard.__file__).parent, 0
+    for file in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".from_pretrained", ".from_config")):
+                if ast.unparse(node.func).startswith("PeftModel"):  # it reads adapters beside a model that is there
+                    continue
+                named = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                assert named.get("trust_remote_code") == "False", f"{file}:{node.lineno}"
+                told += 1
+    assert told >= 7
+
+
 @pytest.mark.parametrize("place", ["../weights.safetensors", "/weights.safetensors", "weights.bin", 3])
 def test_an_index_of_weights_names_files_of_its_own_folder(
     text: Path, model: Path, tmp_path: Path, place: object
@@ -327,7 +342,7 @@ def test_a_folder_that_happens_to_be_called_like_a_type_of_model(
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path)
     assert task_for(text, "gpt2").new_model() is not None
-    with pytest.raises(StepError, match=r"--model-type mine: there is no such folder with a config.json"):
+    with pytest.raises(StepError, match=r"--model-type mine: expected a folder with a config.json"):
         task_for(text, "mine").new_model()
 
 
@@ -417,12 +432,14 @@ def test_a_perplexity_above_the_maximum_fails_after_the_results(
 
 @pytest.mark.slow
 def test_two_ranks_find_what_one_finds(text: Path, model: Path, tmp_path: Path) -> None:
+    """Each with the whole model, or with a part of every weight."""
     assert run(text, model, tmp_path / "one", "--micro-batch-size", 7) == 0
-    flags = ["--data", text, "--model", model, "--evaluation", tmp_path / "two"]
-    exit_codes, outputs = run_ranks("evaluate", flags, 2)
-    assert exit_codes == [0, 0], outputs
-    one, two = (json.loads((tmp_path / name / "evaluation.json").read_text()) for name in ("one", "two"))
-    assert one.pop("loss") == pytest.approx(two.pop("loss"), rel=1e-6)
-    for name in ("perplexity", "bits_per_byte"):
-        assert one.pop(name) == pytest.approx(two.pop(name), rel=1e-5)
-    assert one == two
+    for name, shard in (("two", "false"), ("sharded", "true")):
+        flags = ["--data", text, "--model", model, "--evaluation", tmp_path / name, "--shard-model", shard]
+        exit_codes, outputs = forked_ranks().run("evaluate", flags, 2)
+        assert exit_codes == [0, 0], outputs
+        one, two = (json.loads((tmp_path / each / "evaluation.json").read_text()) for each in ("one", name))
+        assert one.pop("loss") == pytest.approx(two.pop("loss"), rel=1e-6)
+        for figure in ("perplexity", "bits_per_byte"):
+            assert one.pop(figure) == pytest.approx(two.pop(figure), rel=1e-5)
+        assert one == two

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
+from forked_ranks import forked_ranks
 from mpi_processes import needs_mpirun, run_with_mpi, torchrun
-from rank_processes import free_port, run_ranks, training_arguments
+from rank_processes import free_port, training_arguments
 
 pytestmark = [pytest.mark.slow, needs_mpirun]
 
@@ -35,13 +35,15 @@ def figures(folder: Path) -> dict[str, str]:
     return found
 
 
-def test_every_engine_computes_the_same_bits_under_pytorch_and_mpi(arguments: list[object], tmp_path: Path) -> None:
-    exit_codes, outputs = run_ranks("engine_trainings", arguments, 2)
+def test_every_engine_computes_the_same_bits_under_pytorch_and_mpi(
+    arguments: list[object], tmp_path: Path, forked_python: Path
+) -> None:
+    exit_codes, outputs = forked_ranks().run("engine_trainings", arguments, 2)
     assert exit_codes == [0, 0], outputs
     expected = figures(tmp_path)
 
     azure = {"AZ_BATCH_MASTER_NODE": "127.0.0.1:6000", "AZUREML_EXPERIMENT_ID": "of a job on Azure ML"}
-    per_process = [sys.executable, "-m", "engine_trainings", *arguments]
+    per_process = [forked_python, "-m", "engine_trainings", *arguments]
     environment = azure | {"MASTER_PORT": str(free_port())}
     exit_code, said = run_with_mpi(per_process, tmp_path, hosts=2, environment=environment)
     assert exit_code == 0, said
@@ -53,9 +55,11 @@ def test_every_engine_computes_the_same_bits_under_pytorch_and_mpi(arguments: li
     assert figures(tmp_path) == expected
 
 
-def test_a_step_says_whose_variables_it_took_and_refuses_two_launchers(digits: Path, tmp_path: Path) -> None:
+def test_a_step_says_whose_variables_it_took_and_refuses_two_launchers(
+    digits: Path, tmp_path: Path, forked_python: Path
+) -> None:
     flags = training_arguments(digits, tmp_path, "tiny_task:TinyTask", "--max-steps", 2)
-    train = [sys.executable, "-m", "trainyard.steps.train_ddp", *flags]
+    train = [forked_python, "-m", "trainyard.steps.train_ddp", *flags]
     port = {"MASTER_PORT": str(free_port())}
     exit_code, said = run_with_mpi(train, tmp_path, per_host=2, environment=port)
     assert exit_code == 0, said

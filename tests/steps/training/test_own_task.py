@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rank_processes import clean_environment, run_ranks, training_arguments
+from forked_ranks import forked_ranks
+from rank_processes import clean_environment, training_arguments
 
 from trainyard.foundation.configs.tasks import BUILT_IN_TASKS
 from trainyard.foundation.step_fields import step_fields
@@ -37,13 +38,13 @@ def test_the_example_trains_resumes_and_evaluates_at_the_size_of_its_setting(tmp
 
     task = ("forecasting:Forecasting", "--hidden-size", 96, "--learning-rate", 0.01)
     stopped = training_arguments(data, tmp_path, *task, "--max-steps", 20)
-    assert run_ranks("train_ddp", stopped, 2, environment=environment)[0] == [0, 0]
+    assert forked_ranks().run("train_ddp", stopped, 2, environment=environment)[0] == [0, 0]
     other_size = training_arguments(data, tmp_path, "forecasting:Forecasting", "--hidden-size", 32)
-    exit_codes, outputs = run_ranks("train_ddp", other_size, 1, environment=environment)
+    exit_codes, outputs = forked_ranks().run("train_ddp", other_size, 1, environment=environment)
     assert exit_codes == [1]
     assert "with hidden_size 96 (now 32)" in outputs[0]
     resumed = training_arguments(data, tmp_path, *task, "--absolute-error-weight", 0.1)
-    exit_codes, outputs = run_ranks("train_ddp", resumed, 2, environment=environment)
+    exit_codes, outputs = forked_ranks().run("train_ddp", resumed, 2, environment=environment)
     assert exit_codes == [0, 0], outputs
     assert "step 20" in outputs[0]
     assert "total_steps was 20, is now 63; absolute_error_weight was 0.0, is now 0.1" in outputs[0]
@@ -51,7 +52,7 @@ def test_the_example_trains_resumes_and_evaluates_at_the_size_of_its_setting(tmp
     assert (settings["hidden_size"], settings["adam_beta2"]) == (96, 0.999)
 
     folders = ("--data", data, "--model", tmp_path / "model", "--evaluation", tmp_path / "evaluation")
-    assert run_ranks("evaluate", folders, 2, environment=environment)[0] == [0, 0]
+    assert forked_ranks().run("evaluate", folders, 2, environment=environment)[0] == [0, 0]
     found = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())
     assert (found["task"], found["samples"]) == ("forecasting:Forecasting", 500)
     assert found["loss"] < 0.05  # the series' own variance is 0.5
@@ -59,7 +60,7 @@ def test_the_example_trains_resumes_and_evaluates_at_the_size_of_its_setting(tmp
 
     (tmp_path / "model" / "task.json").unlink()
     own = ("--task", "forecasting:Forecasting", "--hidden-size", 96)
-    assert run_ranks("evaluate", [*folders, *own], 1, environment=environment)[0] == [0]
+    assert forked_ranks().run("evaluate", [*folders, *own], 1, environment=environment)[0] == [0]
     assert json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())["loss"] == pytest.approx(found["loss"])
 
 
@@ -71,7 +72,7 @@ MODULES = {
         "Mine lacks loss and measure and new_model, which every task defines",
     ),
     "mistyped:Mine": ("class Mine(:\n", "mistyped.py:1 is not valid Python: invalid syntax"),
-    "needy:Mine": (TASK + "import is_not_here\nclass Mine(Task): ...\n", "needs a module that is missing: is_not_here"),
+    "needy:Mine": (TASK + "import is_not_here\nclass Mine(Task): ...\n", "the module is_not_here is missing"),
     "other:Mine": ("class Yours:\n    pass\n", "the module other has no class Mine"),
     "near:Mine": ("class Mina:\n    pass\n", "the module near has no class Mine. Did you mean 'Mina'?"),
     "stranger:Mine": ("class Mine:\n    pass\n", "Mine in stranger does not derive from trainyard.tasks.Task"),

@@ -25,6 +25,7 @@ from parity_worlds import (
 pytestmark = pytest.mark.slow
 
 OFFLOADED = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
+HYBRID = FSDP | {"shard_size": 2}
 OTHERWISE = {"activation_checkpointing": True, "fused_optimizer": False}
 
 WORLDS = {
@@ -34,6 +35,7 @@ WORLDS = {
         {
             "ddp": DDP,
             "ddp, micro-batches": DDP | IN_MICRO_BATCHES,
+            "ddp, summed in bf16": DDP | {"reduce_precision": "bf16"},
             "fsdp": FSDP,
             "fsdp, micro-batches": FSDP | IN_MICRO_BATCHES,
             "fsdp, offloaded": FSDP | {"cpu_offload": True, "reshard_after_forward": False},
@@ -52,8 +54,13 @@ WORLDS = {
     ),
     "four ranks": World(
         4,
-        {"ddp, 4 ranks, micro-batches": DDP | IN_MICRO_BATCHES},
-        {"ddp, 4 ranks, micro-batches": DDP | IN_MICRO_BATCHES, "fsdp, 4 ranks": FSDP},
+        {"fsdp, 2 x 2 ranks": HYBRID},
+        {
+            "ddp, 4 ranks, micro-batches": DDP | IN_MICRO_BATCHES,
+            "fsdp, 4 ranks": FSDP,
+            "fsdp, 2 x 2 ranks, micro-batches": HYBRID | IN_MICRO_BATCHES,
+            "fsdp, 4 x 1 ranks, offloaded": HYBRID | {"shard_size": 1, "cpu_offload": True},
+        },
     ),
 }
 
@@ -90,7 +97,9 @@ def test_single_steps_from_the_same_weights_agree(alone: Figures, together: Figu
             if name.startswith("single ")
         }
         print(f"largest relative difference of a single step's {measure}:", differences)
-        assert max(differences.values()) <= 1e-6
+        in_bf16 = {name for name in differences if name.endswith("summed in bf16") and measure == "norms"}
+        assert max(difference for name, difference in differences.items() if name not in in_bf16) <= 1e-6
+        assert all(1e-6 < differences[name] < 1e-2 for name in in_bf16)
 
 
 def test_one_process_in_micro_batches_agrees(alone: Figures) -> None:

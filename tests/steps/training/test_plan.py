@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard.foundation.batch_arithmetic import divide_batch
-from trainyard.steps.training.optimizer import Schedule
 from trainyard.steps.training.samples.plan import TrainingPlan, even_part
+from trainyard.steps.training.schedule import Schedule
 
 
 def test_accumulation_follows_from_the_other_numbers() -> None:
@@ -81,6 +81,16 @@ def test_a_training_may_end_before_its_epochs() -> None:
     assert not plan.step(9).ends_epoch
 
 
+@pytest.mark.parametrize(("samples", "last_step"), [(1, 1), (16, 1), (17, 2), (49, 4), (50, 4), (51, 5), (999, 12)])
+def test_a_training_may_end_once_it_has_taken_so_many_samples(samples: int, last_step: int) -> None:
+    plan = TrainingPlan(50, divide_batch(16, 2, 2), epochs=3, max_samples=samples)
+    assert plan.total_steps == last_step
+    last = plan.step(last_step)
+    assert last.is_last
+    assert last.samples_consumed - last.samples < samples
+    assert last.samples_consumed >= min(samples, 150)
+
+
 @given(total=st.integers(0, 1000), parts=st.integers(1, 50))
 def test_even_parts_differ_by_at_most_one(total: int, parts: int) -> None:
     bounds = [even_part(total, part, parts) for part in range(parts)]
@@ -113,3 +123,11 @@ def test_the_shapes_of_schedules(shape: str, step_46: float, step_96: float) -> 
     assert schedule(46) == pytest.approx(step_46, abs=0.001)
     assert schedule(96) == pytest.approx(step_96, abs=0.001)
     assert min(schedule(step) for step in range(11, 101)) >= 0.1
+
+
+@pytest.mark.parametrize("shape", ["cosine", "warmup_stable_decay"])
+def test_lengths_in_steps_are_the_same_as_their_shares(shape: str) -> None:
+    by_share = Schedule(1.0, 200, 0.15, shape, decay_fraction=0.3)
+    by_steps = Schedule(1.0, 200, 0.5, shape, decay_fraction=0.5, warmup_steps=30, decay_steps=60)
+    assert [by_steps(step) for step in range(1, 201)] == [by_share(step) for step in range(1, 201)]
+    assert Schedule(1.0, 200, 0.5, warmup_steps=0)(1) == 1.0

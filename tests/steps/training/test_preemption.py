@@ -9,8 +9,10 @@ from rehearsed_training import RehearsedTraining, weights_digest
 
 
 @pytest.mark.slow
-def test_a_preempted_training_ends_with_the_bits_of_an_undisturbed_one(digits: Path, tmp_path: Path) -> None:
-    training = RehearsedTraining(tmp_path / "project", digits)
+def test_a_preempted_training_ends_with_the_bits_of_an_undisturbed_one(
+    digits: Path, tmp_path: Path, forked_python: Path
+) -> None:
+    training = RehearsedTraining(tmp_path / "project", digits, python=forked_python)
 
     undisturbed = training.run("undisturbed")
     preempted = training.run("preempted", "train@step:12")

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from forked_ranks import RankServer, forked_ranks, send_signal
 from rank_processes import (
     Ranks,
     clean_environment,
     free_port,
     rank_variables,
-    run_ranks,
-    start_ranks,
     training_arguments,
 )
 from safetensors.torch import load_file
@@ -41,7 +40,7 @@ def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
 def train(data: Path, out: Path, world_size: int, *more: object, delayed_rank: int | None = None) -> list[str]:
     """Train to the end with so many ranks."""
     arguments = training_arguments(data, out, *more)
-    exit_codes, outputs = run_ranks("train_ddp", arguments, world_size, delayed_rank=delayed_rank)
+    exit_codes, outputs = forked_ranks().run("train_ddp", arguments, world_size, delayed_rank=delayed_rank)
     assert exit_codes == [0] * world_size, outputs
     return outputs
 
@@ -67,7 +66,7 @@ def test_bits_do_not_depend_on_which_rank_starts_first(digits: Path, tmp_path: P
     figures = []
     for delayed in (0, 1):
         arguments = ["--data", digits, "--model", tmp_path / f"{delayed}" / "model", "--evaluation", tmp_path / "e"]
-        assert run_ranks("evaluate", arguments, 2)[0] == [0, 0]
+        assert forked_ranks().run("evaluate", arguments, 2)[0] == [0, 0]
         figures.append((tmp_path / "e" / "evaluation.json").read_text())
     assert figures[0] == figures[1]
 
@@ -95,33 +94,40 @@ def test_a_last_batch_smaller_than_the_world(digits: Path, tmp_path: Path) -> No
     assert losses(tmp_path / "2") == pytest.approx(losses(tmp_path / "1"), rel=1e-4)
 
 
-def test_sigterm_to_one_rank_stops_all_and_resuming_gives_the_same_bits(digits: Path, tmp_path: Path) -> None:
+def test_sigterm_to_one_rank_stops_all_and_resuming_gives_the_same_bits(
+    digits: Path, tmp_path: Path, server: RankServer
+) -> None:
     task = ("tiny_task:Slow", "--epochs", 2, "--checkpoint-every-steps", 5)
     train(digits, tmp_path / "whole", 2, *task)
 
-    ranks = start_ranks("train_ddp", training_arguments(digits, tmp_path / "cut", *task), 2)
+    log = tmp_path / "log"
+    pids = server.start("train_ddp", training_arguments(digits, tmp_path / "cut", *task), 2, log)
     wait_for_checkpoint(tmp_path / "cut")
-    ranks.signal(1, signal.SIGTERM)
-    assert ranks.wait() == [75, 75]
-    assert "because of SIGTERM; its checkpoint is committed" in ranks.outputs[0]
+    send_signal(pids[1], signal.SIGTERM)
+    assert server.wait() == [75, 75]
+    assert "because of SIGTERM; its checkpoint is committed" in log.read_text()
 
     assert "continuing from" in train(digits, tmp_path / "cut", 2, *task)[0]
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
 
 
-def test_a_killed_rank_ends_the_others_and_resuming_gives_the_same_bits(digits: Path, tmp_path: Path) -> None:
+def test_a_killed_rank_ends_the_others_and_resuming_gives_the_same_bits(
+    digits: Path, tmp_path: Path, server: RankServer
+) -> None:
     """Three ranks: unlike with two, the order in which their gradients are added matters."""
     batches = ("--global-batch-size", 63, "--micro-batch-size", 21, "--checkpoint-every-steps", 5)
     flags = ("tiny_task:Slow", *batches)
     train(digits, tmp_path / "whole", 3, *flags)
 
-    ranks = start_ranks("train_ddp", training_arguments(digits, tmp_path / "cut", *flags), 3)
+    log = tmp_path / "log"
+    pids = server.start("train_ddp", training_arguments(digits, tmp_path / "cut", *flags), 3, log)
     wait_for_checkpoint(tmp_path / "cut")
-    ranks.signal(1, signal.SIGKILL)
-    assert ranks.wait() == [1, -signal.SIGKILL, 1]
+    send_signal(pids[1], signal.SIGKILL)
+    assert server.wait() == [1, -signal.SIGKILL, 1]
+    said = log.read_text()
     for rank in (0, 2):
-        assert f"error: rank {rank} lost its connection to another rank" in ranks.outputs[rank]
-        assert "Traceback" not in ranks.outputs[rank]
+        assert f"error: rank {rank} lost its connection to another rank" in said
+    assert "Traceback" not in said
 
     assert "continuing from" in train(digits, tmp_path / "cut", 3, *flags)[0]
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
@@ -139,17 +145,20 @@ def test_another_world_size_continues_with_the_same_samples(digits: Path, tmp_pa
 
 def test_a_loss_that_is_not_finite_on_one_rank_skips_the_step_on_all(digits: Path, tmp_path: Path) -> None:
     arguments = training_arguments(digits, tmp_path, "tiny_task:NotFinite", "--log-every-steps", 1)
-    exit_codes, outputs = run_ranks("train_ddp", arguments, 2, environment={"NOT_FINITE_STEPS": "2-3"})
+    exit_codes, outputs = forked_ranks().run("train_ddp", arguments, 2, environment={"NOT_FINITE_STEPS": "2-3"})
     assert exit_codes == [0, 0], outputs
     lines = [json.loads(line) for line in (tmp_path / "metrics" / "metrics.jsonl").read_text().splitlines()]
     assert [line["skipped_steps"] for line in lines[:5]] == [0, 1, 2, 2, 2]
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_evaluation_counts_every_sample_once(digits: Path, trained: Path, tmp_path: Path, world_size: int) -> None:
+@pytest.mark.parametrize(("world_size", "shard"), [(2, "true"), (3, "false")])
+def test_evaluation_counts_every_sample_once(
+    digits: Path, trained: Path, tmp_path: Path, world_size: int, shard: str
+) -> None:
     """359 test samples are uneven for two and for three ranks, and for batches of 50."""
     arguments = ["--data", digits, "--model", trained, "--evaluation", tmp_path, "--micro-batch-size", 50]
-    exit_codes, outputs = run_ranks("evaluate", arguments, world_size)
+    arguments += ["--shard-model", shard]
+    exit_codes, outputs = forked_ranks().run("evaluate", arguments, world_size)
     assert exit_codes == [0] * world_size, outputs
     matrix = torch.tensor(json.loads((tmp_path / "confusion_matrix.json").read_text())["matrix"])
     assert matrix.sum() == 359
@@ -161,6 +170,7 @@ def test_evaluation_counts_every_sample_once(digits: Path, trained: Path, tmp_pa
     expected = json.loads((tmp_path / "alone" / "evaluation.json").read_text())
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-6)
     assert found["classes"] == expected["classes"]
+    assert (tmp_path / "mistakes.json").read_text() == (tmp_path / "alone" / "mistakes.json").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +187,7 @@ def test_ranks_in_lockstep_evaluate_exactly(digits: Path, tmp_path: Path) -> Non
     figures = []
     for world_size in (1, 2):
         out = tmp_path / f"{world_size}"
-        exit_codes, outputs = run_ranks("train_fsdp", training_arguments(digits, out, *flags), world_size)
+        exit_codes, outputs = forked_ranks().run("train_fsdp", training_arguments(digits, out, *flags), world_size)
         assert exit_codes == [0] * world_size, outputs
         figures.append(json.loads((out / "metrics" / "metrics.jsonl").read_text().splitlines()[-1])["validation_loss"])
     assert figures[1] == pytest.approx(figures[0], rel=1e-4)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from engines_to_resume import DDP, FSDP, ZERO_2, ZERO_3, ResumableEngine
+from engines_to_resume import DDP, FSDP, HYBRID, ZERO_2, ZERO_3, ResumableEngine
 from forked_ranks import RankServer
 from rank_processes import training_arguments
 from safetensors import safe_open
@@ -43,6 +43,8 @@ class Trainings:
         flags = [
             *("--micro-batch-size", 16, "--log-every-steps", 1, "--checkpoint-every-steps", 7),
             *("--keep-checkpoints", 3, "--record-samples", out / "samples"),
+            *("--evaluate-every-steps", 5, "--evaluation-batches", 1, "--early-stop-patience", 9),
+            *("--ema-decay", 0.9),
         ]
         arguments = training_arguments(self._data, out, f"tiny_task:{task}", *flags, *more, *engine.flags(self.place))
         log = out / f"{engine}_{world_size}.log"
@@ -70,18 +72,17 @@ class Trainings:
 
 
 @pytest.fixture(scope="module")
-def trainings(tmp_path_factory: pytest.TempPathFactory, digits: Path) -> Iterator[Trainings]:
-    with RankServer(with_deepspeed=True) as server:
-        yield Trainings(tmp_path_factory.mktemp("trainings"), digits, server)
+def trainings(tmp_path_factory: pytest.TempPathFactory, digits: Path, server: RankServer) -> Trainings:
+    return Trainings(tmp_path_factory.mktemp("trainings"), digits, server)
 
 
 def commit_of(out: Path, step: int) -> Commit:
     return read_commit(step_folder(out / "checkpoints", step))
 
 
-def losses(out: Path) -> dict[int, float]:
+def losses(out: Path, name: str = "loss") -> dict[int, float]:
     lines = [json.loads(line) for line in (out / "metrics" / "metrics.jsonl").read_text().splitlines()]
-    return {line["step"]: line["loss"] for line in lines}
+    return {line["step"]: line[name] for line in lines if name in line}
 
 
 def samples(out: Path) -> dict[int, list[int]]:
@@ -102,10 +103,10 @@ def test_at_the_same_world_size_every_bit_is_the_same(trainings: Trainings, engi
     assert "step 7, 448 samples consumed" in trainings.train(cut.name, engine, 2, "Slow")
     # The commit has the digest of each rank's weights, optimizer state and random state.
     assert commit_of(cut, LAST_STEP) == commit_of(whole, LAST_STEP)
-    assert {"model/1.weight", "optimizer/1.weight/exp_avg", "optimizer/1.weight/exp_avg_sq", "random/torch"} <= keys(
-        cut
-    )
+    of_weight = {"model/1.weight", "optimizer/1.weight/exp_avg", "optimizer/1.weight/exp_avg_sq", "average/1.weight"}
+    assert of_weight | {"random/torch"} <= keys(cut)
     assert losses(cut) == losses(whole)
+    assert losses(cut, "validation_loss") == losses(whole, "validation_loss")
     weights = Path("model") / "model.safetensors"
     assert (cut / weights).read_bytes() == (whole / weights).read_bytes()
 
@@ -138,7 +139,7 @@ def keys(out: Path) -> set[str]:
     [
         (DDP, [(DDP, 1)]),
         (DDP, [(DDP, 4)]),
-        (FSDP, [(FSDP, 4), (FSDP, 1)]),
+        (FSDP, [(HYBRID, 4), (FSDP, 1)]),
         (ZERO_2, [(ZERO_2, 1)]),
         (ZERO_3, [(ZERO_3, 4)]),
         (DDP, [(FSDP, 2)]),
@@ -160,5 +161,8 @@ def test_another_world_size_or_engine_takes_the_same_samples_with_the_loss_withi
     assert samples(out) == samples(whole)
     expected, found = losses(whole), losses(out)
     assert found.keys() == expected.keys() == set(range(1, LAST_STEP + 1))
+    assert max(abs(found[step] / expected[step] - 1) for step in expected) < 1e-4
+    expected, found = losses(whole, "validation_loss"), losses(out, "validation_loss")
+    assert found.keys() == expected.keys() == {5, 10, 15, 20, 21}
     assert max(abs(found[step] / expected[step] - 1) for step in expected) < 1e-4
     assert commit_of(out, LAST_STEP).world_size == route[-1][1]

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from rank_processes import clean_environment, run_ranks, training_arguments
+from forked_ranks import forked_ranks
+from rank_processes import clean_environment, training_arguments
 from safetensors.torch import load_file
 
 from trainyard.steps import prepare_images, train_ddp
@@ -138,6 +139,6 @@ def test_sigterm_to_one_rank_while_all_evaluate(digits: Path, tmp_path: Path) ->
     """Both ranks get the signal at different batches, and leave the evaluation together."""
     task, flags = "disturbed_tasks:ToldToStopWhileEvaluating", ("--micro-batch-size", 16)
     arguments = training_arguments(digits, tmp_path, task, *flags)
-    exit_codes, outputs = run_ranks("train_ddp", arguments, 2, environment={"STOP_IN_EVALUATION": "1"})
+    exit_codes, outputs = forked_ranks().run("train_ddp", arguments, 2, environment={"STOP_IN_EVALUATION": "1"})
     assert exit_codes == [75, 75], outputs
     assert "stopped after step 21 of 21 because of SIGTERM" in outputs[0]

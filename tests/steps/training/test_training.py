@@ -14,7 +14,7 @@ from rank_processes import training_arguments
 from safetensors.torch import load_file
 
 from trainyard.resources import schema_file
-from trainyard.steps import train_ddp
+from trainyard.steps import train_ddp, train_fsdp
 from trainyard.steps.data.dataset.manifest import read_manifest
 
 
@@ -110,6 +110,15 @@ def test_resuming_gives_the_bits_of_an_uninterrupted_training(digits: Path, tmp_
         return [(line["step"], line["loss"], line["grad_norm"]) for line in metrics(out)]
 
     assert figures(tmp_path / "whole") == figures(tmp_path / "cut")
+
+
+def test_a_finished_training_goes_on_as_if_its_model_had_not_been_saved(digits: Path, tmp_path: Path) -> None:
+    """FSDP builds a new model to save it, whose first weights are random; so is the dropout of the next step."""
+    flags = ("--learning-rate-schedule", "constant", "--warmup-fraction", 0, "--max-steps")
+    for out, steps in (("whole", 12), ("parts", 5), ("parts", 12)):
+        arguments = training_arguments(digits, tmp_path / out, "tiny_task:TinyTask", *flags, steps)
+        assert train_fsdp.main([str(argument) for argument in arguments]) == 0
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
 
 
 def test_a_broken_newest_checkpoint_is_skipped(
@@ -279,12 +288,14 @@ def test_a_dataset_without_validation(tmp_path: Path) -> None:
     [
         (["--micro-batch-size", "24"], "global_batch_size 64 is not a multiple of micro_batch_size 24 x world size 1 = "
          "24. The nearest that divide: --global-batch-size 48 or 72, or --micro-batch-size 32"),
+        (["--max-tokens", "9"], "--max-tokens 9: samples of the task tiny_task:TinyTask have no tokens; use "
+         "--max-steps"),
         (["--precision", "fp16"], "--precision fp16 needs a GPU; use bf16 or fp32 on a CPU"),
         (["--resume", "sometimes"], "--resume sometimes: no such folder; expected auto, never or the folder of a "
          "checkpoint"),
         (["--model-type", "convnxt"], "--model-type 'convnxt': unknown image classifier in this version of "
          "transformers; did you mean convnext"),
-        (["--model-type", "no/such/folder"], "--model-type no/such/folder: there is no such folder with a "
+        (["--model-type", "no/such/folder"], "--model-type no/such/folder: expected a folder with a "
          "config.json"),
         (["--model-overrides", "{depths: 2}"], "--model-overrides is not valid JSON: "),
         (["--model-overrides", "[2]"], "--model-overrides must be a JSON object such as "),

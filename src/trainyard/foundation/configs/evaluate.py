@@ -36,6 +36,10 @@ class Evaluate:
     micro_batch_size: int = parameter(256, minimum=1)
     """Samples per forward pass of one rank."""
 
+    shard_model: bool = parameter(False)
+    """Spread the model's weights over the ranks, and gather them block by block, as FSDP does: for a model that a GPU
+    does not hold. Rank 0 alone reads the model."""
+
     precision: str = parameter("fp32", choices=("fp32", "bf16", "fp16"))
     """The floating-point type of the forward pass."""
 

@@ -1,4 +1,4 @@
-"""The settings of the step that turns conversations into a dataset of tokens."""
+"""The settings of the step that turns conversations, or pairs of answers, into a dataset of tokens."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ class PrepareChat:
 
     source: Path | None = input_folder(optional=True)
     """A folder with .jsonl files, also compressed as .gz or .zst. Each line is an object with messages (of role and
-    content), or with prompt and completion, as texts or as messages. Not given, it is questions about Python,
-    answered by the documentation that comes with it."""
+    content), or with prompt and completion, as texts or as messages; for `preferences` with prompt, chosen and
+    rejected. Not given, it is questions about Python, answered by the documentation that comes with it."""
+
+    preferences: bool = parameter(False)
+    """Read pairs of answers to one prompt, of which one was chosen and one rejected, for the task preferences. Both are
+    put into one row, and each is cut at half its length."""
 
     sequence_length: int = parameter(2048, minimum=8)
     """The length of a row, in tokens. Longer conversations are cut, and counted."""

@@ -1,4 +1,4 @@
-"""The settings of the step that turns text into a dataset of tokens."""
+"""The settings of the steps that turn text into a dataset of tokens: on a machine or several, and on Spark."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from trainyard.foundation.step_fields import input_folder, output_folder, parame
 
 
 @dataclass(frozen=True)
-class PrepareText:
-    """Turn text into a dataset of tokens: a byte-level BPE vocabulary, and sequences of equal length in shards."""
+class TextDataset:
+    """What decides a dataset of tokens, whatever prepares it."""
 
     prepared: Path = output_folder()
     """Where the dataset is written: manifest.json, tokenizer.json and one or more arrays per split."""
@@ -46,11 +46,42 @@ class PrepareText:
     replace_undecodable: bool = parameter(False)
     """Replace bytes that are not UTF-8 by U+FFFD, and count them, instead of failing."""
 
-    workers: int = parameter(0, minimum=0, maximum=256)
-    """Processes that tokenize for each rank; 0 means one per processor."""
-
     seed: int = parameter(0, minimum=0, maximum=2_147_483_647)
     """The seed of the assignment of documents to splits."""
 
+
+@dataclass(frozen=True)
+class PrepareText(TextDataset):
+    """Turn text into a dataset of tokens: a byte-level BPE vocabulary, and sequences of equal length in shards."""
+
+    workers: int = parameter(0, minimum=0, maximum=256)
+    """Processes that tokenize for each rank; 0 means one per processor."""
+
     process_group_timeout_seconds: int = parameter(1800, minimum=1)
     """How long a rank waits for the others, if several nodes prepare together."""
+
+
+@dataclass(frozen=True)
+class PrepareTextSpark(TextDataset):
+    """Turn text that outgrows one machine into a dataset of tokens, on Spark: without duplicates, and otherwise the
+    files that prepare_text writes."""
+
+    prepared: Path = output_folder(mode="direct")
+
+    drop_duplicates: str = parameter("near", choices=("near", "exact", "none"))
+    """Which documents to drop: near drops those that share most of their shingles with an earlier one, and exact
+    those with the very text of an earlier one. The first of equal ones always stays."""
+
+    near_duplicate_threshold: float = parameter(0.8, minimum=0.3, maximum=1.0)
+    """How many of all their different shingles two documents must share to be near duplicates (Jaccard similarity),
+    as MinHash estimates it."""
+
+    shingle_words: int = parameter(5, minimum=1, maximum=32)
+    """The words in a shingle; a document's shingles are all runs of so many words."""
+
+    minhash_values: int = parameter(128, minimum=16, maximum=1024)
+    """Values in a document's MinHash signature. The estimate's standard error is at most 0.5 / sqrt(values)."""
+
+    partitions: int = parameter(0, minimum=0, maximum=1000000)
+    """Parts that the files are divided into, each read by one task; 0: four per core of the cluster, or one for each
+    256 MB if those are more. The dataset is the same for any number."""

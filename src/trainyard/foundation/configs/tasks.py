@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from trainyard.foundation.step_fields import parameter
 
+HALF_RANGE = 127.5
+"""Pixels 0…255 become -1…1: the same for every dataset, so that a model carries no statistics of its own."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSettings:
@@ -39,9 +42,18 @@ class ImageClassificationSettings(TaskSettings):
     label_smoothing: float = parameter(0.05, minimum=0.0, maximum=0.9, may_change=True)
     """The share of each label that is spread over all classes."""
 
-    augmentation: str = parameter("none", choices=("none", "shift", "shift_flip"), may_change=True)
-    """How training images are varied, on the device: none; shifted by up to an eighth of their size; also mirrored left
-    to right."""
+    augmentation: str = parameter("none", choices=("none", "shift", "shift_flip", "crop", "crop_flip"), may_change=True)
+    """How training images are varied, on the device: none; shift, by up to an eighth of their size; crop, a part of 8
+    to 100 % of the area enlarged to the whole, as ImageNet needs; with _flip half of them are also mirrored left to
+    right."""
+
+    mixup_alpha: float = parameter(0.0, minimum=0.0, maximum=10.0, may_change=True)
+    """Blend each training image, and its label, with another of its micro-batch, by a share drawn from Beta(alpha,
+    alpha); 0 does not. Usual: 0.2 to 0.8."""
+
+    cutmix_alpha: float = parameter(0.0, minimum=0.0, maximum=10.0, may_change=True)
+    """Replace a rectangle of each training image by that of another of its micro-batch, of an area drawn from
+    Beta(alpha, alpha); 0 does not. Usual: 1. With mixup too, half of the images take each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +77,22 @@ class LanguageModelingSettings(TaskSettings):
     adam_beta2: float = parameter(0.95, minimum=0.0, maximum=0.999999, may_change=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PreferencesSettings(LanguageModelingSettings):
+    """The settings of the task preferences."""
+
+    beta: float = parameter(0.1, minimum=0.0001, may_change=True)
+    """How strongly the model is held to the one it starts from: a pair's margin is this times the difference of the
+    answers' log-ratios."""
+
+    label_smoothing: float = parameter(0.0, minimum=0.0, maximum=0.499999, may_change=True)
+    """The share of pairs that is taken to be labelled the wrong way round, less than a half: from there on the rejected
+    answers would be preferred. 0 trusts all of them."""
+
+
 BUILT_IN_TASKS: dict[str, type[TaskSettings]] = {
     "image_classification": ImageClassificationSettings,
     "language_modeling": LanguageModelingSettings,
+    "preferences": PreferencesSettings,
 }
 """Each built-in task's name, with the dataclass of its settings."""

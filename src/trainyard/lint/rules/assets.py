@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainyard.foundation.suggestions import close_match
+from trainyard.foundation.suggestions import close_match, only_close
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic
@@ -28,13 +28,15 @@ _VERSIONED = re.compile(r"(pytorch-|tensorflow-|sklearn-|cuda)([0-9]+(?:\.[0-9]+
 _REGISTRY_ENVIRONMENT = re.compile(r"azureml://registries/azureml/environments/([^/]+)(?:/|$)")
 _NAME_ONLY = re.compile(r"azureml:(?!/)[^:@/\s]+")
 _DATA_ADDRESS = re.compile(r"azureml://([^/]*)")
-_DATASTORE_FOLDER = re.compile(r"azureml://datastores/([^/$]+)/([^/$]+)/")
+_DATASTORE_FOLDER = re.compile(r"azureml://datastores/([^/$]*)/([^/$]+)(?:/|$)")
 _DATA_ADDRESSES = ("datastores", "subscriptions", "registries", "locations", "jobs")
 _ASSET = re.compile(
     r"azureml:[^:@/\s]+(?::[^:@/\s]+|@[^:@/\s]+)|azureml:/+(?:subscriptions|locations)/.*", re.IGNORECASE
 )
 _REGISTRY_ASSET = re.compile(r"azureml://registries/[^/]+/([^/]+)(?:/[^/]+(?:/([^/]+)(?:/[^/]+)?)?)?/?$")
 _ASSET_FOLDERS = ("components", "environments", "models", "data", "codes")
+_LABELLED = re.compile(r"(azureml:[^:@/\s]+)@([^:@/\s]+)")
+_LATEST_AS_VERSION = re.compile(r"azureml:(?!/)[^:@/\s]+:latest")
 _LATEST = re.compile(r"/labels/latest$|@latest$", re.IGNORECASE)
 
 
@@ -86,7 +88,11 @@ def _data_references(file: LintedFile, context: LintContext) -> Iterator[Diagnos
             message = f"'azureml://{address[1]}/' is not an address of data"
             hint = close_match(address[1], _DATA_ADDRESSES) or "Data is stored in azureml://datastores/NAME/paths/…"
             yield BAD_REFERENCE.at(path.span, message, hint, severity="warning")
-        if folder is not None and folder[2] != "paths":
+        if folder is not None and not folder[1]:
+            message = "this address names no datastore"
+            hint = "Write azureml://datastores/NAME/paths/…"
+            yield BAD_REFERENCE.at(path.span, message, hint, severity="warning")
+        elif folder is not None and folder[2] != "paths":
             message = f"expected 'paths' after the name of the datastore, not '{shorten(folder[2])}'"
             hint = f"Write azureml://datastores/{folder[1]}/paths/…"
             yield BAD_REFERENCE.at(path.span, message, hint, severity="warning")
@@ -174,9 +180,13 @@ def _numbers(version: str) -> list[int]:
 
 def _data_paths(file: LintedFile) -> Iterator[Node]:
     """The paths of the inputs and outputs of jobs and pipelines."""
+    root = file.document.root
+    if file.kind == "asset":
+        address = root.get("path")
+        if address is not None and address.is_text and _DATA_ADDRESS.match(address.text):
+            yield address
     if file.kind not in ("pipeline", "command_job", "sweep_job", "other_job"):
         return
-    root = file.document.root
     for holder in (root, *(entry.value for entry in root.entries_of("jobs").values())):
         for entry in (*holder.entries_of("inputs").values(), *holder.entries_of("outputs").values()):
             path = entry.value.get("path")
@@ -193,6 +203,17 @@ def _reference(node: Node, what: str) -> Iterator[Diagnostic]:
 def _asset_form(node: Node, what: str) -> Iterator[Diagnostic]:
     """An `azureml:` reference whose form no asset has."""
     text = node.text
+    label = _LABELLED.fullmatch(text)
+    if label is not None and label[2] != "latest" and (label[2].isdecimal() or only_close(label[2], ["latest"])):
+        right = f"{label[1]}:{label[2]}" if label[2].isdecimal() else f"{label[1]}@latest"
+        message = f"'{label[2]}' is not a label: after '@' stands 'latest', and versions follow a colon"
+        yield BAD_REFERENCE.at(node.span, message, f"Write {right}.", severity="warning", replacement=right)
+        return
+    if _LATEST_AS_VERSION.fullmatch(text):
+        right = f"{text[: -len(':latest')]}@latest"
+        message = f"'latest' after a colon is a version of that name; the label is '{right}'"
+        yield BAD_REFERENCE.at(node.span, message, f"Write {right}.", severity="warning", replacement=right)
+        return
     if not text.startswith("azureml:") or "${{" in text or _NAME_ONLY.fullmatch(text) or _ASSET.fullmatch(text):
         return
     match = _REGISTRY_ASSET.match(text)

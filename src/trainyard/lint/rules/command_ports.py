@@ -19,6 +19,18 @@ _PATH = r"(?:\.[A-Za-z_]\w*)+"
 _LEGACY = re.compile(
     rf"(?<![${{\w])\{{\{{?\s*((?:inputs|outputs){_PATH})\s*\}}\}}?|\$[({{]?((?:inputs|outputs){_PATH})[)}}]?"
 )
+# Azure ML orders jobs by data alone, so that some inputs are there only to be waited for.
+_NAMED_TO_ORDER = re.compile(
+    r"(?:^|[_-])(?:wait|waits|after|depend|depends|dependency|order|ordering|trigger|triggered|signal|done|dummy|"
+    r"finished|completed|upstream|barrier|gate)(?:[_-]|$)",
+    re.IGNORECASE,
+)
+_DESCRIBED_TO_ORDER = re.compile(
+    r"\b(?:waits? for|(?:starts?|runs?|begins?) (?:only )?(?:after|once|when)|only (?:to|for|used to) order|"
+    r"only (?:to|for) (?:the )?(?:order|ordering|wait|waiting))\b",
+    re.IGNORECASE,
+)
+_SECOND_DOLLAR = re.compile(r"(?<!\$)\$(?=\$\{\{)")
 _BRACKETS_WITHOUT_DOLLAR = re.compile(r"(?<!\$)\[\[(?=\s*--[A-Za-z])|\$\[(?!\[)(?=\s*--[A-Za-z])")
 
 
@@ -60,6 +72,13 @@ def _brackets_without_dollar(command: ParsedCommand, context: LintContext) -> It
     for match in _BRACKETS_WITHOUT_DOLLAR.finditer(command.text):
         message = f"'{match[0]}' does not start an optional part: that is '$[['"
         yield MALFORMED_EXPRESSION.at(command.span(*match.span()), message, "Write $[[ … ]].")
+
+
+@check("command")
+def _second_dollar(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    for match in _SECOND_DOLLAR.finditer(command.text) if _segments(command) else ():
+        message = "a binding begins with one '$'; the first of these two stays in the command, before the value"
+        yield MALFORMED_EXPRESSION.at(command.span(*match.span()), message, "Remove it.", replacement="")
 
 
 @rule(
@@ -129,7 +148,8 @@ def required_input_inside(command: ParsedCommand, context: LintContext) -> Itera
     "warning",
     summary="The command does not use a declared input.",
     why="Setting it has no effect. Only reported if the command runs scripts of the code that do not read environment "
-    "variables, where `AZUREML_PARAMETER_…` has the values of inputs.",
+    "variables, where `AZUREML_PARAMETER_…` has the values of inputs. Not reported is data that only makes the job "
+    "wait for another one, by its name (`wait_for`, `after_training`) or description.",
     example="""\
 type: command
 name: train
@@ -149,7 +169,13 @@ print(sys.argv)
 def unused_input(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     calls = context.calls_of(command)
     if calls and not any(called.file is None or context.reads_variables(called.file) for called in calls):
-        yield from _unused_ports(command, "inputs", unused_input)
+        ordering = {
+            port.key_span
+            for port in command.component.inputs.values()
+            if not port.is_parameter
+            and (_NAMED_TO_ORDER.search(port.name) or _DESCRIBED_TO_ORDER.search(port.description or ""))
+        }
+        yield from (found for found in _unused_ports(command, "inputs", unused_input) if found.span not in ordering)
 
 
 @rule(

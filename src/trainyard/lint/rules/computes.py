@@ -12,15 +12,24 @@ from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node, shorten
+from trainyard.spec.literals import whole_number
 from trainyard.spec.parsed import ParsedPipeline
+from trainyard.spec.rules.keys import MISSING_KEY, OUT_OF_BOUNDS
 
 _COMPUTE_NAME = re.compile(r"azureml:[^:@/\s]+")
 _RESOURCE_ID = re.compile(
     r"(azureml:)?/subscriptions/|azureml://(?:subscriptions|locations|virtualclusters)/", re.IGNORECASE
 )
+# The names of computes have no underscores: 2 to 32 letters, digits and hyphens.
+_VM_SIZE = re.compile(r"(?:azureml:)?Standard_[A-Za-z]+[0-9]+\w*", re.IGNORECASE)
 _MISSPELT = re.compile(r"(az[a-z]*):+")
 _DEVICE = re.compile("[cg]pu")
 _DEEPEST_PIPELINE = 20
+_SHORTEST_IDLE = 60
+# https://learn.microsoft.com/azure/machine-learning/how-to-create-compute-instance#configure-idle-shutdown
+_SHORTEST_SHUTDOWN = 15
+# `ComputeDefaults.VMSIZE` of azure-ai-ml 1.35.2.
+_DEFAULT_SIZE = "Standard_DS3_v2"
 # A nested pipeline's jobs have their own computes; Spark jobs may have `resources` instead.
 _NEED_A_COMPUTE = frozenset({"command", "parallel", "sweep", "automl", "import", "data_transfer"})
 
@@ -58,12 +67,45 @@ def _form(node: Node | None) -> Iterator[Diagnostic]:
         right = f"azureml:{node.text[misspelt.end() :].lstrip(':')}"
         yield compute_form.at(node.span, f"'{shorten(node.text)}' is not a compute", f"Did you mean '{right}'?")
         return
+    if node is not None and node.is_text and _VM_SIZE.fullmatch(node.text) is not None:
+        message = f"'{shorten(node.text)}' is a VM size, and a compute has a name of its own"
+        yield compute_form.at(node.span, message, "Name a cluster, or write `resources: {instance_type: …}`.")
+        return
     if node is None or not _is_reference(node) or _COMPUTE_NAME.fullmatch(node.text) or _RESOURCE_ID.match(node.text):
         return
     name = node.text.removeprefix("azureml:").strip("/").split("/")[-1].split(":")[0].split("@")[0]
     yield compute_form.at(
         node.span, f"'{node.text}' is not a compute: computes only have names", f"Write azureml:{name}."
     )
+
+
+@check("file")
+def _idle_minutes(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """A time to wait of less than a minute, which is meant in minutes."""
+    idle = file.document.root.get("idle_time_before_scale_down") if file.kind == "compute" else None
+    seconds = whole_number(idle.data) if idle is not None else None
+    if idle is not None and seconds is not None and 0 < seconds < _SHORTEST_IDLE:
+        message = f"idle machines are given back after {seconds} seconds, before the next job of a pipeline starts"
+        yield OUT_OF_BOUNDS.at(idle.span, message, f"Write {seconds * 60}, if these are minutes.", severity="warning")
+
+
+@check("file")
+def _size_by_default(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """A cluster or machine whose size nobody chose."""
+    root = file.document.root
+    kind = root.get("type") if file.kind == "compute" else None
+    if kind is not None and kind.text.lower() in ("amlcompute", "computeinstance") and not _names_a_size(root):
+        message = f"there is no 'size', and Azure ML's client takes {_DEFAULT_SIZE}"
+        yield MISSING_KEY.at(root.key_span("type"), message, f"Write `size: {_DEFAULT_SIZE}`.", severity="info")
+    idle = root.get("idle_time_before_shutdown_minutes") if kind is not None else None
+    minutes = whole_number(idle.data) if idle is not None else None
+    if idle is not None and minutes is not None and 0 < minutes < _SHORTEST_SHUTDOWN:
+        message = f"a machine is shut down after {_SHORTEST_SHUTDOWN} idle minutes at the earliest, not {minutes}"
+        yield OUT_OF_BOUNDS.at(idle.span, message, f"Write {_SHORTEST_SHUTDOWN} or more.", severity="warning")
+
+
+def _names_a_size(compute: Node) -> bool:
+    return any("size" in name for name in compute.entries)  # a misspelt one is reported as that
 
 
 @rule(
@@ -88,6 +130,9 @@ size: Standard_ND96asr_v4
 def unknown_compute(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     if file.kind in ("command_job", "sweep_job", "other_job"):
         yield from _typo(file.document.root.get("compute"), file.document.file, context)
+    if file.kind == "schedule":
+        settings = file.document.root.find("create_job", "settings")
+        yield from _typo(settings.get("default_compute") if settings is not None else None, file.document.file, context)
 
 
 @check("pipeline")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from trainyard.catalogue.python_packages import is_known_package, known_packages, package_name
+from trainyard.foundation.suggestions import only_close, slips
 from trainyard.lint.checks import LintedFile, rule
 from trainyard.lint.conda import CondaPackage, conda_of, packages_of
 from trainyard.lint.context import LintContext
+from trainyard.lint.environments import environments_in
 from trainyard.spec.diagnostic import Diagnostic, Related
-from trainyard.spec.documents import Node
+from trainyard.spec.documents import Node, shorten
 
 # torch: its torchvision, and the oldest and newest Python that its wheels are for.
 # https://github.com/pytorch/vision#installation and https://github.com/pytorch/pytorch/blob/main/RELEASE.md
@@ -47,6 +50,39 @@ _PYTHONS: dict[str, dict[str, tuple[str, str]]] = {
     "pandas": {"1.5": ("3.8", _ANY), "2.0": ("3.8", _ANY), "2.1": ("3.9", _ANY), "2.2": ("3.9", _ANY)},
     "scikit-learn": {"1.2": ("3.8", _ANY), "1.4": ("3.9", _ANY), "1.5": ("3.9", _ANY), "1.7": ("3.10", _ANY)},
 }
+# `=>` is not a comparison; pip, unlike conda, pins with two signs.
+_REVERSED = re.compile(r"\s*[A-Za-z][\w.-]*(?:\[[\w,. -]*\])?\s*(=[<>])")
+_SINGLE = re.compile(r"\s*([A-Za-z][\w.-]*(?:\[[\w,. -]*\])?)\s*=\s*([0-9][\w.*]*)\s*$")
+# `pandas 2.2`, `pandas==` and `pandas~2.0` are not requirements.
+_NO_REQUIREMENT = re.compile(r"\s*[A-Za-z][\w.-]*(?:\s+[0-9][\w.]*|\s*(?:==|>=|<=|~=|!=)\s*|\s*~\s*[0-9][\w.]*)\s*")
+# Modules whose package has another name; PyPI has none of these names, or one that refuses to be installed.
+_PIP_NAMES = {
+    "cv2": "opencv-python-headless",
+    "dotenv": "python-dotenv",
+    "pil": "pillow",
+    "python-opencv": "opencv-python-headless",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+# The names on PyPI of packages that conda's channels have under another.
+_CONDA_NAMES = {
+    "cv2": "opencv",
+    "opencv-python": "opencv",
+    "opencv-python-headless": "opencv",
+    "pil": "pillow",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "torch": "pytorch",
+    "yaml": "pyyaml",
+}
+# `-r requirements.txt`, `-e .`, `./package`: nothing that an address or a variable leads to.
+_LOCAL_REQUIREMENT = re.compile(
+    r"\s*(?:(?:-r|-c|-e|--requirement|--constraint|--editable)[ =]?\s*(?!\S*(?:://|\$|git\+))\S+|\.{1,2}/\S*)\s*"
+)
+_LONG_NAME = 8
+_JOINED_LINES = re.compile(r"\s*[A-Za-z][\w.-]*(?: - \S.*)+", re.DOTALL)
+_CONDA_KEYS = ("name", "channels", "dependencies", "prefix", "variables", "platforms", "category")
 _PIN = re.compile(r"\s*([A-Za-z][\w.-]*)(?:\[[\w,. -]*\])?\s*==?=?\s*([0-9]+(?:\.[0-9]+)*)\S*\s*$")
 
 
@@ -63,7 +99,7 @@ class _Pin(NamedTuple):
     "AML416",
     "pins-conflict",
     "error",
-    summary="Pinned packages cannot be installed together, or not on the environment's Python.",
+    summary="Packages cannot be installed: together, on the environment's Python, or as they are written.",
     why="The image is built at the first job, for ten minutes, before it fails. Each torch has one torchvision, and "
     "wheels for some versions of Python.",
     example="""\
@@ -84,7 +120,15 @@ environment:
 )
 def pins_conflict(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for conda in _conda_files(file, context):
+        yield from _misspelt_keys(conda)
         pins = dict(_pins(conda))
+        yield from _cut_python(pins.get("python"))
+        packages = list(packages_of(conda))
+        for package in packages:
+            yield from _not_uploaded(package)
+            yield from _not_a_requirement(package)
+            yield from _other_name(package)
+        yield from _pinned_twice(packages)
         yield from _torchvision(pins)
         python = pins.get("python")
         for name, versions in _PYTHONS.items() if python is not None else ():
@@ -97,6 +141,86 @@ def pins_conflict(file: LintedFile, context: LintContext) -> Iterator[Diagnostic
                 message = f"{name} {pin.version} is for Python {span_of_versions}, not {python.version}"
                 related = [Related(python.node.span, f"Python {python.version} is pinned here")]
                 yield pins_conflict.at(pin.node.span, message, "Pin another version of one of them.", related)
+
+
+def _misspelt_keys(conda: Node) -> Iterator[Diagnostic]:
+    """Keys that conda does not know, and that are close to one that it needs."""
+    pip = conda.entries.get("pip")
+    if pip is not None:
+        message = "conda ignores 'pip' at this place: what pip installs is an item of the dependencies"
+        yield pins_conflict.at(pip.key.span, message, "Write `- pip:` beneath dependencies.")
+    for name, entry in conda.entries.items():
+        meant = only_close(name, [key for key in _CONDA_KEYS if key not in conda.entries])
+        if name not in _CONDA_KEYS and meant is not None:
+            message = f"conda knows no key '{shorten(name)}', and ignores what is beneath it"
+            yield pins_conflict.at(entry.key.span, message, f"Write {meant}.", replacement=meant)
+
+
+def _cut_python(python: _Pin | None) -> Iterator[Diagnostic]:
+    """Python 3.1, which is what remains of 3.10 as a number."""
+    if python is not None and python.version in ("3.1", "3.2"):
+        message = f"Python {python.version} is from 2011; no image has it"
+        yield pins_conflict.at(python.node.span, message, f"Write python={python.version}0 or newer.")
+
+
+def _not_uploaded(package: CondaPackage) -> Iterator[Diagnostic]:
+    """A file or folder that pip is to read where the image is built, which gets nothing but the conda file."""
+    local = _LOCAL_REQUIREMENT.fullmatch(package.node.text) if package.with_pip else None
+    if local is not None:
+        message = f"'{shorten(package.node.text)}' cannot be installed: only the conda file itself is sent to Azure ML"
+        hint = "List the packages here, or use `build:` with a folder that has the file and a Dockerfile."
+        yield pins_conflict.at(package.node.span, message, hint, severity="warning")
+
+
+def _not_a_requirement(package: CondaPackage) -> Iterator[Diagnostic]:
+    """A requirement that conda or pip cannot read."""
+    text = package.node.text
+    if _JOINED_LINES.fullmatch(text) is not None:
+        message = f"'{shorten(text)}' is one text to YAML: what is beneath a line without ':' continues it"
+        yield pins_conflict.at(package.node.span, message, "Write '- pip:' above the packages that pip installs.")
+        return
+    reversed_sign, single = _REVERSED.match(text), _SINGLE.match(text) if package.with_pip else None
+    if package.with_pip and _NO_REQUIREMENT.fullmatch(text) is not None:
+        message = f"pip cannot read '{shorten(text)}'"
+        yield pins_conflict.at(package.node.span, message, "Write NAME==VERSION, or another comparison.")
+    elif reversed_sign is not None:
+        right = text.replace(reversed_sign[1], reversed_sign[1][::-1], 1)
+        message = f"'{shorten(text)}' cannot be installed: there is no comparison '{reversed_sign[1]}'"
+        yield pins_conflict.at(package.node.span, message, f"Write {right}.")
+    elif single is not None:
+        message = f"'{shorten(text)}' cannot be installed: pip pins with '=='"
+        yield pins_conflict.at(package.node.span, message, f"Write {single[1]}=={single[2]}.")
+
+
+def _other_name(package: CondaPackage) -> Iterator[Diagnostic]:
+    """A module's name for that of its package, and names that differ by a slip from a common package's."""
+    name = package.name
+    if name is None or package.channel:
+        return
+    right = (_PIP_NAMES if package.with_pip else _CONDA_NAMES).get(name.lower())
+    where = "pip" if package.with_pip else "conda"
+    if right is not None:
+        message = f"{where} cannot install '{name}': the package is called {right}"
+        yield pins_conflict.at(package.node.span, message, f"Write {right}.", severity="warning")
+    elif package.with_pip and len(name) >= _LONG_NAME and not is_known_package(name):
+        meant = next((known for known in known_packages() if slips(package_name(name), known) == 1), None)
+        if meant is not None:
+            message = f"'{name}' differs by a slip from the package {meant}: there may be no such package, or another's"
+            yield pins_conflict.at(package.node.span, message, f"Did you mean '{meant}'?", severity="warning")
+
+
+def _pinned_twice(packages: Sequence[CondaPackage]) -> Iterator[Diagnostic]:
+    """A package that is pinned to two versions by the same installer."""
+    first: dict[tuple[str, bool], tuple[str, Node]] = {}
+    for package in packages:
+        pin = _PIN.fullmatch(package.node.text) if package.name is not None else None
+        if pin is None:
+            continue
+        version, earlier = first.setdefault((package_name(pin[1]), package.with_pip), (pin[2], package.node))
+        if version != pin[2]:
+            message = f"{pin[1]} is pinned to {pin[2]} here, and to {version} before"
+            related = [Related(earlier.span, "it is pinned here first")]
+            yield pins_conflict.at(package.node.span, message, "Remove one of them.", related)
 
 
 def _torchvision(pins: dict[str, _Pin]) -> Iterator[Diagnostic]:
@@ -113,14 +237,10 @@ def _torchvision(pins: dict[str, _Pin]) -> Iterator[Diagnostic]:
 
 def _conda_files(file: LintedFile, context: LintContext) -> Iterator[Node]:
     """The conda files of a document's environments: in place, or files that it names."""
-    root = file.document.root
-    jobs = (entry.value for entry in root.entries_of("jobs").values() if entry.value.is_mapping)
-    for holder in (root, *jobs, root.get("task"), root.get("trial")):
-        environment = holder.get("environment") if holder is not None and holder.is_mapping else None
-        for each in (environment, root if file.kind == "environment" and holder is root else None):
-            conda = conda_of(each, file.document.file, context.computes.store)
-            if conda is not None:
-                yield conda
+    for environment in environments_in(file):
+        conda = conda_of(environment, file.document.file, context.computes.store)
+        if conda is not None:
+            yield conda
 
 
 def _pins(conda: Node) -> Iterator[tuple[str, _Pin]]:

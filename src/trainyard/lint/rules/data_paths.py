@@ -18,6 +18,14 @@ from trainyard.spec.reading import is_address
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{2,}):(?!\\)")
 # The addresses that Azure ML reads data from, and what is close to one of them is meant to be it.
 _SCHEMES = ("azureml", "https", "http", "wasbs", "wasb", "abfss", "abfs", "adl", "file", "hdfs", "dbfs", "s3")
+# A local folder may be called `azureml`, but nobody writes two slashes after it.
+_SCHEME_WITHOUT_COLON = re.compile(r"(azureml|https?|wasbs?|abfss?)(//)(?=[^/])", re.IGNORECASE)
+# Blob Storage's addresses begin with the container, those of Data Lake Storage with the file system.
+_NO_CONTAINER = re.compile(r"(wasbs?|abfss?)://([^/@]+\.(?:blob|dfs)\.core\.[^/@]+)(?:/|$)", re.IGNORECASE)
+# Azure ML's data runtime reads Azure's storage and the web. A drive or a home folder is one machine's.
+_OTHER_CLOUD = re.compile(r"(?:s3a?|gs|gcs)://", re.IGNORECASE)
+_OWN_MACHINE = re.compile(r"[A-Za-z]:[\\/]|~[\\/]|(?:file://)?/(?:home|Users)/[^/]+/")
+_SINGLE_SLASH = re.compile(r"(azureml|https?|wasbs?|abfss?):/(?![/]|subscriptions/)", re.IGNORECASE)
 _WILDCARD = re.compile(r"[*?]|\[[^\]]+\]")
 # A name's ending that is a file's, not a version's or a folder's.
 _FILE_ENDING = re.compile(
@@ -41,7 +49,8 @@ class _Data(NamedTuple):
     "warning",
     summary="A path of data is misspelt, has a wildcard, or is not what its type says.",
     why="A uri_file is one file, a uri_folder a folder, and neither takes a wildcard: that is for an MLTable. The "
-    "client takes a misspelt `azurml:` for a folder of that name.",
+    "client takes a misspelt `azurml:` for a folder of that name. Addresses of storage are "
+    "`wasbs://CONTAINER@ACCOUNT.blob.core.windows.net/PATH` and `abfss://FILE_SYSTEM@ACCOUNT.dfs.core.windows.net/PATH`.",
     example="""\
 type: command
 name: train
@@ -63,6 +72,34 @@ def data_path(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
             message = f"'{scheme[1]}:' is not a scheme of data"
             right = f"{meant}{text[len(scheme[1]) :]}"
             yield data_path.at(data.path.span, message, f"Write {shorten(right)}.", severity="error")
+        elif (without_colon := _SCHEME_WITHOUT_COLON.match(text)) is not None:
+            message = f"'{without_colon[1]}//' has no colon, so that this is a local path"
+            right = f"{without_colon[1]}:{text[without_colon.start(2) :]}"
+            yield data_path.at(data.path.span, message, f"Write {shorten(right)}.", severity="error")
+        elif (address := _NO_CONTAINER.match(text)) is not None:
+            what = "container" if address[1].lower().startswith("w") else "file system"
+            message = f"this address names a storage account, but no {what}"
+            hint = f"Write {address[1]}://{what.upper().replace(' ', '_')}@{address[2]}/…"
+            yield data_path.at(data.path.span, message, hint, severity="error")
+        elif file.kind != "asset" and _OTHER_CLOUD.match(text) is not None:
+            message = f"Azure ML does not read {text.partition(':')[0]}: addresses"
+            hint = "Copy the data to a datastore, or import it through a connection."
+            yield data_path.at(data.path.span, message, hint)
+        elif (single := _SINGLE_SLASH.match(text)) is not None:
+            message = f"two slashes follow '{single[1]}:' in an address"
+            right = f"{single[1]}://{text[single.end() :]}"
+            yield data_path.at(data.path.span, message, f"Write {shorten(right)}.", severity="error")
+        elif "\\" in text and not is_address(text) and _OWN_MACHINE.match(text) is None:
+            message = "a backslash separates folders on Windows only"
+            right = text.replace("\\", "/")
+            yield data_path.at(data.path.span, message, f"Write {shorten(right)}.")
+        elif not data.is_input and not is_address(text) and _OWN_MACHINE.match(text) is None:
+            message = f"an output is in a datastore, and '{shorten(text)}' is a path of this machine"
+            hint = "Remove it, or write azureml://datastores/NAME/paths/…"
+            yield data_path.at(data.path.span, message, hint)
+        elif _OWN_MACHINE.match(text) is not None:
+            message = f"'{shorten(text)}' exists on one machine only"
+            yield data_path.at(data.path.span, message, "Name it relative to this file, or upload it to a datastore.")
         elif _has_wildcard(text) and data.type in ("uri_file", "uri_folder"):
             message = f"a {data.type} takes no wildcard, and this is read as it is"
             yield data_path.at(data.path.span, message, "Name the folder, or use an MLTable with a pattern.")
@@ -118,5 +155,9 @@ def _other_type(data: _Data, file: LintedFile) -> Iterator[Diagnostic]:
             )
         elif data.type == "uri_folder" and os.path.isfile(local):
             yield data_path.at(data.path.span, "a uri_folder is a folder, and this is a file", "Write type: uri_file.")
+        elif data.type in ("mltable", "mlflow_model") and os.path.isfile(local):
+            holds = "a file 'MLTable'" if data.type == "mltable" else "a file 'MLmodel'"
+            message = f"an {data.type} is a folder with {holds}, and this is a file"
+            yield data_path.at(data.path.span, message, "Name the folder.")
         elif data.type == "mltable" and os.path.isdir(local) and not os.path.isfile(local / "MLTable"):
             yield data_path.at(data.path.span, "an mltable is a folder with a file 'MLTable', and this has none")

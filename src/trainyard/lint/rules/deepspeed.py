@@ -6,8 +6,9 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from trainyard.foundation.suggestions import closest, did_you_mean, only_close
 from trainyard.lint.checks import check, rule
@@ -36,8 +37,7 @@ print("training")
 """
 
 
-@dataclass(frozen=True)
-class _Named:
+class _Named(NamedTuple):
     """A configuration as the command or an input names it, and where."""
 
     reference: str
@@ -389,8 +389,14 @@ def _named_configurations(placement: Placement, context: LintContext) -> Iterato
             yield _Named(word.text, command.span(word.start, word.end), root / word.text)
 
 
-def _given(command: str) -> Iterator[Word]:
+# Several checks look at the same command.
+@lru_cache(maxsize=1024)
+def _given(command: str) -> tuple[Word, ...]:
     """The values of flags such as --deepspeed_config."""
+    return tuple(_values_given(command)) if "--d" in command.lower() else ()
+
+
+def _values_given(command: str) -> Iterator[Word]:
     for words in simple_commands(command):
         for at, word in enumerate(words):
             name, equals, value = word.text.partition("=")

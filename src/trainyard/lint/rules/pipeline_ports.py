@@ -55,7 +55,8 @@ def unbound_pipeline_output(pipeline: ParsedPipeline, context: LintContext) -> I
     "unread-pipeline-input",
     "warning",
     summary="No job reads this pipeline input.",
-    why="Setting it has no effect.",
+    why="Setting it has no effect. This is a note unless a job has an input of the same name, which it is likely "
+    "meant for.",
     example="""\
 type: pipeline
 settings: {default_compute: azureml:cpus}
@@ -73,7 +74,10 @@ def unread_pipeline_input(pipeline: ParsedPipeline, context: LintContext) -> Ite
     for name, port in _unused(pipeline, "inputs"):
         message = f"no job reads the pipeline's input '{name}'"
         hint = f"Bind ${{{{parent.inputs.{name}}}}} in a job, or remove '{name}'."
-        yield unread_pipeline_input.at(port.key_span, message, hint)
+        # Whoever sets it expects the job with an input of this name to get it; otherwise it is only left over.
+        jobs = pipeline.scope.jobs.values()
+        is_expected = any(name in job.inputs or name in (job.declared_inputs or ()) for job in jobs)
+        yield unread_pipeline_input.at(port.key_span, message, hint, severity=None if is_expected else "info")
 
 
 @rule(

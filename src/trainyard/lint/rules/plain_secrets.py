@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from trainyard.lint.checks import LintedFile, rule
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, Node, shorten
 
+# What a secret contains (most texts have none of it), its pattern, compiled when it is needed, and what it is.
 _SECRET_VALUES = (
-    (re.compile(r"[?&]sig=[A-Za-z0-9%+/=]{20,}"), "a SAS signature"),
-    (re.compile(r"AccountKey=[A-Za-z0-9+/]{40,}={0,2}"), "a storage account's key"),
-    (re.compile(r"SharedAccessKey=[A-Za-z0-9+/]{30,}={0,2}"), "a shared access key"),
-    (re.compile(r"\bhf_[A-Za-z0-9]{24,}\b"), "a Hugging Face token"),
-    (re.compile(r"\bgh[pousr]_[A-Za-z0-9]{30,}\b|\bgithub_pat_[A-Za-z0-9_]{30,}\b"), "a GitHub token"),
-    (re.compile(r"\bsk-(?:proj-|ant-)?[A-Za-z0-9_-]{20,}\b"), "an API key"),
-    (re.compile(r"\bAKIA[0-9A-Z]{16}\b"), "an AWS access key"),
-    (re.compile(r"\bxox[abps]-[A-Za-z0-9-]{20,}"), "a Slack token"),
-    (re.compile(r"-----BEGIN (?:RSA |EC |OPENSSH )?PRIVATE KEY-----"), "a private key"),
-    (re.compile(r"\beyJ[A-Za-z0-9_-]{15,}\.eyJ[A-Za-z0-9_-]{15,}\.[A-Za-z0-9_-]{10,}"), "a signed token"),
-    (re.compile(r"\b[a-z][a-z0-9+.-]*://[^/\s:@${]+:[^/\s:@${]{3,}@"), "a password in an address"),
+    ("sig=", r"[?&]sig=[A-Za-z0-9%+/=]{20,}", "a SAS signature"),
+    ("AccountKey=", r"AccountKey=[A-Za-z0-9+/]{40,}={0,2}", "a storage account's key"),
+    ("SharedAccessKey=", r"SharedAccessKey=[A-Za-z0-9+/]{30,}={0,2}", "a shared access key"),
+    ("hf_", r"\bhf_[A-Za-z0-9]{24,}\b", "a Hugging Face token"),
+    ("gh", r"\bgh[pousr]_[A-Za-z0-9]{30,}\b", "a GitHub token"),
+    ("github_pat_", r"\bgithub_pat_[A-Za-z0-9_]{30,}\b", "a GitHub token"),
+    ("sk-", r"\bsk-(?:proj-|ant-)?[A-Za-z0-9_-]{20,}\b", "an API key"),
+    ("AKIA", r"\bAKIA[0-9A-Z]{16}\b", "an AWS access key"),
+    ("xox", r"\bxox[abps]-[A-Za-z0-9-]{20,}", "a Slack token"),
+    ("PRIVATE KEY", r"-----BEGIN (?:RSA |EC |OPENSSH )?PRIVATE KEY-----", "a private key"),
+    ("eyJ", r"\beyJ[A-Za-z0-9_-]{15,}\.eyJ[A-Za-z0-9_-]{15,}\.[A-Za-z0-9_-]{10,}", "a signed token"),
+    ("://", r"\b[a-z][a-z0-9+.-]*://[^/\s:@${]+:[^/\s:@${]{3,}@", "a password in an address"),
 )
 _SECRET_NAME = re.compile(
     r"(?:.*_)?(?:password|passwd|pwd_value|secret|client_secret|api_?key|access_?key|account_?key|sas_token|"
@@ -68,20 +71,10 @@ def secret(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     if file.kind != "profile":
         # A value with aliases is visited once per use, and reported once.
         found: dict[Span, Diagnostic] = {}
-        for each in _secrets(file.document.root, "", file.document):
-            found.setdefault(each.span, each)
+        for path, node in file.document.scalars:
+            for each in _secret_text(node, path[-1] if path else "", file.document) if node.is_text else ():
+                found.setdefault(each.span, each)
         yield from found.values()
-
-
-def _secrets(node: Node, name: str, document: Document) -> Iterator[Diagnostic]:
-    if node.is_mapping:
-        for key, entry in node.entries.items():
-            yield from _secrets(entry.value, key, document)
-    elif isinstance(node.data, list):
-        for item in node.items:
-            yield from _secrets(item, name, document)
-    elif node.is_text:
-        yield from _secret_text(node, name, document)
 
 
 def _secret_text(node: Node, name: str, document: Document) -> Iterator[Diagnostic]:
@@ -89,8 +82,8 @@ def _secret_text(node: Node, name: str, document: Document) -> Iterator[Diagnost
     hint = "Remove and rotate it: everyone who could read this file has it."
     if len(text) < 6 or name in ("description", "$schema"):
         return
-    for pattern, what in _SECRET_VALUES:
-        match = pattern.search(text)
+    for part, pattern, what in _SECRET_VALUES:
+        match = re.search(pattern, text) if part in text else None
         if match is not None and not _PLACEHOLDER.fullmatch(match[0]):
             yield secret.at(document.span_within(node, *match.span()), f"{what} in plain text", hint)
             return
@@ -104,8 +97,13 @@ def _secret_text(node: Node, name: str, document: Document) -> Iterator[Diagnost
 
 def _is_named_secret(name: str, text: str) -> bool:
     """Whether the name of a value suggests a secret, and the value looks like one."""
-    if _PLACEHOLDER.fullmatch(text) or " " in text or "${{" in text or _FILLED_IN.search(text):
+    is_secret_name, is_token_variable = _suggests_secret(name)
+    if not is_secret_name and not (is_token_variable and _RANDOM_TEXT.fullmatch(text)):
         return False
-    if _TOKEN_VARIABLE.fullmatch(name) and _RANDOM_TEXT.fullmatch(text):
-        return True
-    return _SECRET_NAME.fullmatch(name) is not None
+    return not (_PLACEHOLDER.fullmatch(text) or " " in text or "${{" in text or _FILLED_IN.search(text))
+
+
+@lru_cache(maxsize=4096)
+def _suggests_secret(name: str) -> tuple[bool, bool]:
+    """Whether a name is that of a secret, and whether it is a variable of tokens or keys, which may be harmless."""
+    return _SECRET_NAME.fullmatch(name) is not None, _TOKEN_VARIABLE.fullmatch(name) is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 from trainyard.lint.checks import check, rule
@@ -283,7 +282,7 @@ def _source(binding: Binding, scope: Scope) -> Port | None:
     # A job may state another type for an output of its component, and Azure ML gets that.
     stated = job.node.find("outputs", name, "type")
     if name in ports and stated is not None and stated.text.lower() in PORT_TYPES:
-        return replace(ports[name], type=stated.text.lower())
+        return ports[name]._replace(type=stated.text.lower())
     return ports.get(name)
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from trainyard.lint.checks import rule
+from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
 from trainyard.lint.shell_words import LAUNCHER_MODULES, LAUNCHERS, simple_commands
-from trainyard.spec.diagnostic import Diagnostic, Related, Span
+from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 
 _JOB = """\
 type: command
 command: python -m train
 environment: azureml:torch:3
 """
+_RANK_VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"})
+_DEVICES = re.compile(r"[0-9]+(?:,[0-9]+)*")
 # The most that any machine in the catalogue has.
 _MOST_GPUS = 8
 
@@ -76,6 +79,48 @@ def gpus_idle(placement: Placement, context: LintContext) -> Iterator[Diagnostic
     yield gpus_idle.at(_count_span(placement), message, hint, machine_related(placement))
 
 
+@check("placement")
+def _fewer_visible_gpus(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    """Processes for GPUs that `CUDA_VISIBLE_DEVICES` hides."""
+    processes = _gpu_processes(placement)
+    entry = placement.node.entries_of("environment_variables").get("CUDA_VISIBLE_DEVICES")
+    listed = _DEVICES.fullmatch(entry.value.text) if entry is not None else None
+    if entry is None or listed is None or processes is None:
+        return
+    visible = entry.value.text.count(",") + 1
+    if processes > visible:
+        message = f"{processes} processes per machine, and CUDA_VISIBLE_DEVICES leaves them {visible} of its GPUs"
+        hint = "Remove the variable: each process takes the GPU of its local rank."
+        yield processes_exceed_gpus.at(entry.value.span, message, hint)
+
+
+@rule(
+    "placement",
+    "AML619",
+    "rank-variables",
+    "warning",
+    summary="A job of several processes sets the variables by which they find each other.",
+    why="Azure ML sets RANK, WORLD_SIZE, LOCAL_RANK, NODE_RANK, MASTER_ADDR and MASTER_PORT for each process of a "
+    "`distribution`. One value for all of them is either overwritten or lets the processes wait for each other for "
+    "ever.",
+    example=_JOB
+    + """\
+environment_variables:
+‹  ‸RANK: "0"⇒  NCCL_DEBUG: INFO›
+distribution: {type: pytorch, process_count_per_instance: 8}
+resources: {instance_count: 2, shm_size: 64g}
+""",
+)
+def rank_variables(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    distribution = placement.distribution
+    if distribution is None or distribution.type != "pytorch":
+        return
+    for name, entry in placement.node.entries_of("environment_variables").items():
+        if name in _RANK_VARIABLES:
+            message = f"Azure ML gives {name} to each process of the distribution, with a value of its own"
+            yield rank_variables.at(entry.key.span, message, "Remove it.")
+
+
 def _gpu_processes(placement: Placement) -> int | None:
     """Processes per machine of a distribution that starts one per GPU; None if it does not, or if unknown."""
     distribution = placement.distribution
@@ -117,6 +162,10 @@ def workers_against_nodes(placement: Placement, context: LintContext) -> Iterato
         yield workers_against_nodes.at(distribution.worker_count.span, message, hint)
 
 
+# 2 GB of shared memory are as much as a few small data loaders need.
+_SOON_TOO_MANY = 4
+
+
 @rule(
     "placement",
     "AML608",
@@ -124,7 +173,8 @@ def workers_against_nodes(placement: Placement, context: LintContext) -> Iterato
     "warning",
     summary="There are several processes on a machine, but no `shm_size`.",
     why="Shared memory is then 2 GB, which data loader workers and NCCL on 8 GPUs soon fill: the job dies of a bus "
-    "error. A job's `resources` replace those of its component as a whole, including `shm_size`.",
+    "error. A job's `resources` replace those of its component as a whole, including `shm_size`. It is a note for two "
+    "or three processes, for which 2 GB may do.",
     example=_JOB
     + """\
 distribution: {type: pytorch, process_count_per_instance: 8}
@@ -142,7 +192,8 @@ def shm_size_missing(placement: Placement, context: LintContext) -> Iterator[Dia
     else:
         span = own.key.span if own is not None else _distribution_key(placement)
     message = f"{processes} processes share 2 GB of shared memory"
-    yield shm_size_missing.at(span, message, "Write `shm_size: 64g` under `resources`.")
+    severity: Severity | None = None if processes >= _SOON_TOO_MANY else "info"
+    yield shm_size_missing.at(span, message, "Write `shm_size: 64g` under `resources`.", severity=severity)
 
 
 def _distribution_key(placement: Placement) -> Span:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -12,8 +13,12 @@ from trainyard.foundation.suggestions import close_match, did_you_mean
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.time_zones import WINDOWS_TIME_ZONES
-from trainyard.spec.diagnostic import Diagnostic, Related
+from trainyard.spec.diagnostic import Diagnostic, Related, SpecError
 from trainyard.spec.documents import Document, Node, shorten
+from trainyard.spec.kinds import KIND_NAMES, kind_of
+from trainyard.spec.model import Port
+from trainyard.spec.ports import literal_type
+from trainyard.spec.reading import is_remote
 from trainyard.spec.rules.documents import YAML_TRAP
 
 # The fields of `expression`, with their bounds and the names that some take: NCrontab, as the service reads it.
@@ -28,6 +33,7 @@ _CRON_FIELDS: tuple[tuple[str, int, int, list[str]], ...] = (
 )
 _CRON_PART = re.compile(r"(?:\*|([0-9a-z]+)(?:-([0-9a-z]+))?)(?:/([0-9]+))?", re.IGNORECASE)
 # What PyYAML reads as a date, which Azure ML's client then refuses.
+_PLAIN_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2})?)?")
 _TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt ]+[0-9]{1,2}:[0-9]{2}:[0-9]{2}.*)?")
 
 
@@ -59,9 +65,22 @@ def schedule_trigger(file: LintedFile, context: LintContext) -> Iterator[Diagnos
         if written is None:
             hint = close_match(zone.text, WINDOWS_TIME_ZONES) or "Such names are 'UTC' and 'W. Europe Standard Time'."
             yield schedule_trigger.at(zone.span, f"unknown time zone '{shorten(zone.text)}'", hint)
+    yield from _days_of_another_frequency(trigger)
     yield from _times(trigger, file.document)
 
 
+def _days_of_another_frequency(trigger: Node) -> Iterator[Diagnostic]:
+    """Days of the week or month for a recurrence of days or hours, which no one looks at."""
+    frequency = trigger.get("frequency")
+    for key, fitting in (("week_days", "week"), ("month_days", "month")):
+        days = trigger.find("schedule", key)
+        if frequency is not None and days is not None and frequency.text.lower() in _FREQUENCIES - {fitting}:
+            message = f"'{key}' has no effect with `frequency: {frequency.text}`"
+            hint = f"Write `frequency: {fitting}`, or remove the days."
+            yield schedule_trigger.at(days.span, message, hint)
+
+
+_FREQUENCIES = frozenset({"minute", "hour", "day", "week", "month"})
 _ZONES_IN_LOWER_CASE = {name.lower(): name for name in WINDOWS_TIME_ZONES}
 
 
@@ -104,6 +123,8 @@ def _times(trigger: Node, document: Document) -> Iterator[Diagnostic]:
             quoted = f'"{node.text}"'
             message = f"YAML reads {node.text} as a date, and Azure ML's client takes only a text"
             yield YAML_TRAP.at(node.span, message, f"Quote it: {quoted}.", replacement=quoted, severity="error")
+        elif node is not None and _is_impossible(node.text.strip()):
+            yield schedule_trigger.at(node.span, f"there is no time '{shorten(node.text)}'", "Correct day or hour.")
     first, last = _time(start), _time(end)
     if start is not None and end is not None and first is not None and last is not None and last <= first:
         related = [Related(start.span, "it starts here")]
@@ -112,6 +133,17 @@ def _times(trigger: Node, document: Document) -> Iterator[Diagnostic]:
 
 def _is_unquoted_date(node: Node, document: Document) -> bool:
     return _TIMESTAMP.fullmatch(node.text) is not None and document.text[node.offsets[0]] == node.text[0]
+
+
+def _is_impossible(text: str) -> bool:
+    """Whether a time is written as one, and does not exist: the 30th of February."""
+    if _PLAIN_TIME.fullmatch(text) is None:
+        return False
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return True
+    return False
 
 
 def _time(node: Node | None) -> datetime | None:
@@ -154,20 +186,35 @@ def schedule_job(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]
     declared = _inputs_of(Path(os.path.normpath(file.document.file.parent / job.text)), context)
     given = file.document.root.find("create_job", "inputs")
     for name, entry in (given.entries if given is not None and declared is not None else {}).items():
-        if declared is not None and name not in declared:
+        port = declared.get(name) if declared is not None else None
+        if port is not None:
+            yield from _other_type(entry.value, port)
+        elif declared is not None:
             message = f"the scheduled job has no input '{shorten(name)}'"
             free = [other for other in declared if given is not None and other not in given.entries]
             yield schedule_job.at(entry.key.span, message, did_you_mean(name, free, "It has no other inputs."))
 
 
-def _inputs_of(file: Path, context: LintContext) -> frozenset[str] | None:
-    """The names of the inputs of the job in a file; None if it was not read."""
+def _other_type(given: Node, port: Port) -> Iterator[Diagnostic]:
+    """A text for an input that is a number in the job."""
+    is_number = port.type in ("integer", "number") and port.default is not None and port.default.data is not None
+    if is_number and given.is_text and "${{" not in given.text and literal_type(given.data) == "string":
+        try:
+            float(given.text)
+        except ValueError:
+            message = f"'{port.name}' of the scheduled job is {port.type}, not '{shorten(given.text)}'"
+            related = [Related(port.key_span, f"'{port.name}' is declared here")]
+            yield schedule_job.at(given.span, message, "Write a number.", related)
+
+
+def _inputs_of(file: Path, context: LintContext) -> Mapping[str, Port] | None:
+    """The inputs of the job in a file; None if it was not read."""
     for pipeline in context.parsed.pipelines:
         if pipeline.model.file == file and pipeline.reading.file == file:
-            return frozenset(pipeline.scope.inputs)
+            return pipeline.scope.inputs
     for command in context.parsed.commands:
         if command.reading.file == file and command.is_root:
-            return frozenset(command.component.inputs)
+            return command.component.inputs
     return None
 
 
@@ -175,6 +222,7 @@ def _inputs_of(file: Path, context: LintContext) -> frozenset[str] | None:
 def _only_some_jobs(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     """A scheduled job whose type is not the one that the schedule states."""
     root = file.document.root
+    yield from _not_a_job(file, context)
     job, kind = root.find("create_job", "job"), root.find("create_job", "type")
     if file.kind != "schedule" or job is None or kind is None or not job.is_text or job.text.startswith("azureml:"):
         return
@@ -183,3 +231,21 @@ def _only_some_jobs(file: LintedFile, context: LintContext) -> Iterator[Diagnost
     if is_pipeline and kind.text.lower() == "command":
         message = f"'{job.text}' is a pipeline, and the schedule says it is a command"
         yield schedule_job.at(kind.span, message, "Write `type: pipeline`.")
+
+
+def _not_a_job(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """A file that a schedule is to start, and that is something else."""
+    started = file.document.root.get("create_job") if file.kind == "schedule" else None
+    if started is not None and started.is_mapping:
+        started = started.get("job")
+    if started is None or not started.is_text or is_remote(started.text):
+        return
+    with contextlib.suppress(SpecError):  # reported where it is named
+        named = context.computes.store.peek(Path(os.path.normpath(file.document.file.parent / started.text)))
+        kind = kind_of(named)
+        if kind in ("component", "pipeline_component", "environment", "compute", "asset", "schedule"):
+            message = f"'{started.text}' is {KIND_NAMES[kind]}, not a job"
+            yield schedule_job.at(started.span, message, "Name a pipeline or another job.", severity="error")
+        elif kind == "sweep_job":
+            message = f"'{started.text}' is a sweep, which Azure ML's client does not schedule"
+            yield schedule_job.at(started.span, message, "Put it into a pipeline, and name that.", severity="error")

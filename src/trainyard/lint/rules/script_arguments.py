@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise, zip_longest
 
 from trainyard.foundation.suggestions import close_match, closest, did_you_mean, only_close
-from trainyard.lint.checks import check, rule
+from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
+from trainyard.lint.passed_flags import (
+    calls_with_flags,
+    declared,
+    given_flags,
+    is_word,
+    other_command,
+    readable_calls,
+    with_sub_command,
+)
 from trainyard.lint.rules.sweep_metrics import sweeps_of
-from trainyard.lint.scripts.dataclass_flags import with_task_flags
+from trainyard.lint.rules.sweeps import draws_fractions
+from trainyard.lint.script_steps import script_steps
 from trainyard.lint.scripts.flags import Flag, ScriptFlags
 from trainyard.lint.shell_words import CalledScript, Word, simple_commands
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import Component, Port, Value
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
+from trainyard.spec.rules.values import WRONG_LITERAL
 
 _SCRIPT = """\
 === src/train.py
@@ -28,11 +38,8 @@ parser.add_argument("--epochs", type=int, required=True)
 parser.add_argument("--optimizer", choices=["adam", "sgd"], default="adam")
 print(parser.parse_args())
 """
-_LONG_WITH_ONE_DASH = re.compile(r"-[A-Za-z][A-Za-z0-9_-]{2,}(?:=.*)?", re.DOTALL)
 _REDIRECTION = re.compile("[<>]")
 _UNCLOSED = re.compile(r"\$\{\{(?![^{}]*\}\})|\$\{\{[^{}]*\$\{\{")
-# Distributions of `search_space` that draw any number.
-_FRACTIONS = frozenset({"uniform", "loguniform", "normal", "lognormal"})
 _DASHES = ("–", "—")
 _PROGRAMS = ("python", "python3", "torchrun", "deepspeed", "mpirun", "accelerate", "horovodrun", "Rscript")
 
@@ -58,23 +65,27 @@ inputs:
 )
 def unknown_flag(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     yield from _typographic_dashes(command)
-    for called, flags in _calls(command, context):
-        for word in _given_flags(called):
-            name = word.text.partition("=")[0]
-            if "$" in name or flags.find(name) is not None:
-                continue
-            if flags.takes_others:
-                yield from _slip(called, word, name, flags)
-                continue
-            if not name.startswith("--") and (f"-{name}" not in flags.flags or name[:2] in flags.flags):
-                continue
-            known = [flag for flag in flags.flags if flag.startswith("--")]
-            meant = closest(name, known)
-            span = called.span(Word(name, word.start, word.start + len(name)))
-            message = f"{called.name} has no flag {name}"
-            related = [_declared(flags.flags[meant])] if meant is not None else []
-            hint = did_you_mean(name, known)
-            yield unknown_flag.at(span, message, hint, related, only_close(name, known))
+    for called, flags in calls_with_flags(command, context):
+        yield from _unknown_flags(called, flags)
+
+
+def _unknown_flags(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnostic]:
+    for word in given_flags(called):
+        name = word.text.partition("=")[0]
+        if "$" in name or flags.find(name) is not None:
+            continue
+        if flags.takes_others:
+            yield from _slip(called, word, name, flags)
+            continue
+        if not name.startswith("--") and (f"-{name}" not in flags.flags or name[:2] in flags.flags):
+            continue
+        known = [flag for flag in flags.flags if flag.startswith("--")]
+        meant = closest(name, known)
+        span = called.span(Word(name, word.start, word.start + len(name)))
+        message = f"{called.name} has no flag {name}"
+        related = [declared(flags.flags[meant])] if meant is not None else []
+        hint = did_you_mean(name, known)
+        yield unknown_flag.at(span, message, hint, related, only_close(name, known))
 
 
 def _slip(called: CalledScript, word: Word, name: str, flags: ScriptFlags) -> Iterator[Diagnostic]:
@@ -85,7 +96,7 @@ def _slip(called: CalledScript, word: Word, name: str, flags: ScriptFlags) -> It
     if meant is not None:
         span = called.span(Word(name, word.start, word.start + len(name)))
         message = f"{called.name} has no flag {name}, ignores it, and goes on without {meant}"
-        related = [_declared(flags.flags[meant])]
+        related = [declared(flags.flags[meant])]
         yield unknown_flag.at(span, message, f"Did you mean '{meant}'?", related, severity="warning")
 
 
@@ -118,28 +129,32 @@ environment: azureml:torch:3
     + _SCRIPT,
 )
 def missing_flag(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    for called, flags in _readable_calls(command, context):
+    for called, flags in readable_calls(context.calls_of(command), context):
         if flags.needs_command and (not called.call.arguments or _gives_no_command(called, flags)):
             message = f"{called.name} requires a command before its flags, and gets none"
             hint = f"Known commands: {', '.join(flags.commands)}."
-            yield missing_flag.at(called.span(called.call.script), message, hint)
-    for called, flags in _calls(command, context):
-        # Variables, argument files, strings from inputs and unclosed bindings may bring any flags along.
-        words = called.call.arguments
-        if any(not word.is_plain or word.text.startswith("@") or _UNCLOSED.search(word.text) for word in words):
+            yield missing_flag.at(called.place, message, hint)
+    for called, flags in calls_with_flags(command, context):
+        yield from _missing_flags(called, flags, "the command")
+
+
+def _missing_flags(called: CalledScript, flags: ScriptFlags, where: str) -> Iterator[Diagnostic]:
+    # Variables, argument files, strings from inputs and unclosed bindings may bring any flags along.
+    words = called.call.arguments
+    if any(not word.is_plain or word.text.startswith("@") or _UNCLOSED.search(word.text) for word in words):
+        return
+    if _has_arguments_from_an_input(called):
+        return
+    given = [flags.find(word.text.partition("=")[0]) for word in words if word.text.startswith("-")]
+    unknown = [word.text for word in given_flags(called) if flags.find(word.text.partition("=")[0]) is None]
+    for flag in dict.fromkeys(flags.flags.values()):
+        if not flag.is_required or not flag.names or flag in given:
             continue
-        if _has_arguments_from_an_input(called):
-            continue
-        given = [flags.find(word.text.partition("=")[0]) for word in words if word.text.startswith("-")]
-        unknown = [word.text for word in _given_flags(called) if flags.find(word.text.partition("=")[0]) is None]
-        for flag in dict.fromkeys(flags.flags.values()):
-            if not flag.is_required or not flag.names or flag in given:
-                continue
-            if None in given and any(close_match(word, flag.names) for word in unknown):
-                continue  # reported as an unknown flag
-            message = f"{called.name} requires {flag.names[0]}, and the command does not pass it"
-            hint = f"Add `{flag.names[0]} …` to the command."
-            yield missing_flag.at(called.span(called.call.script), message, hint, [_declared(flag)])
+        if None in given and any(close_match(word, flag.names) for word in unknown):
+            continue  # reported as an unknown flag
+        message = f"{called.name} requires {flag.names[0]}, and {where} does not pass it"
+        hint = f"Add `{flag.names[0]} …` to {where}."
+        yield missing_flag.at(called.place, message, hint, [declared(flag)])
 
 
 def _gives_no_command(called: CalledScript, flags: ScriptFlags) -> bool:
@@ -155,7 +170,7 @@ def _has_arguments_from_an_input(called: CalledScript) -> bool:
     for word in called.call.arguments:
         binding = only_binding(word.text)
         if binding is not None and binding.path[0] == "inputs" and not before.startswith("-") and not word.is_quoted:
-            port = called.command.component.inputs.get(".".join(binding.path[1:]))
+            port = called.port(word)
             if port is None or (port.type == "string" and port.choices is None):
                 return True
         before = word.text
@@ -181,20 +196,23 @@ inputs:
     + _SCRIPT,
 )
 def wrong_choice(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    for called, flags in _readable_calls(command, context):
+    for called, flags in readable_calls(context.calls_of(command), context):
         yield from _unknown_command(called, flags)
-    for called, flags in _calls(command, context):
-        for flag, value in _values(called, flags):
-            binding = only_binding(value.text)
-            if binding is None:
-                if value.is_plain and "${{" not in value.text and value.text not in (flag.choices or ()):
-                    yield _not_a_choice(called.span(value), value.text, flag, [])
-                continue
-            port = command.component.inputs.get(".".join(binding.path[1:])) if binding.path[0] == "inputs" else None
-            for choice in (port.choices or ()) if port is not None else ():
-                yield from _compare(choice, flag, None)
-            if port is not None and port.choices is None and port.default is not None:
-                yield from _compare(port.default, flag, port)
+    for called, flags in calls_with_flags(command, context):
+        yield from _wrong_choices(called, flags)
+
+
+def _wrong_choices(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnostic]:
+    for flag, value in _values(called, flags):
+        if only_binding(value.text) is None:
+            if value.is_plain and "${{" not in value.text and value.text not in (flag.choices or ()):
+                yield _not_a_choice(called.span(value), value.text, flag, [])
+            continue
+        port = called.port(value)
+        for choice in (port.choices or ()) if port is not None else ():
+            yield from _compare(choice, flag, None)
+        if port is not None and port.choices is None and port.default is not None:
+            yield from _compare(port.default, flag, port)
 
 
 @check("pipeline")
@@ -205,7 +223,7 @@ def _choices_of_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator
         command = context.command_of(component) if isinstance(component, Component) else None
         if not isinstance(component, Component) or command is None or job.has_own_command or component.code is None:
             continue
-        for called, flags in _calls(command, context):
+        for called, flags in calls_with_flags(command, context):
             for flag, value in _values(called, flags):
                 binding = only_binding(value.text)
                 name = ".".join(binding.path[1:]) if binding is not None else ""
@@ -220,10 +238,10 @@ def _unknown_command(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagn
     first = next(iter(called.call.arguments), None)
     if first is None or (flags.needs_command and _gives_no_command(called, flags)):
         return
-    if flags.commands and _is_word(first) and first.text not in flags.commands:
+    if flags.commands and is_word(first) and first.text not in flags.commands:
         message = f"{called.name} has no command '{first.text}'"
         yield wrong_choice.at(called.span(first), message, did_you_mean(first.text, flags.commands))
-    elif (meant := _other_command(called, flags)) is not None:
+    elif (meant := other_command(called, flags)) is not None:
         message = f"these are flags of the command '{meant}', not of '{first.text}'"
         yield wrong_choice.at(called.span(first), message, f"Did you mean '{meant}'?")
 
@@ -239,7 +257,7 @@ def _compare(value: Value, flag: Flag, port: Port | None) -> Iterator[Diagnostic
 def _not_a_choice(span: Span, text: str, flag: Flag, related: list[Related]) -> Diagnostic:
     choices = flag.choices or ()
     message = f"the script's {flag.names[0]} takes {', '.join(choices)}, not '{text}'"
-    return wrong_choice.at(span, message, close_match(text, choices), [*related, _declared(flag)])
+    return wrong_choice.at(span, message, close_match(text, choices), [*related, declared(flag)])
 
 
 @rule(
@@ -247,9 +265,9 @@ def _not_a_choice(span: Span, text: str, flag: Flag, related: list[Related]) -> 
     "AML504",
     "unknown-program",
     "error",
-    summary="The name of a program is misspelt.",
-    why="The shell finds no such program. Only reported for names that differ by a typo from python, torchrun and the "
-    "like.",
+    summary="The name of a program is misspelt, or is that of a script.",
+    why="The shell finds no such program. Scripts are started with `python`. Of other names, only those are reported "
+    "that differ by a typo from python, torchrun and the like.",
     example="""\
 type: command
 name: train
@@ -260,6 +278,10 @@ environment: azureml:torch:3
 def unknown_program(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for words in simple_commands(command.text):
         program = words[0]
+        if program.text.endswith(".py") and "/" not in program.text and program.is_plain and "{" not in program.text:
+            message = f"the shell finds no program '{program.text}': the folder of the code is not among its paths"
+            span = command.span(program.start, program.end)
+            yield unknown_program.at(span, message, f"Write python {program.text}.")
         meant = only_close(program.text, _PROGRAMS)
         is_script_next = len(words) > 1 and (words[1].text.endswith((".py", ".R")) or words[1].text.startswith("-"))
         if meant is not None and program.text not in _PROGRAMS and is_script_next:
@@ -292,26 +314,41 @@ print(parser.parse_args())
 """,
 )
 def flag_value(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    for called, flags in _calls(command, context):
-        words = called.call.arguments
-        for word, follower in zip_longest(words, words[1:]):
-            flag = flags.flags.get(word.text)
-            if flag is None or not word.text.startswith("--"):
-                continue
-            if follower is not None and _REDIRECTION.search(command.text, word.end, follower.start):
-                follower = None  # the file that output is redirected to
-            if flag.takes_value is True and (follower is None or follower.text in flags.flags):
-                message = f"{word.text} takes a value, but none follows it"
-                yield flag_value.at(called.span(word), message, f"Write `{word.text} VALUE`.", [_declared(flag)])
-            elif flag.takes_value is False and not flags.takes_words and not flags.takes_others:
-                if follower is not None and (_is_word(follower) or only_binding(follower.text) is not None):
-                    message = f"{word.text} is a switch and takes no value, such as '{follower.text}'"
-                    hint = f"Write {word.text} alone, or give the script a flag that takes true or false."
-                    yield flag_value.at(called.span(follower), message, hint, [_declared(flag)])
-            elif follower is not None and _is_plain_word(follower) and not _is_number(follower.text, flag.number):
-                expected = "a whole number" if flag.number == "int" else "a number"
-                message = f"{word.text} takes {expected}, not '{follower.text}'"
-                yield flag_value.at(called.span(follower), message, "", [_declared(flag)])
+    for called, flags in calls_with_flags(command, context):
+        yield from _wrong_values(called, flags)
+
+
+def _wrong_values(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnostic]:
+    words = called.call.arguments
+    for word, follower in zip_longest(words, words[1:]):
+        flag = flags.flags.get(word.text)
+        if flag is None or not word.text.startswith("--"):
+            continue
+        if follower is not None and _REDIRECTION.search(called.text.text, word.end, follower.start):
+            follower = None  # the file that output is redirected to
+        if flag.takes_value is True and (follower is None or follower.text in flags.flags):
+            message = f"{word.text} takes a value, but none follows it"
+            yield flag_value.at(called.span(word), message, f"Write `{word.text} VALUE`.", [declared(flag)])
+        elif flag.takes_value is False and not flags.takes_words and not flags.takes_others:
+            if follower is not None and (is_word(follower) or only_binding(follower.text) is not None):
+                message = f"{word.text} is a switch and takes no value, such as '{follower.text}'"
+                hint = f"Write {word.text} alone, or give the script a flag that takes true or false."
+                yield flag_value.at(called.span(follower), message, hint, [declared(flag)])
+        elif follower is not None and _is_plain_word(follower) and not _is_number(follower.text, flag.number):
+            expected = "a whole number" if flag.number == "int" else "a number"
+            message = f"{word.text} takes {expected}, not '{follower.text}'"
+            yield flag_value.at(called.span(follower), message, "", [declared(flag)])
+
+
+@check("file")
+def _arguments_of_steps(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """The arguments of parallel and Spark steps, compared with the flags of their scripts."""
+    calls = [called for step in script_steps(file.document) if (called := step.call()) is not None]
+    for called, flags in with_sub_command(readable_calls(calls, context)):
+        yield from _unknown_flags(called, flags)
+        yield from _missing_flags(called, flags, "the step")
+        yield from _wrong_choices(called, flags)
+        yield from _wrong_values(called, flags)
 
 
 @check("command")
@@ -323,7 +360,7 @@ def _numbers_of_ports(command: ParsedCommand, context: LintContext) -> Iterator[
         if not port.is_parameter and port.type:
             expected = "a whole number" if flag.number == "int" else "a number"
             message = f"{called.name} takes {expected} as {flag.names[0]}, and the input '{port.name}' is data"
-            yield flag_value.at(port.key_span, message, "Give the input the type integer or number.", [_declared(flag)])
+            yield flag_value.at(port.key_span, message, "Give the input the type integer or number.", [declared(flag)])
 
 
 @check("pipeline")
@@ -342,15 +379,39 @@ def _numbers_of_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator
 
 @check("command")
 def _numbers_of_searches(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    """Distributions of fractions for a flag that takes a whole number."""
+    """Distributions of fractions for a flag or an input that takes a whole number."""
+    for holder in sweeps_of(command, context):
+        drawn = {
+            name: entry.value.entries["type"].value
+            for name, entry in holder.entries_of("search_space").items()
+            if entry.value.is_mapping and draws_fractions(entry.value)
+        }
+        hint = "Use randint, choice, or quniform with q: 1."
+        for called, flag, name in _flags_from(command, context, ("inputs", "search_space")):
+            kind = drawn.pop(name, None) if flag.number == "int" else None
+            if kind is not None:
+                message = f"{called.name} takes a whole number as {flag.names[0]}, and {kind.text} draws fractions"
+                yield flag_value.at(kind.span, message, hint, [declared(flag)])
+        for name, kind in drawn.items():
+            port = command.component.inputs.get(name) if command.is_component else None
+            if port is not None and port.type == "integer":
+                message = f"'{name}' is of type integer, and {kind.text} draws fractions"
+                related = [Related(port.key_span, f"'{name}' is declared here")]
+                yield WRONG_LITERAL.at(kind.span, message, hint, related)
+
+
+@check("command")
+def _choices_of_searches(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    """Values of a search space that the script's `choices` do not contain."""
     for holder in sweeps_of(command, context):
         space = holder.entries_of("search_space")
-        for called, flag, name in _flags_from(command, context, ("inputs", "search_space")):
-            drawn = space[name].value.get("type") if name in space and space[name].value.is_mapping else None
-            if flag.number == "int" and drawn is not None and drawn.text.lower() in _FRACTIONS:
-                message = f"{called.name} takes a whole number as {flag.names[0]}, and {drawn.text} draws fractions"
-                hint = f"Use q{drawn.text} with q: 1, randint or choice."
-                yield flag_value.at(drawn.span, message, hint, [_declared(flag)])
+        for called, flags in calls_with_flags(command, context):
+            for flag, value in _values(called, flags):
+                binding = only_binding(value.text)
+                name = ".".join(binding.path[1:]) if binding is not None and binding.path[0] == "search_space" else ""
+                values = space[name].value.get("values") if name in space and space[name].value.is_mapping else None
+                for item in values.items if values is not None else ():
+                    yield from _compare(item.value, flag, None)
 
 
 def _numbers_from_inputs(command: ParsedCommand, context: LintContext) -> Iterator[tuple[CalledScript, Flag, Port]]:
@@ -365,7 +426,7 @@ def _flags_from(
     command: ParsedCommand, context: LintContext, scopes: tuple[str, ...]
 ) -> Iterator[tuple[CalledScript, Flag, str]]:
     """The flags that take a number, with the name that a binding in one of the scopes takes it from."""
-    for called, flags in _calls(command, context):
+    for called, flags in calls_with_flags(command, context):
         for word, follower in pairwise(called.call.arguments):
             flag = flags.flags.get(word.text)
             binding = only_binding(follower.text)
@@ -381,7 +442,7 @@ def _number_or_not(value: Value, flag: Flag, port: Port) -> Iterator[Diagnostic]
     if is_of_port and not _is_number(value.text, flag.number):
         expected = "a whole number" if flag.number == "int" else "a number"
         message = f"the script's {flag.names[0]} takes {expected}, not '{value.text}'"
-        related = [Related(port.key_span, f"'{port.name}' is declared here"), _declared(flag)]
+        related = [Related(port.key_span, f"'{port.name}' is declared here"), declared(flag)]
         yield flag_value.at(value.span, message, "", related)
 
 
@@ -395,66 +456,9 @@ def _is_number(text: str, kind: str | None) -> bool:
     return True
 
 
-def _readable_calls(command: ParsedCommand, context: LintContext) -> Iterator[tuple[CalledScript, ScriptFlags]]:
-    """The calls of scripts whose flags are known."""
-    for called in context.calls_of(command):
-        flags = context.flags_of(called.file, called.root) if called.file is not None else None
-        if flags is not None:
-            yield called, flags if flags.task_folder is None else _with_task_flags(called, flags)
-
-
-def _with_task_flags(called: CalledScript, flags: ScriptFlags) -> ScriptFlags:
-    """A step's flags with those of the task in the command, which is a word or the default of its input."""
-    words = [word.text for word in called.call.arguments]
-    if "--task" not in words[:-1]:
-        default = flags.flags["--task"].default
-        return flags if default is None else with_task_flags(flags, default)
-    task = words[words.index("--task") + 1]
-    binding = only_binding(task)
-    if binding is None:
-        return with_task_flags(flags, None if "$" in task else task)
-    port = called.command.component.inputs.get(".".join(binding.path[1:])) if binding.path[0] == "inputs" else None
-    return with_task_flags(flags, port.default.text if port is not None and port.default is not None else None)
-
-
-def _calls(command: ParsedCommand, context: LintContext) -> Iterator[tuple[CalledScript, ScriptFlags]]:
-    """The same, reduced to the arguments and flags of the sub-command; without flags if that is not known."""
-    for called, flags in _readable_calls(command, context):
-        first = next(iter(called.call.arguments), None)
-        if not flags.commands:
-            yield called, flags
-        elif first is None or first.text not in flags.commands or _other_command(called, flags) is not None:
-            yield replace(called, call=replace(called.call, arguments=())), ScriptFlags(takes_others=True)
-        else:
-            rest = replace(called.call, arguments=called.call.arguments[1:])
-            yield replace(called, call=rest), flags.commands[first.text]
-
-
-def _other_command(called: CalledScript, flags: ScriptFlags) -> str | None:
-    """The only sub-command that has all the given flags, if the one in the command has few of them."""
-    own = flags.commands.get(called.call.arguments[0].text)
-    given = [word.text.partition("=")[0] for word in _given_flags(called)]
-    if own is None or sum(own.find(name) is None for name in given) < 2:
-        return None
-    fitting = [command for command, other in flags.commands.items() if all(map(other.find, given))]
-    return fitting[0] if len(fitting) == 1 else None
-
-
-def _given_flags(called: CalledScript) -> Iterator[Word]:
-    for word in called.call.arguments:
-        if word.text == "--":
-            return
-        if (word.text.startswith("--") or _LONG_WITH_ONE_DASH.fullmatch(word.text)) and not word.is_quoted:
-            yield word
-
-
-def _is_word(word: Word) -> bool:
-    return word.is_plain and "${{" not in word.text and not word.text.startswith(("-", "@")) and not word.is_optional
-
-
 def _is_plain_word(word: Word) -> bool:
     """The same, and not a binding without its sign, which is reported as that."""
-    return _is_word(word) and "{" not in word.text
+    return is_word(word) and "{" not in word.text
 
 
 def _values(called: CalledScript, flags: ScriptFlags) -> Iterator[tuple[Flag, Word]]:
@@ -469,7 +473,3 @@ def _values(called: CalledScript, flags: ScriptFlags) -> Iterator[tuple[Flag, Wo
             yield flag, Word(value, word.end - len(value), word.end)
         elif at + 1 < len(words):
             yield flag, words[at + 1]
-
-
-def _declared(flag: Flag) -> Related:
-    return Related(Span(flag.file, flag.line, 1, flag.line, 2), f"{flag.names[0]} is declared here")

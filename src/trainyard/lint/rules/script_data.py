@@ -10,12 +10,23 @@ from trainyard.lint.context import LintContext
 from trainyard.lint.scripts.data_reads import Read
 from trainyard.lint.shell_words import CalledScript
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
+from trainyard.spec.documents import Node
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import Component, Port
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 
 # A custom model may be either.
 _FOLDERS = frozenset({"uri_folder", "mltable", "mlflow_model"})
+_COUNTS_FILES = """\
+=== src/count.py
+import argparse
+import os
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--images")
+args = parser.parse_args()
+print(len(os.listdir(args.images)))
+"""
 
 
 @rule(
@@ -34,15 +45,8 @@ command: python count.py --images ${{inputs.images}}
 environment: azureml:python:3
 inputs:
   images: {type: ‸‹uri_file⇒uri_folder›}
-=== src/count.py
-import argparse
-import os
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--images")
-args = parser.parse_args()
-print(len(os.listdir(args.images)))
-""",
+"""
+    + _COUNTS_FILES,
 )
 def port_read_otherwise(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for called, port, side, reads in _data_of_scripts(command, context):
@@ -77,21 +81,11 @@ command: python count.py --images ${{inputs.images}}
 environment: azureml:python:3
 inputs:
   images: {type: uri_folder, mode: ‸‹direct⇒ro_mount›}
-=== src/count.py
-import argparse
-import os
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--images")
-args = parser.parse_args()
-print(len(os.listdir(args.images)))
-""",
+"""
+    + _COUNTS_FILES,
 )
 def direct_read_as_path(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    for called, port, side, reads in _data_of_scripts(command, context):
-        mode = command.node.find(side, port.name, "mode")
-        if side == "inputs" and mode is not None and mode.is_text and mode.text.lower() == "direct":
-            yield from _opened(called, port, reads, mode.span)
+    yield from _opened_with_direct(command, command.node, context)
 
 
 @check("pipeline")
@@ -100,19 +94,19 @@ def _direct_in_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator[
     for job in pipeline.scope.jobs.values():
         component = job.component
         command = context.command_of(component) if isinstance(component, Component) else None
-        if command is None or job.has_own_command:
-            continue
-        for called, port, side, reads in _data_of_scripts(command, context):
-            mode = job.node.find(side, port.name, "mode")
-            if side == "inputs" and mode is not None and mode.is_text and mode.text.lower() == "direct":
-                yield from _opened(called, port, reads, mode.span)
+        if command is not None and not job.has_own_command:
+            yield from _opened_with_direct(command, job.node, context)
 
 
-def _opened(called: CalledScript, port: Port, reads: tuple[Read, ...], span: Span) -> Iterator[Diagnostic]:
-    opened = next((read for read in reads if read.on_disk), None)
-    if opened is not None:
-        message = f"'{port.name}' is an address with 'mode: direct', and {called.name} opens it as a path"
-        yield direct_read_as_path.at(span, message, "Use ro_mount or download.", [_happens_here(opened)])
+def _opened_with_direct(command: ParsedCommand, gives_modes: Node, context: LintContext) -> Iterator[Diagnostic]:
+    """Report inputs that get `mode: direct` in a node and that the command's scripts open as paths."""
+    for called, port, side, reads in _data_of_scripts(command, context):
+        mode = gives_modes.find(side, port.name, "mode")
+        is_direct = mode is not None and mode.is_text and mode.text.lower() == "direct"
+        opened = next((read for read in reads if read.on_disk), None)
+        if side == "inputs" and mode is not None and is_direct and opened is not None:
+            message = f"'{port.name}' is an address with 'mode: direct', and {called.name} opens it as a path"
+            yield direct_read_as_path.at(mode.span, message, "Use ro_mount or download.", [_happens_here(opened)])
 
 
 def _data_of_scripts(

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from trainyard.catalogue.python_packages import known_module, modules_of, package_of
 from trainyard.lint.checks import rule
 from trainyard.lint.conda import conda_of, packages_of
 from trainyard.lint.context import LintContext
 from trainyard.lint.scripts.imports import Import, all_imports, imports_at_once, module_in
-from trainyard.lint.scripts.installed_modules import known_module, modules_of, package_of
 from trainyard.lint.scripts.syntax import parse
 from trainyard.lint.shell_words import CalledScript
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
@@ -37,7 +37,7 @@ _INSTALLED = frozenset(
     "AML508",
     "module-outside-code",
     "warning",
-    summary="A script imports a module that is beside the code folder, not in it.",
+    summary="A script imports a module that is beside the code folder, or the code folder itself.",
     why="Only `code` and `additional_includes` are uploaded. It works on this machine if the module's folder is the "
     "current one; in the job the import fails.",
     example="""\
@@ -57,15 +57,21 @@ print("losses")
 def module_outside_code(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for called in _decidable_calls(command, context):
         assert called.file is not None
-        tree = parse(called.file)
-        for each in imports_at_once(tree, called.file) if tree is not None else ():
+        syntax = parse(called.file)
+        for each in imports_at_once(syntax, called.file) if syntax is not None else ():
             module = each.path.split(".")[0]
+            if _is_code_folder(each.path, called):
+                message = f"{called.name} imports '{each.path}', but the content of '{module}' is uploaded without it"
+                inner = each.path.partition(".")[2].split(".")[0]
+                hint = f"Import '{inner}' instead, or set `code` to the folder above."
+                yield module_outside_code.at(called.place, message, hint, [_imported_here(each)])
+                continue
             found = _beside(module, called)
             if found is not None:
                 message = f"{called.name} imports '{module}', which is not in the code but beside it"
                 hint = f"Move it into '{called.root.name}', or add it to `additional_includes`."
                 related = [_imported_here(each), Related(Span(found), "it is here")]
-                yield module_outside_code.at(called.span(called.call.script), message, hint, related)
+                yield module_outside_code.at(called.place, message, hint, related)
 
 
 @rule(
@@ -113,7 +119,7 @@ def module_not_installed(command: ParsedCommand, context: LintContext) -> Iterat
             message = f"{each.file.name} imports '{module}', which the environment does not have"
             hint = f"Add '{package_of(module)}' to its conda file."
             related = [_imported_here(each), Related(conda.span, "the packages of the environment")]
-            yield module_not_installed.at(called.span(called.call.script), message, hint, related)
+            yield module_not_installed.at(called.place, message, hint, related)
 
 
 def modules_of_conda(conda: Node) -> frozenset[str] | None:
@@ -162,8 +168,18 @@ def _imported_here(each: Import) -> Related:
 def _folders(called: CalledScript) -> tuple[Path, ...]:
     """Where a script finds modules of its own."""
     assert called.file is not None
-    includes = called.command.component.additional_includes
+    includes = called.includes
     return (called.root, called.file.parent, *(include.parent for include in includes), *includes)
+
+
+def _is_code_folder(path: str, called: CalledScript) -> bool:
+    """Whether an import takes the code folder, whose content is uploaded, for a package."""
+    module, *rest = path.split(".")
+    if module != called.root.name or not rest or module in sys.stdlib_module_names or module in _INSTALLED:
+        return False
+    if any(os.path.isdir(folder / module) or module_in(folder, module) is not None for folder in _folders(called)):
+        return False
+    return os.path.isdir(called.root / rest[0]) or os.path.isfile(called.root / f"{rest[0]}.py")
 
 
 def _beside(module: str, called: CalledScript) -> Path | None:

@@ -55,7 +55,7 @@ def script_left_out(command: ParsedCommand, context: LintContext) -> Iterator[Di
         if called.file is not None and context.is_left_out(called.root, called.file):
             message = f"'{called.call.script.text}' is not uploaded: the ignore file of the code excludes it"
             hint = "Add a `!…` line for it, or narrow the pattern."
-            yield script_left_out.at(called.span(called.call.script), message, hint)
+            yield script_left_out.at(called.place, message, hint)
 
 
 @rule(

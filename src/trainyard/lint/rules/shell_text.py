@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
+from trainyard.lint.shell_words import simple_commands
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding
@@ -23,7 +25,11 @@ _CONTINUATION = re.compile(r"(?<!\\)\\(?=\s+-{1,2}\w|\s*\n|\s*\Z|\s+\$\[\[)")
 _WRONG_SCOPE = re.compile(r"\s*\$\{\{\s*(?!parent\.)[\w.-]+\s*\}\}\s*")
 # A flag at the beginning of a line; the line above does not end with a backslash or an operator that continues it.
 _FLAG_ON_ITS_OWN_LINE = re.compile(r"(?<![\\\\|&\n])\n+[ \t]*(--?[A-Za-z][\w-]*)")
+_INSTALLERS = frozenset({"pip", "pip3", "conda", "mamba", "uv"})
+_INTERPRETER = re.compile(r"python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed")
 _ONE_WORD = re.compile(r"[\w.,:/@%+=-]*")
+# What ends a quoted text of a POSIX shell, or is run in it. `$NAME` within double quotes may be meant.
+_BREAKS = {"'": re.compile("'"), '"': re.compile(r'"|`|\$\(')}
 
 
 @rule(
@@ -59,11 +65,49 @@ def unquoted_text(command: ParsedCommand, context: LintContext) -> Iterator[Diag
             continue
         message = f"'{port.name}' is a string and not quoted: a space in it splits it into two words"
         related = [Related(port.key_span, f"'{port.name}' is declared here")]
-        split = next((value for value in _known_values(command, port, context) if not _is_one_word(value.text)), None)
+        keeps_blanks = _is_printed(command.text, binding)
+        split = next(
+            (value for value in _known_values(command, port, context) if not _is_kept(value.text, keeps_blanks)), None
+        )
         if split is not None and split is not port.default:
             related.append(Related(split.span, "it is set to such a string here"))
         span, hint = command.span(binding.start, binding.end), f"Write '{binding.text}'."
         yield unquoted_text.at(span, message, hint, related, severity="warning" if split is not None else None)
+
+
+@rule(
+    "command",
+    "AML557",
+    "text-breaks-quotes",
+    "warning",
+    summary="A string ends the quotes around it in the command, or is run within them.",
+    why="Azure ML substitutes the string as it is. A quote in it ends the quoted text, so that the shell reads the "
+    "rest as commands; within double quotes it also runs `$(…)`. `trainyard run --strict` refuses it.",
+    example="""\
+type: command
+name: greet
+command: python -m greet --text '${{inputs.text}}'
+environment: azureml:torch:3
+inputs:
+  text: {type: string, default: ‸"‹it's⇒it is› early"}
+""",
+)
+def text_breaks_quotes(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    try:
+        quoted = _quoted(command.text, bindings_in(command.text))
+    except ExpressionError:
+        return
+    for binding, quote in quoted.items():
+        port = command.component.inputs.get(".".join(binding.path[1:])) if binding.path[0] == "inputs" else None
+        if port is None or port.type != "string":
+            continue
+        for value in _known_values(command, port, context):
+            broken = _BREAKS[quote].search(value.text) if "${{" not in value.text else None
+            if broken is None:
+                continue
+            message = f"'{port.name}' stands within {quote} in the command, and this text has {broken[0]} in it"
+            used = Related(command.span(binding.start, binding.end), "it is used here")
+            yield text_breaks_quotes.at(value.span, message, "Set it to a text without it.", [used])
 
 
 def _known_values(command: ParsedCommand, port: Port, context: LintContext) -> Iterator[Value]:
@@ -79,12 +123,24 @@ def _known_values(command: ParsedCommand, port: Port, context: LintContext) -> I
     for pipeline in context.parsed.pipelines:
         for job in pipeline.model.jobs.values():
             if job.component is command.component and port.name in job.inputs:
-                yield job.inputs[port.name]
+                value = job.inputs[port.name]
+                binding = only_binding(value.data) if isinstance(value.data, str) else None
+                bound = binding.path[2:] if binding is not None and binding.path[:2] == ("parent", "inputs") else ()
+                given = pipeline.model.inputs.get(".".join(bound))
+                yield given.default if given is not None and given.default is not None else value
 
 
-def _is_one_word(text: str) -> bool:
+def _is_printed(command: str, binding: Binding) -> bool:
+    """Whether a binding is an argument of echo, which prints two words as it prints one with a blank."""
+    return any(
+        words[0].text == "echo" and any(word.start <= binding.start < word.end for word in words[1:])
+        for words in simple_commands(command)
+    )
+
+
+def _is_kept(text: str, keeps_blanks: bool) -> bool:
     """Whether the shell leaves a string as it is; bindings are not known."""
-    return "${{" in text or _ONE_WORD.fullmatch(text) is not None
+    return "${{" in text or _ONE_WORD.fullmatch("".join(text.split()) if keeps_blanks else text) is not None
 
 
 def _may_be_several_words(command: ParsedCommand, name: str) -> bool:
@@ -101,14 +157,18 @@ def _may_be_several_words(command: ParsedCommand, name: str) -> bool:
     return not _ONE_WORD.fullmatch(node.text)
 
 
-def _quoted(command: str, bindings: list[Binding]) -> list[Binding]:
-    """The bindings inside quotes."""
-    found, quote, position = [], "", 0
+def _quoted(command: str, bindings: Sequence[Binding]) -> dict[Binding, str]:
+    """The bindings inside quotes, each with its quote."""
+    found: dict[Binding, str] = {}
+    if "'" not in command and '"' not in command:
+        return found
+    quote, position = "", 0
     by_start = {binding.start: binding for binding in bindings}
     while position < len(command):
         binding = by_start.get(position)
         if binding is not None:
-            found += [binding] if quote else []
+            if quote:
+                found[binding] = quote
             position = binding.end
             continue
         character = command[position]
@@ -196,6 +256,38 @@ def ended_early(command: ParsedCommand, context: LintContext) -> Iterator[Diagno
             message = f"the command ended before this line: {match[1]} is run as a command of its own"
             yield ended_early.at(span, message, "Remove the blank line above, or indent all lines alike.")
         previous_line = span.line
+
+
+@rule(
+    "command",
+    "AML556",
+    "two-programs",
+    "error",
+    summary="Two programs are in one shell command: `pip install … python train.py`.",
+    why="The lines of a folded block (`>`) are joined with spaces. Without `&&` between them, the second program and "
+    "its arguments are packages to pip, and nothing is run.",
+    example="""\
+type: command
+name: train
+command: >-
+  pip install -r requirements.txt‹⇒ &&›
+  ‸python train.py
+environment: azureml:torch:3
+""",
+)
+def two_programs(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    for words in simple_commands(command.text):
+        texts = [word.text for word in words]
+        installs = next((at for at, text in enumerate(texts[:4]) if text in _INSTALLERS), None)
+        if installs is None or "install" not in texts[installs + 1 : installs + 3]:
+            continue
+        for word, following in pairwise(words[installs + 2 :]):
+            if _INTERPRETER.fullmatch(word.text) and (
+                following.text.endswith((".py", ".sh")) or following.text == "-m"
+            ):
+                message = f"'{word.text}' is a package to {texts[installs]}, not the next program"
+                yield two_programs.at(command.span(word.start, word.end), message, "Write && before it.")
+                break
 
 
 def _is_folded(document: Document, node: Node) -> bool:

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from itertools import chain
 
+from trainyard.foundation.suggestions import close_match, only_close
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
+from trainyard.lint.rules.files_in_code import file_not_in_code
+from trainyard.lint.script_steps import script_steps
 from trainyard.spec.diagnostic import Diagnostic, Related
-from trainyard.spec.documents import Entry, Node
+from trainyard.spec.documents import Entry, Node, shorten
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import AnyComponent
 from trainyard.spec.parsed import ParsedPipeline
 from trainyard.spec.rules.keys import MISSING_KEY
+from trainyard.spec.script_steps import python_files
 
+# What Spark gives to its executors: paths within the code.
+_FILE_KEYS = ("py_files", "jars", "files", "archives")
+_PLAIN_PATH = re.compile(r"(?![/~]|\.\.)[\w./ -]+")
 _LEAST, _MOST = "spark.dynamicAllocation.minExecutors", "spark.dynamicAllocation.maxExecutors"
 _INSTANCES = "spark.executor.instances"
+_CORES = ("spark.driver.cores", "spark.executor.cores")
+_MEMORIES = ("spark.driver.memory", "spark.executor.memory")
+_MEMORY = re.compile(r"([0-9]+)[a-z]*", re.IGNORECASE)
+# Spark takes a number without a unit for megabytes, and no process of it starts with less.
+_FEWEST_MEGABYTES = 256
+# standard_e8s_v3 has 8 cores: https://learn.microsoft.com/azure/machine-learning/quickstart-spark-jobs
+_MACHINE = re.compile(r"standard_e([0-9]+)s_v3", re.IGNORECASE)
 
 
 @rule(
@@ -89,7 +105,8 @@ def _is_data(port: Node) -> bool:
     "error",
     summary="A Spark job takes either a compute or `resources`, and its executors lie within their bounds.",
     why="`resources` are serverless machines, `compute` an attached Synapse pool. Azure ML's client refuses both, "
-    "neither, and with dynamic allocation a number of executors outside of minExecutors and maxExecutors.",
+    "neither, and with dynamic allocation a number of executors outside of minExecutors and maxExecutors. Spark itself "
+    "takes memory without a unit for megabytes, and starts no executor with more cores than a machine has.",
     example="""\
 type: spark
 code: ./src
@@ -109,14 +126,18 @@ print("counting")
 def spark_machines(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     root = file.document.root
     if file.kind == "other_job" and _is_spark(root):
-        yield from chain(_neither(root), _both(root), _executors(root))
+        yield from _machines_of(root)
 
 
 @check("pipeline")
 def _machines_in_pipeline(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     for job in pipeline.scope.jobs.values():
         if _is_spark(job.node):
-            yield from chain(_neither(job.node), _both(job.node), _executors(job.node))
+            yield from _machines_of(job.node)
+
+
+def _machines_of(job: Node) -> Iterator[Diagnostic]:
+    yield from chain(_neither(job), _both(job), _executors(job), _sizes(job))
 
 
 def _neither(job: Node) -> Iterator[Diagnostic]:
@@ -148,6 +169,51 @@ def _executors(job: Node) -> Iterator[Diagnostic]:
         message = f"{instances} executors are not between minExecutors ({least}) and maxExecutors ({most})"
         hint = f"Write a number from {least} to {most}, or leave it out."
         yield spark_machines.at(conf.entries[_INSTANCES].value.span, message, hint)
+
+
+def _sizes(job: Node) -> Iterator[Diagnostic]:
+    """Memory and cores of the driver and the executors."""
+    entries = job.entries_of("conf")
+    for key in _MEMORIES:
+        memory = entries[key].value if key in entries else None
+        if memory is None or memory.data is None or "${{" in memory.text:
+            continue
+        form = _MEMORY.fullmatch(memory.text.strip())
+        if form is None:
+            message = f"Spark does not read '{memory.text}' as memory"
+            yield spark_machines.at(memory.span, message, "Write a whole number and a unit, such as 2g.")
+        elif form[0].isdecimal() and int(form[0]) < _FEWEST_MEGABYTES:
+            message = f"without a unit, {form[0]} is megabytes, with which Spark does not start"
+            yield spark_machines.at(memory.span, message, f"Write {form[0]}g.")
+    machine = job.find("resources", "instance_type")
+    size = _MACHINE.fullmatch(machine.text) if machine is not None else None
+    for key in _CORES:
+        cores = entries[key].value if key in entries else None
+        if cores is None or cores.data is None or "${{" in cores.text:
+            continue
+        count = whole_number(cores.data)
+        if count is None or count < 1:
+            yield spark_machines.at(cores.span, f"'{key}' is a whole number from 1 on, not '{cores.text}'")
+        elif machine is not None and size is not None and count > int(size[1]):
+            message = f"{count} cores for one process, and a {machine.text} has {size[1]}"
+            related = [Related(machine.span, "the machine is named here")]
+            yield spark_machines.at(cores.span, message, f"Write {size[1]} or less.", related)
+
+
+@check("file")
+def _files_of_spark(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """Modules and archives that a Spark step names and its code does not have; archives may be built later."""
+    for step in script_steps(file.document):
+        code = step.code if step.is_spark else None
+        names = python_files(code) if code is not None else []
+        for item in (item for key in _FILE_KEYS if (listed := step.node.get(key)) is not None for item in listed.items):
+            if code is None or not names or not item.is_text or not _PLAIN_PATH.fullmatch(item.text):
+                continue
+            siblings = sorted(os.listdir(code)) if os.path.isdir(code) else []
+            meant = only_close(item.text, siblings)
+            if not os.path.lexists(code / item.text) and (meant is not None or item.text.endswith(".py")):
+                message = f"the code '{code.name}' contains no '{shorten(item.text)}'"
+                yield file_not_in_code.at(item.span, message, close_match(item.text, [*siblings, *names]))
 
 
 def _number_or_text(conf: Node, key: str) -> object:

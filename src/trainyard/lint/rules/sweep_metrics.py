@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from trainyard.foundation.suggestions import did_you_mean
 from trainyard.lint.checks import rule
@@ -94,8 +94,7 @@ def _sweeps_by_trial(context: LintContext) -> dict[Path, list[Node]]:
     return found
 
 
-@dataclass(frozen=True)
-class _Logged:
+class _Logged(NamedTuple):
     """The metrics that code logs by literal names, and every text in it."""
 
     names: frozenset[str]
@@ -118,10 +117,10 @@ def _logged_in(root: Path) -> _Logged | None:
     files = python_files(root)
     own = {Path(name).parts[0].removesuffix(".py") for name in files} | {Path(name).stem for name in files}
     for name in files if len(files) <= _MOST_FILES else ():
-        tree = parse(root / name)
-        if tree is None:
+        syntax = parse(root / name)
+        if syntax is None:
             return None
-        for node in ast.walk(tree):
+        for node in syntax.nodes:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 texts.add(node.value)
             elif isinstance(node, (ast.Import, ast.ImportFrom)) and not _logs_nothing(node, own):

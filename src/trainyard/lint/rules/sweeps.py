@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from trainyard.lint.checks import LintedFile, check, rule
@@ -18,6 +19,8 @@ _TYPES_OF_SAMPLING = {
 }
 _CONTINUOUS = frozenset(f"{q}{name}" for name in ("uniform", "loguniform", "normal", "lognormal") for q in ("", "q"))
 _KNOWN_TYPES = _CONTINUOUS | {"choice", "randint"}
+# https://learn.microsoft.com/azure/machine-learning/reference-yaml-job-sweep#limits
+_MOST_TRIALS = 1000
 # The first may not exceed the second.
 _LIMITS = (
     ("max_concurrent_trials", "max_total_trials", "concurrent trials", "trials in total"),
@@ -33,7 +36,8 @@ _LIMITS = (
     summary="A sweep's settings contradict each other.",
     why="The client sends them as they are; the service rejects the sweep, or does less than was meant. `grid` takes "
     "only `choice`; `bayesian` takes `choice`, `uniform` and `quniform`; concurrent trials may not exceed the total, "
-    "nor a trial's timeout that of the sweep. A bandit policy has one slack.",
+    "nor a trial's timeout that of the sweep. A bandit policy has one slack. `loguniform` takes the logarithms of the "
+    "least and the largest value.",
     example="""\
 type: sweep
 trial:
@@ -69,7 +73,40 @@ def _check(sweep: Node) -> Iterator[Diagnostic]:
         if least is not None and _is_above(least, most, or_equal=True):
             message = f"'{name}' has a min_value of {least.text}, not below its max_value"
             yield sweep_contradiction.at(least.span, message, "Swap them, or fix the wrong one.")
+        yield from _not_exponents(name, entry.value)
+        yield from _tried_twice(name, entry.value)
     yield from _unused(sweep)
+
+
+def draws_fractions(drawn: Node) -> bool:
+    """Whether a distribution of a search space gives numbers that are not whole."""
+    kind, step = drawn.get("type"), _number(drawn.get("q"))
+    named = kind.text.lower() if kind is not None else ""
+    return named in _CONTINUOUS and (not named.startswith("q") or (step is not None and step % 1 != 0))
+
+
+def _tried_twice(name: str, drawn: Node) -> Iterator[Diagnostic]:
+    """A value that stands among the choices twice."""
+    values, seen = drawn.get("values"), dict[str, Node]()
+    for item in values.items if values is not None else ():
+        earlier = seen.setdefault(f"{type(item.data).__name__} {item.text}", item)
+        if earlier is not item and item.text:
+            message = f"'{name}' has the choice {item.text} twice"
+            yield sweep_contradiction.at(item.span, message, "Remove it, or write another one.")
+
+
+def _not_exponents(name: str, drawn: Node) -> Iterator[Diagnostic]:
+    """The bounds of a value that is drawn as a power of e, where they look like those of the value itself."""
+    kind, least, most = drawn.get("type"), drawn.get("min_value"), drawn.get("max_value")
+    low, high = _number(least), _number(most)
+    if kind is None or least is None or kind.text.lower() not in ("loguniform", "qloguniform"):
+        return
+    if low is not None and high is not None and 0 < low < high <= 1:
+        message = (
+            f"'{name}' is drawn from {math.exp(low):.3g} to {math.exp(high):.3g}: {kind.text} takes exponents of e"
+        )
+        hint = f"Write min_value: {math.log(low):.3g} and max_value: {math.log(high):.3g}."
+        yield sweep_contradiction.at(least.span, message, hint)
 
 
 def _sampling(sweep: Node) -> Iterator[Diagnostic]:
@@ -95,6 +132,11 @@ def _sampling(sweep: Node) -> Iterator[Diagnostic]:
 
 
 def _limits(sweep: Node) -> Iterator[Diagnostic]:
+    trials = sweep.find("limits", "max_total_trials")
+    count = _number(trials)
+    if trials is not None and count is not None and count > _MOST_TRIALS:
+        message = f"{trials.text} trials; a sweep has {_MOST_TRIALS} at most"
+        yield sweep_contradiction.at(trials.span, message, f"Write {_MOST_TRIALS} or less.")
     for smaller, larger, what, whole in _LIMITS:
         part, most = sweep.find("limits", smaller), sweep.find("limits", larger)
         if part is not None and most is not None and _is_above(part, most):

@@ -58,24 +58,18 @@ def schema_of_other_kind(file: LintedFile, context: LintContext) -> Iterator[Dia
 @check("file")
 def _yaml_traps(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     if file.kind != "profile":
-        yield from _traps(file.document.root, (), file.document)
-
-
-def _traps(node: Node, path: tuple[str, ...], document: Document) -> Iterator[Diagnostic]:
-    if node.is_mapping:
-        for name, entry in node.entries.items():
-            yield from _traps(entry.value, (*path, name), document)
-    elif isinstance(node.data, list):
-        for item in node.items:
-            yield from _traps(item, path, document)
-    elif path and node.data is not None and not _is_quoted(node, document):
-        yield from _trap(node, path, document)
+        for path, node in file.document.scalars:
+            if path and node.data is not None and not _is_quoted(node, file.document):
+                yield from _trap(node, path, file.document)
 
 
 def _trap(node: Node, path: tuple[str, ...], document: Document) -> Iterator[Diagnostic]:
     text, data = node.text, node.data
     if isinstance(data, str):
-        swallowed = _SWALLOWED_ITEM.search(document.text, *node.offsets)
+        begin, end = node.offsets
+        if "\n" not in document.text[begin:end]:
+            return
+        swallowed = _SWALLOWED_ITEM.search(document.text, begin, end)
         if swallowed is not None:
             position = document.position(swallowed.start(1))
             span = Span(document.file, *position, position[0], position[1] + 1)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
 from pathlib import Path
 
 from trainyard.lint.scripts.flags import NUMBERS, UNDECIDABLE, Flag, Found, ScriptFlags, help_flags
-from trainyard.lint.scripts.syntax import constant, dotted, keyword, texts
+from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, texts, walk
 
 # These add flags to a parser that are not visible in the script.
 _FOREIGN_PARSERS = frozenset({"TrlParser", "LightningCLI", "ArgParser", "Fire"})
@@ -17,9 +16,9 @@ _PARSER_MAKERS = frozenset(
 _ACTIONS_WITHOUT_VALUE = frozenset({"store_true", "store_false", "store_const", "count", "help", "version"})
 
 
-def from_argparse(tree: ast.Module, imported: Mapping[str, str], file: Path, root: Path) -> Found:
+def from_argparse(syntax: Syntax, file: Path, root: Path) -> Found:
     """Return the flags of a script with one `argparse.ArgumentParser`; None if it has none."""
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    calls, imported = syntax.calls, syntax.imported
     if any(dotted(call.func, imported).rpartition(".")[2] in _FOREIGN_PARSERS for call in calls):
         return UNDECIDABLE
     makers = [call for call in calls if dotted(call.func, imported) == "argparse.ArgumentParser"]
@@ -29,15 +28,15 @@ def from_argparse(tree: ast.Module, imported: Mapping[str, str], file: Path, roo
     prefix_chars, files = keyword(maker, "prefix_chars"), keyword(maker, "fromfile_prefix_chars")
     if maker.args[1:] or prefix_chars is not None or files is not None or keyword(maker, "parents") is not None:
         return UNDECIDABLE
-    if _parser_leaves_the_file(tree, calls):
+    if _parser_leaves_the_file(syntax):
         return UNDECIDABLE
-    owners = _parser_of_each_name(tree)
+    owners = _parser_of_each_name(syntax)
     if owners is None:
         return UNDECIDABLE
     flags = {"": help_flags(maker, file), **{name: help_flags(None, file) for name in owners.values() if name}}
     takes_others = takes_words = needs_command = False
-    in_loops = {id(call) for loop in ast.walk(tree) if isinstance(loop, (ast.For, ast.While, ast.comprehension))
-                for call in ast.walk(loop)}  # fmt: skip
+    loops = (*syntax.of(ast.For), *syntax.of(ast.While), *syntax.of(ast.comprehension))
+    in_loops = {id(node) for loop in loops for node in walk(loop)}
     for call in calls:
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         if method == "add_subparsers":
@@ -45,7 +44,7 @@ def from_argparse(tree: ast.Module, imported: Mapping[str, str], file: Path, roo
         takes_others = takes_others or method in ("parse_known_args", "parse_known_intermixed_args")
         if method != "add_argument":
             continue
-        flag = _argparse_flag(call, tree, file)
+        flag = _argparse_flag(call, syntax, file)
         assert isinstance(call.func, ast.Attribute)
         # Without sub-commands, all flags belong to the only parser.
         owner = owners.get(dotted(call.func.value, {}), "" if set(owners.values()) <= {""} else None)
@@ -62,21 +61,20 @@ def from_argparse(tree: ast.Module, imported: Mapping[str, str], file: Path, roo
     return ScriptFlags(flags[""], takes_others, abbreviates, takes_words or bool(commands), commands, needs_command)
 
 
-def _parser_of_each_name(tree: ast.Module) -> dict[str, str] | None:
+def _parser_of_each_name(syntax: Syntax) -> dict[str, str] | None:
     """Return the sub-command of each variable that holds a parser or group, empty for the script itself.
 
     None if the sub-commands are created in a way that cannot be read.
     """
+    methods = [call.func.attr for call in syntax.calls if isinstance(call.func, ast.Attribute)]
+    if "add_subparsers" not in methods:
+        return {}
     made: dict[str, list[ast.Call]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+    for node in syntax.of(ast.Assign):
+        if isinstance(node.value, ast.Call):
             for target in node.targets:
                 if isinstance(target, ast.Name):
                     made.setdefault(target.id, []).append(node.value)
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    methods = [call.func.attr for call in calls if isinstance(call.func, ast.Attribute)]
-    if "add_subparsers" not in methods:
-        return {}
     owners: dict[str, str] = {}
     read = 0
     for name, values in made.items():
@@ -106,7 +104,7 @@ def _parser_of_each_name(tree: ast.Module) -> dict[str, str] | None:
     return None if is_nested or not read or len(set(owners.values())) != read + 1 else owners
 
 
-def _argparse_flag(call: ast.Call, tree: ast.Module, file: Path) -> Flag | None:
+def _argparse_flag(call: ast.Call, syntax: Syntax, file: Path) -> Flag | None:
     """Return the flag of one `add_argument`, without names for a positional; None if it cannot be read."""
     names = [constant(argument) for argument in call.args]
     if not all(isinstance(name, str) for name in names) or any(keyword.arg is None for keyword in call.keywords):
@@ -118,7 +116,7 @@ def _argparse_flag(call: ast.Call, tree: ast.Module, file: Path) -> Flag | None:
     kind = keyword(call, "type")
     # Any other function may convert the value to one of the choices.
     is_plain = kind is None or (isinstance(kind, ast.Name) and kind.id in ("str", "int"))
-    choices = texts(keyword(call, "choices"), tree) if is_plain else None
+    choices = texts(keyword(call, "choices"), syntax) if is_plain else None
     action = constant(keyword(call, "action"))
     takes_value: bool | None = None
     if action in _ACTIONS_WITHOUT_VALUE:
@@ -129,17 +127,17 @@ def _argparse_flag(call: ast.Call, tree: ast.Module, file: Path) -> Flag | None:
     return Flag(flags, call.lineno, file, required, choices, takes_value, number)
 
 
-def _parser_leaves_the_file(tree: ast.Module, calls: list[ast.Call]) -> bool:
+def _parser_leaves_the_file(syntax: Syntax) -> bool:
     """Return whether the parser, or a group of it, is passed to a function from another module."""
     parsers = {
         target.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        for node in syntax.of(ast.Assign)
+        if isinstance(node.value, ast.Call)
         for target in node.targets
         if isinstance(target, ast.Name) and _makes_parser(node.value)
     }
-    own = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
-    for call in calls:
+    own = {function.name for function in syntax.functions} | {each.name for each in syntax.of(ast.AsyncFunctionDef)}
+    for call in syntax.calls:
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
         if any(isinstance(value, ast.Name) and value.id in parsers for value in given) and not (
             isinstance(call.func, ast.Name) and call.func.id in own

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from trainyard.lint.scripts.flags import NUMBERS, UNDECIDABLE, Flag, Found, ScriptFlags
-from trainyard.lint.scripts.syntax import constant, decorated, dotted, functions, keyword, texts
+from trainyard.lint.scripts.syntax import Syntax, constant, decorated, dotted, keyword, texts
 
 
-def from_click(tree: ast.Module, imported: Mapping[str, str], file: Path, root: Path) -> Found:
+def from_click(syntax: Syntax, file: Path, root: Path) -> Found:
     """Return the flags of a script with one click command; None if it has none."""
-    commands = [function for function in functions(tree) if decorated(function, imported, "click.command")]
-    if any(decorated(function, imported, "click.group") for function in functions(tree)) or len(commands) > 1:
+    imported = syntax.imported
+    commands = [function for function in syntax.functions if decorated(function, imported, "click.command")]
+    if any(decorated(function, imported, "click.group") for function in syntax.functions) or len(commands) > 1:
         return UNDECIDABLE
     if not commands:
         return None
@@ -27,23 +28,23 @@ def from_click(tree: ast.Module, imported: Mapping[str, str], file: Path, root: 
         takes_words = takes_words or name == "click.argument"
         if name in ("click.command", "click.argument", "click.pass_context"):
             continue
-        flag = _click_flag(call, tree, imported, file) if call is not None and name == "click.option" else None
+        flag = _click_flag(call, syntax, file) if call is not None and name == "click.option" else None
         if flag is None:
             return UNDECIDABLE
         flags.update(dict.fromkeys(flag.names, flag))
     return ScriptFlags(flags, takes_others, takes_words=takes_words)
 
 
-def _click_flag(call: ast.Call, tree: ast.Module, imported: Mapping[str, str], file: Path) -> Flag | None:
+def _click_flag(call: ast.Call, syntax: Syntax, file: Path) -> Flag | None:
     names = [constant(argument) for argument in call.args]
     if not all(isinstance(name, str) for name in names) or any(keyword.arg is None for keyword in call.keywords):
         return None
     flags = tuple(part for name in names for part in str(name).split("/") if part.strip().startswith("-"))
     kind = keyword(call, "type")
     choices = None
-    if isinstance(kind, ast.Call) and dotted(kind.func, imported) == "click.Choice" and kind.args:
+    if isinstance(kind, ast.Call) and dotted(kind.func, syntax.imported) == "click.Choice" and kind.args:
         insensitive = constant(keyword(kind, "case_sensitive")) is False
-        choices = None if insensitive else texts(kind.args[0], tree)
+        choices = None if insensitive else texts(kind.args[0], syntax)
     required = constant(keyword(call, "required")) is True and keyword(call, "envvar") is None
     is_switch = any("/" in str(name) for name in names) or constant(keyword(call, "is_flag")) is True
     number = NUMBERS.get(kind.id) if isinstance(kind, ast.Name) and keyword(call, "callback") is None else None
@@ -51,19 +52,17 @@ def _click_flag(call: ast.Call, tree: ast.Module, imported: Mapping[str, str], f
     return Flag(names_of_flag, call.lineno, file, required, choices, takes_value, number)
 
 
-def from_typer(tree: ast.Module, imported: Mapping[str, str], file: Path, root: Path) -> Found:
+def from_typer(syntax: Syntax, file: Path, root: Path) -> Found:
     """Return the flags of a script with one typer command; None if it has none."""
+    imported = syntax.imported
     run = [
         node.args[0].id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and dotted(node.func, imported) == "typer.run"
-        and node.args
-        and isinstance(node.args[0], ast.Name)
+        for node in syntax.calls
+        if dotted(node.func, imported) == "typer.run" and node.args and isinstance(node.args[0], ast.Name)
     ]
     apps = {
         target.id
-        for node in tree.body
+        for node in syntax.body
         if isinstance(node, ast.Assign)
         and isinstance(node.value, ast.Call)
         and dotted(node.value.func, imported) == "typer.Typer"
@@ -72,13 +71,13 @@ def from_typer(tree: ast.Module, imported: Mapping[str, str], file: Path, root: 
     }
     commands = [
         function.name
-        for function in functions(tree)
+        for function in syntax.functions
         for app in apps
         if decorated(function, {}, f"{app}.command") or decorated(function, {}, f"{app}.callback")
     ]
     if not run and not apps:
         return None
-    main = [function for function in functions(tree) if function.name in (*run, *commands)]
+    main = [function for function in syntax.functions if function.name in (*run, *commands)]
     if len(main) != 1:
         return UNDECIDABLE
     flags = {"--help": Flag(("--help",), 1, file)}

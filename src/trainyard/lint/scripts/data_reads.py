@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from trainyard.lint.scripts.syntax import constant, dotted, imported_names, keyword, parse
+from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, parse, walk
 
 # Functions, by the place of the path among their arguments.
 _OF_FOLDERS = {"os.listdir": 0, "os.walk": 0, "os.scandir": 0, "shutil.copytree": 0}
@@ -18,6 +17,11 @@ _OF_FILES = {
     **dict.fromkeys(("numpy.loadtxt", "numpy.genfromtxt", "numpy.save"), 0),
     **dict.fromkeys(("joblib.dump", "torch.save"), 1),
 }
+_FUNCTIONS: tuple[tuple[Literal["file", "folder"], dict[str, int]], ...] = (
+    ("folder", _OF_FOLDERS),
+    ("file", _OF_FILES),
+)
+"""What a function takes its argument for, and which argument that is."""
 _METHODS_OF_FOLDERS = frozenset({"iterdir", "glob", "rglob"})
 _METHODS_OF_FILES = frozenset({"read_text", "read_bytes", "write_text", "write_bytes", "open"})
 _METHODS_WITH_FILE = frozenset({"to_csv", "to_json", "to_pickle", "to_excel"})
@@ -28,8 +32,7 @@ _QUESTIONS = frozenset({"isdir", "isfile", "is_dir", "is_file", "endswith", "spl
 _JOINED = frozenset({"os.path.join", "glob.glob", "glob.iglob"})
 
 
-@dataclass(frozen=True)
-class Read:
+class Read(NamedTuple):
     """One use of a path. `on_disk`: an address would not do."""
 
     what: Literal["file", "folder"]
@@ -41,23 +44,21 @@ class Read:
 
 def reads_of(file: Path) -> Mapping[str, tuple[Read, ...]]:
     """How a script reads or writes the path of each of its flags; nothing for flags where that cannot be told."""
-    tree = parse(file)
-    if tree is None:
+    syntax = parse(file)
+    if syntax is None:
         return {}
-    imported = imported_names(tree)
-    nodes = list(ast.walk(tree))
-    destinations = dict(_destinations(nodes))
-    holders = _holders(nodes)
-    if not destinations or not holders:
+    destinations = dict(_destinations(syntax.calls))
+    holders = _holders(syntax) if destinations else ()
+    if not holders:
         return {}
-    uses = _Uses(nodes, imported, holders, file)
+    uses = _Uses(syntax, frozenset(holders), file)
     return {flag: tuple(uses.of(name)) for flag, name in destinations.items()}
 
 
-def _destinations(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, str]]:
+def _destinations(calls: Iterable[ast.Call]) -> Iterator[tuple[str, str]]:
     """Each flag of the script, and the attribute that its value becomes."""
-    for node in nodes:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+    for node in calls:
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
             flags = [flag for each in node.args if isinstance(flag := constant(each), str) and flag.startswith("-")]
             if not flags or keyword(node, "nargs") is not None or keyword(node, "action") is not None:
                 continue
@@ -67,11 +68,11 @@ def _destinations(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, str]]:
             yield from ((flag, name) for flag in flags)
 
 
-def _holders(nodes: Sequence[ast.AST]) -> frozenset[str]:
+def _holders(syntax: Syntax) -> frozenset[str]:
     """The variables that hold the parsed arguments."""
     names = set()
-    for node in nodes:
-        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+    for node in syntax.of(ast.Assign):
+        if not isinstance(node.value, ast.Call):
             continue
         method = node.value.func.attr if isinstance(node.value.func, ast.Attribute) else ""
         for target in node.targets:
@@ -80,55 +81,42 @@ def _holders(nodes: Sequence[ast.AST]) -> frozenset[str]:
             elif method == "parse_known_args" and isinstance(target, ast.Tuple) and target.elts:
                 names.update(each.id for each in target.elts[:1] if isinstance(each, ast.Name))
     # The usual name of the same in a function that gets it.
-    is_parsed = any(isinstance(node, ast.Attribute) and node.attr.startswith("parse_") for node in nodes)
+    is_parsed = any(node.attr.startswith("parse_") for node in syntax.of(ast.Attribute))
     return frozenset(names | ({"args"} if is_parsed else set()))
 
 
 class _Uses:
     """The uses of arguments in one script."""
 
-    def __init__(
-        self, nodes: Sequence[ast.AST], imported: Mapping[str, str], holders: frozenset[str], file: Path
-    ) -> None:
-        self._nodes, self._imported, self._holders, self._file = nodes, imported, holders, file
-        tried = (each for node in nodes if isinstance(node, ast.Try) for each in node.body)
-        self._in_try = {id(inner) for statement in tried for inner in ast.walk(statement)}
-        assigned: dict[str, list[ast.expr | None]] = {}
-        for node in nodes:
-            if isinstance(node, ast.Assign):
-                for target in node.targets:
-                    if isinstance(target, ast.Name):
-                        assigned.setdefault(target.id, []).append(node.value)
-            elif isinstance(node, (ast.arg, ast.Name)) and not isinstance(getattr(node, "ctx", None), ast.Load):
-                name = node.arg if isinstance(node, ast.arg) else node.id
-                assigned.setdefault(name, [])
-            elif isinstance(node, (ast.For, ast.comprehension)):
-                for inner in ast.walk(node.target):
-                    if isinstance(inner, ast.Name):
-                        assigned.setdefault(inner.id, []).append(None)
-        parameters = {node.arg for node in nodes if isinstance(node, ast.arg)}
-        self._only_value = {
-            name: values[0] for name, values in assigned.items() if len(values) == 1 and name not in parameters
-        }
+    def __init__(self, syntax: Syntax, holders: frozenset[str], file: Path) -> None:
+        self._imported, self._holders, self._file = syntax.imported, holders, file
+        tried = (each for node in syntax.of(ast.Try) for each in node.body)
+        self._in_try = {id(inner) for statement in tried for inner in walk(statement)}
+        self._questions = [node for node in syntax.of(ast.Attribute) if node.attr in _QUESTIONS]
+        self._changed = [
+            target for node in syntax.of(ast.Assign) for target in node.targets if isinstance(target, ast.Attribute)
+        ]
+        self._calls = [(call, dotted(call.func, self._imported)) for call in syntax.calls]
+        self._divisions = [node for node in syntax.of(ast.BinOp) if isinstance(node.op, ast.Div)]
+        self._only_value = _only_values(syntax)
 
     def of(self, name: str) -> Iterator[Read]:
         """The uses of one argument, none if the script changes it or asks what it is."""
-        found: list[Read] = []
-        for node in self._nodes:
-            targets = node.targets if isinstance(node, ast.Assign) else []
-            if any(isinstance(target, ast.Attribute) and self._is(target, name) for target in targets):
-                return
-            if isinstance(node, ast.Attribute) and node.attr in _QUESTIONS and self._is(node.value, name):
-                return
-            if isinstance(node, ast.Call):
-                function = dotted(node.func, self._imported)
-                if function.rpartition(".")[2] in _QUESTIONS and any(self._is(each, name) for each in node.args):
-                    return
-                if id(node) not in self._in_try:
-                    found.extend(self._read(node, function, name))
-            elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and self._is(node.left, name):
-                found.append(Read("folder", "/", self._file, node.lineno, on_disk=False))
-        yield from found
+        if any(self._is(target, name) for target in self._changed):
+            return
+        if any(self._is(node.value, name) for node in self._questions):
+            return
+        if any(
+            function.rpartition(".")[2] in _QUESTIONS and any(self._is(each, name) for each in call.args)
+            for call, function in self._calls
+        ):
+            return
+        for call, function in self._calls:
+            if id(call) not in self._in_try:
+                yield from self._read(call, function, name)
+        for node in self._divisions:
+            if self._is(node.left, name):
+                yield Read("folder", "/", self._file, node.lineno, on_disk=False)
 
     def _is(self, node: ast.expr | None, name: str) -> bool:
         """Whether an expression is the path of an argument: `args.data`, `Path(args.data)`, or a name for it."""
@@ -145,10 +133,10 @@ class _Uses:
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         on_disk = not function.startswith(_TAKES_ADDRESSES) and not method.startswith(_TAKES_ADDRESSES)
         shown = f"{function or method}()"
-        for what, table in (("folder", _OF_FOLDERS), ("file", _OF_FILES)):
+        for what, table in _FUNCTIONS:
             at = table.get(function)
             if at is not None and len(call.args) > at and self._is(call.args[at], name):
-                yield Read(what, shown, self._file, call.lineno, on_disk)  # type: ignore[arg-type]
+                yield Read(what, shown, self._file, call.lineno, on_disk)
         if function in _JOINED and len(call.args) > 1 and self._is(call.args[0], name):
             yield Read("folder", shown, self._file, call.lineno, on_disk=False)
         if method in _METHODS_WITH_FILE and call.args and self._is(call.args[0], name):
@@ -158,3 +146,18 @@ class _Uses:
                 yield Read("folder", f".{method}()", self._file, call.lineno)
             elif method in _METHODS_OF_FILES:
                 yield Read("file", f".{method}()", self._file, call.lineno)
+
+
+def _only_values(syntax: Syntax) -> dict[str, ast.expr | None]:
+    """The value of each variable that is assigned once, None for a loop's."""
+    assigned: dict[str, list[ast.expr | None]] = {}
+    for node in syntax.of(ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                assigned.setdefault(target.id, []).append(node.value)
+    targets = [*(loop.target for loop in syntax.of(ast.For)), *(each.target for each in syntax.of(ast.comprehension))]
+    for name in (node for target in targets for node in walk(target)):
+        if isinstance(name, ast.Name):
+            assigned.setdefault(name.id, []).append(None)
+    parameters = {node.arg for node in syntax.of(ast.arg)}
+    return {name: values[0] for name, values in assigned.items() if len(values) == 1 and name not in parameters}

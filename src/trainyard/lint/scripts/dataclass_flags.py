@@ -7,17 +7,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from trainyard.foundation.task_fields import TaskError, task_fields
 from trainyard.lint.scripts.flags import UNDECIDABLE, Flag, Found, ScriptFlags, help_flags
-from trainyard.lint.scripts.syntax import constant, dotted, imported_names, keyword, parse, texts
+from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, parse, texts
 
 _STEP_ENTRIES = frozenset({"run_step", "run_task_step"})
 _STEP_FIELDS = frozenset({"parameter", "input_folder", "input_file", "output_folder"})
 
 
-def from_hf_dataclass(tree: ast.Module, imported: Mapping[str, str], file: Path, root: Path) -> Found:
+def from_hf_dataclass(syntax: Syntax, file: Path, root: Path) -> Found:
     """Return the flags of a script that gives its own dataclasses to an `HfArgumentParser`; None if it does not."""
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    calls, imported = syntax.calls, syntax.imported
     makers = [call for call in calls if dotted(call.func, imported).rpartition(".")[2] == "HfArgumentParser"]
     if not makers:
         return None
@@ -25,7 +24,7 @@ def from_hf_dataclass(tree: ast.Module, imported: Mapping[str, str], file: Path,
     if len(makers) != 1 or len(makers[0].args) != 1 or methods & {"add_argument", "add_argument_group"}:
         return UNDECIDABLE
     (given,) = makers[0].args
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    classes = {node.name: node for node in syntax.body if isinstance(node, ast.ClassDef)}
     wanted = given.elts if isinstance(given, (ast.Tuple, ast.List)) else [given]
     flags = help_flags(None, file)
     for name in wanted:
@@ -63,12 +62,12 @@ def _hf_fields(definition: ast.ClassDef, imported: Mapping[str, str], file: Path
     return flags
 
 
-def from_dataclass(tree: ast.Module, imported: Mapping[str, str], file: Path, root: Path) -> Found:
+def from_dataclass(syntax: Syntax, file: Path, root: Path) -> Found:
     """Return the flags of a step in the manner of trainyard.steps; None if the script is none."""
-    for node in ast.walk(tree):
+    imported = syntax.imported
+    for node in syntax.calls:
         if (
-            isinstance(node, ast.Call)
-            and (entry := dotted(node.func, imported).rpartition(".")[2]) in _STEP_ENTRIES
+            (entry := dotted(node.func, imported).rpartition(".")[2]) in _STEP_ENTRIES
             and node.args
             and isinstance(node.args[0], ast.Name)
         ):
@@ -86,11 +85,11 @@ def _class_fields(path: str, root: Path, depth: int) -> dict[str, Flag]:
     """Return the fields of a class by flag, those of its bases first; none if it is not in the snapshot."""
     module, _, name = path.rpartition(".")
     file = root / (module.replace(".", "/") + ".py")
-    tree = parse(file) if module and depth < 9 else None
-    if tree is None:
+    syntax = parse(file) if module and depth < 9 else None
+    if syntax is None:
         return {}
-    imported = imported_names(tree)
-    definition = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name), None)
+    imported = syntax.imported
+    definition = next((node for node in syntax.body if isinstance(node, ast.ClassDef) and node.name == name), None)
     if definition is None:
         return {}
     flags: dict[str, Flag] = {}
@@ -100,13 +99,28 @@ def _class_fields(path: str, root: Path, depth: int) -> dict[str, Flag]:
         flags.update(_class_fields(path_of_base, root, depth + 1))
     for statement in definition.body:
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            flag = _step_flag(statement.target.id, statement, tree, file)
+            shared = _shared_field(statement.value, imported)
+            if shared is not None:
+                owner, flag_name = shared
+                flag = _class_fields(owner, root, depth + 1).get(flag_name)
+            else:
+                flag = _step_flag(statement.target.id, statement, syntax, file)
             if flag is not None:
                 flags[flag.names[0]] = flag
     return flags
 
 
-def _step_flag(name: str, statement: ast.AnnAssign, tree: ast.Module, file: Path) -> Flag | None:
+def _shared_field(value: ast.expr | None, imported: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the class and the flag of a field that `same_field(Class, "name")` declares again."""
+    if not isinstance(value, ast.Call) or dotted(value.func, {}).rpartition(".")[2] != "same_field":
+        return None
+    name = constant(value.args[1]) if len(value.args) == 2 else None
+    if not isinstance(name, str):
+        return None  # another function of this name
+    return dotted(value.args[0], imported), "--" + name.replace("_", "-")
+
+
+def _step_flag(name: str, statement: ast.AnnAssign, syntax: Syntax, file: Path) -> Flag | None:
     call = statement.value
     if not isinstance(call, ast.Call) or dotted(call.func, {}).rpartition(".")[2] not in _STEP_FIELDS:
         return None
@@ -118,13 +132,15 @@ def _step_flag(name: str, statement: ast.AnnAssign, tree: ast.Module, file: Path
         statement.lineno,
         file,
         required,
-        texts(keyword(call, "choices"), tree),
+        texts(keyword(call, "choices"), syntax),
         default=default if isinstance(default, str) else None,
     )
 
 
 def with_task_flags(flags: ScriptFlags, task: str | None) -> ScriptFlags:
     """A step's flags with those of the task that its command names; None when that cannot be told."""
+    from trainyard.foundation.task_fields import TaskError, task_fields
+
     try:
         fields = task_fields(task, [flags.task_folder]) if task is not None and flags.task_folder is not None else None
     except (TaskError, OSError):

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from trainyard.lint.scripts.syntax import constant, keyword
 
@@ -14,8 +14,7 @@ NUMBERS: Mapping[str, Literal["int", "float"]] = {"int": "int", "float": "float"
 """The functions that make a flag's value a number."""
 
 
-@dataclass(frozen=True)
-class Flag:
+class Flag(NamedTuple):
     """One flag: its spellings, and what is known about its value."""
 
     names: tuple[str, ...]

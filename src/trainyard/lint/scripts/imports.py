@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.lint.scripts.syntax import parse
+from trainyard.lint.scripts.syntax import Syntax, parse
 
 _MOST_FILES = 30
 
@@ -21,9 +21,9 @@ class Import(NamedTuple):
     line: int
 
 
-def imports_at_once(tree: ast.Module, file: Path) -> Iterator[Import]:
+def imports_at_once(syntax: Syntax, file: Path) -> Iterator[Import]:
     """What a script imports whenever it runs: not within a function, an `if` or a `try`, and not relatively."""
-    for node in tree.body:
+    for node in syntax.body:
         if isinstance(node, ast.Import):
             yield from (Import(alias.name, file, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -36,19 +36,19 @@ def all_imports(file: Path, folders: Sequence[Path]) -> list[Import]:
     waiting, seen = [file], {file}
     while waiting and len(seen) <= _MOST_FILES:
         current = waiting.pop(0)
-        tree = parse(current)
-        if tree is None:
+        syntax = parse(current)
+        if syntax is None:
             continue
-        found.extend(imports_at_once(tree, current))
+        found.extend(imports_at_once(syntax, current))
         own = (
             part
-            for each in imports_at_once(tree, current)
+            for each in imports_at_once(syntax, current)
             for folder in (current.parent, *folders)
             for part in _files_of(folder, each.path.split("."))
         )
         relative = (
             part
-            for node in tree.body
+            for node in syntax.body
             if isinstance(node, ast.ImportFrom) and 0 < node.level <= len(current.parents)
             for alias in node.names
             for part in _files_of(

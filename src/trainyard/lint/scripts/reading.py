@@ -13,17 +13,16 @@ from trainyard.lint.scripts.argparse_flags import from_argparse
 from trainyard.lint.scripts.click_flags import from_click, from_typer
 from trainyard.lint.scripts.dataclass_flags import from_dataclass, from_hf_dataclass
 from trainyard.lint.scripts.flags import ScriptFlags
-from trainyard.lint.scripts.syntax import imported_names, parse
+from trainyard.lint.scripts.syntax import parse
 
 
 def read_flags(file: Path, root: Path) -> ScriptFlags | None:
     """Return the flags of a script in a snapshot whose folder is `root`; None if they cannot be determined."""
-    tree = parse(file)
-    if tree is None:
+    syntax = parse(file)
+    if syntax is None:
         return None
-    imported = imported_names(tree)
     for reader in (from_dataclass, from_hf_dataclass, from_click, from_typer, from_argparse):
-        found = reader(tree, imported, file, root)
+        found = reader(syntax, file, root)
         if found is not None:
             return found if isinstance(found, ScriptFlags) else None
     return None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainyard.local.kinds import mpi_rank
-from trainyard.local.processes import ProcessesEnded, ProcessStart, shell_path
+from trainyard.local.processes import ProcessesEnded, ProcessStart
 
 _FAILED_RANK = re.compile(r"Process name: \[\S+,(\d+)\]")
 
@@ -35,7 +35,7 @@ def under_mpirun(program: str, starts: Sequence[ProcessStart], data_folder: Path
             "environment": dict(start.environment),
             "working_folder": str(start.working_folder),
             "log": str(start.log),
-            "shell": shell_path(),
+            "shell": start.shell,
         }
         for start in starts
     ]

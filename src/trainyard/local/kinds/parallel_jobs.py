@@ -12,7 +12,6 @@ import yaml
 
 from trainyard.local.command import fill_text
 from trainyard.local.errors import RunError
-from trainyard.local.kinds import parallel_program
 from trainyard.local.machine import available_processors
 from trainyard.local.resolution import ResolvedJob
 from trainyard.spec.literals import ParameterValue
@@ -20,11 +19,13 @@ from trainyard.spec.model import Parallel, Value
 from trainyard.spec.resolution import settled
 
 _SETTINGS_FILE = "parallel.json"
+# Not imported: it is for the job's own Python.
+_PROGRAM = Path(__file__).resolve().with_name("parallel_program.py")
 
 
 def parallel_command(data_folder: Path, arguments: str) -> str:
     """Return the shell line that runs a parallel job whose settings are in its data folder."""
-    program = shlex.quote(str(Path(parallel_program.__file__).resolve()))
+    program = shlex.quote(str(_PROGRAM))
     return f"python {program} {shlex.quote(str(data_folder / _SETTINGS_FILE))} {arguments}".rstrip()
 
 

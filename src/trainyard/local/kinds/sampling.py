@@ -1,4 +1,4 @@
-"""What a sweep tries: the values of each trial, drawn from the search space.
+"""What a sweep tries: what each trial runs, with values drawn from the search space.
 
 The functions are those of https://learn.microsoft.com/azure/machine-learning/how-to-tune-hyperparameters. Draws follow
 from the sweep's seed alone (0 without one), so that a sweep that is run again tries the same.
@@ -15,7 +15,7 @@ from typing import Any
 
 from trainyard.local.errors import error_at
 from trainyard.spec.literals import ParameterValue
-from trainyard.spec.model import Sweep, Value
+from trainyard.spec.model import Component, Sweep, Value
 
 Draw = Callable[[Mapping[str, Any], Random], ParameterValue]
 
@@ -64,6 +64,15 @@ _DRAWS: dict[str, Draw] = {
     "qnormal": _in_steps(_normal),
     "qlognormal": _in_steps(_log_normal),
 }
+
+
+def trial_component(job_component: Component, sweep: Sweep) -> Component:
+    """Return what a trial runs: the trial as written, with the inputs and outputs as the sweep's job has them."""
+    return sweep.trial._replace(
+        inputs={**sweep.trial.inputs, **job_component.inputs},
+        outputs=job_component.outputs,
+        task=None,
+    )
 
 
 def trials(sweep: Sweep) -> list[dict[str, ParameterValue]]:

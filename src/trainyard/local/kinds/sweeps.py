@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trainyard.local.attempts import Attempt, AttemptEnd, lose_what_a_preemption_takes, make_folders
 from trainyard.local.cache import link_or_copy
 from trainyard.local.cancellation import Cancellation, limited
 from trainyard.local.errors import cannot_write
-from trainyard.local.kinds.sampling import trials
-from trainyard.local.launcher import Attempt, AttemptEnd, launch, make_folders
+from trainyard.local.kinds.sampling import trial_component, trials
+from trainyard.local.launcher import launch
 from trainyard.local.machine import available_processors
 from trainyard.local.processes import ProcessesEnded
 from trainyard.local.tracking_store import TrackingStore
 from trainyard.spec.literals import ParameterValue
-from trainyard.spec.model import Component, Sweep
+from trainyard.spec.model import Sweep
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Trial:
     drawn: Mapping[str, ParameterValue]
     metric: float | None
     reason: str | None
+    attempts: int = 1
 
     @property
     def as_record(self) -> dict[str, object]:
@@ -41,17 +43,8 @@ class Trial:
             "metric": self.metric,
             "reason": self.reason,
             "folder": f"trials/{self.number}",
+            "attempts": self.attempts,
         }
-
-
-def trial_component(job_component: Component, sweep: Sweep) -> Component:
-    """Return what a trial runs: the trial as written, with the inputs and outputs as the sweep's job has them."""
-    return replace(
-        sweep.trial,
-        inputs={**sweep.trial.inputs, **job_component.inputs},
-        outputs=job_component.outputs,
-        task=None,
-    )
 
 
 def run_sweep(attempt: Attempt, sweep: Sweep, store: TrackingStore, cancellation: Cancellation) -> AttemptEnd:
@@ -59,6 +52,8 @@ def run_sweep(attempt: Attempt, sweep: Sweep, store: TrackingStore, cancellation
 
     The sweep fails when all trials fail, or when it has outputs and no trial logged the primary metric.
     """
+    from concurrent.futures import ThreadPoolExecutor  # few runs have sweeps
+
     drawn = trials(sweep)
     at_once = max(1, min(sweep.max_concurrent_trials, max(2, available_processors()) // attempt.job.processes))
     log = attempt.logs[0]
@@ -103,7 +98,7 @@ def _run_trial(
     if cancellation.requested.is_set():
         return Trial(number, drawn, None, cancellation.reason)
     component = trial_component(attempt.job.component, sweep)
-    trial = replace(
+    own = replace(
         attempt,
         job=replace(attempt.job, trial=component, timeout_seconds=sweep.trial_timeout_seconds),
         job_folder=attempt.job_folder / "trials" / str(number),
@@ -112,12 +107,18 @@ def _run_trial(
         number=1,
         tracked=store.folder_of(replace(attempt.run, run_id=f"{attempt.run.run_id}_{number}")),
     )
-    store.start_run(trial.run, f"{attempt.job.name} trial {number}")
-    end = launch(trial, make_folders(trial), cancellation)
-    store.end_run(trial.run, "FINISHED" if end.reason is None else "FAILED")
-    logged = store.metric(trial.run, sweep.primary_metric)
+    store.start_run(own.run, f"{attempt.job.name} trial {number}")
+    with attempt.faults.of_trial(number) if attempt.faults is not None else nullcontext() as faults:
+        own = replace(own, faults=faults)
+        end = launch(own, make_folders(own), cancellation)
+        while end.was_preempted:
+            lose_what_a_preemption_takes(own)
+            own = replace(own, number=own.number + 1)
+            end = launch(own, make_folders(own), cancellation)
+    store.end_run(own.run, "FINISHED" if end.reason is None else "FAILED")
+    logged = store.metric(own.run, sweep.primary_metric)
     best = (max(logged) if sweep.goal == "maximize" else min(logged)) if logged else None
-    return Trial(number, drawn, best, end.reason)
+    return Trial(number, drawn, best, end.reason, own.number)
 
 
 def _best(completed: Sequence[Trial], sweep: Sweep) -> Trial | None:
@@ -130,8 +131,9 @@ def _best(completed: Sequence[Trial], sweep: Sweep) -> Trial | None:
 
 def _described(trial: Trial, sweep: Sweep) -> str:
     values = ", ".join(f"{name}={value}" for name, value in trial.drawn.items())
+    again = f" ({trial.attempts} attempts)" if trial.attempts > 1 else ""
     how = f"failed: {trial.reason}" if trial.reason else f"{sweep.primary_metric} = {trial.metric}"
-    return f"trial {trial.number}: {values}: {how}"
+    return f"trial {trial.number}: {values}: {how}{again}"
 
 
 def _take_over(attempt: Attempt, best: Trial) -> None:

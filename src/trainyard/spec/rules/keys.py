@@ -127,8 +127,9 @@ BAD_ASSET_NAME = Rule(
     "AML109",
     "bad-asset-name",
     "warning",
-    summary="Azure ML rejects this name on registration.",
-    why="Component names consist of lower-case letters, digits and underscores, and start with a letter.",
+    summary="Azure ML rejects this name or version on registration.",
+    why="Component names consist of lower-case letters, digits and underscores, and start with a letter. Names of "
+    "experiments have letters, digits, hyphens and underscores; versions have no blanks, `/`, `:` or `@`.",
     example=Example("""\
 type: command
 name: ‹Train-DDP⇒train_ddp›

@@ -13,7 +13,7 @@ from trainyard.spec.rules.keys import BAD_TEXT, UNKNOWN_KEY
 LET_PASS = frozenset(
     {
         "AML007",  # duplicate-key: the last one wins
-        "AML101",  # unknown-key: ignored, but for the keys of the job itself (see `stops_a_run`)
+        "AML101",  # unknown-key: ignored, but for those of a job (see `stops_a_run`)
         "AML107",  # ignored-key
         "AML208",  # legacy-binding: not substituted
         "AML301",  # missing-input: whoever runs it may set it; the run refuses what is still missing
@@ -27,6 +27,7 @@ LET_PASS = frozenset(
         "AML323",  # unknown-model-type
         "AML324",  # unknown-model-setting
         "AML325",  # format-without-source
+        "AML326",  # data-weights
         "AML416",  # pins-conflict: of an environment that is not built here
         "AML406",  # script-not-found
         "AML407",  # script-left-out
@@ -37,6 +38,7 @@ LET_PASS = frozenset(
         "AML504",  # unknown-program
         "AML505",  # flag-value
         "AML555",  # ended-early: the shell starts the rest as another command
+        "AML556",  # two-programs: pip is asked for the name of a program
         "AML601",  # processes-exceed-gpus
         "AML613",  # launcher-under-distribution
         "AML701",  # deepspeed-config-not-found
@@ -53,10 +55,10 @@ LET_PASS = frozenset(
 def stops_a_run(diagnostic: Diagnostic) -> bool:
     """Return whether Azure ML refuses a file for this error.
 
-    The client refuses unknown keys of a job itself, at the left margin of its file, and those that lint says it does.
+    The client refuses unknown keys of jobs, not those of components: lint's message says which.
     """
     if diagnostic.rule == UNKNOWN_KEY.id:
-        return diagnostic.span.column == 1 or "client refuses the file" in diagnostic.message
+        return "client refuses the file" in diagnostic.message
     if diagnostic.rule == BAD_TEXT.id and "${{" in diagnostic.message:
         return False  # a bound count, as components of Azure ML's own registry have: a run knows its value
     return diagnostic.rule not in LET_PASS

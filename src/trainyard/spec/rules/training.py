@@ -144,3 +144,38 @@ inputs:
 """
     ),
 )
+DATA_WEIGHTS = Rule(
+    "AML326",
+    "data-weights",
+    "error",
+    summary="Weights of mixed datasets that are not one positive number for each of them.",
+    why="`data_weights` has a weight for each of `data`, `data_2`, `data_3` and `data_4` the job has. The training "
+    "step refuses others, once the data are prepared and the machines are running and paid for.",
+    example=Example(
+        """\
+type: pipeline
+settings: {default_compute: azureml:cpus}
+inputs:
+  chats: {type: uri_folder, path: azureml:chats:1}
+  books: {type: uri_folder, path: azureml:books:1}
+jobs:
+  train:
+    component: ./train.yaml
+    inputs:
+      data: ${{parent.inputs.chats}}
+      data_2: ${{parent.inputs.books}}
+      data_weights: ‸"3,1‹,1⇒›"
+=== train.yaml
+type: command
+name: train
+command: >-
+  python -m trainyard.steps.train_ddp --data '${{inputs.data}}' $[[ --data-2 '${{inputs.data_2}}' ]]
+  $[[ --data-weights '${{inputs.data_weights}}' ]]
+environment: azureml:torch:3
+inputs:
+  data: {type: uri_folder}
+  data_2: {type: uri_folder, optional: true}
+  data_weights: {type: string, optional: true}
+"""
+    ),
+)

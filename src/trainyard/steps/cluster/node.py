@@ -15,7 +15,7 @@ import torch
 
 from trainyard.foundation.files import os_errors_name
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.world import usable_processors
+from trainyard.steps.runtime.processors import usable_processors
 
 # Names from `nvidia-smi --help-query-gpu`; ours beside them.
 _GPU_QUERY = {

@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from trainyard.foundation.configs.evaluate import Evaluate
+from trainyard.foundation.evaluation_format import EVALUATION_COUNTS, EVALUATION_FORMAT
 from trainyard.steps.data.dataset.manifest import Manifest, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.dataset.shards import verify_dataset
 from trainyard.steps.evaluation.confusion import Counts, class_figures, draw_confusion_matrix
-from trainyard.steps.evaluation.mistakes import find_mistakes, write_mistakes
+from trainyard.steps.evaluation.mistakes import Mistakes, find_mistakes, write_mistakes
 from trainyard.steps.evaluation.whole_split import evaluate_split
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_writable, write_json
@@ -24,11 +26,12 @@ from trainyard.steps.runtime.rank_variables import read_rank_variables
 from trainyard.steps.runtime.versions import banner
 from trainyard.steps.runtime.world import World, join_world, lost_connections_explained
 from trainyard.steps.training.adapters import load_trained_model, require_base_of_adapters
+from trainyard.steps.training.engines.fsdp import shard_to_evaluate
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import ask_for_determinism
 from trainyard.steps.training.tasks.base import Sample, SampleRequest, Task
-from trainyard.steps.training.tasks.chosen import ChosenTask, task_of_model
+from trainyard.steps.training.tasks.chosen import ChosenTask, read_base_digest, task_of_model
 
 _MOST_CLASSES_IN_PICTURE = 1000
 
@@ -39,7 +42,8 @@ def run_evaluation(settings: Evaluate, task_settings: Mapping[str, Value]) -> in
     split = SplitReader(settings.data, manifest, settings.split)
     chosen = task_of_model(settings.model, settings.task, task_settings)
     task = chosen.on(manifest)
-    model = load_trained_model(chosen, manifest, settings.model, settings.base_model)
+    load = partial(load_trained_model, chosen, manifest, settings.model, settings.base_model)
+    model = None if settings.shard_model else load()
     rank = read_rank_variables(os.environ).rank
     require_writable([settings.evaluation], rank)
     with lost_connections_explained(rank), join_world(settings.process_group_timeout_seconds) as world:
@@ -47,13 +51,22 @@ def run_evaluation(settings: Evaluate, task_settings: Mapping[str, Value]) -> in
         verify_dataset(settings.data, manifest.splits[settings.split].shards, world, settings.verify_data)
         ask_for_determinism()
         require_base_of_adapters(chosen, settings.model, settings.base_model, world)
+        base_digest = read_base_digest(settings.model)
+        if base_digest is not None and (problem := task.base_model_problem(base_digest)):
+            raise StepError(problem)
         precision = Precision(settings.precision, world.device)
-        sums = evaluate_split(task, model.to(world.device), split, world, precision, settings.micro_batch_size)
+        model = shard_to_evaluate(load, world) if model is None else model.to(world.device)
+        sums = evaluate_split(
+            task, model, split, world, precision, settings.micro_batch_size, in_lockstep=settings.shard_model
+        )
         figures = task.summarise(sums, settings.split)
-        if world.is_main:
+        if world.is_main or settings.shard_model:
             sample = _sample(settings, task, model, split, world, precision)
+            mistakes = _mistakes(settings, task, model, split, world, precision)
+        if world.is_main:
             _write_results(settings, chosen, manifest, figures, sums, sample)
-            _write_mistakes(settings, task, model, split, world, precision)
+            if mistakes is not None:
+                write_mistakes(settings.evaluation, split, mistakes, manifest.classes)
         _log_figures(world, settings, figures, split.samples)
     _check_limits(settings, chosen, figures)
     return 0
@@ -85,11 +98,10 @@ def _write_results(
     mlflow.metrics({f"{settings.split}_{name}": value for name, value in figures.items()}, step=0)
     folder = settings.evaluation
     document: dict[str, Any] = {
-        "format": "trainyard.evaluation/1",
+        "format": EVALUATION_FORMAT,
         "task": chosen.name,
         "split": settings.split,
-        "samples": int(sums["samples"]),
-        **({"tokens": int(sums["tokens"])} if "tokens" in sums else {}),
+        **{name: int(sums[name]) for name in EVALUATION_COUNTS if name in sums},
         **figures,
     }
     if "confusion" in sums:
@@ -129,14 +141,13 @@ def _write_confusion(settings: Evaluate, manifest: Manifest, matrix: Counts, fig
         raise StepError(f"the picture of the confusion matrix needs the package matplotlib: {failure}") from None
 
 
-def _write_mistakes(
+def _mistakes(
     settings: Evaluate, task: Task, model: torch.nn.Module, split: SplitReader, world: World, precision: Precision
-) -> None:
+) -> Mistakes | None:
     manifest = task.manifest
-    if manifest.content == "labelled_images" and manifest.arrays["images"].dtype == "uint8":
-        found = find_mistakes(task, model, split, precision, settings.micro_batch_size, world.device)
-        if found is not None:
-            write_mistakes(settings.evaluation, split, found, manifest.classes)
+    if manifest.content != "labelled_images" or manifest.arrays["images"].dtype != "uint8":
+        return None
+    return find_mistakes(task, model, split, precision, settings.micro_batch_size, world.device)
 
 
 def _log_figures(world: World, settings: Evaluate, figures: Mapping[str, float], samples: int) -> None:

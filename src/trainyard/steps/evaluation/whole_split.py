@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from trainyard.steps.data.dataset.reader import SplitReader
+from trainyard.steps.data.sample_order import Ids
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreement import LateSum
 from trainyard.steps.training.precision import Precision
@@ -32,11 +33,12 @@ def evaluate_split(
     precision: Precision,
     micro_batch_size: int,
     *,
+    samples: int | None = None,
     in_lockstep: bool = False,
     stop_is_raised: Callable[[], bool] | None = None,
     on_batch: Callable[[], None] = lambda: None,
 ) -> Sums:
-    """Return the task's sums over the whole split, the same on every rank.
+    """Return the task's sums over the split, or over so many samples taken evenly from it, the same on every rank.
 
     The ranks' shares differ by one sample at most; a rank without samples adds zeros. If every rank must make as many
     forward passes as the others (`in_lockstep`), one without a batch left computes a sample that is not counted.
@@ -45,12 +47,13 @@ def evaluate_split(
     """
     was_training = model.training
     model.eval()
-    start, stop = even_part(split.samples, world.rank, world.size)
-    rounds = math.ceil(math.ceil(split.samples / world.size) / micro_batch_size)
+    samples = split.samples if samples is None else samples
+    own = np.arange(*even_part(samples, world.rank, world.size)) * split.samples // samples
+    rounds = math.ceil(math.ceil(samples / world.size) / micro_batch_size)
     sums: Sums = {}
     stops = _AgreedStop(world, stop_is_raised)
     try:
-        with Prefetched(_batches(split, start, stop, micro_batch_size, world.device)) as batches:
+        with Prefetched(_batches(split, own, micro_batch_size, world.device)) as batches:
             for _ in range(rounds):
                 on_batch()
                 stops.leave_if_agreed()
@@ -88,12 +91,9 @@ class _AgreedStop:
         self._pending = LateSum(torch.tensor([float(self._is_raised())], device=self._world.device))
 
 
-def _batches(
-    split: SplitReader, start: int, stop: int, micro_batch_size: int, device: torch.device
-) -> Iterator[Tensors]:
-    for first in range(start, stop, micro_batch_size):
-        sample_ids = np.arange(first, min(first + micro_batch_size, stop))
-        yield as_tensors(split.gather(sample_ids), pin=device.type == "cuda")
+def _batches(split: SplitReader, sample_ids: Ids, micro_batch_size: int, device: torch.device) -> Iterator[Tensors]:
+    for first in range(0, len(sample_ids), micro_batch_size):
+        yield as_tensors(split.gather(sample_ids[first : first + micro_batch_size]), pin=device.type == "cuda")
 
 
 def _reduce(sums: Sums, world: World) -> Sums:

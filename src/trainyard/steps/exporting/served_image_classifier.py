@@ -21,7 +21,8 @@ class ImageClassifier:
     """Says what is in images."""
 
     def __init__(self, folder: str) -> None:
-        self._model = AutoModelForImageClassification.from_pretrained(folder, local_files_only=True).float().eval()
+        found = AutoModelForImageClassification.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        self._model = found.float().eval()
         names = self._model.config.id2label
         self._labels = [names[number] for number in range(len(names))]
 

@@ -16,8 +16,9 @@ class LanguageModel:
     """Continues texts."""
 
     def __init__(self, folder: str) -> None:
-        self._model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).float().eval()
-        self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        found = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        self._model = found.float().eval()
+        self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         self._longest = int(self._tokenizer.model_max_length)
 
     def predict(self, table: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:

@@ -9,10 +9,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn, TypeVar
 
+from trainyard.foundation.configs.training import Training
 from trainyard.foundation.files import describe_os_error
-from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.errors import LOST_EXIT_CODE, LostConnection, StepError
 from trainyard.steps.runtime.flags import Value, parse_flags, parse_task_flags
 from trainyard.steps.runtime.siblings import watch_siblings
+from trainyard.steps.runtime.watcher import end_with_watcher, is_worker, own_command, run_watched
 
 Config = TypeVar("Config")
 
@@ -54,15 +56,30 @@ def run_task_step(
     body: Callable[[Config, Mapping[str, Value]], int],
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """Do as `run_step` for a step with a task: the body also gets the task's settings that were given, by name."""
-    watch_siblings()
+    """Do as `run_step` for a step with a task: the body also gets the task's settings that were given, by name.
+
+    A training that asks for restarts runs in a process of its own, which this one watches.
+    """
     config, task_settings = parse_task_flags(config_class, program, arguments)
+    if isinstance(config, Training) and config.restarts > 0 and not is_worker():
+        return _run(program, lambda: _run_watched(config, own_command(program, arguments)))
+    if is_worker():
+        end_with_watcher()
+    watch_siblings()
     return _run(program, lambda: body(config, task_settings))
+
+
+def _run_watched(config: Training, command: Sequence[str]) -> int:
+    if config.resume == "never":
+        raise StepError("--restarts would start over each time with --resume never; give an empty --checkpoints")
+    return run_watched(command, config.restarts, config.process_group_timeout_seconds)
 
 
 def _run(program: str, body: Callable[[], int]) -> int:
     try:
         return body()
+    except LostConnection as error:
+        return _report(program, str(error), LOST_EXIT_CODE if is_worker() else error.exit_code)
     except StepError as error:
         return _report(program, str(error), error.exit_code)
     except OSError as failure:

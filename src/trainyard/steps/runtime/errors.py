@@ -8,12 +8,19 @@ STOPPED_EXIT_CODE = 75
 The number is EX_TEMPFAIL of sysexits.h, a temporary failure.
 """
 
+LOST_EXIT_CODE = 69
+"""The exit code of a watched worker whose connection to another rank was lost: EX_UNAVAILABLE of sysexits.h."""
+
 
 class StepError(ValueError):
     """A mistake in what the step was given, or in the machine beneath it. A step reports it in one line, which says
     how to fix it, without a traceback."""
 
     exit_code = 1
+
+
+class LostConnection(StepError):
+    """Another rank is gone, or does not answer: this one is not to blame."""
 
 
 class SetupError(StepError):

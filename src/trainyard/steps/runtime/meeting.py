@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NoReturn
-
-import torch.distributed as dist
+from typing import NoReturn
 
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.interfaces import choose_gloo_interface
-from trainyard.steps.runtime.rank_variables import RankVariables
+from trainyard.steps.runtime.rank_variables import RankVariables, attempt_of_ranks
 from trainyard.steps.runtime.siblings import watch_siblings
+from trainyard.steps.runtime.stores import PrefixStore, Store, open_store
 
 _PAUSE_SECONDS = 0.2
 _FOR_OTHERS_TO_READ_SECONDS = 3.0
@@ -58,19 +57,19 @@ class Meeting:
         own_address = choose_gloo_interface(variables.master_address) or ""
         self._host, self._own_address = socket.gethostname(), own_address
 
-    def store(self) -> Any:
+    def store(self) -> Store:
         """Return the store for the process group, once every rank is here and every node reaches every other."""
         store = self._open_store()
-        # The store of torchrun outlives the processes that it restarts.
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self._board = dist.PrefixStore(f"meeting/{attempt}", store)  # type: ignore[attr-defined]
+        # The store may outlive the processes, and gloo would find addresses of ranks that are gone.
+        attempt = attempt_of_ranks()
+        self._board = PrefixStore(f"meeting/{attempt}", store)
         with self._listening() as port:
             place = _Place(self._variables.rank, self._host, self._own_address, port)
             self._board.set(str(place.rank), json.dumps([place.host, place.address, place.port]))
             ranks = [str(rank) for rank in range(self._variables.world_size)]
             self._wait_for_all("here", lambda: self._board.check(ranks), self._fail_for_missing)
             self._reach_other_nodes(place)
-        return store
+        return PrefixStore(f"group/{attempt}", store)
 
     @contextmanager
     def ends_with_siblings(self) -> Iterator[None]:
@@ -90,18 +89,13 @@ class Meeting:
             has_joined.set()
             self._siblings.close()
 
-    def _open_store(self) -> Any:
+    def _open_store(self) -> Store:
         hosted_by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         is_master = self._variables.rank == 0 and not hosted_by_torchrun
         if not is_master:
             self._wait_for_master()
-        return dist.TCPStore(  # type: ignore[attr-defined]
-            *self._master,
-            self._variables.world_size,
-            is_master=is_master,
-            timeout=timedelta(seconds=max(1.0, self._left_seconds())),
-            wait_for_workers=False,
-        )
+        timeout = timedelta(seconds=max(1.0, self._left_seconds()))
+        return open_store(*self._master, world_size=self._variables.world_size, hosts=is_master, timeout=timeout)
 
     def _wait_for_master(self) -> None:
         """Wait until rank 0 listens. StepError if it does not in time, or has ended."""

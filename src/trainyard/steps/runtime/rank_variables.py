@@ -6,6 +6,7 @@ Azure ML with `distribution: type: pytorch`, torchrun, and most other launchers 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,6 +59,12 @@ class _Launcher:
 # OMPI_COMM_WORLD_NODE_RANK is not the node's: it counts the processes within a node.
 _OPEN_MPI = _Launcher("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
 _SLURM = _Launcher("Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+
+
+def attempt_of_ranks() -> str:
+    """Return the number of the attempt, where something that outlives the ranks starts them again: torchrun's agent, or
+    a watcher. What an earlier attempt left in their common store is not this one's."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 def read_rank_variables(environment: Mapping[str, str]) -> RankVariables:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import platform
 import re
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
 
+from trainyard.steps.runtime.packages import python_and_packages
 from trainyard.steps.runtime.rank_variables import RankVariables
 
 _PACKAGES = ("torch", "numpy", "transformers", "safetensors", "deepspeed", "mlflow-skinny")
@@ -18,12 +17,7 @@ _AMD_DRIVER = Path("/sys/module/amdgpu/version")
 
 def installed_versions() -> dict[str, str]:
     """Return the versions that a result may depend on."""
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
+    versions = python_and_packages(_PACKAGES)
     if torch.version.cuda:
         versions["cuda"] = torch.version.cuda
     if torch.version.hip:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
@@ -12,21 +13,24 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.errors import LostConnection, StepError
 from trainyard.steps.runtime.meeting import Meeting
+from trainyard.steps.runtime.processors import peak_resident_bytes, usable_processors
 from trainyard.steps.runtime.rank_variables import RankVariables, read_rank_variables
+from trainyard.steps.runtime.stores import HashStore
 
 Value = TypeVar("Value")
 
 _LOST_CONNECTION_WORDS = ("/gloo/", "ncclRemoteError", "ncclSystemError")
 _MEET_EVERY_SECONDS = 1.0
-"""While all wait for rank 0's work."""
+"""While all wait for the work of some."""
 
-_LEFT_GROUPS: list[object] = []
-"""Process groups that were left, kept so that they are never torn down.
+_LEFT_GROUPS: deque[list[object]] = deque(maxlen=4)
+"""The process groups of the worlds that were left last, kept so that they are not torn down at once.
 
 Gloo's threads are joined when the last reference to a group is dropped, with the GIL held (seen in torch 2.13). One of
-them may still be dropping its last tensor, for which it needs the GIL too: a deadlock.
+them may still be dropping its last tensor, for which it needs the GIL too: a deadlock. A few trainings later that is
+long done, and the groups can go: a thread of each polls for as long as it exists.
 """
 
 
@@ -76,13 +80,23 @@ class World:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def let_main_work(self, work: Callable[[], None], while_waiting: Callable[[], None]) -> None:
-        """Let rank 0 do some work for as long as it takes.
+    def peak_memory_bytes(self) -> int:
+        """Return the peak since this process started: tensors on its GPU or, on a CPU, resident memory."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        return peak_resident_bytes()
 
-        The others meet it every second, so that no timeout counts the work; every rank calls `while_waiting` then.
+    def let_main_work(self, work: Callable[[], None], while_waiting: Callable[[], None]) -> None:
+        """Let rank 0 do some work for as long as it takes, as `let_some_work`."""
+        self.let_some_work(work, while_waiting, works=self.is_main)
+
+    def let_some_work(self, work: Callable[[], None], while_waiting: Callable[[], None], *, works: bool) -> None:
+        """Let those ranks that are told so do some work for as long as it takes.
+
+        The others meet them every second, so that no timeout counts the work; every rank calls `while_waiting` then.
         """
         with ThreadPoolExecutor(max_workers=1) as threads:
-            working = [threads.submit(work)] if self.is_main else []
+            working = [threads.submit(work)] if works else []
             # On the host, over gloo: on a GPU, NCCL's watchdog would count the wait.
             while self.sum(torch.tensor(float(len(wait(working, _MEET_EVERY_SECONDS).not_done)))).item() > 0:
                 while_waiting()
@@ -99,18 +113,13 @@ class World:
         # NCCL may wait for ranks that are gone, and the process ends soon in any case.
         if exception_type is None or self.device.type == "cpu":
             # Including those that engines and checkpoints created beside the default group.
-            _LEFT_GROUPS.extend(dist.distributed_c10d._world.pg_map)
+            _LEFT_GROUPS.append(list(dist.distributed_c10d._world.pg_map))
             dist.destroy_process_group()
 
     def _set_threads(self, variables: RankVariables) -> None:
         """Divide the node's processors among its processes, unless OMP_NUM_THREADS is set."""
         if not os.environ.get("OMP_NUM_THREADS"):
             torch.set_num_threads(max(1, usable_processors() // variables.processes_per_node))
-
-
-def usable_processors() -> int:
-    """Return the number of processors that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def join_world(timeout_seconds: int, environment: Mapping[str, str] | None = None) -> World:
@@ -136,7 +145,7 @@ def _join(variables: RankVariables, device: torch.device, timeout: timedelta) ->
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     meeting = None if variables.master_address is None else Meeting(variables, timeout)
     try:
-        store = dist.HashStore() if meeting is None else meeting.store()  # type: ignore[attr-defined]
+        store = HashStore() if meeting is None else meeting.store()
         with nullcontext() if meeting is None else meeting.ends_with_siblings():
             dist.init_process_group(
                 backend, store=store, rank=variables.rank, world_size=variables.world_size, timeout=timeout
@@ -163,7 +172,7 @@ def lost_connections_explained(rank: int) -> Iterator[None]:
     except RuntimeError as failure:
         if not (isinstance(failure, dist.DistError) or any(word in str(failure) for word in _LOST_CONNECTION_WORDS)):
             raise
-        raise StepError(
+        raise LostConnection(
             f"rank {rank} lost its connection to another rank, or waited too long for it: {_first_line(failure)}"
         ) from None
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from trainyard.steps.runtime.model_folders import find_model
 from trainyard.steps.runtime.packages import from_extra, require_packages
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.from_transformers import has_weights, model_digest, model_folder
+from trainyard.steps.training.precision import DTYPES
 from trainyard.steps.training.tasks.base import Task
 from trainyard.steps.training.tasks.chosen import ChosenTask, read_base_digest
 
@@ -107,29 +110,55 @@ def _quantize(model: torch.nn.Module) -> None:
 
 def save_trained_model(task: Task, model: torch.nn.Module, settings: Training) -> None:
     """Write what was trained: the model, its adapters, or the base model with the adapters merged and both."""
+    dtype, task.shard_bytes = DTYPES[settings.save_dtype], settings.save_shard_mb * 1_000_000
     if settings.tuning == "full":
-        task.save_model(model, settings.model)
+        with _in_dtype(model, dtype):
+            task.save_model(model, settings.model)
     elif settings.merge_adapters:
         adapters = settings.model / ADAPTERS_FOLDER
         save_adapters(model, adapters)
         # The engine's own model stays as it is: a checkpoint may follow.
-        task.save_model(_with_adapters(task.new_model(), adapters).merge_and_unload(), settings.model)
+        merged = _with_adapters(task.new_model(), adapters).merge_and_unload()
+        with _in_dtype(merged, dtype):
+            task.save_model(merged, settings.model)
+        if dtype != torch.float32:
+            save_adapters(model, adapters, dtype)
     else:
-        save_adapters(model, settings.model)
+        save_adapters(model, settings.model, dtype)
 
 
-def save_adapters(model: torch.nn.Module, folder: Path) -> None:
+@contextmanager
+def _in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Round a model's weights for as long as they are written. A checkpoint may follow, of the exact ones."""
+    exact = {
+        tensor: tensor.data
+        for tensor in (*model.parameters(), *model.buffers())
+        if tensor.is_floating_point() and tensor.dtype != dtype
+    }
+    try:
+        for tensor, values in exact.items():
+            tensor.data = values.to(dtype)
+            if dtype == torch.float16 and not tensor.isfinite().all() and values.isfinite().all():
+                raise StepError("--save-dtype fp16: the model has weights beyond the range of fp16; use bf16")
+        yield
+    finally:
+        for tensor, values in exact.items():
+            tensor.data = values
+
+
+def save_adapters(model: torch.nn.Module, folder: Path, dtype: torch.dtype = torch.float32) -> None:
     """Write adapters as `peft.PeftModel.from_pretrained` reads them. StepError if the disk is full."""
     from peft import get_peft_model_state_dict
     from safetensors import SafetensorError
 
     folder.mkdir(parents=True, exist_ok=True)
-    config: Any = model.peft_config[_NAME]  # type: ignore[index]
+    configs: Any = model.peft_config
+    config = configs[_NAME]
     config.inference_mode = True
     config.save_pretrained(folder)
     tensors = get_peft_model_state_dict(model, adapter_name=_NAME)
     # peft loads them into a model that it has wrapped twice.
-    named = {f"base_model.model.{name}": tensor.contiguous().cpu() for name, tensor in tensors.items()}
+    named = {f"base_model.model.{name}": tensor.to(dtype).contiguous().cpu() for name, tensor in tensors.items()}
     try:
         save_file(named, folder / _WEIGHTS_FILE, metadata={"format": "pt"})
     except SafetensorError as failure:

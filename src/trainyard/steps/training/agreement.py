@@ -7,14 +7,14 @@ share a reduction with their neighbours. Every rank starts and reads at the same
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
 from trainyard.steps.runtime.world import World
-from trainyard.steps.training.observing.step_clock import StepMarks, StepTimes
+from trainyard.steps.training.agreed_step import AgreedStep
+from trainyard.steps.training.observing.step_clock import StepMarks
 from trainyard.steps.training.samples.plan import Step
 
 _LONG_OWN_SECONDS = 0.5
@@ -66,27 +66,6 @@ class TakenStep:
     gradient_norm: torch.Tensor
     """The same on every rank."""
     marks: StepMarks
-
-
-@dataclass(frozen=True)
-class AgreedStep:
-    """A step as all ranks know it; all but `times` is the same on every rank."""
-
-    step: Step
-    learning_rate: float
-    loss: float
-    gradient_norm: float
-    stop: bool
-    """Whether any rank had been asked to stop when it had taken this step."""
-    rank_own_seconds: list[float]
-    """By rank, `StepTimes.own_seconds` of the last step whose times that rank knew; 0 before there is one."""
-    times: StepTimes
-    """This rank's."""
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether the step was taken. The engine skips it, on every rank, when the norm is not finite."""
-        return math.isfinite(self.gradient_norm)
 
 
 class Agreement:

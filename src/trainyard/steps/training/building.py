@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -16,9 +17,8 @@ import torch
 from trainyard.foundation.batch_arithmetic import BatchArithmetic, divide_batch
 from trainyard.foundation.configs.training import Training
 from trainyard.foundation.files import file_sha256
-from trainyard.steps.data.dataset.manifest import Manifest, read_manifest
+from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.data.dataset.reader import SplitReader
-from trainyard.steps.data.dataset.shards import verify_dataset
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.flags import Value
 from trainyard.steps.runtime.model_folders import find_model
@@ -28,26 +28,33 @@ from trainyard.steps.training.adapters import check_tuning, new_model
 from trainyard.steps.training.agreement import Agreement
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.engines.base import Engine, EngineParts
+from trainyard.steps.training.engines.blocks import check_blocks
 from trainyard.steps.training.from_transformers import model_digest, model_folder
 from trainyard.steps.training.loop import TrainingRun
+from trainyard.steps.training.moving_average import MovingAverage
 from trainyard.steps.training.observing.flops import flops_per_token, peak_flops_per_second
 from trainyard.steps.training.observing.hang_watch import HangWatch
 from trainyard.steps.training.observing.measures import StepMeasures, Work
 from trainyard.steps.training.observing.observer import TrainingObserver
 from trainyard.steps.training.observing.profiler import ProfiledSteps, StepProfiler, parse_profile_steps
-from trainyard.steps.training.observing.recorder import Recorder
+from trainyard.steps.training.observing.recorder import Recorder, settings_record
 from trainyard.steps.training.observing.sample_record import SampleRecord
 from trainyard.steps.training.observing.unhealthy_steps import LossSpikes, NonfiniteGuard
-from trainyard.steps.training.optimizer import AdamWSettings, Schedule
-from trainyard.steps.training.precision import Precision
+from trainyard.steps.training.optimizer import OptimizerSettings
+from trainyard.steps.training.precision import DTYPES, Precision
 from trainyard.steps.training.randomness import ask_for_determinism, seed_everything
-from trainyard.steps.training.samples.batches import TrainingBatches
+from trainyard.steps.training.samples.batches import Prepared, Tensors
 from trainyard.steps.training.samples.plan import Progress, TrainingPlan
+from trainyard.steps.training.samples.training_data import TrainingData, read_training_data
+from trainyard.steps.training.schedule import Schedule
 from trainyard.steps.training.stopping import StopRequest
 from trainyard.steps.training.tasks.base import Task
 from trainyard.steps.training.tasks.chosen import ChosenTask, choose_task
+from trainyard.steps.training.validation import SPLIT, Metric, Validation, check_validation
 
-_OF_ONE_ATTEMPT = frozenset({"profile_steps", "record_samples", "resume", "scheduled_events_url", "stop_file"})
+_OF_ONE_ATTEMPT = frozenset(
+    {"data_cache_mb", "profile_steps", "read_threads", "record_samples", "resume", "scheduled_events_url", "stop_file"}
+)
 """Settings that say where and how a training is run, not what it computes."""
 _NAMED_RANKS = 8
 
@@ -59,11 +66,16 @@ class CheckedRequest:
     settings: Training
     step_name: str
     engine_class: type[Engine]
-    manifest: Manifest
+    data: TrainingData
     batch: BatchArithmetic
     chosen_task: ChosenTask
     task: Task
     profiled_steps: ProfiledSteps | None
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of `data`, the first of several datasets."""
+        return self.data.first
 
 
 def check_request(
@@ -73,21 +85,36 @@ def check_request(
     engine_class: type[Engine],
     world_size: int,
     chosen_task: ChosenTask | None = None,
+    data: TrainingData | None = None,
 ) -> CheckedRequest:
-    """Read the dataset's manifest and create the task, if none is given. StepError for settings that cannot be."""
+    """Read the datasets' manifests and create the task, if none are given. StepError for invalid settings."""
     profiled_steps = parse_profile_steps(settings.profile_steps)
-    manifest = read_manifest(settings.data)
+    data = data or read_training_data(settings)
     try:
         batch = divide_batch(settings.global_batch_size, settings.micro_batch_size, world_size)
     except ValueError as error:
         raise StepError(str(error)) from None
     engine_class.check(settings, batch)
+    check_blocks(settings)
     chosen_task = chosen_task or choose_task(settings.task, task_settings)
     if settings.base_model is not None:
         chosen_task = chosen_task.starting_from(find_model(settings.base_model))
     check_tuning(settings, chosen_task)
-    task = chosen_task.on(manifest)
-    return CheckedRequest(settings, step_name, engine_class, manifest, batch, chosen_task, task, profiled_steps)
+    task, *_ = [chosen_task.on(manifest) for manifest in data.manifests]
+    check_validation(settings, task, data.first.splits)
+    _most_samples(settings, task)
+    return CheckedRequest(settings, step_name, engine_class, data, batch, chosen_task, task, profiled_steps)
+
+
+def _most_samples(settings: Training, task: Task) -> int | None:
+    """Return how many samples have the most tokens to train on, if there is a limit."""
+    if settings.max_tokens is None:
+        return None
+    if task.tokens_per_sample is None:
+        raise StepError(
+            f"--max-tokens {settings.max_tokens}: samples of the task {settings.task} have no tokens; use --max-steps"
+        )
+    return math.ceil(settings.max_tokens / task.tokens_per_sample)
 
 
 def require_same_settings(request: CheckedRequest, world: World) -> None:
@@ -113,7 +140,7 @@ def _comparable(request: CheckedRequest) -> dict[str, Any]:
     paths = {name: value for name, value in settings.items() if isinstance(value, Path)}
     literal = {name: value for name, value in settings.items() if name not in paths}
     of_files = {name: file_sha256(path) for name, path in paths.items() if path.is_file()}
-    return {**literal, **request.chosen_task.values(), **of_files, "dataset": request.manifest.digest()}
+    return {**literal, **request.chosen_task.values(), **of_files, "dataset": request.data.digest()}
 
 
 def _ranks_in_words(ranks: list[int]) -> str:
@@ -128,31 +155,41 @@ def build_training(
 
     What has to be closed, whatever comes later, is put on `opened`.
     """
-    settings, manifest, task = request.settings, request.manifest, request.task
+    settings, task = request.settings, request.task
     if settings.deterministic:
         ask_for_determinism()
     torch.set_float32_matmul_precision(settings.matmul_precision)
     with hang_watch.long_work("verifying the dataset"):
-        verify_dataset(settings.data, manifest.shards(), world, settings.verify_data)
-    train_split = SplitReader(settings.data, manifest, "train")
-    plan = TrainingPlan(train_split.samples, request.batch, settings.epochs, settings.max_steps)
+        data = request.data.ready(world, settings.verify_data, hang_watch.still_at_work)
+        request, manifest = dataclasses.replace(request, data=data), data.first
+    train_split = request.data.training_split(settings, world, opened)
+    held_out = SplitReader(settings.data, manifest, SPLIT) if SPLIT in manifest.splits else None
+    validation = Validation(settings, task, held_out)
+    plan = TrainingPlan(
+        train_split.samples, request.batch, settings.epochs, settings.max_steps, _most_samples(settings, task)
+    )
     _refuse_to_profile_after_the_end(request.profiled_steps, plan)
     precision = Precision(settings.precision, world.device, by_autocast=request.engine_class.uses_autocast)
     engine = _build_engine(request, world, hang_watch)
+    if (note := task.note(world.device, DTYPES[settings.precision])) is not None:
+        world.log(note)
     recorder = Recorder(world, settings.metrics, settings.log_every_steps, plan.total_steps)
     opened.callback(recorder.close)
     with hang_watch.long_work("reading the model that training starts from"):
         folder = model_folder(request.chosen_task.values().get("model_type"))
         base_digest = None if folder is None else model_digest(folder, world)
-    checkpoints, progress = _resume(request, base_digest, plan, engine, world, hang_watch, opened)
-    batches = TrainingBatches(
+    for each in request.data.manifests:
+        if problem := request.chosen_task.on(each).base_model_problem(base_digest):
+            raise StepError(problem)
+    checkpoints, progress = _resume(request, base_digest, validation.metric, plan, engine, world, hang_watch, opened)
+    batches = request.data.batches(
         train_split,
         plan,
-        settings.seed,
-        world.rank,
+        settings,
+        world,
         progress.step,
-        world.device,
         sample_draws=task.needs_sample_draws,
+        prepare=_preparation(task),
     )
     opened.callback(batches.close)
     work = _work(task, engine, precision, world)
@@ -171,21 +208,29 @@ def build_training(
         checkpoints=checkpoints,
         stop_request=stop_request,
         observer=_build_observer(request, engine, progress, world, hang_watch, measures, recorder, opened),
-        validation_split=SplitReader(settings.data, manifest, "validation")
-        if "validation" in manifest.splits
-        else None,
+        validation=validation,
         progress=progress,
     )
+
+
+def _preparation(task: Task) -> Callable[[Tensors], Prepared] | None:
+    """Return what computes ahead of the training what a task needs to know of each micro-batch, if anything."""
+    if not task.loss_terms_vary and type(task).prepare is Task.prepare:
+        return None
+    return lambda batch: Prepared(task.loss_terms(batch) if task.loss_terms_vary else 0, task.prepare(batch))
 
 
 def _build_engine(request: CheckedRequest, world: World, hang_watch: HangWatch) -> Engine:
     settings = request.settings
     seed_everything(settings.seed)
-    optimizer = AdamWSettings.of(settings, request.chosen_task.settings)
+    optimizer = OptimizerSettings.of(settings, request.chosen_task.settings)
     with hang_watch.long_work("building the model"):
         build = partial(new_model, request.task, settings)
-        engine = request.engine_class(EngineParts(build, settings, optimizer, request.batch, world))
+        parts = EngineParts(build, settings, optimizer, request.batch, world, hang_watch.still_at_work)
+        engine = request.engine_class(parts)
     engine.frozen_are_state = settings.tuning == "full"
+    if settings.ema_decay > 0:
+        engine.average = MovingAverage(engine.fragments(), settings.ema_decay)
     # Weights that were read from a folder come in evaluation mode, in which there is no dropout.
     engine.model.train()
     # The weights come from the seed alone; what ranks draw while training must differ from rank to rank.
@@ -196,6 +241,7 @@ def _build_engine(request: CheckedRequest, world: World, hang_watch: HangWatch) 
 def _resume(
     request: CheckedRequest,
     base_digest: str | None,
+    metric: Metric,
     plan: TrainingPlan,
     engine: Engine,
     world: World,
@@ -210,7 +256,7 @@ def _resume(
         _identity(request, base_digest),
         settings=_settings_to_compare(request, plan),
         keep=settings.keep_checkpoints,
-        keep_best=settings.keep_best_checkpoint,
+        best_by=metric if settings.keep_best_checkpoint else None,
         asynchronous=settings.asynchronous_checkpoints,
         failed_saves_limit=settings.failed_saves_limit,
     )
@@ -219,6 +265,8 @@ def _resume(
         chosen = checkpoints.choose(settings.resume)
         progress = Progress() if chosen is None else checkpoints.load(chosen, engine, settings.seed)
     world.log(f"{plan.batch}")
+    if len(request.data.manifests) > 1:
+        world.log(f"{request.data}")
     tuned = "" if settings.tuning == "full" else f", of which {engine.trained_parameter_count():,} are trained"
     world.log(
         f"{engine.parameter_count():,} parameters{tuned}; {plan.samples} training samples, {plan.steps_per_epoch} "
@@ -303,17 +351,20 @@ def _identity(request: CheckedRequest, base_digest: str | None) -> dict[str, Any
         "task": request.settings.task,
         **task_settings,
         **{name: getattr(request.settings, name) for name in names},
+        **({"ema": "on"} if request.settings.ema_decay > 0 else {}),
+        **({"optimizer": request.settings.optimizer} if request.settings.optimizer != "adamw" else {}),
         "seed": request.settings.seed,
         "global_batch_size": request.settings.global_batch_size,
-        "dataset": request.manifest.digest(),
+        "dataset": request.data.digest(),
     }
 
 
 def _settings_to_compare(request: CheckedRequest, plan: TrainingPlan) -> dict[str, Any]:
     """Return what else decides the numbers: a change in the middle of a training is logged."""
     names = (
-        *("learning_rate", "warmup_fraction", "learning_rate_schedule", "minimum_learning_rate_fraction"),
-        *("decay_fraction", "weight_decay", "gradient_clip_norm", "precision", "matmul_precision"),
+        *("learning_rate", "warmup_fraction", "warmup_steps", "learning_rate_schedule"),
+        *("minimum_learning_rate_fraction", "decay_fraction", "decay_steps", "weight_decay", "gradient_clip_norm"),
+        *("precision", "matmul_precision", "float8", "ema_decay", "best_metric", "evaluation_batches"),
         *(() if request.settings.tuning == "full" else ("lora_dropout",)),
     )
     own = {name: getattr(request.settings, name) for name in names}
@@ -337,11 +388,4 @@ def _parameters(request: CheckedRequest) -> dict[str, Any]:
 def _settings_record(request: CheckedRequest, engine: Engine) -> dict[str, Any]:
     """Return the content of settings.json."""
     values = {**dataclasses.asdict(request.settings), **request.chosen_task.values()}
-    return {
-        "format": "trainyard.settings/1",
-        "step": request.step_name,
-        "settings": {name: str(value) if isinstance(value, Path) else value for name, value in values.items()},
-        **dataclasses.asdict(request.batch),
-        "model_parameters": engine.parameter_count(),
-        "versions": installed_versions(),
-    }
+    return settings_record(request.step_name, values, request.batch, engine.parameter_count(), installed_versions())

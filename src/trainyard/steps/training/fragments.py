@@ -8,13 +8,17 @@ for the ranges that it now holds.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from trainyard.steps.runtime.errors import StepError
 
 MODEL_KEY = "model/"
+OPTIMIZER_KEY = "optimizer/"
+AVERAGE_KEY = "average/"
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,8 @@ class Fragment:
     """A contiguous range of one flattened tensor, as one rank holds it.
 
     Keys are the same for every engine: `model/<name>` for parameters and buffers, `optimizer/<name>/exp_avg`,
-    `…/exp_avg_sq` and `…/step` for AdamW's state. A tensor with several names in the model has the first of them.
+    `…/exp_avg_sq` and `…/step` for AdamW's state, `average/<name>` for the moving average of a parameter. A tensor with
+    several names in the model has the first of them.
     """
 
     key: str
@@ -34,6 +39,10 @@ class Fragment:
     """One-dimensional, over the live memory: read to save, written to restore."""
     is_replicated: bool = False
     """Whether every rank holds this same range, so that one of them (or each a part) may write it."""
+    copy: int = 0
+    """Where some ranks hold this same range, but not all: which of the copies this is."""
+    copies: int = 1
+    """How many there are."""
     is_frozen: bool = False
     """Whether it is of a parameter that is not trained."""
 
@@ -79,8 +88,18 @@ def replicated_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
     parameters, buffers = named_once(model)
     tensors = [whole_tensor(f"{MODEL_KEY}{name}", tensor) for name, tensor in (parameters | buffers).items()]
     state = [
-        whole_tensor(f"optimizer/{name}/{key}", value)
+        whole_tensor(f"{OPTIMIZER_KEY}{name}/{key}", value)
         for name, parameter in parameters.items()
-        for key, value in optimizer.state.get(parameter, {}).items()
+        for key, value in _plain(optimizer.state.get(parameter, {}))
     ]
     return tensors + state
+
+
+def _plain(state: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of a parameter's state; those of 8 bits as what they consist of: codes, scales, table."""
+    for key, value in state.items():
+        if is_traceable_wrapper_subclass(value):
+            for part in value.__tensor_flatten__()[0]:
+                yield f"{key}/{part}", getattr(value, part)
+        else:
+            yield key, value

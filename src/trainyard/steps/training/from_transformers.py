@@ -108,7 +108,10 @@ def load_model(folder: Path, needs: ModelNeeds) -> torch.nn.Module:
         raise StepError(f"{folder} is not a trained model: {CONFIG_FILE} is missing")
     if not has_weights(folder):
         raise StepError(f"{folder} is not a trained model: {_WEIGHTS_FILE} is missing")
-    model = _pretrained(folder, needs, {}, head_may_be_new=False)
+    if _only_shapes_are_wanted():
+        model = _build(str(folder), lambda: _from_config(_config_of(folder), needs))
+    else:
+        model = _pretrained(folder, needs, {}, head_may_be_new=False)
     config: Any = model.config
     needs.require_fit(config, f"the model in {folder}")
     return model
@@ -124,23 +127,23 @@ def parse_overrides(text: str | None) -> dict[str, Any]:
     return settings
 
 
-def save_model(model: torch.nn.Module, folder: Path) -> None:
-    """Write a model for transformers' `from_pretrained` to read. Raise StepError if the disk is full."""
+def save_model(model: Any, folder: Path, shard_bytes: int) -> None:
+    """Write a model of transformers for its `from_pretrained` to read, in files of at most so many bytes of weights.
+
+    A tensor larger than that has a file of its own. Raise StepError if the disk is full.
+    """
     from safetensors import SafetensorError
 
+    for name in _WEIGHTS_FILES:  # left from an earlier save in files of another size, either would be read first
+        (folder / name).unlink(missing_ok=True)
     try:
-        model.save_pretrained(folder)  # type: ignore[operator]
+        model.save_pretrained(folder, max_shard_size=shard_bytes)
     except SafetensorError as failure:
         raise StepError(f"cannot write the model to {folder}: {failure}") from None
 
 
 def _from_folder(folder: Path, settings: Mapping[str, Any], needs: ModelNeeds) -> torch.nn.Module:
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as failure:  # whatever a file of the user's makes transformers raise
-        raise StepError(f"--model-type {folder}: its {CONFIG_FILE} cannot be used: {_first_line(failure)}") from None
+    config = _config_of(folder)
     with_weights = has_weights(folder)
     for name, value in {
         **needs.settings_of(config, has_weights=with_weights),
@@ -148,10 +151,23 @@ def _from_folder(folder: Path, settings: Mapping[str, Any], needs: ModelNeeds) -
     }.items():
         setattr(config, name, value)
     needs.require_fit(config, f"--model-type {folder}: the model")
-    # Where only names and shapes are needed, a rank does not read weights that another rank sends.
-    if not with_weights or torch.get_default_device().type == "meta":
+    if not with_weights or _only_shapes_are_wanted():
         return _build(str(folder), lambda: _from_config(config, needs))
     return _pretrained(folder, needs, {"config": config, **needs.pretrained_options}, head_may_be_new=True)
+
+
+def _config_of(folder: Path) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as failure:  # whatever a file of the user's makes transformers raise
+        raise StepError(f"--model-type {folder}: its {CONFIG_FILE} cannot be used: {_first_line(failure)}") from None
+
+
+def _only_shapes_are_wanted() -> bool:
+    """Return whether only names and shapes are asked for: a rank does not read weights that another rank sends."""
+    return torch.get_default_device().type == "meta"
 
 
 def has_weights(folder: Path) -> bool:
@@ -244,7 +260,9 @@ def _refuse_unknown_type(model_type: str, needs: ModelNeeds) -> None:
     if model_type in known:
         return
     if "/" in model_type or Path(model_type).exists():
-        raise StepError(f"--model-type {model_type}: there is no such folder with a {CONFIG_FILE}")
+        raise StepError(
+            f"--model-type {model_type}: expected a folder with a {CONFIG_FILE}, or a model type such as llama"
+        )
     close = difflib.get_close_matches(model_type, known, n=3)
     meant = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(sorted(known))}"
     raise StepError(f"--model-type {model_type!r}: unknown {needs.kind} in this version of transformers; {meant}")

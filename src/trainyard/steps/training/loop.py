@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import torch
 
 from trainyard.foundation.configs.training import Training
-from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.evaluation.whole_split import EvaluationStopped, evaluate_split
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
-from trainyard.steps.training.agreement import AgreedStep, Agreement, TakenStep
+from trainyard.steps.training.agreed_step import AgreedStep
+from trainyard.steps.training.agreement import Agreement, TakenStep
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.engines.base import Engine
 from trainyard.steps.training.observing.observer import TrainingObserver
-from trainyard.steps.training.optimizer import Schedule
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import deterministic_backward, random_state, restore_random_state
-from trainyard.steps.training.samples.batches import MicroBatch, TrainingBatches
+from trainyard.steps.training.samples.batches import Batches, MicroBatch
 from trainyard.steps.training.samples.plan import Progress, Step, TrainingPlan
+from trainyard.steps.training.schedule import Schedule
 from trainyard.steps.training.stopping import StopRequest
 from trainyard.steps.training.tasks.base import Task
+from trainyard.steps.training.validation import SPLIT, Validation
 
 
 @dataclass
@@ -38,13 +39,13 @@ class TrainingRun:
     plan: TrainingPlan
     engine: Engine
     precision: Precision
-    batches: TrainingBatches
+    batches: Batches
     schedule: Schedule
     agreement: Agreement
     checkpoints: Checkpoints
     stop_request: StopRequest
     observer: TrainingObserver
-    validation_split: SplitReader | None
+    validation: Validation
     progress: Progress
     """How far the training has come; exact whenever the loop does anything other than take steps."""
 
@@ -60,6 +61,8 @@ def train(run: TrainingRun) -> bool:
         return False
     run.observer.steps_begin()
     for step, micro_batches in run.batches:
+        if run.validation.ends(run.progress):
+            break
         taken = take_step(run, step, micro_batches)
         stopping = record_steps(run, run.agreement.next_step(taken, stop=run.stop_request.is_raised()))
         if stopping or step.number == first_step or something_is_due(run, step):
@@ -80,6 +83,8 @@ def take_step(run: TrainingRun, step: Step, micro_batches: list[MicroBatch]) -> 
     run.checkpoints.before_update()
     learning_rate = run.schedule(step.number)
     gradient_norm = run.engine.step(learning_rate)
+    if run.engine.average is not None:
+        run.engine.average.update(step.number)
     return TakenStep(step, learning_rate, loss_sum, terms, gradient_norm, run.observer.step_ends())
 
 
@@ -104,8 +109,8 @@ def loss_terms(run: TrainingRun, step: Step, micro_batches: list[MicroBatch]) ->
     """Return how many terms the step's loss has over all ranks: what its sum is divided by."""
     if not run.task.loss_terms_vary:
         return float(step.samples * run.task.loss_terms(micro_batches[0].tensors) // micro_batches[0].samples)
-    own = sum(run.task.loss_terms(batch.tensors) for batch in micro_batches if not batch.is_stand_in)
-    # On the host, over gloo: the count is needed here, and a GPU need not be waited for.
+    own = sum(batch.loss_terms for batch in micro_batches if not batch.is_stand_in)
+    # Counted and summed on the host, over gloo: the count is needed here, and a GPU need not be waited for.
     return max(1.0, run.world.sum(torch.tensor(own, dtype=torch.float64)).item())
 
 
@@ -126,17 +131,21 @@ def close_step(
     """
     run.observer.check(agreed)
     step, stopping = agreed.step, stopping or agreed.stop
-    skipped_steps = run.observer.nonfinite_guard.skipped_steps
-    run.progress = Progress(step.number, step.epoch, step.samples_consumed, skipped_steps)
-    if not stopping and validation_is_due(run, step):
+    run.progress = run.progress.after(step, run.observer.nonfinite_guard.skipped_steps)
+    if not stopping and run.validation.is_due(step):
         try:
             validation = validate(run)
         except EvaluationStopped:
             stopping = True
+    if validation:
+        run.progress = run.validation.judged(run.progress, validation)
+        if run.validation.ends(run.progress):
+            step = step._replace(is_last=True)
+            agreed = replace(agreed, step=step)
     # The next attempt makes up for a validation that did not happen, in this step's line.
-    always = stopping and validation_is_due(run, step)
+    always = stopping and run.validation.is_due(step)
     run.observer.record(agreed, validation, failed_saves=run.checkpoints.failed_saves, always=always)
-    if step.is_last and (bool(validation) or not validation_is_due(run, step)):
+    if step.is_last and (bool(validation) or not run.validation.is_due(step)):
         # Only the model is left to write: another attempt would cost more than continuing. The model comes before the
         # last checkpoint, whose folder may be full, unless this process may be killed soon.
         if stopping:
@@ -161,14 +170,16 @@ def may_begin(run: TrainingRun) -> bool:
     """Do what a stopped attempt left undone. Return False if any rank was asked to stop meanwhile or before."""
     if run.world.sum(torch.tensor(float(run.stop_request.is_raised()))).item() > 0:
         return False
-    if run.progress.step == 0 or not run.observer.recorder.lacks_validation_of(run.progress.step):
+    step_number = run.progress.step
+    if step_number == run.progress.validated_step:
         return True
-    if validation_is_due(run, run.plan.step(run.progress.step)):
+    if run.validation.is_due(run.plan.step(step_number)):
         try:
             validation = validate(run)
         except EvaluationStopped:
             return False
-        run.observer.recorder.add_validation(validation)
+        run.observer.recorder.add_validation(step_number, validation)
+        run.progress = run.validation.judged(run.progress, validation)
         if run.checkpoints.is_best(validation):
             with run.observer.long_work("saving a checkpoint"):
                 run.checkpoints.save(run.engine, run.progress, validation, wait=True)
@@ -177,37 +188,32 @@ def may_begin(run: TrainingRun) -> bool:
 
 def validate(run: TrainingRun) -> Mapping[str, float]:
     """Return the figures of the validation split. Random generators are left as they were."""
-    assert run.validation_split is not None
+    assert run.validation.split is not None
     run.observer.begins("evaluation")
     state = random_state(run.world.device)
     run.engine.align_ranks()
     try:
-        sums = evaluate_split(
-            run.task,
-            run.engine.evaluation_model(),
-            run.validation_split,
-            run.world,
-            run.precision,
-            run.settings.micro_batch_size,
-            in_lockstep=run.engine.forwards_in_lockstep,
-            stop_is_raised=run.stop_request.is_raised,
-            on_batch=run.observer.still_at_work,
-        )
+        with run.engine.averaged():
+            sums = evaluate_split(
+                run.task,
+                run.engine.evaluation_model(),
+                run.validation.split,
+                run.world,
+                run.precision,
+                run.settings.micro_batch_size,
+                samples=run.validation.samples,
+                in_lockstep=run.engine.forwards_in_lockstep,
+                stop_is_raised=run.stop_request.is_raised,
+                on_batch=run.observer.still_at_work,
+            )
     finally:
         restore_random_state(state, run.world.device)
-    return run.task.summarise(sums, "validation")
+    return run.task.summarise(sums, SPLIT)
 
 
 def something_is_due(run: TrainingRun, step: Step) -> bool:
     """Return whether a step's own agreement is to be read at once."""
-    return step.is_last or run.agreement.steps_are_long or checkpoint_is_due(run, step) or validation_is_due(run, step)
-
-
-def validation_is_due(run: TrainingRun, step: Step) -> bool:
-    """Return whether to validate: at the end of the epochs that the settings name, and at the very end."""
-    every = run.settings.evaluate_every_epochs
-    is_due = step.is_last or (step.ends_epoch and every > 0 and step.epoch % every == 0)
-    return is_due and run.validation_split is not None
+    return step.is_last or run.agreement.steps_are_long or checkpoint_is_due(run, step) or run.validation.is_due(step)
 
 
 def checkpoint_is_due(run: TrainingRun, step: Step) -> bool:

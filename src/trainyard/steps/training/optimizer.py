@@ -1,74 +1,130 @@
-"""AdamW as every engine builds it and steps with it, and its learning rate."""
+"""The optimizers, as every engine builds one and steps with it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from trainyard.foundation.configs.tasks import TaskSettings
-from trainyard.foundation.configs.training import Training
+from trainyard.foundation.configs.training import LEAST_NORM, Training
+from trainyard.steps.runtime.packages import from_extra, require_packages
 from trainyard.steps.training.precision import LossScale
-
-_LEAST_NORM = 1e-6
-"""Added to a norm that is divided by, as torch.nn.utils.clip_grad_norm_ does."""
 
 
 @dataclass(frozen=True)
-class AdamWSettings:
-    """The settings of AdamW without the learning rate, which the schedule sets at each step."""
+class OptimizerSettings:
+    """An optimizer and its settings without the learning rate, which the schedule sets at each step."""
 
     weight_decay: float
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
     fused: bool = True
+    name: str = "adamw"
 
     @classmethod
-    def of(cls, settings: Training, task: TaskSettings) -> AdamWSettings:
+    def of(cls, settings: Training, task: TaskSettings) -> OptimizerSettings:
         """Return the settings of a step and its task."""
         betas = (task.adam_beta1, task.adam_beta2)
-        return cls(settings.weight_decay, betas, task.adam_epsilon, settings.fused_optimizer)
+        return cls(settings.weight_decay, betas, task.adam_epsilon, settings.fused_optimizer, settings.optimizer)
 
 
-def new_optimizer(parameters: Iterable[torch.nn.Parameter], settings: AdamWSettings) -> torch.optim.AdamW:
-    """Return AdamW with its state. Weight decay applies to matrices and convolutions, not to biases and norms."""
+_Groups = list[dict[str, object]]
+"""Parameters and their weight decay."""
+
+
+def _adamw(groups: _Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(groups, lr=0.0, betas=settings.betas, eps=settings.epsilon, fused=settings.fused)
+
+
+def _adafactor(groups: _Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    # Parameter by parameter: foreach would hold an estimate of every parameter at once, as large as what is saved.
+    return torch.optim.Adafactor(groups, lr=0.0, foreach=False)
+
+
+def _adamw8bit(groups: _Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    from torchao.optim import AdamW8bit
+
+    optimizer: torch.optim.Optimizer = AdamW8bit(groups, lr=0.0, betas=settings.betas, eps=settings.epsilon)
+    return optimizer
+
+
+def _adamw_state(optimizer: Any, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+    on_device = parameter.device if optimizer.defaults["fused"] else "cpu"
+    return {
+        "step": torch.zeros((), dtype=torch.float32, device=on_device),
+        "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+        "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+    }
+
+
+def _adafactor_state(optimizer: Any, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+    step = torch.zeros((), dtype=torch.float32)
+    if parameter.dim() < 2:
+        return {"step": step, "variance": torch.zeros_like(parameter)}
+    rows, columns = parameter.detach()[..., :1], parameter.detach()[..., :1, :]
+    return {"step": step, "row_var": torch.zeros_like(rows), "col_var": torch.zeros_like(columns)}
+
+
+def _adamw8bit_state(optimizer: Any, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {
+        "step": torch.zeros((), dtype=torch.float32),
+        "exp_avg": optimizer._new_buffer(parameter.detach(), True),
+        "exp_avg_sq": optimizer._new_buffer(parameter.detach(), False),
+    }
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How an optimizer is made, and the state that it would give a parameter in its first step."""
+
+    new: Callable[[_Groups, OptimizerSettings], torch.optim.Optimizer]
+    state: Callable[[Any, torch.Tensor], dict[str, torch.Tensor]]
+
+
+_KINDS: Mapping[str, _Kind] = {
+    "adamw": _Kind(_adamw, _adamw_state),
+    "adafactor": _Kind(_adafactor, _adafactor_state),
+    "adamw8bit": _Kind(_adamw8bit, _adamw8bit_state),
+}
+"""By the names that --optimizer has for them."""
+
+
+def require_optimizer(name: str) -> None:
+    """SetupError if the package of an optimizer is not installed."""
+    if name == "adamw8bit":
+        require_packages(f"--optimizer {name}", from_extra("torchao"), "torchao")
+
+
+def new_optimizer(parameters: Iterable[torch.nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """Return an optimizer with its state. Weight decay applies to matrices and convolutions, not biases and norms."""
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     decaying = [parameter for parameter in trained if parameter.dim() >= 2]
     others = [parameter for parameter in trained if parameter.dim() < 2]
     optimizer = stateless_optimizer(decaying, others, settings)
     for parameter in trained:
-        begin_state(optimizer, parameter)
+        begin_state(optimizer, parameter, settings)
     return optimizer
 
 
 def stateless_optimizer(
-    decaying: list[torch.nn.Parameter], others: list[torch.nn.Parameter], settings: AdamWSettings
-) -> torch.optim.AdamW:
-    """Return AdamW without state. The learning rate is set at each step."""
-    groups: list[dict[str, object]] = [
+    decaying: list[torch.nn.Parameter], others: list[torch.nn.Parameter], settings: OptimizerSettings
+) -> torch.optim.Optimizer:
+    """Return an optimizer without state. The learning rate is set at each step."""
+    groups: _Groups = [
         {"params": decaying, "weight_decay": settings.weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=0.0,
-        betas=settings.betas,
-        eps=settings.epsilon,
-        fused=settings.fused,
-    )
+    return _KINDS[settings.name].new([group for group in groups if group["params"]], settings)
 
 
-def begin_state(optimizer: torch.optim.AdamW, parameter: torch.Tensor) -> None:
+def begin_state(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, settings: OptimizerSettings) -> None:
     """Create the state that a parameter would have before its first step, so that a checkpoint can be read into it."""
-    on_device = parameter.device if optimizer.defaults["fused"] else "cpu"
-    optimizer.state[parameter] = {
-        "step": torch.zeros((), dtype=torch.float32, device=on_device),
-        "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
-        "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
-    }
+    optimizer.state[parameter] = _KINDS[settings.name].state(optimizer, parameter)
 
 
 def gradient_seed(loss_sum: torch.Tensor, factor: float, loss_scale: LossScale) -> torch.Tensor:
@@ -81,7 +137,7 @@ def gradient_seed(loss_sum: torch.Tensor, factor: float, loss_scale: LossScale) 
 
 
 def optimizer_step(
-    optimizer: torch.optim.AdamW,
+    optimizer: torch.optim.Optimizer,
     loss_scale: LossScale,
     scaled_norm: torch.Tensor,
     *,
@@ -96,17 +152,24 @@ def optimizer_step(
     divisor = loss_scale.value.to(scaled_norm.device) if loss_scale.enabled else None
     norm = scaled_norm if divisor is None else scaled_norm / divisor
     if clip_norm > 0:
-        clipping = ((norm + _LEAST_NORM) / clip_norm).clamp_(min=1.0)
+        clipping = ((norm + LEAST_NORM) / clip_norm).clamp_(min=1.0)
         divisor = clipping if divisor is None else divisor * clipping
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
-    if optimizer.defaults["fused"] and norm.device.type != "cpu":
+    _set_learning_rate(optimizer, learning_rate)
+    if optimizer.defaults.get("fused") and norm.device.type != "cpu":
         step_decided_on_device(optimizer, norm, divisor)
     else:
         step_decided_on_host(optimizer, norm, divisor)
     optimizer.zero_grad()
     loss_scale.update(norm)
     return norm
+
+
+def _set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], torch.Tensor):  # torchao would compile its step again for another number
+            group["lr"].fill_(learning_rate)
+        else:
+            group["lr"] = learning_rate
 
 
 def step_decided_on_device(optimizer: Any, norm: torch.Tensor, divisor: torch.Tensor | None) -> None:
@@ -123,59 +186,11 @@ def step_decided_on_host(optimizer: Any, norm: torch.Tensor, divisor: torch.Tens
     """Do the same where the number is on the host, or without the fused implementation."""
     if not math.isfinite(norm.item()):
         return
-    if optimizer.defaults["fused"]:
+    if optimizer.defaults.get("fused"):
         optimizer.grad_scale = divisor
     elif divisor is not None:
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         torch._foreach_div_(gradients, divisor)
-    optimizer.step()
-
-
-_SHAPES: Mapping[str, Callable[[float, float], float]] = {
-    "cosine": lambda progress, decay: 0.5 * (1 + math.cos(math.pi * progress)),
-    "linear": lambda progress, decay: 1 - progress,
-    "constant": lambda progress, decay: 1.0,
-    # Source: MiniCPM (arXiv 2404.06395, section 4.2), with a linear decay.
-    "warmup_stable_decay": lambda progress, decay: min(1.0, (1 - progress) / decay) if decay > 0 else 1.0,
-}
-"""From 1 down to 0 over the progress 0 to 1 after the warmup, of which the last `decay` is for falling."""
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """A learning rate that rises linearly over the first steps, then follows a shape down to its minimum.
-
-    A pure function of the step: there is nothing to save or restore.
-    """
-
-    highest: float
-    total_steps: int
-    warmup_fraction: float
-    shape: str = "cosine"
-    minimum_fraction: float = 0.0
-    """Of the highest."""
-    decay_fraction: float = 0.1
-    """Of all steps."""
-
-    @classmethod
-    def of(cls, settings: Training, total_steps: int) -> Schedule:
-        """Return the schedule of a step's settings."""
-        return cls(
-            settings.learning_rate,
-            total_steps,
-            settings.warmup_fraction,
-            settings.learning_rate_schedule,
-            settings.minimum_learning_rate_fraction,
-            settings.decay_fraction,
-        )
-
-    def __call__(self, step: int) -> float:
-        """Return the learning rate of step `step`, counted from 1."""
-        warmup_steps = round(self.warmup_fraction * self.total_steps)
-        if step <= warmup_steps:
-            return self.highest * step / warmup_steps
-        steps_after = max(1, self.total_steps - warmup_steps)
-        progress = (step - 1 - warmup_steps) / steps_after
-        lowest = self.highest * self.minimum_fraction
-        height = _SHAPES[self.shape](progress, self.decay_fraction * self.total_steps / steps_after)
-        return lowest + (self.highest - lowest) * height
+    # torchao compiles its step for a GPU; for a CPU that takes minutes and gains little.
+    with torch.compiler.set_stance("force_eager") if norm.device.type == "cpu" else nullcontext():
+        optimizer.step()

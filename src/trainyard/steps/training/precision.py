@@ -9,6 +9,9 @@ import torch
 
 from trainyard.steps.runtime.errors import StepError
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""The floating-point types by the names that settings have for them."""
+
 _AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _INITIAL, _GROWTH, _BACKOFF, _GROWTH_INTERVAL_STEPS = 65536.0, 2.0, 0.5, 2000.0
 """The defaults of torch.amp.GradScaler."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 
 import torch
 
@@ -13,9 +13,10 @@ from trainyard.foundation.configs.training import Training
 from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE
 from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.flags import Value
+from trainyard.steps.runtime.gpu_environment import set_gpu_defaults
 from trainyard.steps.runtime.rank_variables import read_rank_variables
 from trainyard.steps.runtime.versions import banner
-from trainyard.steps.runtime.world import join_world, lost_connections_explained
+from trainyard.steps.runtime.world import World, join_world, lost_connections_explained
 from trainyard.steps.training.adapters import save_trained_model
 from trainyard.steps.training.building import (
     CheckedRequest,
@@ -26,11 +27,14 @@ from trainyard.steps.training.building import (
 from trainyard.steps.training.engines.base import Engine
 from trainyard.steps.training.loop import TrainingRun, save_last_checkpoint, train
 from trainyard.steps.training.observing.hang_watch import HangWatch, late_ranks_named
-from trainyard.steps.training.observing.measures import memory_summary
+from trainyard.steps.training.observing.memory import memory_summary
 from trainyard.steps.training.randomness import random_state, restore_random_state
 from trainyard.steps.training.stopping import ScheduledEvents, StopRequest, choose_url
 from trainyard.steps.training.tasks.base import require_loss
 from trainyard.steps.training.tasks.chosen import ChosenTask
+
+_COLLECTIVES_FOLDER = "collectives"
+"""Within `metrics`: what each rank's last collectives were when the training hung."""
 
 
 def run_training(
@@ -48,20 +52,9 @@ def run_training(
     StepError for whatever the user can fix; what can be checked without the other ranks is checked before they meet.
     """
     events_url = choose_url(settings.scheduled_events_url, os.environ)
-    variables = read_rank_variables(os.environ)
-    request = check(settings, task_settings, step_name, engine_class, variables.world_size)
-    require_writable((settings.model, settings.checkpoints, settings.metrics), variables.rank)
-    hang_watch = HangWatch(variables, settings.process_group_timeout_seconds)
-    with (
-        late_ranks_named(hang_watch),
-        lost_connections_explained(variables.rank),
-        join_world(settings.process_group_timeout_seconds) as world,
-    ):
-        world.log(banner(world.device, world.variables))
-        hang_watch.start()
-        require_same_settings(request, world)
+    with ranks_met(settings, task_settings, step_name, engine_class, check) as (request, world, hang_watch):
         with ExitStack() as opened:
-            if events_url is not None and variables.local_rank == 0:
+            if events_url is not None and world.local_rank == 0:
                 opened.callback(ScheduledEvents(events_url, stop_request.ask).close)
             run = build_training(request, world, stop_request, hang_watch, opened)
             started, steps_before = time.monotonic(), run.progress.step
@@ -77,15 +70,44 @@ def run_training(
         return 0
 
 
+@contextmanager
+def ranks_met(
+    settings: Training,
+    task_settings: Mapping[str, Value],
+    step_name: str,
+    engine_class: type[Engine],
+    check: Callable[..., CheckedRequest] = check_request,
+) -> Iterator[tuple[CheckedRequest, World, HangWatch]]:
+    """Check the request, and yield it with the ranks that met and agree on it, and the watch over them."""
+    variables = read_rank_variables(os.environ)
+    request = check(settings, task_settings, step_name, engine_class, variables.world_size)
+    require_writable((settings.model, settings.checkpoints, settings.metrics), variables.rank)
+    if torch.cuda.is_available():
+        set_gpu_defaults(os.environ, deterministic=settings.deterministic)
+    hang_watch = HangWatch(
+        variables,
+        settings.process_group_timeout_seconds,
+        ends_before_timeout=torch.cuda.is_available(),
+        collectives_folder=settings.metrics / _COLLECTIVES_FOLDER,
+    )
+    with (
+        late_ranks_named(hang_watch),
+        lost_connections_explained(variables.rank),
+        join_world(settings.process_group_timeout_seconds) as world,
+    ):
+        world.log(banner(world.device, world.variables))
+        hang_watch.start()
+        require_same_settings(request, world)
+        yield request, world, hang_watch
+
+
 def _train_and_save(run: TrainingRun, chosen_task: ChosenTask, train_to_the_end: Callable[[TrainingRun], bool]) -> bool:
     """Return whether the training has come to its end."""
-    _warm_up(run)
+    warm_up(run)
     if not train_to_the_end(run):
         return False
-    with run.observer.long_work("saving the model"):
-        run.engine.align_ranks()
-        model = run.engine.whole_model()
-
+    if run.validation.ends(run.progress):
+        run.world.log(run.validation.why_it_ends(run.progress))
     failures: list[Exception] = []
 
     def save() -> None:
@@ -95,7 +117,14 @@ def _train_and_save(run: TrainingRun, chosen_task: ChosenTask, train_to_the_end:
         except Exception as failure:  # raised below: whatever is wrong with the model, its training is kept
             failures.append(failure)
 
-    run.world.let_main_work(save, run.observer.still_at_work)
+    # Engines build a new model to put the weights into, which draws random numbers that no step may miss.
+    state = random_state(run.world.device)
+    with run.engine.averaged():
+        with run.observer.long_work("saving the model"):
+            run.engine.align_ranks()
+            model = run.engine.whole_model()
+        run.world.let_main_work(save, run.observer.still_at_work)
+    restore_random_state(state, run.world.device)
     save_last_checkpoint(run)
     if failures:
         raise failures[0]
@@ -103,7 +132,7 @@ def _train_and_save(run: TrainingRun, chosen_task: ChosenTask, train_to_the_end:
     return True
 
 
-def _warm_up(run: TrainingRun) -> None:
+def warm_up(run: TrainingRun) -> None:
     """Let the engine settle on one sample, the same on every rank. Random generators are left as they were."""
     run.observer.begins("warming up")
     sample = run.batches.first_sample()

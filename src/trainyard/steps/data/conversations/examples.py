@@ -1,10 +1,11 @@
-"""What is read: one JSON object per line, each a conversation, or a prompt with its completion."""
+"""What is read: one JSON object per line, each a conversation, a prompt with its completion, or a pair of answers."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -31,8 +32,9 @@ class ChatLine(NamedTuple):
 class ExampleSource:
     """The examples of a folder, or those about Python. Read as often as they are asked for."""
 
-    def __init__(self, folder: Path | None) -> None:
-        """StepError if the folder has no .jsonl file."""
+    def __init__(self, folder: Path | None, *, pairs: bool = False) -> None:
+        """`pairs` decides what the examples about Python are. StepError if the folder has no .jsonl file."""
+        self._pairs = pairs
         self._files: list[JsonLinesFile] = []
         self.skipped: list[str] = []
         """The names of other files."""
@@ -60,7 +62,7 @@ class ExampleSource:
 
     def __iter__(self) -> Iterator[ChatLine]:
         if not self._files:
-            yield from _about_python()
+            yield from _pairs(_about_python()) if self._pairs else _about_python()
         for file in self._files:
             for block in file.blocks():
                 for number, line in enumerate(block.data.split(b"\n"), start=block.first_line):
@@ -89,3 +91,10 @@ def _about_python() -> Iterator[ChatLine]:
             answer = " ".join(body.partition("\n\n")[0].split())
             prompt = f"What does Python's documentation say about {title}?\n"
             yield ChatLine(name, name, {"prompt": prompt, "completion": answer})
+
+
+def _pairs(answered: Iterator[ChatLine]) -> Iterator[ChatLine]:
+    """Each answer is better than that to the question before."""
+    for before, line in pairwise(answered):
+        fields = {"prompt": line.fields["prompt"], "chosen": line.fields["completion"]}
+        yield line._replace(fields={**fields, "rejected": before.fields["completion"]})

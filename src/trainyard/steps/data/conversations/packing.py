@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ Row = list[TokenizedConversation]
 
 
 class RowPacker:
-    """Packs documents in the order they come; only so many rows are held at a time."""
+    """Packs documents in the order they come; only so many rows are held at a time. Those of a pair stay together."""
 
     def __init__(self, length: int, *, packing: bool) -> None:
         self._length, self._packing = length, packing
@@ -28,12 +28,12 @@ class RowPacker:
         self._rows: dict[int, Row] = {}
         self._opened = 0
 
-    def add(self, document: TokenizedConversation) -> Iterator[Row]:
-        """Put a document into a row. Yield a row if one is full, or if too many are open: the fullest."""
-        size = len(document.tokens)
+    def add(self, documents: Sequence[TokenizedConversation]) -> Iterator[Row]:
+        """Put documents into one row. Yield a row if one is full, or if too many are open: the fullest."""
+        size = sum(len(document.tokens) for document in documents)
         assert size <= self._length
         if not self._packing:
-            yield [document]
+            yield [*documents]
             return
         place = bisect.bisect_left(self._rooms, (size, -1))
         if place < len(self._rooms):
@@ -41,7 +41,7 @@ class RowPacker:
         else:
             room, number = self._length, self._opened
             self._opened += 1
-        self._rows.setdefault(number, []).append(document)
+        self._rows.setdefault(number, []).extend(documents)
         if room - size < _LEAST_TOKENS:
             yield self._rows.pop(number)
             return
@@ -54,11 +54,11 @@ class RowPacker:
         yield from self._rows.values()
 
 
-def arrays_of(row: Row, length: int, padding: int, dtype: str, *, packing: bool) -> dict[str, npt.NDArray[Any]]:
+def arrays_of(row: Row, length: int, padding: int, dtype: str, *, numbered: bool) -> dict[str, npt.NDArray[Any]]:
     """Return a row's arrays, each [1, length]: its tokens, which are answers, and the number of each one's document.
 
     Documents count from 1; padding has the number 0. The first token of a document is not predicted, so it is not an
-    answer. Without packing there is one document, and no numbers.
+    answer. Rows of one document need no numbers.
     """
     tokens = np.full((1, length), padding, dtype=dtype)
     answers = np.zeros((1, length), dtype=np.bool_)
@@ -71,4 +71,4 @@ def arrays_of(row: Row, length: int, padding: int, dtype: str, *, packing: bool)
         documents[0, start:stop] = number
         start = stop
     arrays = {"tokens": tokens, "answers": answers}
-    return {**arrays, "documents": documents} if packing else arrays
+    return {**arrays, "documents": documents} if numbered else arrays

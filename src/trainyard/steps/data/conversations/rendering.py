@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from trainyard.steps.runtime.errors import StepError
 _MARKS_ANSWERS = re.compile(r"\{%-?\s*generation\b")
 """What a chat template has that says itself which text is the assistant's."""
 _EXPECTED = "expected messages, or prompt and completion"
+_EXPECTED_PAIR = "expected prompt, chosen and rejected, all texts or all lists of messages"
 
 Messages = Sequence[dict[str, Any]]
 Span = tuple[int, int]
@@ -36,6 +38,10 @@ class TokenizedConversation(NamedTuple):
     """The UTF-8 bytes of the answers."""
 
 
+Documents = tuple[TokenizedConversation, ...]
+"""Those of one example: a conversation, or a prompt with its chosen answer and the prompt with the rejected one."""
+
+
 @dataclass(frozen=True)
 class Renderer:
     """Turns examples into documents. Picklable: each process reads the tokenizer once."""
@@ -44,15 +50,32 @@ class Renderer:
     """The model's."""
     end_of_text: int
     dtype: str
+    pairs: bool
 
     @classmethod
-    def of(cls, folder: Path, vocabulary: Vocabulary) -> Renderer:
-        """Return the renderer of a model."""
-        return cls(folder, vocabulary.end_of_text, vocabulary.dtype)
+    def of(cls, folder: Path, vocabulary: Vocabulary, *, pairs: bool) -> Renderer:
+        """Return the renderer of a model, for conversations or for pairs of answers."""
+        return cls(folder, vocabulary.end_of_text, vocabulary.dtype, pairs)
 
-    def __call__(self, examples: Iterable[ChatLine]) -> list[TokenizedConversation]:
-        """Return the documents. StepError names the file and line of one that is not as expected."""
-        return [self._document(example) for example in examples]
+    def __call__(self, examples: Iterable[ChatLine]) -> list[Documents]:
+        """Return each example's documents. StepError names the file and line of one that is not as expected."""
+        return [self._pair(example) if self.pairs else (self._document(example),) for example in examples]
+
+    def _pair(self, example: ChatLine) -> Documents:
+        """Two whole conversations without a prompt have their common beginning as prompt."""
+        prompt, chosen, rejected = (example.fields.get(name) for name in ("prompt", "chosen", "rejected"))
+        if prompt is None and isinstance(chosen, list) and isinstance(rejected, list):
+            both = zip(chosen, rejected, strict=False)
+            prompt = [message for message, _ in takewhile(lambda pair: pair[0] == pair[1], both)]
+            chosen, rejected = chosen[len(prompt) :], rejected[len(prompt) :]
+        if not any(all(isinstance(each, kind) for each in (prompt, chosen, rejected)) for kind in (str, list)):
+            found = ", ".join(example.fields) or "no fields"
+            raise StepError(f"{example.place}: {_EXPECTED_PAIR}; found {found}")
+        shared = {"prompt": prompt, "tools": example.fields.get("tools")}
+        chosen_document, rejected_document = (
+            self._document(example._replace(fields={**shared, "completion": answer})) for answer in (chosen, rejected)
+        )
+        return chosen_document, rejected_document
 
     def _document(self, example: ChatLine) -> TokenizedConversation:
         fields, place = example.fields, example.place
@@ -63,7 +86,8 @@ class Renderer:
             return self._completion(example.name, prompt, completion)
         if isinstance(prompt, list) and isinstance(completion, list):
             return self._chat(example, [*prompt, *completion], first_answer=len(prompt))
-        raise StepError(f"{place}: {_EXPECTED}; found {', '.join(fields) or 'no fields'}")
+        pairs = " (--preferences true reads pairs)" if "chosen" in fields and "rejected" in fields else ""
+        raise StepError(f"{place}: {_EXPECTED}; found {', '.join(fields) or 'no fields'}{pairs}")
 
     def _completion(self, name: str, prompt: str, completion: str) -> TokenizedConversation:
         """The model's own first tokens, both texts, and the end-of-text token, which is a part of the answer."""
@@ -87,6 +111,8 @@ class Renderer:
         template = _chat_tokenizer(self.folder).chat_template
         if isinstance(template, str) and _MARKS_ANSWERS.search(template):
             text, spans = _marked_by_template(self.folder, place, example.fields.get("tools"), messages)
+            prompt = render(messages[:first_answer])
+            spans = [span for span in spans if span[0] >= len(prompt)]
         else:
             text = render(messages)
             spans = []

@@ -1,4 +1,4 @@
-"""Making a dataset of conversations from the settings."""
+"""Making a dataset of conversations, or of pairs of answers, from the settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import hashlib
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,12 @@ import numpy as np
 from trainyard.foundation.configs.prepare_chat import PrepareChat
 from trainyard.steps.data.conversations.examples import ChatLine, ExampleSource
 from trainyard.steps.data.conversations.packing import RowPacker, arrays_of
-from trainyard.steps.data.conversations.rendering import Renderer, TokenizedConversation, chat_template_of
+from trainyard.steps.data.conversations.rendering import (
+    Documents,
+    Renderer,
+    TokenizedConversation,
+    chat_template_of,
+)
 from trainyard.steps.data.dataset.manifest import ArrayType, TokenText
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.data.text.source import first_names
@@ -27,7 +32,7 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.long_work import in_processes
 from trainyard.steps.runtime.model_folders import find_model
-from trainyard.steps.runtime.world import usable_processors
+from trainyard.steps.runtime.processors import usable_processors
 
 _EXAMPLES_AT_ONCE = 256
 _LEAST_BYTES_FOR_PROCESSES = 1 << 22
@@ -36,22 +41,23 @@ _LEAST_BYTES_FOR_PROCESSES = 1 << 22
 
 @dataclass
 class _SplitCounts:
+    examples: int = 0
     documents: int = 0
     rows: int = 0
     answers: int = 0
     """Tokens that are predicted."""
     answer_bytes: int = 0
     cut: int = 0
-    """Conversations longer than a row."""
+    """Conversations, or answers of pairs with their prompts, that are longer than they may be."""
     cut_tokens: int = 0
-    without_answer: int = 0
-    """Conversations that have none, or whose answers begin after the end of a row; they are left out."""
+    left_out: int = 0
+    """Examples of which no answer is left, or pairs of which nothing is left that differs."""
 
 
 def prepare_conversations(settings: PrepareChat) -> int:
     """Read, tokenize and pack the conversations; report what was cut and what was left out."""
     folder = find_model(settings.base_model)
-    source, vocabulary = ExampleSource(settings.source), load_vocabulary(folder)
+    source, vocabulary = ExampleSource(settings.source, pairs=settings.preferences), load_vocabulary(folder)
     require_writable([settings.prepared], rank=0)
     if source.skipped:
         print(f"skipped files that are not .jsonl: {first_names(source.skipped)}", flush=True)
@@ -68,23 +74,19 @@ def prepare_conversations(settings: PrepareChat) -> int:
             # The last to be opened is closed first, and so comes first in the manifest.
             writers = {split: opened.enter_context(dataset.split(split)) for split in reversed(SPLITS)}
 
-            def write(split: str, rows: Iterator[list[TokenizedConversation]]) -> None:
+            def write(split: str, rows: Iterable[list[TokenizedConversation]]) -> None:
                 for row in rows:
                     counts[split].rows += 1
                     writers[split].add(_rows_arrays(row, settings, vocabulary))
 
-            for document in _documents(source, Renderer.of(folder, vocabulary), settings.workers):
-                split = rule.split_of(document.name)
-                kept = _kept(document, counts[split], settings.sequence_length)
-                if kept is not None:
-                    write(split, packers[split].add(kept))
+            renderer = Renderer.of(folder, vocabulary, pairs=settings.preferences)
+            for documents in _documents(source, renderer, settings.workers):
+                split = rule.split_of(documents[0].name)
+                write(split, packers[split].add(kept) if (kept := _kept(documents, counts[split], settings)) else ())
             for split in SPLITS:
                 write(split, packers[split].finish())
         if not counts["train"].rows:
-            raise StepError(
-                f"no conversation for training has an answer within --sequence-length {settings.sequence_length}: each "
-                "needs a completion, or a message of the role assistant"
-            )
+            raise StepError(_nothing_to_learn(settings))
         _write_tokenizer(settings.prepared, folder, vocabulary)
         _finish(dataset, settings, vocabulary, {split: of for split, of in counts.items() if of.rows})
     for split in SPLITS:
@@ -92,8 +94,8 @@ def prepare_conversations(settings: PrepareChat) -> int:
     return 0
 
 
-def _documents(source: ExampleSource, renderer: Renderer, workers: int) -> Iterator[TokenizedConversation]:
-    """Yield the documents in the order of the examples, whatever the number of processes."""
+def _documents(source: ExampleSource, renderer: Renderer, workers: int) -> Iterator[Documents]:
+    """Yield each example's documents in the order of the examples, whatever the number of processes."""
     examples = iter(source)
     batches: Iterator[list[ChatLine]] = iter(lambda: list(itertools.islice(examples, _EXAMPLES_AT_ONCE)), [])
     if source.size_bytes < _LEAST_BYTES_FOR_PROCESSES:
@@ -105,31 +107,53 @@ def _documents(source: ExampleSource, renderer: Renderer, workers: int) -> Itera
             yield from documents
 
 
-def _render_alone(renderer: Renderer, examples: list[ChatLine]) -> list[TokenizedConversation]:
+def _render_alone(renderer: Renderer, examples: list[ChatLine]) -> list[Documents]:
     """Render in one of several processes, without the tokenizer's threads, which would compete with them."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     return renderer(examples)
 
 
-def _kept(document: TokenizedConversation, counts: _SplitCounts, length: int) -> TokenizedConversation | None:
-    """Return what of a document fits a row; None if that has no answer."""
-    tokens, is_answer = document.tokens[:length], document.is_answer[:length]
-    if not is_answer[1:].any():
-        counts.without_answer += 1
-        return None
-    counts.documents += 1
-    counts.answers += int(is_answer[1:].sum())
-    counts.answer_bytes += document.answer_bytes * int(is_answer.sum()) // int(document.is_answer.sum())
-    if len(tokens) < len(document.tokens):
-        counts.cut += 1
-        counts.cut_tokens += len(document.tokens) - len(tokens)
-    return document._replace(tokens=tokens, is_answer=is_answer)
+def _longest(settings: PrepareChat) -> int:
+    """Return how many tokens a document may have; a pair's two share a row."""
+    return settings.sequence_length // 2 if settings.preferences else settings.sequence_length
+
+
+def _kept(documents: Documents, counts: _SplitCounts, settings: PrepareChat) -> Documents:
+    """Return what of an example's documents fits a row; nothing if there is nothing to learn from that."""
+    longest = _longest(settings)
+    kept = tuple(each._replace(tokens=each.tokens[:longest], is_answer=each.is_answer[:longest]) for each in documents)
+    is_same = settings.preferences and np.array_equal(kept[0].tokens, kept[1].tokens)
+    if is_same or not all(each.is_answer[1:].any() for each in kept):
+        counts.left_out += 1
+        return ()
+    counts.examples += 1
+    for document, part in zip(documents, kept, strict=True):
+        counts.documents += 1
+        counts.answers += int(part.is_answer[1:].sum())
+        counts.answer_bytes += document.answer_bytes * int(part.is_answer.sum()) // int(document.is_answer.sum())
+        if len(part.tokens) < len(document.tokens):
+            counts.cut += 1
+            counts.cut_tokens += len(document.tokens) - len(part.tokens)
+    return kept
+
+
+def _nothing_to_learn(settings: PrepareChat) -> str:
+    if settings.preferences:
+        return (
+            f"no pair for training has two different answers within half of --sequence-length "
+            f"{settings.sequence_length}: each needs chosen and rejected"
+        )
+    return (
+        f"no conversation for training has an answer within --sequence-length {settings.sequence_length}: each needs "
+        "a completion, or a message of the role assistant"
+    )
 
 
 def _rows_arrays(
     row: list[TokenizedConversation], settings: PrepareChat, vocabulary: Vocabulary
 ) -> dict[str, np.ndarray]:
-    return arrays_of(row, settings.sequence_length, vocabulary.padding, vocabulary.dtype, packing=settings.packing)
+    numbered = settings.packing or settings.preferences
+    return arrays_of(row, settings.sequence_length, vocabulary.padding, vocabulary.dtype, numbered=numbered)
 
 
 def _write_tokenizer(prepared: Path, folder: Path, vocabulary: Vocabulary) -> None:
@@ -154,31 +178,34 @@ def _finish(
         tokens={split: of.answers for split, of in counts.items()},
         text_bytes={split: of.answer_bytes for split, of in counts.items()},
     )
+    content = "preferences" if settings.preferences else "conversations"
     source = {
-        "conversations": "questions about Python" if settings.source is None else "files",
+        content: "questions about Python" if settings.source is None else "files",
         "sequence_length": settings.sequence_length,
         "packing": settings.packing,
         "seed": settings.seed,
         "validation_fraction": settings.validation_fraction,
         "test_fraction": settings.test_fraction,
     }
-    dataset.finish("conversations", (), source, text)
+    dataset.finish(content, (), source, text)
 
 
 def _say(split: str, counts: _SplitCounts, settings: PrepareChat) -> None:
-    length = settings.sequence_length
-    if counts.documents:
-        found = f"{counts.documents} conversations with {counts.answers} tokens of answers"
-        print(f"{split}: {found}, in {counts.rows} rows of {length}", flush=True)
+    examples, longest = "pairs" if settings.preferences else "conversations", _longest(settings)
+    if counts.examples:
+        found = f"{counts.examples} {examples} with {counts.answers} tokens of answers"
+        print(f"{split}: {found}, in {counts.rows} rows of {settings.sequence_length}", flush=True)
     if counts.cut:
+        cut, of = ("answers with their prompts", 2) if settings.preferences else ("conversations", 1)
         print(
-            f"warning: {split}: {counts.cut} of {counts.documents} conversations are longer than {length} tokens and "
-            f"were cut, by {counts.cut_tokens} tokens in total (--sequence-length)",
+            f"warning: {split}: {counts.cut} of {of * counts.examples} {cut} are longer than {longest} tokens and were "
+            f"cut, by {counts.cut_tokens} tokens in total (--sequence-length)",
             flush=True,
         )
-    if counts.without_answer:
+    if counts.left_out:
+        why = "two different answers" if settings.preferences else "answer"
         print(
-            f"warning: {split}: {counts.without_answer} conversations were left out, which have no answer within "
-            f"{length} tokens",
+            f"warning: {split}: {counts.left_out} {examples} were left out, which have no {why} within {longest} "
+            "tokens",
             flush=True,
         )

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from trainyard.steps.data.dataset.manifest import ArrayType, Manifest, ValueLimit
+from trainyard.steps.data.dataset.row_files import RowFiles
 from trainyard.steps.data.dataset.shards import Shard
+from trainyard.steps.data.sample_order import SampleOrder
 from trainyard.steps.runtime.errors import StepError
 
 Array = npt.NDArray[Any]
@@ -27,7 +28,10 @@ _MOST_MAPS_PER_ARRAY = 1 << 13
 class SplitReader:
     """The samples of one split by number. Each shard is mapped into memory on first use."""
 
-    def __init__(self, folder: Path, manifest: Manifest, split: str) -> None:
+    def __init__(
+        self, folder: Path, manifest: Manifest, split: str, copy_of: Callable[[Shard], Path | None] | None = None
+    ) -> None:
+        """With `copy_of` rows are read by requests of their own, from the copies that it returns, not through maps."""
         if split not in manifest.splits:
             available = ", ".join(manifest.splits)
             raise StepError(f"the dataset in {folder} has no split {split!r}; it has {available}")
@@ -37,9 +41,18 @@ class SplitReader:
         self._limits = {name: manifest.limit_of(name) for name in manifest.arrays}
         shards = manifest.splits[split].shards
         self._columns = {
-            name: _Column(folder, [shard for shard in shards if shard.array == name], array)
+            name: _Column(folder, [shard for shard in shards if shard.array == name], array, copy_of)
             for name, array in manifest.arrays.items()
         }
+
+    @property
+    def stored_samples(self) -> int:
+        """How many different samples there are, as many as an epoch has."""
+        return self.samples
+
+    def order(self, seed: int, epoch: int) -> SampleOrder:
+        """Return the order in which an epoch visits the samples."""
+        return SampleOrder(self.samples, seed, epoch)
 
     def gather(self, sample_ids: npt.NDArray[np.int64], into: Mapping[str, Array] | None = None) -> dict[str, Array]:
         """Return copies of the samples, in the given order, for each array; written `into` these arrays if given.
@@ -71,7 +84,10 @@ class SplitReader:
 class _Column:
     """One array of a split over all its shards."""
 
-    def __init__(self, folder: Path, shards: list[Shard], array: ArrayType) -> None:
+    def __init__(
+        self, folder: Path, shards: list[Shard], array: ArrayType, copy_of: Callable[[Shard], Path | None] | None
+    ) -> None:
+        self._rows = None if copy_of is None else RowFiles(folder, shards, copy_of)
         self._files = [folder / shard.file for shard in shards]
         self._starts = np.cumsum([0, *(shard.samples for shard in shards)])
         self._dtype, self._shape = np.dtype(array.dtype).newbyteorder("<"), array.shape
@@ -82,6 +98,9 @@ class _Column:
         return np.empty((samples, *self._shape), dtype=self._dtype)
 
     def gather(self, sample_ids: npt.NDArray[np.int64], into: Array) -> None:
+        if self._rows is not None:
+            self._read_rows(self._rows, sample_ids, into)
+            return
         if len(self._files) == 1:
             # Without mode="clip" numpy gathers into a buffer first, in case an index is invalid.
             np.take(self._map(0), sample_ids, axis=0, out=into, mode="clip")
@@ -99,6 +118,12 @@ class _Column:
             if start < stop:
                 places = by_shard[start:stop]
                 into[places] = np.take(self._map(shard), within[places], axis=0, mode="clip")
+
+    def _read_rows(self, rows: RowFiles, sample_ids: npt.NDArray[np.int64], into: Array) -> None:
+        shards = np.searchsorted(self._starts, sample_ids, side="right") - 1
+        starts = (sample_ids - self._starts[shards]) * self._sample_bytes
+        for place, (shard, start) in enumerate(zip(shards.tolist(), starts.tolist(), strict=True)):
+            rows.read(shard, start, into[place : place + 1].view(np.uint8).reshape(-1))
 
     def _map(self, shard: int) -> Array:
         mapped = self._maps.get(shard)
@@ -121,7 +146,14 @@ def _map_and_keep_open(file: Path, size_bytes: int) -> Bytes:
 
 
 def _map_and_close(file: Path, size_bytes: int) -> Bytes:
-    """Map with torch: any number of files, but Linux refuses a map larger than the machine's memory."""
+    """Map with torch: any number of files, but Linux refuses a map larger than the machine's memory.
+
+    Where there is no torch, as in TensorFlow's images, with numpy.
+    """
+    try:
+        import torch
+    except ImportError:
+        return _map_and_keep_open(file, size_bytes)
     array: Bytes = torch.from_file(str(file), shared=False, size=size_bytes, dtype=torch.uint8).numpy()
     array.flags.writeable = False
     return array

@@ -11,17 +11,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from trainyard.foundation.files import file_sha256
 from trainyard.foundation.quantities import counted, duration
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.long_work import ProgressLines
 
-if TYPE_CHECKING:
-    from trainyard.steps.runtime.world import World
-
 Item = TypeVar("Item")
+Value = TypeVar("Value")
 
 _SIZE_THREADS, _SHARDS_PER_SIZE_THREAD = 16, 256
 """A mounted blob store takes milliseconds per request but serves many at once; a few shards are not worth a thread."""
@@ -41,6 +39,23 @@ class Shard:
     samples: int
     bytes: int
     sha256: str
+
+
+class VerifyingRanks(Protocol):
+    """The processes that divide the work of checking a dataset among them."""
+
+    rank: int
+    size: int
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0."""
+
+    def log(self, message: str) -> None:
+        """Print a line on rank 0 only."""
+
+    def gather(self, value: Value) -> list[Value]:
+        """Return the values of all ranks, by rank, on every rank."""
 
 
 def require_sizes(folder: Path, shards: Sequence[Shard]) -> None:
@@ -63,32 +78,32 @@ def require_digests(folder: Path, shards: Sequence[Shard], progress: ProgressLin
     _raise(_first_problem(check, shards, _DIGEST_THREADS, progress))
 
 
-def verify_dataset(folder: Path, shards: Sequence[Shard], world: World, how: str = "digests") -> None:
+def verify_dataset(folder: Path, shards: Sequence[Shard], ranks: VerifyingRanks, how: str = "digests") -> None:
     """Check the digest of every shard, a share on each rank. What one rank finds is raised on all, as StepError.
 
     `how` is `digests`, `sizes` (which `read_manifest` has checked; nothing more is done), or `auto`: digests if they
     take less than a second per GB, or less than a second in all, as estimated from the first megabytes.
     """
-    own_shards = shards[world.rank :: world.size]
-    if how == "sizes" or (how == "auto" and not _is_quick(folder, shards, own_shards, world)):
+    own_shards = shards[ranks.rank :: ranks.size]
+    if how == "sizes" or (how == "auto" and not _is_quick(folder, shards, own_shards, ranks)):
         return
     progress = ProgressLines("checked", len(own_shards), "files of rank 0's share of the dataset")
     problem = None
     try:
-        require_digests(folder, own_shards, progress if world.is_main else None)
+        require_digests(folder, own_shards, progress if ranks.is_main else None)
     except (StepError, OSError) as failure:  # a rank that raised alone would leave the others waiting
         problem = str(failure)
-    _raise(next((found for found in world.gather(problem) if found), None))
-    world.log(f"verified every byte of the dataset's {counted(len(shards), 'file')}")
+    _raise(next((found for found in ranks.gather(problem) if found), None))
+    ranks.log(f"verified every byte of the dataset's {counted(len(shards), 'file')}")
 
 
-def _is_quick(folder: Path, shards: Sequence[Shard], own_shards: Sequence[Shard], world: World) -> bool:
+def _is_quick(folder: Path, shards: Sequence[Shard], own_shards: Sequence[Shard], ranks: VerifyingRanks) -> bool:
     """Return, the same on every rank, whether digests are worth their time, by what each rank's first bytes take."""
-    seconds = max(world.gather(_seconds_of_digests(folder, own_shards)))
+    seconds = max(ranks.gather(_seconds_of_digests(folder, own_shards)))
     gigabytes = sum(shard.bytes for shard in shards) / 1e9
     if seconds <= max(_ALWAYS_SPENT_SECONDS, gigabytes * _SECONDS_PER_GIGABYTE):
         return True
-    world.log(
+    ranks.log(
         f"checked only the sizes of the dataset's {counted(len(shards), 'file')}: their digests would take about "
         f"{duration(seconds)} ({seconds / gigabytes:.1f} s per GB); --verify-data digests checks them all the same"
     )

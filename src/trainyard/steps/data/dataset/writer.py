@@ -28,14 +28,14 @@ class DatasetWriter:
     def __init__(
         self, folder: Path, arrays: Mapping[str, ArrayType], shard_samples: int, *, clears_folder: bool = True
     ) -> None:
-        self._folder = folder
+        self.folder = folder
         self._arrays = arrays
         self._shard_samples = shard_samples
         self._clears_folder = clears_folder
         self._splits: dict[str, Split] = {}
 
     def __enter__(self) -> DatasetWriter:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         if self._clears_folder:
             self._remove_all()
         return self
@@ -46,11 +46,11 @@ class DatasetWriter:
 
     def split(self, name: str) -> SplitWriter:
         """Return a writer for one split. Splits are written one after the other."""
-        return SplitWriter(self._folder, name, self._arrays, self._shard_samples, self._splits)
+        return SplitWriter(self.folder, name, self._arrays, self._shard_samples, self._splits)
 
     def shard(self, split: str, number: int, array: str) -> ShardFile:
         """Return a file for one array of one shard, for callers that cut shards without a `SplitWriter`."""
-        return ShardFile(self._folder, split, number, array, self._arrays[array])
+        return ShardFile(self.folder, split, number, array, self._arrays[array])
 
     def add_split(self, name: str, split: Split) -> None:
         """Add a split whose shards are already written."""
@@ -61,13 +61,13 @@ class DatasetWriter:
     ) -> Manifest:
         """Write the manifest, which makes the folder a dataset, and return it."""
         manifest = Manifest(content, self._arrays, self._splits, tuple(classes), source, text)
-        manifest.write(self._folder)
+        manifest.write(self.folder)
         return manifest
 
     def _remove_all(self) -> None:
         """Remove the manifest first, so that a partly overwritten dataset is never taken for a complete one."""
-        (self._folder / MANIFEST_FILE).unlink(missing_ok=True)
-        for file in self._folder.iterdir():
+        (self.folder / MANIFEST_FILE).unlink(missing_ok=True)
+        for file in self.folder.iterdir():
             if _SHARD_NAME.fullmatch(file.name):
                 file.unlink(missing_ok=True)  # another process of the same failed write may remove it too
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
-from trainyard.foundation.configs.prepare_text import PrepareText
-from trainyard.steps.data.text.compression import COMPRESSIONS, compression_of
+from trainyard.foundation.configs.prepare_text import TextDataset
+from trainyard.steps.data.text.compression import COMPRESSIONS, SourcePath, compression_of
 from trainyard.steps.data.text.json_lines import JsonLinesFile
 from trainyard.steps.data.text.parquet import ParquetFile
 from trainyard.steps.data.text.plain_text import PlainTextFile
@@ -15,7 +15,7 @@ from trainyard.steps.data.text.source import BLOCK_BYTES, RowsBlock, TextFile, T
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_folder
 
-_FORMATS: dict[str, Callable[[Path, str, str], TextFile]] = {
+_FORMATS: dict[str, Callable[[SourcePath, str, str], TextFile]] = {
     ".txt": lambda path, name, _: PlainTextFile(path, name),
     ".md": lambda path, name, _: PlainTextFile(path, name),
     ".jsonl": JsonLinesFile,
@@ -24,7 +24,7 @@ _FORMATS: dict[str, Callable[[Path, str, str], TextFile]] = {
 """How each kind of file is opened: with its path, the name of its documents, and the field that holds the text."""
 
 
-def open_source(settings: PrepareText) -> tuple[TextSource, list[str]]:
+def open_source(settings: TextDataset) -> tuple[TextSource, list[str]]:
     """Return the text that the settings name, and the files in its folder that are skipped: hidden, or not text.
 
     Raise StepError when there is no text.
@@ -33,23 +33,33 @@ def open_source(settings: PrepareText) -> tuple[TextSource, list[str]]:
     if folder is None:
         return TextSource([PythonTopics()], "the documentation of Python"), []
     require_folder("--source", folder)
+    found = ((PurePosixPath(path.relative_to(folder).as_posix()), path) for path in files_below(folder))
+    return open_files(found, str(folder), settings.text_field)
+
+
+def open_files(
+    found: Iterable[tuple[PurePosixPath, SourcePath]], folder: str, text_field: str
+) -> tuple[TextSource, list[str]]:
+    """Return the text in the files of a folder, in the order of their relative paths, and the files that are skipped.
+
+    Raise StepError when there is no text.
+    """
     files: list[TextFile] = []
     skipped: list[str] = []
-    for path in sorted(files_below(folder), key=Path.as_posix):
-        relative = PurePosixPath(path.relative_to(folder).as_posix())
-        name = relative.with_suffix("") if compression_of(path) else relative
+    for relative, path in sorted(found, key=lambda each: each[0].as_posix()):
+        name = relative.with_suffix("") if compression_of(relative) else relative
         open_file = _FORMATS.get(name.suffix.lower())
         if open_file is not None and path.is_file() and not path.name.startswith("."):
-            files.append(open_file(path, str(name), settings.text_field))
+            files.append(open_file(path, str(name), text_field))
         else:
             skipped.append(str(relative))
     if not files:
-        found = f"found only {first_names(skipped)}" if skipped else "the folder is empty"
+        present = f"found only {first_names(skipped)}" if skipped else "the folder is empty"
         raise StepError(
             f"--source {folder} holds no text: expected {' '.join(_FORMATS)}, "
-            f"plain or as {' '.join(COMPRESSIONS)}; {found}"
+            f"plain or as {' '.join(COMPRESSIONS)}; {present}"
         )
-    return TextSource(files, str(folder)), skipped
+    return TextSource(files, folder), skipped
 
 
 def files_below(folder: Path, folders_above: frozenset[str] = frozenset()) -> Iterator[Path]:

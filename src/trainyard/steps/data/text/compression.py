@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
-from typing import IO
+from pathlib import PurePath
+from typing import IO, Literal, Protocol
 
 from trainyard.steps.runtime.errors import StepError
 
@@ -19,13 +20,34 @@ _ZSTD_LARGEST_WINDOW_BYTES = 1 << 31
 """The largest that `zstd --long=31` writes."""
 
 
-def compression_of(path: Path) -> str | None:
+class SourcePath(Protocol):
+    """What is needed of a file's path: `Path` is one, and so is a file at an address."""
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+
+    @property
+    def suffix(self) -> str:
+        """The name's ending, with its dot."""
+
+    def is_file(self) -> bool:
+        """Whether it is a file."""
+
+    def stat(self) -> os.stat_result:
+        """The status of the file, of which only the size is used."""
+
+    def open(self, mode: Literal["rb"], /) -> IO[bytes]:
+        """Open the file for reading."""
+
+
+def compression_of(path: PurePath | SourcePath) -> str | None:
     """Return the ending that says how a file is compressed, or None for a plain file."""
     ending = path.suffix.lower()
     return ending if ending in COMPRESSIONS else None
 
 
-def chunks(path: Path) -> Iterator[tuple[bytes, int]]:
+def chunks(path: SourcePath) -> Iterator[tuple[bytes, int]]:
     """Yield successive chunks of a file's content, each with the number of bytes of the file read for it.
 
     Raise StepError for compressed data that is corrupt or truncated.
@@ -51,7 +73,7 @@ def _from_gzip(raw: IO[bytes]) -> Iterator[tuple[bytes, int]]:
             position = raw.tell()
 
 
-def _from_zstd(raw: IO[bytes], path: Path) -> Iterator[tuple[bytes, int]]:
+def _from_zstd(raw: IO[bytes], path: SourcePath) -> Iterator[tuple[bytes, int]]:
     try:
         import zstandard
     except ImportError as failure:

@@ -7,9 +7,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
-from trainyard.steps.data.text.compression import chunks
+from trainyard.steps.data.text.compression import SourcePath, chunks
 from trainyard.steps.data.text.source import (
     BLOCK_BYTES,
     Block,
@@ -80,7 +79,7 @@ def missing_field(name: str, known: list[str]) -> str:
 class JsonLinesFile(TextFile):
     """A file of JSON objects, plain or compressed."""
 
-    def __init__(self, path: Path, name: str, text_field: str) -> None:
+    def __init__(self, path: SourcePath, name: str, text_field: str) -> None:
         self._path, self._text_field = path, text_field
         self.name = name
         self.size_bytes = path.stat().st_size

@@ -5,10 +5,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO, Any
 
-from trainyard.steps.data.text.compression import chunks, compression_of
+from trainyard.steps.data.text.compression import SourcePath, chunks, compression_of
 from trainyard.steps.data.text.json_lines import missing_field
 from trainyard.steps.data.text.source import BLOCK_BYTES, RowsBlock, TextFile
 from trainyard.steps.runtime.errors import StepError
@@ -19,7 +18,7 @@ _MOST_ROWS = 4096
 class ParquetFile(TextFile):
     """A table, plain or compressed as a whole."""
 
-    def __init__(self, path: Path, name: str, text_field: str) -> None:
+    def __init__(self, path: SourcePath, name: str, text_field: str) -> None:
         self._path, self._text_field = path, text_field
         self.name = name
         self.size_bytes = path.stat().st_size
@@ -67,7 +66,7 @@ class ParquetFile(TextFile):
 
 
 @contextmanager
-def _seekable(path: Path) -> Iterator[IO[bytes]]:
+def _seekable(path: SourcePath) -> Iterator[IO[bytes]]:
     """Open the file; if it is compressed, a temporary file with its content, as a table is not read forwards."""
     if compression_of(path) is None:
         with path.open("rb") as stream:

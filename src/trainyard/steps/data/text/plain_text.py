@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from trainyard.steps.data.text.compression import chunks
+from trainyard.steps.data.text.compression import SourcePath, chunks
 from trainyard.steps.data.text.source import (
     BLOCK_BYTES,
     Block,
@@ -44,7 +43,7 @@ class TextBlock(Block):
 class PlainTextFile(TextFile):
     """A file of text, plain or compressed."""
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: SourcePath, name: str) -> None:
         self._path = path
         self.name = name
         self.size_bytes = path.stat().st_size

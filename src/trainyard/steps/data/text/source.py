@@ -5,11 +5,13 @@ from __future__ import annotations
 import codecs
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
+import numpy as np
+
+from trainyard.steps.data.text.compression import SourcePath
 from trainyard.steps.runtime.errors import StepError
 
 BLOCK_BYTES = 1 << 18
@@ -108,6 +110,14 @@ class TextSource:
     """What it is, for messages."""
 
 
+def owners(files: Sequence[TextFile], parts: int) -> list[int]:
+    """Return which of so many consecutive parts each file belongs to; the parts have about equally many bytes."""
+    sizes = np.array([file.size_bytes for file in files])
+    middles = np.cumsum(sizes) - sizes / 2
+    found: list[int] = np.minimum(middles * parts // max(1, sizes.sum()), parts - 1).astype(int).tolist()
+    return found
+
+
 def document_pieces(
     document: str, data: bytes, place: Callable[[int], str], *, ends_document: bool, replace_undecodable: bool
 ) -> Iterator[Piece]:
@@ -158,7 +168,7 @@ def _decode(data: bytes, start: int, place: Callable[[int], str], replace_undeco
         ) from None
 
 
-def without_byte_order_mark(beginning: bytes, path: Path) -> bytes:
+def without_byte_order_mark(beginning: bytes, path: SourcePath) -> bytes:
     """Return the beginning of a text file without UTF-8's mark. Raise StepError for one marked as UTF-16 or UTF-32."""
     for mark, encoding in _OTHER_BYTE_ORDER_MARKS.items():
         if beginning.startswith(mark):

@@ -87,10 +87,10 @@ def encode_blocks(
     if source_bytes < _LEAST_BYTES_FOR_PROCESSES:
         yield from ((block, encoder(block)) for block in blocks)
     else:
-        yield from in_processes(functools.partial(_encode_alone, encoder), blocks, workers, "tokenized text")
+        yield from in_processes(functools.partial(encode_alone, encoder), blocks, workers, "tokenized text")
 
 
-def _encode_alone(encoder: BlockEncoder, block: Block) -> EncodedBlock:
+def encode_alone(encoder: BlockEncoder, block: Block) -> EncodedBlock:
     """Encode in one of several processes, without the tokenizer's threads, which would compete with them."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     return encoder(block)

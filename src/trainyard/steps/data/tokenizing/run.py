@@ -2,44 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from trainyard.foundation.configs.prepare_text import PrepareText
-from trainyard.steps.data.dataset.manifest import ArrayType, TokenText
+from trainyard.steps.data.dataset.manifest import ArrayType
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.data.text import open_source
-from trainyard.steps.data.text.source import Block, TextFile, TextSource, first_names
+from trainyard.steps.data.text.source import Block, TextFile, TextSource, first_names, owners
 from trainyard.steps.data.tokenizing.encoding import BlockEncoder, encode_blocks
-from trainyard.steps.data.tokenizing.rows import SPLITS, TOKENS_ARRAY, SplitRows, TokenSpool, write_rows
+from trainyard.steps.data.tokenizing.exchange import TokenSpool, write_rows
+from trainyard.steps.data.tokenizing.finishing import Counts, finish, learn, require_enough
+from trainyard.steps.data.tokenizing.rows import SPLITS, TOKENS_ARRAY, SplitRows, Tokens
 from trainyard.steps.data.tokenizing.splits import SplitRule, split_rule
 from trainyard.steps.data.tokenizing.vocabulary import (
     TOKENIZER_FILE,
     Vocabulary,
-    learn_vocabulary,
     load_vocabulary,
-    plain_tokenizer,
 )
-from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.long_work import ProgressLines
+from trainyard.steps.runtime.processors import usable_processors
 from trainyard.steps.runtime.rank_variables import read_rank_variables
-from trainyard.steps.runtime.world import World, join_world, lost_connections_explained, usable_processors
-
-
-@dataclass
-class Counts:
-    """Counts of the text by split, and of replaced characters by file."""
-
-    documents: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
-    text_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
-    replaced: dict[str, int] = field(default_factory=dict)
+from trainyard.steps.runtime.world import World, join_world, lost_connections_explained
 
 
 def prepare_tokens(settings: PrepareText) -> int:
@@ -57,7 +46,7 @@ def prepare_tokens(settings: PrepareText) -> int:
             world.log(f"skipped files that are hidden or not text: {first_names(skipped)}")
         documents = (document for file in source.files for document in file.documents())
         rule = split_rule(documents, settings.validation_fraction, settings.test_fraction, settings.seed)
-        vocabulary = given or world.broadcast(_learn(source, rule, settings) if world.is_main else None)
+        vocabulary = given or world.broadcast(learn(source, rule, settings) if world.is_main else None)
         assert vocabulary is not None
         arrays = {TOKENS_ARRAY: ArrayType(vocabulary.dtype, (settings.sequence_length + 1,))}
         with DatasetWriter(settings.prepared, arrays, settings.shard_samples, clears_folder=world.is_main) as dataset:
@@ -68,14 +57,6 @@ def prepare_tokens(settings: PrepareText) -> int:
             _write(settings, world, spool, counts, vocabulary, dataset)
             spool.close()
     return 0
-
-
-def _learn(source: TextSource, rule: SplitRule, settings: PrepareText) -> Vocabulary:
-    print(f"learning a vocabulary from {source.description}", flush=True)
-    vocabulary = learn_vocabulary(source, rule, settings.vocabulary_size, settings.vocabulary_sample_bytes)
-    if vocabulary.size < settings.vocabulary_size:
-        print(f"the text yields only {vocabulary.size} tokens for the vocabulary", flush=True)
-    return vocabulary
 
 
 def _encode(
@@ -113,10 +94,8 @@ def _encode(
 
 def files_of_rank(files: list[TextFile], rank: int, world_size: int) -> list[TextFile]:
     """Return a rank's consecutive share of the files; the shares have about equally many bytes."""
-    middles = np.cumsum([file.size_bytes for file in files]) - np.array([file.size_bytes for file in files]) / 2
-    total_bytes = max(1, sum(file.size_bytes for file in files))
-    owners = np.minimum(middles * world_size // total_bytes, world_size - 1)
-    return [file for file, owner in zip(files, owners, strict=True) if owner == rank]
+    of_rank = owners(files, world_size)
+    return [file for file, owner in zip(files, of_rank, strict=True) if owner == rank]
 
 
 def _blocks(files: list[TextFile]) -> Iterator[Block]:
@@ -134,10 +113,9 @@ def _write(
 ) -> None:
     """Pack all ranks' tokens into rows and write them; rank 0 writes the manifest."""
     everywhere = world.gather((spool.counts, counts))
-    for of_rank in (counts for _, counts in everywhere):
-        for file, replaced in of_rank.replaced.items():
-            world.log(f"{file}: {replaced} characters stand for bytes that are not UTF-8")
-    documents = {split: sum(counts.documents[split] for _, counts in everywhere) for split in SPLITS}
+    total = Counts.sum(of_rank for _, of_rank in everywhere)
+    for file, replaced in total.replaced.items():
+        world.log(f"{file}: {replaced} characters stand for bytes that are not UTF-8")
     splits = [
         SplitRows(
             split,
@@ -146,86 +124,20 @@ def _write(
             settings.shard_samples,
         )
         for split in SPLITS
-        if documents[split]
+        if total.documents[split]
     ]
-    _require_enough(splits, documents, settings)
+    require_enough(splits, total, settings)
     written = write_rows(spool, splits, dataset, world, vocabulary.padding)
-    left_out = _left_out(splits[0], spool, world, vocabulary)
-    if not world.is_main:
-        return
-    for name, split in written.items():
-        dataset.add_split(name, split)
-    vocabulary.write(settings.prepared)
-    text_bytes = {split.name: sum(counts.text_bytes[split.name] for _, counts in everywhere) for split in splits}
-    text_bytes["train"] -= left_out.text_bytes
-    text = TokenText(
-        vocabulary_size=vocabulary.size,
-        end_of_text=vocabulary.end_of_text,
-        padding=vocabulary.padding,
-        tokenizer_sha256=hashlib.sha256(vocabulary.tokenizer_json.encode()).hexdigest(),
-        documents={split.name: documents[split.name] for split in splits},
-        tokens={split.name: split.predicted_tokens for split in splits},
-        text_bytes=text_bytes,
-    )
-    dataset.finish("tokens", (), _provenance(settings), text)
-    _say_result(settings, splits, text, left_out.tokens)
+    left_out = _left_out(splits[0], spool, world)
+    if world.is_main:
+        finish(settings, dataset, written, total, left_out, vocabulary)
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    """The end of the training text, which does not fill a row."""
-
-    tokens: int
-    text_bytes: int
-
-
-def _left_out(train: SplitRows, spool: TokenSpool, world: World, vocabulary: Vocabulary) -> LeftOut:
+def _left_out(train: SplitRows, spool: TokenSpool, world: World) -> Tokens:
+    """Return the end of the training text, which does not fill a row."""
     first, end = train.predicted_tokens + 1, train.tokens
     own_start = train.bounds[world.rank]
     start, stop = max(first, own_start) - own_start, max(first, train.bounds[world.rank + 1]) - own_start
     tokens = np.concatenate(world.gather(spool.read("train", start, stop)))
     assert len(tokens) == end - first
-    text = plain_tokenizer(vocabulary.tokenizer_json).decode(tokens[tokens != vocabulary.end_of_text].tolist())
-    return LeftOut(len(tokens), len(text.encode()))
-
-
-def _require_enough(splits: list[SplitRows], documents: Mapping[str, int], settings: PrepareText) -> None:
-    total = sum(documents.values())
-    wanted = {"validation": settings.validation_fraction, "test": settings.test_fraction}
-    for name, fraction in wanted.items():
-        if fraction > 0 and not documents[name]:
-            raise StepError(
-                f"none of the {total} documents is in the split {name}: --{name}-fraction {fraction:g} is too small; "
-                "set it higher, or to 0 to omit the split"
-            )
-    train = next((split for split in splits if split.name == "train"), None)
-    if train is None or not train.rows:
-        raise StepError(
-            f"the training text has {train.tokens - 1 if train else 0} tokens, too few for one row of "
-            f"--sequence-length {settings.sequence_length}; give more text or a shorter length"
-        )
-
-
-def _say_result(settings: PrepareText, splits: list[SplitRows], text: TokenText, left_out_tokens: int) -> None:
-    for split in splits:
-        print(
-            f"{split.name}: {text.documents[split.name]} documents, {text.text_bytes[split.name]} bytes, "
-            f"{text.tokens[split.name]} tokens in {split.rows} rows of {split.sequence_length}",
-            flush=True,
-        )
-    if left_out_tokens:
-        print(f"left out the last {left_out_tokens} tokens of the training text, which do not fill a row", flush=True)
-    print(f"{text.vocabulary_size} tokens in the vocabulary: {settings.prepared}", flush=True)
-
-
-def _provenance(settings: PrepareText) -> Mapping[str, object]:
-    """Return the settings that made the dataset: enough to make it again, without paths of this machine."""
-    return {
-        "text": "Python's documentation" if settings.source is None else "files",
-        "text_field": settings.text_field,
-        "vocabulary": "learned" if settings.tokenizer is None else "given",
-        "sequence_length": settings.sequence_length,
-        "seed": settings.seed,
-        "validation_fraction": settings.validation_fraction,
-        "test_fraction": settings.test_fraction,
-    }
+    return tokens

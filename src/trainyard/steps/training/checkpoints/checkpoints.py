@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,7 +12,13 @@ from typing import Any
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.checkpoints.collectives import Ranks
-from trainyard.steps.training.checkpoints.commit import Commit, read_commit, write_commit
+from trainyard.steps.training.checkpoints.commit import (
+    Commit,
+    changed_settings,
+    read_commit,
+    refuse_another_training,
+    write_commit,
+)
 from trainyard.steps.training.checkpoints.folders import (
     VerifiedCheckpoint,
     choose_checkpoint,
@@ -21,8 +26,6 @@ from trainyard.steps.training.checkpoints.folders import (
     step_folder,
 )
 from trainyard.steps.training.checkpoints.restoring import (
-    changed_settings,
-    refuse_another_training,
     restore_engine,
     restore_randomness,
 )
@@ -32,6 +35,10 @@ from trainyard.steps.training.engines.base import Engine
 from trainyard.steps.training.fragments import Fragment
 from trainyard.steps.training.randomness import random_state
 from trainyard.steps.training.samples.plan import Progress
+from trainyard.steps.training.validation import Metric
+
+_OF_FIGURES = ("best_metric", "evaluation_batches")
+"""The settings without which figures of validations cannot be compared."""
 
 
 class Checkpoints:
@@ -49,7 +56,7 @@ class Checkpoints:
         *,
         settings: Mapping[str, Any] | None = None,
         keep: int = 2,
-        keep_best: bool = False,
+        best_by: Metric | None = None,
         asynchronous: bool = True,
         failed_saves_limit: int = 5,
     ) -> None:
@@ -60,12 +67,13 @@ class Checkpoints:
         self._folder, self._world, self._identity = folder, world, identity
         self._settings = settings or {}
         self._went_back_to: str | None = None
-        self._keep, self._keep_best, self._asynchronous = keep, keep_best, asynchronous
+        self._keep, self._best_by, self._asynchronous = keep, best_by, asynchronous
         self._failed_saves_limit, self._failed_in_a_row = failed_saves_limit, 0
         self._ranks = Ranks(world)
         self._copy = HostCopy(world.device)
         self._saving: Saving | None = None
-        self._best_loss = self._best_loss_before = math.inf
+        self._best: float | None = None
+        self._best_before: float | None = None
         self._committed: Progress | None = None
 
     def choose(self, resume: str) -> VerifiedCheckpoint | None:
@@ -83,20 +91,22 @@ class Checkpoints:
             self._world.log(warning)
         if folder == step_folder(self._folder, commit.progress.step):
             self._committed = commit.progress
-        self._best_loss = math.inf if commit.best_validation_loss is None else commit.best_validation_loss
+        is_comparable = all(commit.settings.get(name) == self._settings.get(name) for name in _OF_FIGURES)
+        self._best = commit.best_figure if is_comparable else None
         if (commit.engine, commit.world_size) != (engine.name, self._world.size):
             self._world.log(
                 f"saved by engine {commit.engine} at world size {commit.world_size}; continuing with engine "
                 f"{engine.name} at world size {self._world.size}"
             )
-        return commit.progress
+        return commit.progress if is_comparable else replace(commit.progress, figure_to_beat=None, idle_validations=0)
 
     def is_best(self, validation: Mapping[str, float]) -> bool:
-        """Return whether these figures make a checkpoint worth keeping: the lowest validation loss so far."""
+        """Return whether these figures make a checkpoint worth keeping: the best so far."""
+        if self._best_by is None or not validation:
+            return False
         with self._stalled():
-            if self._keep_best and validation:
-                self._settle()  # if saving the last best one failed, every rank must know
-            return self._keep_best and validation.get("loss", math.nan) < self._best_loss
+            self._settle()  # if saving the last best one failed, every rank must know
+            return self._best_by.is_better(self._best_by.value(validation), self._best)
 
     def save(
         self, engine: Engine, progress: Progress, validation: Mapping[str, float] | None = None, *, wait: bool = False
@@ -112,12 +122,13 @@ class Checkpoints:
             self._settle()
             if not wait:
                 self._refuse_to_fail_again()
-            self._best_loss_before = self._best_loss
-            if is_best and validation:
-                self._best_loss = validation["loss"]
-            if progress == self._committed:
-                # Writing it again would remove it for a moment, and only its mark as the best may be new.
-                self._ranks.main(lambda: self._mark_committed(is_best=is_best))
+            self._best_before = self._best
+            if is_best and validation and self._best_by is not None:
+                self._best = self._best_by.value(validation)
+            if self._committed is not None and progress.step == self._committed.step:
+                # Writing it again would remove it for a moment, and only what its validation says may be new.
+                self._ranks.main(lambda: self._commit_again(progress, is_best=is_best))
+                self._committed = progress
                 return
             beside_training = self._asynchronous and not wait
             self._saving = self._begin(engine, progress, is_best=is_best, beside_training=beside_training)
@@ -149,19 +160,21 @@ class Checkpoints:
             engine=engine.name,
             identity=self._identity,
             scalars=engine.scalars(),
-            best_validation_loss=None if math.isinf(self._best_loss) else self._best_loss,
+            best_figure=self._best,
             is_best=is_best,
             settings=self._settings,
             went_back_to=self._went_back_to,
         )
-        request = SaveRequest(step_folder(self._folder, progress.step), commit, self._keep, self._keep_best)
+        keep_best = self._best_by is not None
+        request = SaveRequest(step_folder(self._folder, progress.step), commit, self._keep, keep_best)
         return Saving(request, pieces, self._copy, self._ranks, beside_training=beside_training)
 
-    def _mark_committed(self, *, is_best: bool) -> None:
-        assert self._committed is not None
-        if is_best:
-            folder = step_folder(self._folder, self._committed.step)
-            write_commit(folder, replace(read_commit(folder), best_validation_loss=self._best_loss, is_best=True))
+    def _commit_again(self, progress: Progress, *, is_best: bool) -> None:
+        if is_best or progress != self._committed:
+            folder = step_folder(self._folder, progress.step)
+            commit = read_commit(folder)
+            is_best = is_best or commit.is_best
+            write_commit(folder, replace(commit, progress=progress, best_figure=self._best, is_best=is_best))
 
     def _settle(self, *, must_succeed: bool = False) -> None:
         """Wait for the checkpoint being written. A failure is raised, or logged and counted."""
@@ -174,7 +187,7 @@ class Checkpoints:
         except StepError as error:
             if must_succeed:
                 raise
-            self._best_loss = self._best_loss_before
+            self._best = self._best_before
             self.failed_saves += 1
             self._failed_in_a_row += 1
             self._world.log(

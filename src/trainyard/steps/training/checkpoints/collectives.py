@@ -15,7 +15,7 @@ from trainyard.steps.runtime.world import World
 Value = TypeVar("Value")
 
 _KEPT_GROUPS: list[object] = []
-"""Gloo groups are never torn down: see `world._LEFT_GROUPS`."""
+"""Gloo groups are not torn down at once: see `world._LEFT_GROUPS`. A process of several ranks has one of these."""
 
 
 @dataclass(frozen=True)

@@ -44,10 +44,10 @@ class Commit:
     """What a resumed training must share with the one that was saved."""
     scalars: Mapping[str, float] = field(default_factory=dict)
     """The engine's state that is single numbers."""
-    best_validation_loss: float | None = None
-    """The lowest so far in this training, where the best checkpoint is kept."""
+    best_figure: float | None = None
+    """The best value so far of the settings' `best_metric`, where the best checkpoint is kept."""
     is_best: bool = False
-    """Whether this checkpoint has that loss."""
+    """Whether this checkpoint has that figure."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What else the numbers depend on; it may change when a training is resumed."""
     went_back_to: str | None = None
@@ -90,9 +90,29 @@ def read_commit(folder: Path) -> Commit:
         raise BrokenCheckpoint(f"{file} was not written by a training step: {failure!r}") from None
 
 
+def refuse_another_training(folder: Path, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """StepError if the checkpoint belongs to another training."""
+    different = [f"{name} {saved.get(name)!r} (now {now[name]!r})" for name in now if saved.get(name) != now[name]]
+    if different:
+        raise StepError(
+            f"{folder} belongs to another training, with {'; '.join(different)}; "
+            "start over with --resume never, which keeps these checkpoints aside"
+        )
+
+
+def changed_settings(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Return a warning that names the settings that have changed, or None."""
+    changed = [
+        f"{name} was {saved[name]}, is now {now[name]}" for name in now if saved.get(name, now[name]) != now[name]
+    ]
+    if not changed:
+        return None
+    return f"warning: settings have changed since the checkpoint: {'; '.join(changed)}; continuing with the new ones"
+
+
 def _parse(document: dict[str, Any]) -> Commit:
     fields = {name: document[name] for name in Commit.__dataclass_fields__ if name in document}
-    progress = Progress(**{name: document[name] for name in Progress.__dataclass_fields__})
+    progress = Progress(**{name: document[name] for name in Progress.__dataclass_fields__ if name in document})
     files = {name: SavedFile(**entry) for name, entry in document["files"].items()}
     return Commit(**{**fields, "progress": progress, "files": files})
 

@@ -5,16 +5,32 @@ from __future__ import annotations
 import itertools
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from trainyard.foundation.files import describe_os_error, file_sha256, os_errors_name
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.checkpoints.collectives import Ranks
 from trainyard.steps.training.checkpoints.commit import COMMIT_FILE, BrokenCheckpoint, Commit, SavedFile, read_commit
 
+Value = TypeVar("Value")
+
 _FOLDER_NAME = re.compile(r"step-\d{8,}")
+
+
+class CheckpointRanks(Protocol):
+    """The ranks that choose a checkpoint together: `checkpoints.collectives.Ranks`, or another framework's."""
+
+    rank: int
+    size: int
+    is_main: bool
+
+    def each(self, action: Callable[[], Value]) -> list[Value]:
+        """Return what the action returns on each rank. What one rank raises, all raise."""
+
+    def main(self, action: Callable[[], Value]) -> Value:
+        """Return what the action returns on rank 0."""
 
 
 def step_folder(folder: Path, step: int) -> Path:
@@ -103,7 +119,7 @@ class VerifiedCheckpoint:
     commit: Commit
 
 
-def choose_checkpoint(folder: Path, resume: str, ranks: Ranks) -> VerifiedCheckpoint | None:
+def choose_checkpoint(folder: Path, resume: str, ranks: CheckpointRanks) -> VerifiedCheckpoint | None:
     """Return the checkpoint to resume from, verified and the same on every rank, or None to start over.
 
     StepError if `resume` names a folder that is not a checkpoint. A named checkpoint is used only while the training
@@ -155,7 +171,7 @@ def _went_back_to(checkpoint: Path) -> str | None:
         return None
 
 
-def _first_complete(candidates: Sequence[Path], ranks: Ranks) -> VerifiedCheckpoint | None:
+def _first_complete(candidates: Sequence[Path], ranks: CheckpointRanks) -> VerifiedCheckpoint | None:
     for candidate in candidates:
         try:
             return verify_checkpoint(candidate, ranks)
@@ -166,7 +182,7 @@ def _first_complete(candidates: Sequence[Path], ranks: Ranks) -> VerifiedCheckpo
     return None
 
 
-def verify_checkpoint(folder: Path, ranks: Ranks) -> VerifiedCheckpoint:
+def verify_checkpoint(folder: Path, ranks: CheckpointRanks) -> VerifiedCheckpoint:
     """Compare every file of a checkpoint with its size and digest in the commit, each rank a part of them.
 
     BrokenCheckpoint, on every rank, names the first file that differs. Any other StepError means that a file could not

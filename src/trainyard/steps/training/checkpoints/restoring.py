@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,26 +21,6 @@ from trainyard.steps.training.fragments import Fragment
 from trainyard.steps.training.randomness import restore_random_state, seed_everything
 
 _NAMED_KEYS = 3
-
-
-def refuse_another_training(folder: Path, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """StepError if the checkpoint belongs to another training."""
-    different = [f"{name} {saved.get(name)!r} (now {now[name]!r})" for name in now if saved.get(name) != now[name]]
-    if different:
-        raise StepError(
-            f"{folder} belongs to another training, with {'; '.join(different)}; "
-            "start over with --resume never, which keeps these checkpoints aside"
-        )
-
-
-def changed_settings(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return a warning that names the settings that have changed, or None."""
-    changed = [
-        f"{name} was {saved[name]}, is now {now[name]}" for name in now if saved.get(name, now[name]) != now[name]
-    ]
-    if not changed:
-        return None
-    return f"warning: settings have changed since the checkpoint: {'; '.join(changed)}; continuing with the new ones"
 
 
 def restore_engine(folder: Path, commit: Commit, engine: Engine, ranks: Ranks) -> None:

@@ -20,7 +20,7 @@ from trainyard.steps.training.checkpoints.commit import Commit, SavedFile, write
 from trainyard.steps.training.checkpoints.durable_files import make_names_durable, write_durably
 from trainyard.steps.training.checkpoints.folders import keep_newest_and_best, remove_checkpoint
 from trainyard.steps.training.checkpoints.state_files import state_file_header, state_file_name
-from trainyard.steps.training.fragments import Fragment
+from trainyard.steps.training.fragments import AVERAGE_KEY, MODEL_KEY, OPTIMIZER_KEY, Fragment
 from trainyard.steps.training.samples.plan import Progress
 
 _WRITER_NICENESS = 10
@@ -126,7 +126,7 @@ class HostCopy:
         self._size_bytes = size_bytes
         start = 0
         later = []
-        stepped = {piece.key.split("/")[1] for piece in state if piece.key.startswith("optimizer/")}
+        stepped = {piece.key.split("/")[1] for piece in state if piece.key.startswith(OPTIMIZER_KEY)}
         for piece in pieces:
             target = self._buffer[start : start + piece.values.nbytes].view(piece.values.dtype)
             start += piece.values.nbytes
@@ -172,5 +172,5 @@ def _pin(buffer: torch.Tensor) -> None:
 
 def _is_written_by_steps_only(piece: Fragment, stepped: set[str]) -> bool:
     """Return whether only optimizer steps change a piece: not buffers, which may change in any forward pass."""
-    kind, _, rest = piece.key.partition("/")
-    return kind == "optimizer" or (kind == "model" and rest in stepped)
+    is_trained = piece.key.removeprefix(MODEL_KEY) in stepped
+    return piece.key.startswith((OPTIMIZER_KEY, AVERAGE_KEY)) or is_trained

@@ -98,18 +98,29 @@ def _type_name(piece: Fragment) -> str:
 
 
 def share_to_write(fragments: Sequence[Fragment], rank: int, world_size: int) -> list[Fragment]:
-    """Return the pieces that this rank writes: what only it holds, and its share of what all ranks hold.
+    """Return the pieces that this rank writes: what only it holds, and its share of what others hold too.
 
     Over all ranks, the pieces hold every element once. Every rank computes the same shares without communication,
     because all list the same replicated fragments.
     """
-    own = [fragment for fragment in fragments if not fragment.is_replicated]
+    parts = [fragment for fragment in fragments if not fragment.is_replicated]
+    own = [part if part.copies == 1 else _share_of_copies(number, part) for number, part in enumerate(parts)]
     replicated = [fragment for fragment in fragments if fragment.is_replicated]
     shares = max(1, min(world_size, sum(fragment.values.nbytes for fragment in replicated) // _SMALL_BYTES))
     if rank < shares:
         cuts = _cuts([fragment.values.nbytes for fragment in replicated], shares)
         own += _between(replicated, cuts[rank], cuts[rank + 1])
     return [fragment for fragment in own if fragment.values.numel() > 0]
+
+
+def _share_of_copies(number: int, fragment: Fragment) -> Fragment:
+    """Return this copy's share of a range that several ranks hold; a small one is written by one of them in turn."""
+    count = fragment.values.numel()
+    if fragment.values.nbytes <= _SMALL_BYTES:
+        first, last = 0, count if number % fragment.copies == fragment.copy else 0
+    else:
+        first, last = (count * bound // fragment.copies for bound in (fragment.copy, fragment.copy + 1))
+    return replace(fragment, start=fragment.start + first, values=fragment.values[first:last])
 
 
 def _cuts(sizes_bytes: Sequence[int], shares: int) -> list[int]:

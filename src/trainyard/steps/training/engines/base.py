@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from trainyard.foundation.configs.training import Training
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.fragments import Fragment
-from trainyard.steps.training.optimizer import AdamWSettings, gradient_seed
+from trainyard.steps.training.moving_average import MovingAverage
+from trainyard.steps.training.optimizer import OptimizerSettings, gradient_seed
 from trainyard.steps.training.precision import LossScale
 
 
@@ -27,15 +28,23 @@ class EngineParts:
     new_model: Callable[[], torch.nn.Module]
     """Builds the model; its weights depend on torch's seed, which is already set."""
     settings: Training
-    optimizer: AdamWSettings
+    optimizer: OptimizerSettings
     batch: BatchArithmetic
     world: World
+    still_at_work: Callable[[], None] = lambda: None
+    """Called about once a second, on every rank, while rank 0 builds a model for all."""
 
 
 def refuse_adapters(settings: Training, why: str) -> None:
     """StepError for a training of adapters with an engine that does not support it."""
     if settings.tuning != "full":
         raise StepError(f"--tuning {settings.tuning} does not work with {why}; use train_ddp or train_fsdp")
+
+
+def refuse_other_optimizers(settings: Training, why: str) -> None:
+    """StepError for an optimizer other than AdamW, with an engine that does not support it."""
+    if settings.optimizer != "adamw":
+        raise StepError(f"--optimizer {settings.optimizer} does not work with {why}; use train_ddp, or adamw")
 
 
 class Engine(ABC):
@@ -52,6 +61,9 @@ class Engine(ABC):
 
     frozen_are_state = True
     """Whether weights that are not trained belong to the state. Not if they are a base model's, which is read again."""
+
+    average: MovingAverage | None = None
+    """Of the trained weights, if the settings ask for one. It is what is evaluated, and saved as the model."""
 
     uses_autocast = True
     """Whether torch.autocast chooses the precision of the forward pass. Else the engine itself casts."""
@@ -94,6 +106,21 @@ class Engine(ABC):
         for buffer in self.model.buffers():
             dist.broadcast(buffer, src=0)
 
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """A context in which the model has the averaged weights, if there is an average. Every rank enters it."""
+        if self.average is None:
+            yield
+            return
+        self.average.swap()
+        self.fragments_restored()
+        try:
+            yield
+        finally:
+            self.average.swap()
+        # Not after an error, which may be this rank's alone: ranks may have to exchange what they derive.
+        self.fragments_restored()
+
     def evaluation_model(self) -> torch.nn.Module:
         """Return the model to evaluate with; see `forwards_in_lockstep` for how often ranks may call it."""
         return self.model
@@ -103,8 +130,9 @@ class Engine(ABC):
         """Return everything that this rank holds: parameters, buffers, optimizer state."""
 
     def state(self) -> list[Fragment]:
-        """Return what a checkpoint holds: the fragments, without those of a base model's frozen weights."""
-        return [fragment for fragment in self.fragments() if self.frozen_are_state or not fragment.is_frozen]
+        """Return what a checkpoint holds: the fragments, without a base model's frozen weights, and the average."""
+        own = [fragment for fragment in self.fragments() if self.frozen_are_state or not fragment.is_frozen]
+        return own if self.average is None else [*own, *self.average.fragments()]
 
     def prepare_to_restore(self, folder: Path, files: list[str]) -> None:  # noqa: B027 (most have the same always)
         """Make `fragments` fit what the files of a checkpoint hold, if that differs from one to the next."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from trainyard.foundation.configs.training import TrainDDP
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.engines.base import EngineParts
 from trainyard.steps.training.engines.replica import ReplicaEngine
@@ -27,6 +30,8 @@ class DDPEngine(ReplicaEngine):
 
     def __init__(self, parts: EngineParts) -> None:
         super().__init__(parts)
+        settings = parts.settings
+        self._sums_in_bf16 = isinstance(settings, TrainDDP) and settings.reduce_precision == "bf16"
         self.model = self._ddp = self._wrapped()
 
     @contextmanager
@@ -65,9 +70,22 @@ class DDPEngine(ReplicaEngine):
             self._ddp.train()
 
     def _wrapped(self, *, find_unused_parameters: bool = False) -> DistributedDataParallel:
-        return DistributedDataParallel(
+        ddp = DistributedDataParallel(
             self._replica,
             device_ids=[self.world.device.index] if self.world.device.type == "cuda" else None,
             gradient_as_bucket_view=True,
             find_unused_parameters=find_unused_parameters,
         )
+        if self._sums_in_bf16:
+            # A lambda, because torch takes no annotations that are texts.
+            ddp.register_comm_hook(None, lambda state, bucket: _mean_in_bf16(bucket))
+        return ddp
+
+
+def _mean_in_bf16(bucket: Any) -> Any:
+    """Return a bucket's mean over ranks, exchanged in bf16. Torch's own hook refuses to run on a CPU."""
+    gradients = bucket.buffer()
+    exchanged = gradients.to(torch.bfloat16).div_(dist.get_world_size())
+    work = dist.all_reduce(exchanged, async_op=True)
+    assert work is not None
+    return work.get_future().then(lambda done: gradients.copy_(done.value()[0]))

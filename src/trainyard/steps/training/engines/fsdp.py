@@ -1,28 +1,39 @@
-"""FSDP2: parameters, gradients and optimizer state sharded over the ranks by rows, gathered block by block."""
+"""FSDP2: parameters, gradients and optimizer state sharded over the ranks by rows, gathered block by block.
+
+With a shard size, over so many neighbouring ranks, which are a replica of the model; replicas exchange gradients only
+(hybrid sharding).
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import cast
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from trainyard.foundation.batch_arithmetic import BatchArithmetic
 from trainyard.foundation.configs.training import TrainFSDP, Training
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.engines.base import Engine, EngineParts
+from trainyard.steps.runtime.world import World
+from trainyard.steps.training.engines.base import Engine, EngineParts, refuse_other_optimizers
 from trainyard.steps.training.engines.blocks import find_separate_blocks, prepare_blocks
 from trainyard.steps.training.engines.rank_zero_model import ModelFromRankZero, whole_model
-from trainyard.steps.training.fragments import MODEL_KEY, Fragment, named_once, refuse_other_layouts, whole_tensor
+from trainyard.steps.training.fragments import (
+    MODEL_KEY,
+    OPTIMIZER_KEY,
+    Fragment,
+    named_once,
+    refuse_other_layouts,
+    whole_tensor,
+)
 from trainyard.steps.training.optimizer import new_optimizer, optimizer_step
-from trainyard.steps.training.precision import LossScale
-
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+from trainyard.steps.training.precision import DTYPES, LossScale
 
 
 class FSDPEngine(Engine):
@@ -38,22 +49,32 @@ class FSDPEngine(Engine):
 
     @classmethod
     def check(cls, settings: Training, batch: BatchArithmetic) -> None:
-        """Refuse weights of 4 bits, which have no rows to shard."""
+        """Refuse weights of 4 bits, which have no rows to shard, and a shard size that does not divide the ranks."""
+        assert isinstance(settings, TrainFSDP)
+        refuse_other_optimizers(settings, "FSDP, which gives each rank only some rows of a matrix")
         if settings.tuning == "qlora":
             raise StepError("--tuning qlora does not work with FSDP, which cannot shard 4-bit weights; use train_ddp")
+        if settings.shard_size and batch.world_size % settings.shard_size:
+            raise StepError(
+                f"--shard-size {settings.shard_size} does not divide the {batch.world_size} ranks; use "
+                f"{_in_words([size for size in range(1, batch.world_size + 1) if batch.world_size % size == 0])}"
+            )
 
     def __init__(self, parts: EngineParts) -> None:
         settings = parts.settings
         assert isinstance(settings, TrainFSDP)
-        self.world, self._new_model, self._clip_norm = parts.world, parts.new_model, settings.gradient_clip_norm
+        self.world, self._parts, self._clip_norm = parts.world, parts, settings.gradient_clip_norm
         self.loss_scale = LossScale(self.world.device, enabled=settings.precision == "fp16")
-        built = ModelFromRankZero(parts.new_model, self.world)
+        built = ModelFromRankZero(parts.new_model, self.world, parts.still_at_work)
         self.model = built.module
         refuse_other_layouts(self.model)
         refuse_single_numbers(self.model)
         self._parameter_count = sum(parameter.numel() for parameter in self.model.parameters())
         prepare_blocks(self.model, settings)
-        self._units = _shard(built, settings)
+        self._shards = settings.shard_size or self.world.size
+        mesh = _mesh(self.world, self._shards)
+        self._shard_group = mesh.get_group("shard")
+        self._units = _shard(built, settings, mesh)
 
         # Taken while every parameter is in its sharded form: later, a gathered one may replace it.
         parameters, self._buffers = named_once(self.model)
@@ -74,20 +95,22 @@ class FSDPEngine(Engine):
         return nullcontext()
 
     def step(self, learning_rate: float) -> torch.Tensor:
-        """Clip and step with AdamW, each rank on its rows; the norm takes one sum over ranks."""
+        """Clip and step with AdamW, each rank on its rows; the norm takes one sum over the ranks of a replica."""
         for name, sharded in self._sharded.items():
             gradient = cast("DTensor | None", sharded.grad)
             self._rows[name].grad = None if gradient is None else gradient.to_local()
             sharded.grad = None
         own_norm = torch.nn.utils.get_total_norm([row.grad for row in self._rows.values() if row.grad is not None])
-        norm = self.world.sum(own_norm.square()).sqrt()
+        squares = own_norm.square()
+        dist.all_reduce(squares, group=self._shard_group)
         norm = optimizer_step(
-            self._optimizer, self.loss_scale, norm, clip_norm=self._clip_norm, learning_rate=learning_rate
+            self._optimizer, self.loss_scale, squares.sqrt(), clip_norm=self._clip_norm, learning_rate=learning_rate
         )
         return norm.to(self.world.device)
 
     def fragments(self) -> list[Fragment]:
-        """Return this rank's rows, and whole buffers."""
+        """Return this rank's rows, of which each replica has a copy, and whole buffers."""
+        replica, replicas = self.world.rank // self._shards, self.world.size // self._shards
         rows = [
             Fragment(
                 key,
@@ -95,12 +118,14 @@ class FSDPEngine(Engine):
                 self._first_element(sharded),
                 values.detach().view(-1),
                 is_frozen=not sharded.requires_grad,
+                copy=replica,
+                copies=replicas,
             )
             for name, sharded in self._sharded.items()
             for key, values in self._tensors_of(name)
         ]
         steps = [
-            whole_tensor(f"optimizer/{name}/step", self._optimizer.state[row]["step"])
+            whole_tensor(f"{OPTIMIZER_KEY}{name}/step", self._optimizer.state[row]["step"])
             for name, row in self._rows.items()
             if row.requires_grad
         ]
@@ -117,7 +142,8 @@ class FSDPEngine(Engine):
 
     def whole_model(self) -> torch.nn.Module:
         """Return, on rank 0, a new model in main memory with the trained weights; an empty one elsewhere."""
-        return whole_model(self._new_model, self.state(), self.world)
+        own = [fragment for fragment in self.state() if fragment.copy == 0]
+        return whole_model(self._parts.new_model, own, self.world, self._parts.still_at_work)
 
     def _tensors_of(self, name: str) -> list[tuple[str, torch.Tensor]]:
         """Return the rows of a parameter and of its AdamW state, by key."""
@@ -125,13 +151,27 @@ class FSDPEngine(Engine):
         state = self._optimizer.state.get(row, {})
         return [
             (f"{MODEL_KEY}{name}", row),
-            *((f"optimizer/{name}/{key}", state[key]) for key in ("exp_avg", "exp_avg_sq") if key in state),
+            *((f"{OPTIMIZER_KEY}{name}/{key}", state[key]) for key in ("exp_avg", "exp_avg_sq") if key in state),
         ]
 
     def _first_element(self, sharded: DTensor) -> int:
-        """Return this rank's first element: FSDP2 gives each rank as many rows as rank 0 has, until none are left."""
-        rows_each = math.ceil(sharded.shape[0] / self.world.size)
-        return min(rows_each * self.world.rank, sharded.shape[0]) * math.prod(sharded.shape[1:])
+        """Return this rank's first element: FSDP2 gives each rank as many rows as the first, while there are."""
+        rows_each = math.ceil(sharded.shape[0] / self._shards)
+        return min(rows_each * (self.world.rank % self._shards), sharded.shape[0]) * math.prod(sharded.shape[1:])
+
+
+def shard_to_evaluate(new_model: Callable[[], torch.nn.Module], world: World) -> torch.nn.Module:
+    """Return a model whose fp32 weights are spread over the ranks, and gathered block by block in a forward pass.
+
+    Only rank 0 reads it. Every rank calls this, and from then on makes as many forward passes as the others.
+    """
+    built = ModelFromRankZero(new_model, world, still_at_work=lambda: None)
+    refuse_single_numbers(built.module)
+    mesh = _mesh(world, world.size)
+    for unit in [*find_separate_blocks(built.module), built.module]:
+        built.materialize(unit)
+        fully_shard(unit, mesh=mesh, reshard_after_forward=True)
+    return built.module
 
 
 def refuse_single_numbers(model: torch.nn.Module) -> None:
@@ -144,16 +184,27 @@ def refuse_single_numbers(model: torch.nn.Module) -> None:
             )
 
 
-def _shard(built: ModelFromRankZero, settings: TrainFSDP) -> list[FSDPModule]:
+def _in_words(numbers: list[int]) -> str:
+    return " or ".join(filter(None, [", ".join(map(str, numbers[:-1])), str(numbers[-1])]))
+
+
+def _mesh(world: World, shards: int) -> DeviceMesh:
+    """Return the ranks as replicas of `shards` neighbours each; without a dimension for replicas if there is one."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if shards == world.size:
+        return init_device_mesh(device, (shards,), mesh_dim_names=("shard",))
+    return init_device_mesh(device, (world.size // shards, shards), mesh_dim_names=("replica", "shard"))
+
+
+def _shard(built: ModelFromRankZero, settings: TrainFSDP, mesh: DeviceMesh) -> list[FSDPModule]:
     """Shard block after block, each as its weights arrive, then the rest. Return what was sharded.
 
     Each is gathered, and its gradient summed, in one exchange. What is around the blocks stays gathered between the
     forward and the backward pass, which begins with it.
     """
     on_gpu = torch.cuda.is_available()
-    mesh = init_device_mesh("cuda" if on_gpu else "cpu", (dist.get_world_size(),))
     precision = MixedPrecisionPolicy(
-        param_dtype=_DTYPES[settings.precision], reduce_dtype=_DTYPES[settings.reduce_precision]
+        param_dtype=DTYPES[settings.precision], reduce_dtype=DTYPES[settings.reduce_precision]
     )
     offload = CPUOffloadPolicy(pin_memory=on_gpu) if settings.cpu_offload else OffloadPolicy()
     units = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -24,9 +24,11 @@ class ModelFromRankZero:
     Part by part, so that an engine can shard one before the next arrives. A tensor with several names stays one tensor.
     """
 
-    def __init__(self, new_model: Callable[[], torch.nn.Module], world: World) -> None:
+    def __init__(
+        self, new_model: Callable[[], torch.nn.Module], world: World, still_at_work: Callable[[], None]
+    ) -> None:
         self._world = world
-        self.module = new_model() if world.is_main else without_memory(new_model)
+        self.module = built_by_rank_zero(new_model, world, still_at_work) or without_memory(new_model)
         self._materialized: set[torch.nn.Module] = set()
         # A tensor is kept here only until the last place that refers to it has the new one.
         self._places = Counter(tensor for owner in self.module.modules() for _, _, tensor in _own_tensors(owner))
@@ -55,6 +57,18 @@ class ModelFromRankZero:
         if isinstance(tensor, torch.nn.Parameter):
             return torch.nn.Parameter(values, requires_grad=tensor.requires_grad)
         return values
+
+
+def built_by_rank_zero(
+    new_model: Callable[[], torch.nn.Module], world: World, still_at_work: Callable[[], None]
+) -> torch.nn.Module | None:
+    """Return a new model on rank 0, however long that takes; None elsewhere, once it is built.
+
+    Every rank calls `still_at_work` about once a second meanwhile.
+    """
+    built: list[torch.nn.Module] = []
+    world.let_main_work(lambda: built.append(new_model()), still_at_work)
+    return built[0] if built else None
 
 
 def without_memory(new_model: Callable[[], torch.nn.Module]) -> torch.nn.Module:
@@ -107,28 +121,36 @@ class _Range(NamedTuple):
 
 
 def whole_model(
-    new_model: Callable[[], torch.nn.Module], fragments: Sequence[Fragment], world: World
+    new_model: Callable[[], torch.nn.Module],
+    fragments: Sequence[Fragment],
+    world: World,
+    still_at_work: Callable[[], None],
 ) -> torch.nn.Module:
     """Return, on rank 0, a new model with the values of all ranks' fragments; an empty one elsewhere.
 
     They are gathered one by one. Every rank calls it.
     """
-    own = {fragment.key: fragment for fragment in fragments if fragment.key.startswith(MODEL_KEY)}
-    ranges = {key: _range(fragment) for key, fragment in own.items()}
-    if not world.is_main:
-        dist.gather_object(ranges, dst=0)
-        _send(own)
-        return torch.nn.Module()
-    by_rank: list[dict[str, _Range]] = [{}] * world.size
-    dist.gather_object(ranges, by_rank, dst=0)
-    model = new_model()
-    parameters, buffers = named_once(model)
+    own = [fragment for fragment in fragments if fragment.key.startswith(MODEL_KEY)]
+    model = built_by_rank_zero(new_model, world, still_at_work)
+    parameters, buffers = named_once(model) if model is not None else ({}, {})
     tensors = parameters | buffers
     with torch.no_grad():
-        for key in sorted(set().union(*by_rank)):
-            held = {rank: ranges[key] for rank, ranges in enumerate(by_rank) if key in ranges}
-            tensors[key.removeprefix(MODEL_KEY)].copy_(_receive(own.get(key), held))
-    return model
+        for key, values in gathered(own, world):
+            tensors[key.removeprefix(MODEL_KEY)].copy_(values)
+    return model if model is not None else torch.nn.Module()
+
+
+def gathered(fragments: Iterable[Fragment], world: World) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield, on rank 0, each whole tensor with its key, in main memory; nothing elsewhere. Every rank iterates."""
+    own = {fragment.key: fragment for fragment in fragments}
+    by_rank: list[dict[str, _Range]] | None = [{}] * world.size if world.is_main else None
+    dist.gather_object({key: _range(fragment) for key, fragment in own.items()}, by_rank, dst=0)
+    if by_rank is None:
+        _send(own)
+        return
+    for key in sorted(set().union(*by_rank)):
+        held = {rank: ranges[key] for rank, ranges in enumerate(by_rank) if key in ranges}
+        yield key, _receive(own.get(key), held)
 
 
 def _send(own: Mapping[str, Fragment]) -> None:

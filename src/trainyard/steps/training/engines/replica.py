@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import torch
 
+from trainyard.foundation.batch_arithmetic import BatchArithmetic
+from trainyard.foundation.configs.training import Training
 from trainyard.steps.training.engines.base import Engine, EngineParts
 from trainyard.steps.training.engines.blocks import prepare_blocks
 from trainyard.steps.training.fragments import Fragment, refuse_other_layouts, replicated_state
-from trainyard.steps.training.optimizer import new_optimizer, optimizer_step
+from trainyard.steps.training.optimizer import new_optimizer, optimizer_step, require_optimizer
 from trainyard.steps.training.precision import LossScale
 
 
 class ReplicaEngine(Engine):
     """One replica per rank, and an optimizer of its own. A subclass sums the gradients before each step."""
+
+    @classmethod
+    def check(cls, settings: Training, batch: BatchArithmetic) -> None:
+        """Require the optimizer's package."""
+        require_optimizer(settings.optimizer)
 
     def __init__(self, parts: EngineParts) -> None:
         self.world, settings = parts.world, parts.settings
@@ -25,7 +32,7 @@ class ReplicaEngine(Engine):
         self._trained = [parameter for parameter in self._replica.parameters() if parameter.requires_grad]
 
     def step(self, learning_rate: float) -> torch.Tensor:
-        """Clip and step with AdamW. The gradient is the same on every rank."""
+        """Clip and take the optimizer's step. The gradient is the same on every rank."""
         norm = torch.nn.utils.get_total_norm([p.grad for p in self._trained if p.grad is not None])
         return optimizer_step(
             self._optimizer, self.loss_scale, norm, clip_norm=self._clip_norm, learning_rate=learning_rate

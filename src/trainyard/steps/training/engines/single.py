@@ -21,13 +21,14 @@ class SingleEngine(ReplicaEngine):
     @classmethod
     def check(cls, settings: Training, batch: BatchArithmetic) -> None:
         """Refuse several processes, and what DataParallel's copies cannot have."""
+        super().check(settings, batch)
         if batch.world_size > 1:
             raise SetupError(
                 f"train_single is one process, and {batch.world_size} were started; use train_ddp, or start one"
             )
         if not _is_data_parallel(settings):
             return
-        for name in ("activation_checkpointing", "compile"):
+        for name in ("activation_checkpointing", "activation_offload", "compile"):
             if getattr(settings, name):
                 flag = name.replace("_", "-")
                 raise StepError(f"--data-parallel does not work with --{flag}; use train_ddp, or leave one out")

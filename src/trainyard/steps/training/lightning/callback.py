@@ -6,14 +6,16 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.distributed.tensor import DTensor
 
-from trainyard.steps.training.agreement import AgreedStep, TakenStep
+from trainyard.steps.training.agreed_step import AgreedStep
+from trainyard.steps.training.agreement import TakenStep
 from trainyard.steps.training.lightning.engine import LightningEngine
 from trainyard.steps.training.lightning.loader import PlannedLoader
 from trainyard.steps.training.lightning.modules import TaskModule
 from trainyard.steps.training.loop import TrainingRun, close_step, record_steps, something_is_due
 from trainyard.steps.training.randomness import random_state, restore_random_state
-from trainyard.steps.training.samples.plan import Progress, Step
+from trainyard.steps.training.samples.plan import Step
 
 
 class BetweenSteps(Callback):
@@ -49,9 +51,12 @@ class BetweenSteps(Callback):
         self._run.observer.backward_begins()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
-        """Measure the gradient of a user's module before it is clipped."""
+        """Measure the gradient of a user's module before it is clipped, unless DeepSpeed does."""
         self._run.observer.update_begins()
-        self._norm = torch.nn.utils.get_total_norm([p.grad for p in pl_module.parameters() if p.grad is not None])
+        if self._engine.zero is not None:
+            return
+        norm = torch.nn.utils.get_total_norm([p.grad for p in pl_module.parameters() if p.grad is not None])
+        self._norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -86,14 +91,13 @@ class BetweenSteps(Callback):
             return
         run, step = self._run, self._loader.position.step
         record_steps(run, run.agreement.all_steps(stop=False))
-        skipped_steps = run.observer.nonfinite_guard.skipped_steps
-        run.progress = Progress(step.number, step.epoch, step.samples_consumed, skipped_steps)
+        run.progress = run.progress.after(step, run.observer.nonfinite_guard.skipped_steps)
         run.world.log(f"the module or a callback of it ended the training after step {step.number}")
         self._engine.end()
 
     def _close(self, trainer: Trainer, agreed: AgreedStep, *, stopping: bool, **more: Any) -> None:
         self.is_stopped = close_step(self._run, agreed, stopping=stopping, **more)
-        if self.is_stopped or agreed.step.is_last:
+        if self.is_stopped or agreed.step.is_last or self._run.validation.ends(self._run.progress):
             self._engine.end()
             trainer.should_stop = True
             trainer.limit_val_batches = 0  # else Lightning would validate before it stops
@@ -111,4 +115,5 @@ class BetweenSteps(Callback):
                 step, module.learning_rate, module.loss_sum, module.step_terms, module.gradient_norm, marks
             )
         learning_rate = float(trainer.optimizers[0].param_groups[0]["lr"])
-        return TakenStep(step, learning_rate, self._loss_sum, float(self._run.world.size), self._norm, marks)
+        norm = self._norm if self._engine.zero is None else self._engine.zero.gradient_norm
+        return TakenStep(step, learning_rate, self._loss_sum, float(self._run.world.size), norm, marks)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
+import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +13,39 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from trainyard.foundation.configs.tasks import TaskSettings
+from trainyard.foundation.configs.train_lightning import TrainLightning
 from trainyard.foundation.step_fields import parameter
+from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import SetupError, StepError
+from trainyard.steps.runtime.flags import Value
+from trainyard.steps.runtime.named_code import arguments_from_json, import_named
 from trainyard.steps.training.samples.batches import Tensors
 from trainyard.steps.training.tasks.base import Task
-from trainyard.steps.training.tasks.chosen import ChosenTask
+from trainyard.steps.training.tasks.chosen import ChosenTask, choose_task
 
 _NEEDED = ("training_step", "configure_optimizers")
+_DONE_BY_DEEPSPEED = ("backward", "configure_gradient_clipping")
+_ITS_OPTIMIZER = "its configure_optimizers decides that"
+_ITS_CODE = "its own code decides that"
+_AT_EPOCHS = "Lightning validates it at the ends of epochs"
+_WITHOUT_EFFECT: Mapping[str, str] = {
+    "task": "it is trained in the place of a task",
+    "learning_rate": _ITS_OPTIMIZER,
+    "warmup_fraction": _ITS_OPTIMIZER,
+    "warmup_steps": _ITS_OPTIMIZER,
+    "learning_rate_schedule": _ITS_OPTIMIZER,
+    "minimum_learning_rate_fraction": _ITS_OPTIMIZER,
+    "decay_fraction": _ITS_OPTIMIZER,
+    "decay_steps": _ITS_OPTIMIZER,
+    "weight_decay": _ITS_OPTIMIZER,
+    "fused_optimizer": _ITS_OPTIMIZER,
+    "activation_checkpointing": _ITS_CODE,
+    "compile": _ITS_CODE,
+    "evaluate_every_steps": _AT_EPOCHS,
+    "evaluation_batches": _AT_EPOCHS,
+}
+"""Settings that a user's module takes no notice of, and why."""
+_NEED_VALIDATION = ("keep_best_checkpoint", "early_stop_patience")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +58,19 @@ class ModuleSettings(TaskSettings):
     module_arguments: str = parameter("{}")
     """Its arguments."""
 
+    strategy: str = parameter("ddp")
+    """How ranks share it: each way has its own form of the optimizer's state, all stages of ZeRO the same."""
+
 
 class ModuleTask(Task):
     """What is left of a task around a LightningModule: to build it, and to save its weights."""
 
     Settings = ModuleSettings
     settings: ModuleSettings
+
+    def __init__(self, manifest: Manifest, settings: ModuleSettings) -> None:
+        super().__init__(manifest, settings)
+        self.best_is = {**Task.best_is, **getattr(_module_class(settings.module), "best_is", {})}
 
     def new_model(self) -> torch.nn.Module:
         """Return the module. StepError if it does not take the arguments."""
@@ -62,28 +96,60 @@ class ModuleTask(Task):
         raise AssertionError("a LightningModule validates by itself")
 
 
-def choose_module(path: str, arguments: str | None) -> ChosenTask:
-    """Return a LightningModule as a task. SetupError if it cannot be found or lacks a method that it needs."""
-    try:
-        given = json.loads(arguments or "{}")
-    except json.JSONDecodeError as failure:
-        raise StepError(f"--module-arguments is not valid JSON: {failure}: {arguments}") from None
-    if not isinstance(given, dict):
-        raise StepError(f'--module-arguments must be a JSON object such as {{"hidden_size": 64}}; found {arguments}')
-    _module_class(path)
-    return ChosenTask(path, ModuleTask, ModuleSettings(module=path, module_arguments=json.dumps(given, sort_keys=True)))
+def choose_module(path: str, settings: TrainLightning, task_settings: Mapping[str, Value]) -> ChosenTask:
+    """Return a LightningModule as a task.
+
+    SetupError if it cannot be found or lacks a method that it needs, and StepError for settings without effect on it.
+    """
+    given = arguments_from_json("--module-arguments", settings.module_arguments)
+    module_class = _module_class(path)
+    _refuse_settings_without_effect(path, settings, task_settings)
+    if not is_overridden("validation_step", module_class, parent=LightningModule):
+        for name in _NEED_VALIDATION:
+            if getattr(settings, name):
+                raise StepError(f"{_flag(name)} needs a validation_step, which --module {path} does not have; add one")
+    if settings.strategy == "fsdp2" and not is_overridden("configure_model", module_class, parent=LightningModule):
+        raise SetupError(
+            f"--module {path}: {module_class.__name__} lacks configure_model, in which --strategy fsdp2 expects "
+            "fully_shard"
+        )
+    if settings.zero_stage is not None:
+        for name in _DONE_BY_DEEPSPEED:
+            if is_overridden(name, module_class, parent=LightningModule):
+                raise SetupError(
+                    f"--module {path}: {module_class.__name__} overrides {name}, which --strategy {settings.strategy} "
+                    "would not call, since DeepSpeed does that; remove it"
+                )
+    module_arguments = json.dumps(given, sort_keys=True)
+    strategy = settings.strategy if settings.zero_stage is None else "deepspeed"
+    own = ModuleSettings(module=path, module_arguments=module_arguments, strategy=strategy)
+    return ChosenTask(path, ModuleTask, own)
+
+
+def _refuse_settings_without_effect(path: str, settings: TrainLightning, task_settings: Mapping[str, Value]) -> None:
+    """StepError for what differs from its default. A default may well be given: components pass every setting."""
+    defaults = {field.name: field.default for field in dataclasses.fields(settings)}
+    for name, why in _WITHOUT_EFFECT.items():
+        if getattr(settings, name) != defaults[name]:
+            raise StepError(f"{_flag(name)} has no effect on --module {path}: {why}; leave it out")
+    defaults_of_task = choose_task(settings.task, {}).values()
+    for name, value in task_settings.items():
+        if value != defaults_of_task[name]:
+            raise StepError(
+                f"{_flag(name)} has no effect on --module {path}, since it is the task's; give arguments of the "
+                "module by --module-arguments"
+            )
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _module_class(path: str) -> Any:
-    module_name, _, class_name = path.partition(":")
-    if not module_name or not class_name.isidentifier():
-        raise SetupError(f"--module {path}: expected package.module:Class")
-    try:
-        found = getattr(importlib.import_module(module_name), class_name, None)  # may import: not trainyard
-    except ModuleNotFoundError as failure:
-        raise SetupError(f"--module {path}: the module {failure.name} is missing") from None
+    found = import_named("--module", path, "Class")
+    class_name = path.partition(":")[2]
     if not (isinstance(found, type) and issubclass(found, LightningModule)):
-        raise SetupError(f"--module {path}: {class_name} is not a lightning.pytorch.LightningModule of {module_name}")
+        raise SetupError(f"--module {path}: {class_name} is not a lightning.pytorch.LightningModule")
     lacking = [name for name in _NEEDED if not is_overridden(name, found, parent=LightningModule)]
     if lacking:
         raise SetupError(f"--module {path}: {class_name} lacks {' and '.join(lacking)}, which Lightning needs")

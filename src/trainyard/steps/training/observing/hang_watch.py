@@ -2,12 +2,16 @@
 
 A thread in each rank publishes how far that rank has come in a store. When nothing has moved for half of the process
 group's timeout, each rank dumps the stacks of its threads to its log, and rank 0 and the late ranks log who is late.
+
+A rank that fails says so in the store, and ranks that go on waiting are ended: a GPU's kernel would wait for the failed
+rank until NCCL's watchdog aborts the process, which takes the whole timeout and does not tell the cause.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import json
+import os
 import queue
 import sys
 import threading
@@ -16,17 +20,24 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TextIO
-
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from datetime import timedelta
+from pathlib import Path
+from typing import NoReturn, TextIO
 
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.rank_variables import RankVariables
+from trainyard.steps.runtime.flight_recorder import write_collectives
+from trainyard.steps.runtime.rank_variables import RankVariables, attempt_of_ranks
+from trainyard.steps.runtime.stores import PrefixStore, Store, open_store
 
 _PART_OF_TIMEOUT = 0.5
 _PART_IN_LONG_WORK = 0.9
 _LOOKS_PER_LIMIT = 8
+_PART_BEFORE_WATCHDOG = 0.95
 _LONGEST_PAUSE_SECONDS = 5.0
+_PAUSES_AFTER_FAILURE = 4
+"""For what a rank does by itself once another is gone: gloo reports a lost connection at once."""
+_FAILURE = "failure"
+_FOR_EVER = timedelta(days=365)
 _SILENT_STORE = "rank 0, which hosts the store of the process group, does not answer"
 
 
@@ -46,23 +57,43 @@ class Place:
 class HangWatch:
     """Watches one rank. `reached` costs next to nothing; the rest runs in a thread."""
 
-    def __init__(self, variables: RankVariables, timeout_seconds: int, log: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        variables: RankVariables,
+        timeout_seconds: int,
+        log: TextIO | None = None,
+        *,
+        ends_before_timeout: bool = False,
+        collectives_folder: Path | None = None,
+    ) -> None:
+        """With `ends_before_timeout` a rank that waits for late ones is ended shortly before the group's timeout.
+
+        What torch's flight recorder has is written into `collectives_folder` when nothing moves.
+        """
+        self._collectives_folder = collectives_folder
         self._rank, self._size = variables.rank, variables.world_size
+        self._ends_before_timeout = ends_before_timeout
         self._variables = variables
         self._timeout_seconds, self._part_of_timeout = timeout_seconds, _PART_OF_TIMEOUT
         self._pause_seconds = min(self._limit_seconds / _LOOKS_PER_LIMIT, _LONGEST_PAUSE_SECONDS)
+        self._patience_seconds = _PAUSES_AFTER_FAILURE * self._pause_seconds
         # A replaced sys.stderr may have no file descriptor, to which stacks are dumped.
         self._log = log or sys.__stderr__ or sys.stderr
         self._place = Place(0, 0, "starting")
         self._beats = 0
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hang-watch", daemon=True)
+        self._listener = threading.Thread(target=self._end_after_failure, name="hang-watch-failures", daemon=True)
+        self._failure: str | None = None
+        self._waits_for: str | None = None
+        """The finding, where it means that this rank is not itself late."""
         self.finding: str | None = None
         """Which rank is late, while nothing moves; None again once this rank makes progress."""
 
     def start(self) -> None:
         """Start watching."""
         self._thread.start()
+        self._listener.start()
 
     def reached(self, step: int, doing: str) -> None:
         """Note what this rank now does; every rank calls it with the same arguments in the same order."""
@@ -88,6 +119,10 @@ class HangWatch:
     def _limit_seconds(self) -> float:
         return self._timeout_seconds * self._part_of_timeout
 
+    def failed(self, failure: Exception) -> None:
+        """Note why this rank ends; `close` tells the others."""
+        self._failure = next(iter(str(failure).splitlines()), "") or type(failure).__name__
+
     def close(self) -> None:
         """Stop watching."""
         self._closed.set()
@@ -100,7 +135,8 @@ class HangWatch:
         beats, since, has_dumped = self._beats, time.monotonic(), False
         while not self._closed.wait(self._pause_seconds):
             if self._beats != beats:
-                beats, since, has_dumped, self.finding = self._beats, time.monotonic(), False, None
+                beats, since, has_dumped = self._beats, time.monotonic(), False
+                self.finding = self._waits_for = None
             waited_seconds = time.monotonic() - since
             if not has_dumped:
                 # If this thread gets no turn (the GIL is held, the store hangs), faulthandler's own thread dumps.
@@ -112,6 +148,35 @@ class HangWatch:
                 faulthandler.cancel_dump_traceback_later()
                 self._dump(waited_seconds)
                 self._find_late_ranks(store)
+            is_due = waited_seconds >= self._timeout_seconds * _PART_BEFORE_WATCHDOG
+            if is_due and self._ends_before_timeout and self._waits_for is not None:
+                if self._waits_for != _SILENT_STORE:
+                    _publish_failure(store, self._rank, f"it waited for others; {self._waits_for}")
+                self._end(self._waits_for)
+        if self._failure is not None:
+            _publish_failure(store, self._rank, self._failure)
+
+    def _end_after_failure(self) -> None:
+        """Wait until a rank fails, then end this one unless it makes progress or ends by itself."""
+        store = self._connect()
+        if store is None:
+            return
+        try:
+            store.wait([_FAILURE], _FOR_EVER)
+            failure = store.get(_FAILURE).decode()
+        except RuntimeError:
+            failure = "rank 0, which hosts the store of the process group, has ended"
+        beats = None
+        while beats != self._beats:
+            beats = self._beats
+            if self._closed.wait(self._patience_seconds):
+                return
+        self._end(failure)
+
+    def _end(self, why: str) -> NoReturn:
+        """End the process although its main thread waits: nothing else can wake it from a kernel of a GPU."""
+        print(f"rank {self._rank}: error: waited at {self._place}, but {why}", file=self._log, flush=True)
+        os._exit(1)
 
     def _dump(self, waited_seconds: float) -> None:
         print(
@@ -125,12 +190,20 @@ class HangWatch:
         traceback.print_stack(main, file=self._log)
         self._log.flush()
         faulthandler.dump_traceback(self._log)
+        if self._collectives_folder is not None:
+            try:
+                written = write_collectives(self._collectives_folder, self._rank)
+            except OSError as failure:
+                written = f"its last collectives cannot be written: {failure}"
+            if written is not None:
+                print(f"rank {self._rank}: {written}", file=self._log, flush=True)
 
     def _find_late_ranks(self, store: Store | None) -> None:
         # By then the others have published where they are.
         self._closed.wait(2 * self._pause_seconds)
         places = self._places(store) if store else {0: self._place}
         self.finding = _SILENT_STORE if places is None else late_ranks(places)
+        self._waits_for = self.finding if places is None or self._rank not in ranks_behind(places) else None
         if places is None or self._rank == 0 or self._rank in ranks_behind(places):
             print(f"rank {self._rank}: {self.finding}", file=self._log, flush=True)
 
@@ -150,23 +223,22 @@ class HangWatch:
         if self._size == 1 or self._variables.master_address is None:
             return None
         try:
-            store: Store = TCPStore(
-                self._variables.master_address, self._variables.master_port, is_master=False, wait_for_workers=False
-            )
+            store = open_store(self._variables.master_address, self._variables.master_port)
         except RuntimeError:
             return None  # rank 0, which hosts the store, is already gone
-        return PrefixStore("hang_watch", store)
+        return PrefixStore(f"hang_watch/{attempt_of_ranks()}", store)
 
 
 @contextmanager
 def late_ranks_named(watch: HangWatch) -> Iterator[None]:
-    """Add to an error that ends the step which rank was late, if a hang was noticed before."""
+    """Add to an error that ends the step which rank was late, if a hang was noticed before. Tell the others of it."""
     try:
         yield
-    except StepError as failure:
-        if watch.finding is None:
+    except Exception as failure:
+        watch.failed(failure)
+        if watch.finding is None or not isinstance(failure, StepError):
             raise
-        raise StepError(f"{failure} ({watch.finding})") from None
+        raise type(failure)(f"{failure} ({watch.finding})") from None
     finally:
         watch.close()
 
@@ -204,7 +276,16 @@ def _publish(store: Store | None, rank: int, place: Place) -> None:
             return  # rank 0 is gone: the process group notices soon
 
 
-def _published(store: Any, size: int) -> dict[int, Place | None]:
+def _publish_failure(store: Store | None, rank: int, failure: str) -> None:
+    """Publish why this rank ends, unless another has ended before, which is then the cause."""
+    if store is not None:
+        try:
+            store.compare_set(_FAILURE, "", f"rank {rank} failed: {failure}")
+        except RuntimeError:
+            return  # rank 0 is gone, which the others see as well
+
+
+def _published(store: Store, size: int) -> dict[int, Place | None]:
     """Return where every rank is, in one request if each has published its place."""
     ranks = range(size)
     try:

@@ -5,19 +5,13 @@ docs/metrics.md explains each figure.
 
 from __future__ import annotations
 
-import resource
-import sys
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-
-from trainyard.steps.runtime.world import World
-from trainyard.steps.training.agreement import AgreedStep
+from trainyard.steps.training.agreed_step import AgreedStep
 
 _PERCENTILES = (50, 90, 99)
-_GIB = 2**30
 _MOST_RANKS_LISTED = 16
 """Each rank is a figure of every line, in MLflow too."""
 
@@ -122,25 +116,3 @@ def _slowest_and_fastest(rank_seconds: list[float]) -> dict[str, float | int]:
         "fastest_rank_seconds": fastest,
         **{f"rank_{rank}_seconds": seconds for rank, seconds in enumerate(listed)},
     }
-
-
-def peak_memory_bytes(device: torch.device) -> int:
-    """Return the peak since this process started: tensors on its GPU or, on a CPU, resident memory."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # kibibytes on Linux: getrusage(2)
-
-
-def memory_summary(world: World) -> str:
-    """Return the highest peak of all ranks in words. Every rank calls it."""
-    device = world.device
-    reserved_bytes = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
-    peaks = world.gather((peak_memory_bytes(device), reserved_bytes))
-    peak_bytes, reserved_bytes = max(peaks)
-    rank = peaks.index((peak_bytes, reserved_bytes))
-    text = f"peak memory {peak_bytes / _GIB:.2f} GiB on rank {rank}, the highest of all"
-    if device.type != "cuda":
-        return text
-    total_bytes = torch.cuda.get_device_properties(device).total_memory
-    return f"{text}; {reserved_bytes / _GIB:.2f} GiB reserved, of {total_bytes / _GIB:.0f} GiB"

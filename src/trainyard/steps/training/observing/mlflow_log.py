@@ -83,6 +83,28 @@ def _in_one_line(failure: Exception) -> str:
     return f"{type(failure).__name__}: {next(iter(str(failure).splitlines()), '')}"
 
 
+def open_client() -> tuple[Any, Any]:
+    """Return a client of the tracking server that the environment names, and the module of MLflow's entities."""
+    uri = os.environ["MLFLOW_TRACKING_URI"]
+    if uri.startswith("file:") or "://" not in uri:
+        # MLflow 3 asks for consent to its file store, the only one that mlflow-skinny fully supports.
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
+    import mlflow.entities
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(), mlflow.entities
+
+
+def experiment_id(client: Any) -> str:
+    """Return the experiment that the environment names; it is created if it does not exist."""
+    if identifier := os.environ.get("MLFLOW_EXPERIMENT_ID"):
+        return identifier
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "Default")
+    experiment = client.get_experiment_by_name(name)
+    return str(experiment.experiment_id if experiment else client.create_experiment(name))
+
+
 class _MlflowRun:
     """The run named by the environment, or a new one.
 
@@ -90,20 +112,11 @@ class _MlflowRun:
     """
 
     def __init__(self) -> None:
-        uri = os.environ["MLFLOW_TRACKING_URI"]
-        if uri.startswith("file:") or "://" not in uri:
-            # MLflow 3 asks for consent to its file store, the only one that mlflow-skinny fully supports.
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-        os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
-        import mlflow.entities
-        from mlflow.tracking import MlflowClient
-
-        self._entities = mlflow.entities
-        self._client = MlflowClient()
+        self._client, self._entities = open_client()
         self._id = os.environ.get("MLFLOW_RUN_ID") or ""
         self._is_own = not self._id
         if self._is_own:
-            self._id = self._client.create_run(self._experiment_id()).info.run_id
+            self._id = self._client.create_run(experiment_id(self._client)).info.run_id
         self._names_of_earlier_metrics = frozenset(self._client.get_run(self._id).data.metrics)
         self._earlier_steps: dict[str, frozenset[int]] = {}
         """The steps that earlier attempts logged, by metric."""
@@ -145,10 +158,3 @@ class _MlflowRun:
         """End the run if it was created here: that of an Azure ML job ends with the job."""
         if self._is_own:
             self._client.set_terminated(self._id, status)
-
-    def _experiment_id(self) -> str:
-        if identifier := os.environ.get("MLFLOW_EXPERIMENT_ID"):
-            return identifier
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "Default")
-        experiment = self._client.get_experiment_by_name(name)
-        return str(experiment.experiment_id if experiment else self._client.create_experiment(name))

@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from trainyard.steps.runtime.world import World
-from trainyard.steps.training.agreement import AgreedStep
+from trainyard.steps.training.agreed_step import AgreedStep
 from trainyard.steps.training.observing.hang_watch import HangWatch
-from trainyard.steps.training.observing.measures import StepMeasures, memory_summary
+from trainyard.steps.training.observing.measures import StepMeasures
+from trainyard.steps.training.observing.memory import memory_summary
 from trainyard.steps.training.observing.profiler import StepProfiler
 from trainyard.steps.training.observing.recorder import Recorder
 from trainyard.steps.training.observing.sample_record import SampleRecord

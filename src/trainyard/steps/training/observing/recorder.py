@@ -2,26 +2,57 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
+from trainyard.foundation.batch_arithmetic import BatchArithmetic
 from trainyard.steps.runtime.files import write_json
-from trainyard.steps.runtime.world import World
-from trainyard.steps.training.agreement import AgreedStep
-from trainyard.steps.training.observing.measures import StepMeasures, peak_memory_bytes
+from trainyard.steps.training.agreed_step import AgreedStep
+from trainyard.steps.training.observing.measures import StepMeasures
 from trainyard.steps.training.observing.metrics_file import MetricsFile, set_metrics_aside
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
+
+Value = TypeVar("Value")
 
 SETTINGS_FILE = "settings.json"
 _LINE_EVERY_SECONDS = 1.0
 
 
+class RecordedRanks(Protocol):
+    """The ranks whose training is recorded."""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which records."""
+
+    def broadcast(self, value: Value) -> Value:
+        """Return rank 0's value on every rank."""
+
+    def peak_memory_bytes(self) -> int:
+        """Return the most memory that this rank has taken."""
+
+
+def settings_record(
+    step: str, settings: Mapping[str, object], batch: BatchArithmetic, parameters: int, versions: Mapping[str, str]
+) -> dict[str, object]:
+    """Return the content of settings.json for a step's settings, of which paths become text."""
+    return {
+        "format": "trainyard.settings/1",
+        "step": step,
+        "settings": {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()},
+        **dataclasses.asdict(batch),
+        "model_parameters": parameters,
+        "versions": versions,
+    }
+
+
 class Recorder:
     """Records every `log_every_steps`-th step, and those with a validation."""
 
-    def __init__(self, world: World, folder: Path, log_every_steps: int, total_steps: int) -> None:
+    def __init__(self, world: RecordedRanks, folder: Path, log_every_steps: int, total_steps: int) -> None:
         self._world, self._folder = world, folder
         self._log_every_steps, self._total_steps = log_every_steps, total_steps
         self._file: MetricsFile | None = None
@@ -54,12 +85,6 @@ class Recorder:
                 self._mlflow.metrics(_figures(line), line["step"])
             write_json(self._folder / SETTINGS_FILE, settings)
 
-    def lacks_validation_of(self, step_number: int) -> bool:
-        """Return whether the last line kept from an earlier attempt is that step's, without a validation."""
-        last_line = self._file.last_line if self._file is not None else {}
-        is_validated = any(name.startswith("validation_") for name in last_line)
-        return self._world.broadcast(last_line.get("step") == step_number and not is_validated)
-
     def record(
         self,
         agreed: AgreedStep,
@@ -83,7 +108,7 @@ class Recorder:
                 "learning_rate": agreed.learning_rate,
                 "grad_norm": agreed.gradient_norm,
                 **measures.window(),
-                "peak_memory_bytes": peak_memory_bytes(self._world.device),
+                "peak_memory_bytes": self._world.peak_memory_bytes(),
                 **counts,
                 **_named(validation),
                 **(measures.whole() if step.is_last else {}),
@@ -91,10 +116,10 @@ class Recorder:
             print_always=bool(validation) or step.is_last,
         )
 
-    def add_validation(self, validation: Mapping[str, float]) -> None:
-        """Add the validation that the last line lacks."""
+    def add_validation(self, step_number: int, validation: Mapping[str, float]) -> None:
+        """Add the validation that the last line of an earlier attempt lacks, if that is the step's."""
         self.last_validation = validation
-        if self._file is not None:
+        if self._file is not None and self._file.last_line.get("step") == step_number:
             self._write({**self._file.take_back_last_line(), **_named(validation)}, print_always=True)
 
     def complete(self) -> None:

@@ -2,7 +2,8 @@
 
 A line of rank-00000.jsonl is `{"step": 7, "epoch": 1, "sample_ids": [31, 4, …]}`, in the order in which the rank took
 them. Stand-ins, which keep a rank without samples in step and do not count, are left out. Over all files each step
-appears once per rank, and each epoch has every sample once, also after a resume at another world size.
+appears once per rank, and each epoch has every sample once, also after a resume at another world size. The numbers of
+several datasets go on from one to the next.
 """
 
 from __future__ import annotations
@@ -12,12 +13,25 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from trainyard.foundation.files import os_error_reason
-from trainyard.steps.training.samples.batches import MicroBatch
+from trainyard.steps.data.sample_order import Ids
 from trainyard.steps.training.samples.plan import Step
 
 _FILE_NAME = re.compile(r"rank-(\d{5,})\.jsonl")
+
+
+class TakenSamples(Protocol):
+    """What a rank passes through its model at once."""
+
+    @property
+    def sample_ids(self) -> Ids:
+        """The samples, in order."""
+
+    @property
+    def is_stand_in(self) -> bool:
+        """Whether they do not count."""
 
 
 class SampleRecord:
@@ -34,7 +48,7 @@ class SampleRecord:
         self._stream = self._file.open("ab", buffering=0)
         self._has_failed = False
 
-    def write(self, step: Step, micro_batches: Sequence[MicroBatch]) -> None:
+    def write(self, step: Step, micro_batches: Sequence[TakenSamples]) -> None:
         """Record a step's samples; its line is with the operating system when this returns.
 
         After a failed write the record ends with a warning in the log: a training is worth more than its record.

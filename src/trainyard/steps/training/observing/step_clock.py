@@ -7,19 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
+from trainyard.steps.training.agreed_step import StepTimes
+
 Mark = float | torch.cuda.Event
 """A moment: on the host's clock, or an event in a GPU's stream of work."""
-
-
-@dataclass(frozen=True)
-class StepTimes:
-    """How long a step took one rank."""
-
-    seconds: float
-    """From the end of the step before (or of what came between, such as an evaluation) to the end of this one."""
-    own_seconds: float
-    """From the same beginning to the end of the last forward pass: waiting for data and computing, before gradients are
-    exchanged and a rank waits for the slowest. Engines that gather parameters in the forward pass wait there too."""
 
 
 @dataclass(frozen=True)

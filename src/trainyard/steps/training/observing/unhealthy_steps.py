@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.agreement import AgreedStep
+from trainyard.steps.training.agreed_step import AgreedStep
 
 _MEAN_OVER_STEPS = 50
 _STEPS_BEFORE_WARNING = 10

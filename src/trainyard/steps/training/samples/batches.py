@@ -5,17 +5,20 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from trainyard.steps.data.dataset.reader import SplitReader
-from trainyard.steps.data.sample_order import Ids, SampleOrder, key_stream, mix_with_key
+from trainyard.steps.data.mixture import Mixture
+from trainyard.steps.data.sample_order import Ids, key_stream, mix_with_key
 from trainyard.steps.training.samples.plan import MicroBatchRange, Step, TrainingPlan
 
 Tensors = dict[str, torch.Tensor]
@@ -33,6 +36,14 @@ _STRETCH_BYTES = 1 << 20
 _IDS_AT_ONCE = 1 << 14
 
 
+class Prepared(NamedTuple):
+    """What is known of a micro-batch in main memory, before it is on the device."""
+
+    loss_terms: int
+    tensors: Tensors
+    """To be added to the micro-batch's."""
+
+
 class MicroBatch(NamedTuple):
     """What one rank passes through the model at once. A stand-in's loss does not count: see `MicroBatchRange`."""
 
@@ -40,6 +51,8 @@ class MicroBatch(NamedTuple):
     sample_ids: Ids
     is_stand_in: bool
     is_last: bool
+    loss_terms: int = 0
+    """Of how many terms its loss is the sum, where that varies."""
 
     @property
     def samples(self) -> int:
@@ -97,6 +110,22 @@ class Prefetched:
         return False
 
 
+class Batches(Protocol):
+    """The steps that are left, each with this rank's micro-batches."""
+
+    wait_seconds: float
+    """How long the training has waited for samples in total."""
+
+    def __iter__(self) -> Iterator[tuple[Step, list[MicroBatch]]]:
+        """Yield the steps in order."""
+
+    def first_sample(self) -> Tensors:
+        """Return the first training sample, the same on every rank, for engines that warm up with it."""
+
+    def close(self) -> None:
+        """End what reads ahead."""
+
+
 class _PlannedStep(NamedTuple):
     """One step's part for this rank, before it is gathered."""
 
@@ -106,11 +135,18 @@ class _PlannedStep(NamedTuple):
     draws: Ids
 
 
+class _Gathered(NamedTuple):
+    """Some steps' samples in main memory, and what was prepared of each of their micro-batches, if anything."""
+
+    tensors: Tensors
+    prepared: list[Prepared]
+
+
 class _Stretch(NamedTuple):
     """Some steps' micro-batches on the device, gathered and copied at once."""
 
     steps: list[tuple[Step, list[MicroBatch]]]
-    tensors: Tensors
+    tensors: list[torch.Tensor]
     copied: torch.cuda.Event | None
 
 
@@ -123,7 +159,7 @@ class TrainingBatches:
 
     def __init__(
         self,
-        split: SplitReader,
+        split: SplitReader | Mixture,
         plan: TrainingPlan,
         seed: int,
         rank: int,
@@ -131,13 +167,20 @@ class TrainingBatches:
         device: torch.device,
         *,
         sample_draws: bool = False,
+        prepare: Callable[[Tensors], Prepared] | None = None,
+        threads: int = 1,
     ) -> None:
+        """`threads` gather different stretches of steps at the same time; they are handed over in order.
+
+        They also `prepare` each micro-batch.
+        """
         self.wait_seconds = 0.0
         """How long the training has waited for samples in total."""
         self._split, self._plan, self._seed, self._rank = split, plan, seed, rank
         self._device, self._sample_draws = device, sample_draws
         self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._prefetched = Prefetched(self._gather_all(steps_done))
+        self._threads, self._prepare = threads, prepare
+        self._prefetched = Prefetched(self._gather_all(steps_done), ahead=max(_ITEMS_AHEAD, threads))
 
     def __iter__(self) -> Iterator[tuple[Step, list[MicroBatch]]]:
         stretches = iter(self._prefetched)
@@ -164,9 +207,19 @@ class TrainingBatches:
         """Yield stretches of steps: at first a single step, since the training waits for it, then more."""
         sample_bytes = sum(array.sample_bytes for array in self._split.arrays.values())
         most_steps = max(1, _STRETCH_BYTES // (self._samples_per_step() * sample_bytes))
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="rows") as readers:
+            gathering: deque[tuple[list[_PlannedStep], Future[_Gathered]]] = deque()
+            for steps in self._stretches(steps_done, most_steps):
+                gathering.append((steps, readers.submit(self._gather_planned, steps)))
+                if len(gathering) >= self._threads:
+                    yield self._on_device(*gathering.popleft())
+            while gathering:
+                yield self._on_device(*gathering.popleft())
+
+    def _stretches(self, steps_done: int, most_steps: int) -> Iterator[list[_PlannedStep]]:
         planned, at_once = self._plan_all(steps_done), 1
         while steps := list(islice(planned, at_once)):
-            yield self._gather_steps(steps)
+            yield steps
             at_once = min(2 * at_once, most_steps)
 
     def _plan_all(self, steps_done: int) -> Iterator[_PlannedStep]:
@@ -179,9 +232,9 @@ class TrainingBatches:
             steps = [self._plan.step(number) for number in range(first, end)]
             ranges = [self._plan.micro_batches(step, self._rank) for step in steps]
             positions = [np.arange(each.start, each.stop) for of_step in ranges for each in of_step]
-            order = SampleOrder(self._split.samples, self._seed, epoch)
-            sample_ids = order.sample_ids_at(np.concatenate(positions))
-            draws = self._draws(sample_ids, epoch)
+            drawn = self._split.order(self._seed, epoch).sample_ids_at(np.concatenate(positions))
+            draws = self._draws(drawn, epoch)
+            sample_ids = drawn % self._split.stored_samples
             start = 0
             for step, of_step in zip(steps, ranges, strict=True):
                 here = slice(start, start := start + sum(each.stop - each.start for each in of_step))
@@ -196,18 +249,26 @@ class TrainingBatches:
         """Return 64 random bits for each sample, or nothing if not asked for."""
         if not self._sample_draws:
             return np.empty(0, dtype=np.int64)
-        return mix_with_key(sample_ids, next(key_stream(self._seed, epoch, _DRAWS_OF_SAMPLES)))
+        return draws_of_samples(sample_ids, self._seed, epoch)
 
-    def _gather_steps(self, planned: Sequence[_PlannedStep]) -> _Stretch:
+    def _gather_planned(self, planned: Sequence[_PlannedStep]) -> _Gathered:
         sample_ids = np.concatenate([step.sample_ids for step in planned])
-        draws = np.concatenate([step.draws for step in planned])
+        tensors = self._gather(sample_ids, np.concatenate([step.draws for step in planned]))
+        if self._prepare is None:
+            return _Gathered(tensors, [])
+        return _Gathered(tensors, [self._prepare(piece) for piece in _pieces(tensors, _sizes(planned))])
+
+    def _on_device(self, planned: Sequence[_PlannedStep], gathering: Future[_Gathered]) -> _Stretch:
+        gathered = gathering.result()
         # The stream's context also selects its GPU in this thread, which is the first one by default.
         with nullcontext() if self._copies is None else torch.cuda.stream(self._copies):
-            tensors = to_device(self._gather(sample_ids, draws), self._device)
+            tensors = to_device(gathered.tensors, self._device)
+            prepared = [each._replace(tensors=to_device(each.tensors, self._device)) for each in gathered.prepared]
             copied = None if self._copies is None else self._copies.record_event()
-        micro_batches = _cut(tensors, sample_ids, [each for step in planned for each in step.ranges])
+        micro_batches = _cut(tensors, prepared, planned)
         steps = [(step.step, list(islice(micro_batches, len(step.ranges)))) for step in planned]
-        return _Stretch(steps, tensors, copied)
+        on_device = [*tensors.values(), *(tensor for each in prepared for tensor in each.tensors.values())]
+        return _Stretch(steps, on_device, copied)
 
     def _gather(self, sample_ids: Ids, draws: Ids) -> Tensors:
         is_pinned = self._device.type == "cuda"
@@ -221,31 +282,49 @@ class TrainingBatches:
         return tensors
 
 
-def _cut(tensors: Tensors, sample_ids: Ids, ranges: Sequence[MicroBatchRange]) -> Iterator[MicroBatch]:
-    """Yield the micro-batches of what was gathered together; they share its memory."""
-    sizes = [each.stop - each.start for each in ranges]
-    pieces = zip(*(tensor.split(sizes) for tensor in tensors.values()), strict=True)
+def _sizes(planned: Sequence[_PlannedStep]) -> list[int]:
+    return [each.stop - each.start for step in planned for each in step.ranges]
+
+
+def _pieces(tensors: Tensors, sizes: list[int]) -> Iterator[Tensors]:
+    """Yield the tensors of each micro-batch that was gathered with others; they share memory."""
+    for of_arrays in zip(*(tensor.split(sizes) for tensor in tensors.values()), strict=True):
+        yield dict(zip(tensors, of_arrays, strict=True))
+
+
+def _cut(tensors: Tensors, prepared: list[Prepared], planned: Sequence[_PlannedStep]) -> Iterator[MicroBatch]:
+    """Yield the micro-batches of what was gathered together."""
+    sample_ids = np.concatenate([step.sample_ids for step in planned])
+    ranges = [each for step in planned for each in step.ranges]
+    sizes = _sizes(planned)
+    known: Sequence[Prepared | None] = prepared or [None] * len(ranges)
     start = 0
-    for each, size, of_arrays in zip(ranges, sizes, pieces, strict=True):
+    for each, size, piece, ready in zip(ranges, sizes, _pieces(tensors, sizes), known, strict=True):
         yield MicroBatch(
-            tensors=dict(zip(tensors, of_arrays, strict=True)),
+            tensors=piece if ready is None else {**piece, **ready.tensors},
             sample_ids=sample_ids[start : start + size],
             is_stand_in=each.is_stand_in,
             is_last=each.is_last,
+            loss_terms=0 if ready is None else ready.loss_terms,
         )
         start += size
 
 
-def _hand_over(tensors: Tensors, copied: torch.cuda.Event) -> None:
+def _hand_over(tensors: Iterable[torch.Tensor], copied: torch.cuda.Event) -> None:
     """Let the training's stream wait for the copy, and keep the copy's memory until that stream is done with it."""
     stream = torch.cuda.current_stream()
     stream.wait_event(copied)
-    for tensor in tensors.values():
+    for tensor in tensors:
         tensor.record_stream(stream)
 
 
 def _torch_dtype(name: str) -> torch.dtype:
     return torch.from_numpy(np.empty(0, dtype=name)).dtype
+
+
+def draws_of_samples(sample_ids: Ids, seed: int, epoch: int) -> Ids:
+    """Return 64 random bits for each sample: a pure function of seed, epoch and sample."""
+    return mix_with_key(sample_ids, next(key_stream(seed, epoch, _DRAWS_OF_SAMPLES)))
 
 
 def as_tensors(arrays: dict[str, npt.NDArray[Any]], *, pin: bool) -> Tensors:

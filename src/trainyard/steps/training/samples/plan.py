@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -35,6 +35,22 @@ class Progress:
     epoch: int = 1
     samples_consumed: int = 0
     skipped_steps: int = 0
+    validated_step: int = 0
+    """The last step after which the model was validated."""
+    figure_to_beat: float | None = None
+    """What a validation is compared with, to stop early where there is no progress."""
+    idle_validations: int = 0
+    """How many validations in a row have not beaten it."""
+
+    def after(self, step: Step, skipped_steps: int) -> Progress:
+        """Return the progress once a step is taken."""
+        return replace(
+            self,
+            step=step.number,
+            epoch=step.epoch,
+            samples_consumed=step.samples_consumed,
+            skipped_steps=skipped_steps,
+        )
 
 
 class MicroBatchRange(NamedTuple):
@@ -54,6 +70,8 @@ class TrainingPlan:
     batch: BatchArithmetic
     epochs: int
     max_steps: int | None = None
+    max_samples: int | None = None
+    """The last step is the one in which so many samples have been taken."""
 
     @cached_property
     def steps_per_epoch(self) -> int:
@@ -63,8 +81,13 @@ class TrainingPlan:
     @cached_property
     def total_steps(self) -> int:
         """The number of optimizer steps in the whole training."""
-        steps = self.epochs * self.steps_per_epoch
-        return steps if self.max_steps is None else min(steps, self.max_steps)
+        limits = [self.epochs * self.steps_per_epoch]
+        if self.max_steps is not None:
+            limits.append(self.max_steps)
+        if self.max_samples is not None:
+            epochs, rest = divmod(self.max_samples, self.samples)
+            limits.append(epochs * self.steps_per_epoch + math.ceil(rest / self.batch.global_batch_size))
+        return min(limits)
 
     def step(self, number: int) -> Step:
         """Return step `number`, counted from 1."""

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
 
 import torch
 from safetensors import SafetensorError
@@ -52,8 +54,15 @@ class Task(ABC):
 
     settings: TaskSettings
 
+    shard_bytes: int = 5_000_000_000
+    """The most bytes of weights in one file that `save_model` writes, where the model's format knows several."""
+
     loss_terms_vary: bool = False
-    """Whether training samples differ in how many terms their losses have. The ranks then sum up a step's terms."""
+    """Whether training samples differ in how many terms their losses have. Then those of each batch are counted in main
+    memory, ahead of the training, and summed over the ranks."""
+
+    best_is: Mapping[str, Literal["lowest", "highest"]] = MappingProxyType({"loss": "lowest"})
+    """The figures by which models can be compared (`--best-metric`), and which value of each is the best."""
 
     def __init__(self, manifest: Manifest, settings: TaskSettings) -> None:
         self.manifest = manifest
@@ -69,6 +78,10 @@ class Task(ABC):
         """How many tokens the model computes per sample, for measures of speed; None if samples have no tokens."""
         return None
 
+    def base_model_problem(self, sha256: str | None) -> str | None:
+        """Return why a training on this dataset cannot start from this base model (None: from none), if it cannot."""
+        return None
+
     @abstractmethod
     def new_model(self) -> torch.nn.Module:
         """Return a model to train; its weights depend only on torch's seed. Raise StepError for invalid settings."""
@@ -80,6 +93,17 @@ class Task(ABC):
     def loss_terms(self, batch: Tensors) -> int:
         """Return how many terms the loss of a batch is the sum of: by default one per sample."""
         return len(next(iter(batch.values())))
+
+    def prepare(self, batch: Tensors) -> Tensors:
+        """Return what to add to a training batch: computed in main memory, by a thread, ahead of the training.
+
+        For what a GPU would compute only to let the host wait for it. Other batches come without it.
+        """
+        return {}
+
+    def note(self, device: torch.device, dtype: torch.dtype) -> str | None:
+        """Return what a training's log is to say of how its loss is computed here, if anything. After `new_model`."""
+        return None
 
     @abstractmethod
     def measure(self, model: torch.nn.Module, batch: Tensors) -> dict[str, torch.Tensor]:

@@ -14,11 +14,13 @@ from trainyard.foundation.task_fields import TaskError, task_fields, task_locati
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import read_json_object, write_json
+from trainyard.steps.runtime.named_code import import_named
 from trainyard.steps.training.tasks.base import Task
 
 _BUILT_IN_CLASSES = {
     "image_classification": "trainyard.steps.training.tasks.image_classification:ImageClassification",
     "language_modeling": "trainyard.steps.training.tasks.language_modeling:LanguageModeling",
+    "preferences": "trainyard.steps.training.tasks.preferences:Preferences",
 }
 assert _BUILT_IN_CLASSES.keys() == BUILT_IN_TASKS.keys()
 
@@ -113,13 +115,12 @@ def _task_class(name: str) -> type[Task]:
         module_name, class_name = task_location(_BUILT_IN_CLASSES.get(name, name))
     except TaskError as mistake:
         raise StepError(f"task {name}: {mistake}") from None
-    try:
-        # A user's task, or one of ours; what this may be decides which changes of code run a job again locally.
-        # may import: trainyard.steps.training.tasks.*, not trainyard
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as failure:
-        raise StepError(f"task {name}: {module_name} needs a module that is missing: {failure.name}") from None
-    task_class = getattr(module, class_name)
+    if name in _BUILT_IN_CLASSES:
+        # What this may be decides which changes of code run a job again locally.
+        # may import: trainyard.steps.training.tasks.*
+        task_class = getattr(importlib.import_module(module_name), class_name)
+    else:
+        task_class = import_named("task", name, "Class")
     if not (isinstance(task_class, type) and issubclass(task_class, Task)):
         raise StepError(f"task {name}: {class_name} does not derive from trainyard.tasks.Task")
     if missing := sorted(task_class.__abstractmethods__):

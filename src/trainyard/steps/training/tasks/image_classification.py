@@ -6,36 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.nn import functional
 
-from trainyard.foundation.configs.tasks import ImageClassificationSettings
+from trainyard.foundation.configs.tasks import HALF_RANGE, ImageClassificationSettings
+from trainyard.foundation.small_image_models import small_image_settings
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import write_json
 from trainyard.steps.training.from_transformers import ModelNeeds, load_model, new_model, save_model
 from trainyard.steps.training.samples.batches import SAMPLE_DRAWS, Tensors
+from trainyard.steps.training.tasks.augmentation import Mixing, augment, partners_of
 from trainyard.steps.training.tasks.base import Task
-
-_SMALL_IMAGE_SETTINGS: Mapping[str, Sequence[tuple[int, Mapping[str, Any]]]] = {
-    "convnext": (
-        (16, {"patch_size": 1, "num_stages": 2, "depths": [2, 2], "hidden_sizes": [48, 96]}),
-        (64, {"patch_size": 2, "num_stages": 3, "depths": [2, 4, 2], "hidden_sizes": [48, 96, 192]}),
-    ),
-    "vit": (
-        (16, {"patch_size": 2, "num_hidden_layers": 6, "num_attention_heads": 6, "hidden_size": 96}),
-        (64, {"patch_size": 4, "num_hidden_layers": 8, "num_attention_heads": 6, "hidden_size": 192}),
-    ),
-}
-"""For each model type, the settings up to an image side in pixels."""
-
-_FOR_SHALLOW_MODELS: Mapping[str, Mapping[str, Any]] = {
-    # Blocks that start at full strength train faster; scaling them down at first is for deep models.
-    "convnext": {"layer_scale_init_value": 1.0},
-    "vit": {"intermediate_size": 384},
-}
 
 
 @dataclass(frozen=True)
@@ -65,7 +49,7 @@ class ImageModelNeeds(ModelNeeds):
 
     def defaults_of(self, config: Any) -> Mapping[str, Any]:
         """Smaller models for smaller images."""
-        return _small_image_settings(config.model_type, max(self.height, self.width))
+        return small_image_settings(config.model_type, max(self.height, self.width))
 
     def require_fit(self, config: Any, what: str) -> None:
         """Classes and channels must be as many as the dataset's."""
@@ -76,28 +60,12 @@ class ImageModelNeeds(ModelNeeds):
             raise StepError(f"{what} takes {channels}-channel images; the dataset's have {self.channels}")
 
 
-def _small_image_settings(model_type: str, image_side: int) -> Mapping[str, Any]:
-    """Return the settings that replace transformers' defaults for images of this side in pixels; often none."""
-    for largest_side, settings in _SMALL_IMAGE_SETTINGS.get(model_type, ()):
-        if image_side <= largest_side:
-            return {**settings, **_FOR_SHALLOW_MODELS[model_type]}
-    return MappingProxyType({})
-
-
-_HALF_RANGE = 127.5
-"""Pixels 0…255 become -1…1: the same for every dataset, so that a model carries no statistics of its own."""
-
-_LARGEST_SHIFT = 1 / 8
-"""A share of an image's side; at least one pixel."""
-_BITS = 16
-"""Random bits per decision, which is uniform to within 2^-16."""
-
-
 class ImageClassification(Task):
     """Cross-entropy over the dataset's classes; accuracy and a confusion matrix as measures."""
 
     Settings = ImageClassificationSettings
     settings: ImageClassificationSettings
+    best_is: Mapping[str, Literal["lowest", "highest"]] = MappingProxyType({"loss": "lowest", "accuracy": "highest"})
 
     def __init__(self, manifest: Manifest, settings: ImageClassificationSettings) -> None:
         super().__init__(manifest, settings)
@@ -107,11 +75,12 @@ class ImageClassification(Task):
             )
         channels, height, width = manifest.arrays["images"].shape
         self._needs = ImageModelNeeds(channels, height, width, manifest.classes)
+        self._mixing = Mixing(settings.mixup_alpha, settings.cutmix_alpha)
 
     @property
     def needs_sample_draws(self) -> bool:
-        """Whether there is augmentation."""
-        return self.settings.augmentation != "none"
+        """Whether images are varied or mixed."""
+        return self.settings.augmentation != "none" or self._mixing.is_on
 
     def new_model(self) -> torch.nn.Module:
         """Return a model of the settings' type with the dataset's image size, channels and classes."""
@@ -122,14 +91,25 @@ class ImageClassification(Task):
         return [name for name, _ in model.named_children() if name != model.base_model_prefix]
 
     def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
-        """Return the sum of the samples' cross-entropies, with augmentation and label smoothing if they are set."""
-        images = batch["images"]
+        """Return the sum of the samples' cross-entropies, with augmentation and label smoothing if they are set.
+
+        Of a mixed image it is that of both labels, by their shares.
+        """
+        images, labels = batch["images"], batch["labels"]
         if self.settings.augmentation != "none":
-            images = augment(images, batch[SAMPLE_DRAWS], flip=self.settings.augmentation == "shift_flip")
+            images = augment(images, batch[SAMPLE_DRAWS], self.settings.augmentation)
         smoothing = self.settings.label_smoothing
-        return functional.cross_entropy(
-            image_logits(model, images), batch["labels"], reduction="sum", label_smoothing=smoothing
+        if not self._mixing.is_on:
+            return functional.cross_entropy(
+                image_logits(model, images), labels, reduction="sum", label_smoothing=smoothing
+            )
+        images, share = self._mixing.mix(images, batch[SAMPLE_DRAWS])
+        logits = image_logits(model, images)
+        own, other = (
+            functional.cross_entropy(logits, each, reduction="none", label_smoothing=smoothing)
+            for each in (labels, partners_of(labels))
         )
+        return (share * own + (1 - share) * other).sum()
 
     def measure(self, model: torch.nn.Module, batch: Tensors) -> dict[str, torch.Tensor]:
         """Return sums for loss (without smoothing) and accuracy, and counts of pairs (true, predicted) of classes."""
@@ -150,7 +130,7 @@ class ImageClassification(Task):
 
     def save_model(self, model: torch.nn.Module, folder: Path) -> None:
         """Write what transformers' `from_pretrained` and its image processors read."""
-        save_model(model, folder)
+        save_model(model, folder, self.shard_bytes)
         write_json(folder / "preprocessor_config.json", _preprocessing(self._needs))
 
     def load_model(self, folder: Path) -> torch.nn.Module:
@@ -160,7 +140,7 @@ class ImageClassification(Task):
 
 def image_logits(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
     """Return the logits of each class, fp32 [images, classes], for pixels 0…255 [images, channels, height, width]."""
-    pixels = images.float() / _HALF_RANGE - 1
+    pixels = images.float() / HALF_RANGE - 1
     logits: torch.Tensor = model(pixel_values=pixels).logits
     return logits.float()
 
@@ -177,26 +157,3 @@ def _preprocessing(needs: ImageModelNeeds) -> Mapping[str, object]:
         "do_resize": True,
         "size": {"height": needs.height, "width": needs.width},
     }
-
-
-def augment(images: torch.Tensor, draws: torch.Tensor, *, flip: bool) -> torch.Tensor:
-    """Return images [samples, channels, height, width] shifted by up to an eighth and, with `flip`, half mirrored.
-
-    `draws` int64 [samples] holds 64 random bits for each. Shifted-in pixels repeat the image's edge.
-    """
-    samples, channels, height, width = images.shape
-    rows = _shifted(height, draws)
-    columns = _shifted(width, draws >> _BITS)
-    if flip:
-        is_mirrored = ((draws >> (2 * _BITS)) & 1).bool()
-        columns = torch.where(is_mirrored[:, None], columns.flip(1), columns)
-    sample = torch.arange(samples, device=images.device)[:, None, None, None]
-    channel = torch.arange(channels, device=images.device)[None, :, None, None]
-    return images[sample, channel, rows[:, None, :, None], columns[:, None, None, :]]
-
-
-def _shifted(side: int, draws: torch.Tensor) -> torch.Tensor:
-    """Return which row (or column) of the image each one of the result shows: int64 [samples, side]."""
-    largest = max(1, round(side * _LARGEST_SHIFT))
-    shift = ((draws & ((1 << _BITS) - 1)) * (2 * largest + 1) >> _BITS) - largest
-    return (torch.arange(side, device=draws.device) + shift[:, None]).clamp(0, side - 1)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch.nn import functional
 
 from trainyard.foundation.configs.tasks import LanguageModelingSettings
 from trainyard.foundation.files import file_sha256
-from trainyard.steps.data.dataset.manifest import Manifest
+from trainyard.steps.data.dataset.manifest import Manifest, TokenText
 from trainyard.steps.data.tokenizing.vocabulary import (
     CHAT_TEMPLATE_FILE,
     TOKENIZER_CONFIG_FILE,
@@ -32,7 +33,8 @@ from trainyard.steps.training.from_transformers import ModelNeeds, load_model, n
 from trainyard.steps.training.samples.batches import Tensors
 from trainyard.steps.training.tasks.base import Sample, SampleRequest, Task
 from trainyard.steps.training.tasks.chunked_cross_entropy import cross_entropy_for_logits, require_output_layer
-from trainyard.steps.training.tasks.token_rows import IGNORED, TokenRows, attention_within, rows_of
+from trainyard.steps.training.tasks.packed_attention import PackedAttention, attention_within, document_starts
+from trainyard.steps.training.tasks.token_rows import DOCUMENT_STARTS, IGNORED, TokenRows, rows_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -114,16 +116,18 @@ class LanguageModeling(Task):
 
     Settings = LanguageModelingSettings
     settings: LanguageModelingSettings
+    best_is: Mapping[str, Literal["lowest", "highest"]] = MappingProxyType(
+        {"loss": "lowest", "perplexity": "lowest", "bits_per_byte": "lowest"}
+    )
 
     def __init__(self, manifest: Manifest, settings: LanguageModelingSettings) -> None:
         super().__init__(manifest, settings)
-        if manifest.text is None:
-            raise StepError(f"the task language_modeling needs tokens; this dataset holds {manifest.content}")
-        self._text = manifest.text
+        self._text = self._require_content(manifest)
         self._require_tokenizer_of_the_dataset()
-        self.loss_terms_vary = manifest.content == "conversations"
+        self.loss_terms_vary = "answers" in manifest.arrays
         self._length = manifest.arrays["tokens"].shape[0] - (0 if self.loss_terms_vary else 1)
         self._router_loss_factor = 0.0
+        self._packed_attention: PackedAttention | None = None
         self._needs = LanguageModelNeeds(self._text.vocabulary_size, self._length, self._text.end_of_text)
 
     @property
@@ -137,18 +141,25 @@ class LanguageModeling(Task):
         model = new_model(self.settings.model_type, self.settings.model_overrides, self._needs)
         self._router_loss_factor = router_loss_factor(model)
         self._require_positions(model)
+        if "documents" in self.manifest.arrays:
+            self._packed_attention = PackedAttention(model, self._length)
         if self.settings.loss_chunk_tokens > 0:
             require_output_layer(model)
         return model
 
     def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
         """Return the sum of the tokens' cross-entropies; of a mixture of experts, with its routers' loss for each."""
-        rows = rows_of(batch, self._text)
-        if self._router_loss_factor == 0:
-            return self._cross_entropy(model, rows, "sum")[0]
-        cross_entropy, outputs = self._cross_entropy(model, rows, "sum", output_router_logits=True)
-        router_loss: torch.Tensor = self._router_loss_factor * outputs.aux_loss * self.loss_terms(batch)
-        return cross_entropy + router_loss
+        cross_entropy, outputs = self._cross_entropy(model, rows_of(batch, self._text), "sum", **self._router_options)
+        return self._with_router_loss(cross_entropy, outputs, batch)
+
+    def prepare(self, batch: Tensors) -> Tensors:
+        """Add where documents begin, which a GPU's kernel is to be told, and a GPU would have to be waited for."""
+        documents = batch.get("documents")
+        return {} if documents is None else {DOCUMENT_STARTS: document_starts(documents.long())}
+
+    def note(self, device: torch.device, dtype: torch.dtype) -> str | None:
+        """Say how packed conversations are kept apart."""
+        return None if self._packed_attention is None else self._packed_attention.description(device, dtype)
 
     def loss_terms(self, batch: Tensors) -> int:
         """Return the number of predicted tokens; training rows of text are full."""
@@ -169,10 +180,12 @@ class LanguageModeling(Task):
         """Return loss per token in nats, its exponential, and bits per byte of text, end-of-text tokens included."""
         nats, tokens = float(sums["loss_sum"]), float(sums["tokens"])
         loss = nats / tokens
+        # Of a part of the split it is not known how many bytes it has: each token counts as many as on average.
+        text_bytes = self._text.text_bytes[split] * (tokens / self._text.tokens[split])
         return {
             "loss": loss,
             "perplexity": math.exp(min(loss, _LARGEST_EXPONENT)),
-            "bits_per_byte": nats / math.log(2) / self._text.text_bytes[split],
+            "bits_per_byte": nats / math.log(2) / text_bytes,
         }
 
     def save_model(self, model: torch.nn.Module, folder: Path) -> None:
@@ -180,7 +193,7 @@ class LanguageModeling(Task):
         generation: Any = model.generation_config
         if generation.pad_token_id is None:  # generating in batches needs one
             generation.pad_token_id = self._text.end_of_text
-        save_model(model, folder)
+        save_model(model, folder, self.shard_bytes)
         config = read_tokenizer_config(self._dataset / TOKENIZER_CONFIG_FILE)
         config["model_max_length"] = self._length
         write_json(folder / TOKENIZER_CONFIG_FILE, config)
@@ -212,6 +225,18 @@ class LanguageModeling(Task):
         # A prompt may end in the middle of a character, which is complete in the text.
         return Sample(os.path.commonprefix([tokenizer.decode(prompt), text]), text)  # noqa: RUF071 – of characters
 
+    @property
+    def _router_options(self) -> Mapping[str, bool]:
+        """What a model with a router loss is asked for."""
+        return {"output_router_logits": True} if self._router_loss_factor else {}
+
+    def _with_router_loss(self, loss: torch.Tensor, outputs: Any, batch: Tensors) -> torch.Tensor:
+        """Return the sum of a batch's losses with the routers' loss for each of its terms, if there are routers."""
+        if self._router_loss_factor == 0:
+            return loss
+        router_loss: torch.Tensor = self._router_loss_factor * outputs.aux_loss * self.loss_terms(batch)
+        return loss + router_loss
+
     def _beginning(self, request: SampleRequest) -> list[int]:
         """Return the first tokens of a split; of conversations, all before the first answer."""
         arrays = {name: values[0] for name, values in request.split.gather(np.zeros(1, dtype=np.int64)).items()}
@@ -228,7 +253,9 @@ class LanguageModeling(Task):
     def _outputs(self, model: torch.nn.Module, rows: TokenRows, **options: Any) -> Any:
         if rows.positions is not None:
             options["position_ids"] = rows.positions
-        with attention_within(rows.documents):
+            if isinstance(model, torch.nn.DataParallel):
+                raise StepError("packed conversations do not work with --data-parallel; use train_ddp, or leave it out")
+        with attention_within(rows):
             return model(input_ids=rows.inputs, use_cache=False, **options)
 
     def _cross_entropy(
@@ -252,6 +279,13 @@ class LanguageModeling(Task):
                 f"a model of type {config.model_type} cannot keep the conversations in a row apart, as it takes "
                 "no positions; prepare them with --packing false"
             )
+
+    def _require_content(self, manifest: Manifest) -> TokenText:
+        """Return what the dataset's tokens mean. Raise StepError if the dataset is for another task."""
+        if manifest.text is None or manifest.content == "preferences":
+            other = "; its task is preferences" if manifest.content == "preferences" else ""
+            raise StepError(f"the task language_modeling needs tokens; this dataset holds {manifest.content}{other}")
+        return manifest.text
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:

@@ -7,15 +7,15 @@ row of conversations (the array `answers`) predicts answers only. Where several 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 
 from trainyard.steps.data.dataset.manifest import TokenText
-from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.samples.batches import Tensors
+
+DOCUMENT_STARTS = "document_starts"
+"""The name of a batch's tensor that is not an array of the dataset: see `TokenRows.starts`."""
 
 IGNORED = -100
 """The label of a token that is not predicted, as cross_entropy has it by default."""
@@ -31,6 +31,8 @@ class TokenRows(NamedTuple):
     """Of each token in its document; None where rows are counted from end to end."""
     documents: torch.Tensor | None = None
     """The number of each token's document."""
+    starts: torch.Tensor | None = None
+    """Where documents begin, if that was computed before (`packed_attention.document_starts`)."""
 
 
 def rows_of(batch: Tensors, text: TokenText) -> TokenRows:
@@ -44,7 +46,7 @@ def rows_of(batch: Tensors, text: TokenText) -> TokenRows:
     if "documents" not in batch:
         return TokenRows(_readable(tokens, text), labels)
     documents = batch["documents"].long()
-    return TokenRows(_readable(tokens, text), labels, _positions(documents), documents)
+    return TokenRows(_readable(tokens, text), labels, _positions(documents), documents, batch.get(DOCUMENT_STARTS))
 
 
 def _readable(tokens: torch.Tensor, text: TokenText) -> torch.Tensor:
@@ -52,38 +54,14 @@ def _readable(tokens: torch.Tensor, text: TokenText) -> torch.Tensor:
     return tokens.masked_fill(tokens == text.padding, text.end_of_text)
 
 
+def begins_document(documents: torch.Tensor) -> torch.Tensor:
+    """Return which tokens are the first of their document, or of their row."""
+    begins = torch.ones_like(documents, dtype=torch.bool)
+    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return begins
+
+
 def _positions(documents: torch.Tensor) -> torch.Tensor:
     """Return each token's position in its document."""
     place = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
-    begins = torch.ones_like(documents, dtype=torch.bool)
-    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    return place - place.masked_fill(~begins, 0).cummax(dim=1).values
-
-
-@contextmanager
-def attention_within(documents: torch.Tensor | None) -> Iterator[None]:
-    """Let a forward pass attend within documents only, or, without any, from end to end.
-
-    transformers would look for documents in the positions, for which the host waits for the device. StepError for a
-    model whose code does not ask for them: it would attend to other conversations in silence.
-    """
-    from transformers import masking_utils
-
-    look = masking_utils.find_packed_sequence_indices
-    is_asked = False
-
-    def found(position_ids: torch.Tensor) -> torch.Tensor | None:
-        nonlocal is_asked
-        is_asked = True
-        return documents
-
-    masking_utils.find_packed_sequence_indices = found
-    try:
-        yield
-    finally:
-        masking_utils.find_packed_sequence_indices = look
-    if documents is not None and not is_asked:
-        raise StepError(
-            "this model cannot keep the conversations in a row apart in this version of transformers; prepare them "
-            "with --packing false"
-        )
+    return place - place.masked_fill(~begins_document(documents), 0).cummax(dim=1).values

@@ -64,7 +64,7 @@ _ONLY: Mapping[str, tuple[tuple[Any, ...], str]] = {
 def read_deepspeed_config(settings: TrainDeepSpeed, batch: BatchArithmetic) -> dict[str, Any]:
     """Return the configuration for DeepSpeed. StepError names the file, the key, its value and what is expected."""
     file = settings.deepspeed_config
-    config = _read(file)
+    config = read_config_file(file)
     _refuse_unknown(file, config)
     required = _from_settings(settings, batch)
     for path, value in _leaves(config):
@@ -77,7 +77,8 @@ def read_deepspeed_config(settings: TrainDeepSpeed, batch: BatchArithmetic) -> d
     for path, (value, _) in required.items():
         _set(resolved, path, value)
     resolved.setdefault("zero_optimization", {}).setdefault("stage", 0)
-    _sum_in_fp32(file, resolved)
+    _refuse_fp32_sums_in_stage_1(file, resolved)
+    sum_in_fp32(resolved)
     return resolved
 
 
@@ -94,7 +95,8 @@ def _from_settings(settings: TrainDeepSpeed, batch: BatchArithmetic) -> dict[str
     }
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_config_file(file: Path) -> dict[str, Any]:
+    """Return what a configuration file holds, without the header of a rendered one. StepError if it is not one."""
     with os_errors_name(file):
         text = file.read_bytes()
     config = parse_json(text, file)
@@ -131,18 +133,21 @@ def sums_micro_batches_in_bf16(config: Mapping[str, Any]) -> bool:
     return bool(config["bf16"]["enabled"] and stage == 1 and accumulation > 1)
 
 
-def _sum_in_fp32(file: Path, config: dict[str, Any]) -> None:
-    """Sum over ranks, and over micro-batches, in fp32 where DeepSpeed can, as the other engines do, unless the file
-    sets another type."""
+def sum_in_fp32(config: dict[str, Any]) -> None:
+    """Sum over ranks, and over micro-batches, in fp32 where DeepSpeed can, as the other engines do, unless the
+    configuration sets another type."""
     if not config["bf16"]["enabled"]:
         return
     stage = config["zero_optimization"]["stage"]
     if stage > 0:
         config.setdefault("communication_data_type", "fp32")
-    types = config.setdefault("data_types", {})
     if stage in (2, 3):
-        types.setdefault("grad_accum_dtype", "fp32")
-    elif stage == 1 and types.get("grad_accum_dtype") == "fp32":
+        config.setdefault("data_types", {}).setdefault("grad_accum_dtype", "fp32")
+
+
+def _refuse_fp32_sums_in_stage_1(file: Path, config: Mapping[str, Any]) -> None:
+    is_stage_1 = config["zero_optimization"]["stage"] == 1
+    if is_stage_1 and config["bf16"]["enabled"] and config.get("data_types", {}).get("grad_accum_dtype") == "fp32":
         raise StepError(
             f"{file}: data_types.grad_accum_dtype cannot be fp32 in ZeRO stage 1, which would need an optimizer that "
             "the step does not use; use stage 2, or remove it"

@@ -16,12 +16,19 @@ import torch
 from trainyard.foundation.batch_arithmetic import BatchArithmetic
 from trainyard.foundation.configs.training import TrainDeepSpeed, Training
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.engines.base import Engine, EngineParts, refuse_adapters
+from trainyard.steps.training.engines.base import Engine, EngineParts, refuse_adapters, refuse_other_optimizers
 from trainyard.steps.training.engines.deepspeed.config import check_sections, read_deepspeed_config
 from trainyard.steps.training.engines.deepspeed.masters import rebuild_low_precision
 from trainyard.steps.training.engines.deepspeed.start import import_deepspeed, start_deepspeed
 from trainyard.steps.training.engines.rank_zero_model import whole_model
-from trainyard.steps.training.fragments import MODEL_KEY, Fragment, named_once, replicated_state, whole_tensor
+from trainyard.steps.training.fragments import (
+    MODEL_KEY,
+    OPTIMIZER_KEY,
+    Fragment,
+    named_once,
+    replicated_state,
+    whole_tensor,
+)
 from trainyard.steps.training.optimizer import gradient_seed, optimizer_step
 from trainyard.steps.training.precision import LossScale
 
@@ -45,6 +52,9 @@ class DeepSpeedEngine(Engine):
         """Check the configuration file against the step's settings and DeepSpeed's own schema."""
         assert isinstance(settings, TrainDeepSpeed)
         refuse_adapters(settings, "DeepSpeed, which keeps no weights that are not trained")
+        if settings.float8:
+            raise StepError("--float8 does not work with DeepSpeed, which rounds weights itself; use train_fsdp")
+        refuse_other_optimizers(settings, "DeepSpeed, which cuts parameters into flat parts")
         config = read_deepspeed_config(settings, batch)
         import_deepspeed()
         check_sections(settings.deepspeed_config, config)
@@ -55,7 +65,7 @@ class DeepSpeedEngine(Engine):
             )
 
     def __init__(self, parts: EngineParts) -> None:
-        settings, self.world, self._new_model = parts.settings, parts.world, parts.new_model
+        settings, self.world, self._parts = parts.settings, parts.world, parts
         assert isinstance(settings, TrainDeepSpeed)
         self._clip_norm = settings.gradient_clip_norm
         started = start_deepspeed(parts, read_deepspeed_config(settings, parts.batch))
@@ -98,11 +108,11 @@ class DeepSpeedEngine(Engine):
         found = [whole_tensor(f"{MODEL_KEY}{name}", buffer) for name, buffer in self._buffers.items()]
         for name, masters in self._masters.items():
             state = self._adamw.state[masters.flat]
-            found.append(whole_tensor(f"optimizer/{name}/step", state["step"]))
+            found.append(whole_tensor(f"{OPTIMIZER_KEY}{name}/step", state["step"]))
             for key, flat in (
                 (f"{MODEL_KEY}{name}", masters.flat),
-                (f"optimizer/{name}/exp_avg", state["exp_avg"]),
-                (f"optimizer/{name}/exp_avg_sq", state["exp_avg_sq"]),
+                (f"{OPTIMIZER_KEY}{name}/exp_avg", state["exp_avg"]),
+                (f"{OPTIMIZER_KEY}{name}/exp_avg_sq", state["exp_avg_sq"]),
             ):
                 found.append(Fragment(key, self._shapes[name], masters.start, masters.within(flat)))
         return found
@@ -133,4 +143,4 @@ class DeepSpeedEngine(Engine):
 
     def whole_model(self) -> torch.nn.Module:
         """Return, on rank 0, a new model in main memory with the fp32 masters; an empty one elsewhere."""
-        return whole_model(self._new_model, self.fragments(), self.world)
+        return whole_model(self._parts.new_model, self.fragments(), self.world, self._parts.still_at_work)

@@ -6,7 +6,8 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.engines.base import EngineParts
 from trainyard.steps.training.engines.blocks import find_blocks, prepare_blocks
@@ -23,10 +24,15 @@ from trainyard.steps.training.engines.deepspeed.masters import MasterRange, mast
 from trainyard.steps.training.engines.rank_zero_model import ModelFromRankZero
 from trainyard.steps.training.fragments import refuse_other_layouts
 from trainyard.steps.training.optimizer import begin_state, stateless_optimizer
+from trainyard.steps.training.precision import DTYPES
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _LARGEST_BUCKET_ELEMENTS = 500_000_000
 """DeepSpeed's default for what is summed at once: a buffer of 2 GiB, even for a smaller model."""
+SUMS_IN_BF16 = (
+    "warning: ZeRO stage 1 adds up the gradients of a step's micro-batches in bf16, which loses about a hundredth of "
+    "each"
+)
+_READ_BY_DEEPSPEED = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class StartedDeepSpeed:
     module: torch.nn.Module
     zero: Any
     """DeepSpeed's optimizer, around `adamw`; in stage 0 `adamw` itself."""
-    adamw: torch.optim.AdamW
+    adamw: torch.optim.Optimizer
     shapes: Mapping[str, tuple[int, ...]]
     """Of whole parameters: in stage 3 the parameters themselves are empty between steps."""
     masters: Mapping[str, MasterRange] = field(default_factory=dict)
@@ -48,21 +54,22 @@ class StartedDeepSpeed:
 
 def start_deepspeed(parts: EngineParts, config: dict[str, Any]) -> StartedDeepSpeed:
     """Build the model from rank 0's weights and hand it to DeepSpeed, with the optimizer's state created."""
-    deepspeed = _join(parts.world)
+    with deepspeed_among(parts.world) as deepspeed:
+        return _start(deepspeed, parts, config)
+
+
+def _start(deepspeed: Any, parts: EngineParts, config: dict[str, Any]) -> StartedDeepSpeed:
     if sums_micro_batches_in_bf16(config):
-        parts.world.log(
-            "warning: ZeRO stage 1 adds up the gradients of a step's micro-batches in bf16, which loses about a "
-            "hundredth of each; zero_optimization.stage 2 adds in fp32, as the other engines do"
-        )
+        parts.world.log(f"{SUMS_IN_BF16}; zero_optimization.stage 2 adds in fp32, as the other engines do")
     stage: int = config["zero_optimization"]["stage"]
-    dtype = _DTYPES[parts.settings.precision]
-    built = ModelFromRankZero(parts.new_model, parts.world)
+    dtype = DTYPES[parts.settings.precision]
+    built = ModelFromRankZero(parts.new_model, parts.world, parts.still_at_work)
     module = built.module
     refuse_other_layouts(module)
     refuse_frozen(module)
     weights = dict(module.named_parameters())
     shapes = {name: tuple(parameter.shape) for name, parameter in weights.items()}
-    config = _sized(config, sum(math.prod(shape) for shape in shapes.values()))
+    config = sized(config, sum(math.prod(shape) for shape in shapes.values()))
     prepare_blocks(module, parts.settings)
     _compute_in(module, stage, dtype, parts.world.device)
 
@@ -70,47 +77,58 @@ def start_deepspeed(parts: EngineParts, config: dict[str, Any]) -> StartedDeepSp
         built.materialize(part)
         if stage == 3:
             # At once, so that no rank ever holds the whole model.
-            _cast_parameters(part, dtype)
-            deepspeed.zero.Init(module=part, config_dict_or_path=config)
+            divide_parameters(part, dtype, config)
     adamw = _new_adamw(module, shapes, parts)
     engine, zero, _, _ = deepspeed.initialize(model=module, optimizer=adamw, config=config, dist_init_required=False)
     if stage == 0:
         for parameter in module.parameters():
-            begin_state(adamw, parameter)
+            begin_state(adamw, parameter, parts.optimizer)
         return StartedDeepSpeed(stage, engine, module, zero, adamw, shapes)
 
     masters = master_ranges(zero, stage, dict(module.named_parameters()))
     for flat in {id(own.flat): own.flat for own in masters.values()}.values():
-        begin_state(adamw, flat)
+        begin_state(adamw, flat, parts.optimizer)
     if dtype is not torch.float32:
-        _undo_rounding(masters, weights, shapes, parts.world)
+        undo_rounding(masters, weights, shapes, parts.world)
     return StartedDeepSpeed(stage, engine, module, zero, adamw, shapes, masters)
 
 
-def refuse_frozen(model: torch.nn.Module) -> None:
+def refuse_frozen(model: torch.nn.Module, instead: str = "train_ddp or train_fsdp") -> None:
     """StepError names a parameter that is not trained: ZeRO keeps no fp32 master of it."""
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             raise StepError(
                 f"the parameter {name} is frozen (requires_grad is False), which DeepSpeed does not support; use "
-                "train_ddp or train_fsdp"
+                f"{instead}"
             )
 
 
-def _join(world: World) -> Any:
-    """Let DeepSpeed use the existing process group."""
+@contextmanager
+def deepspeed_among(world: World) -> Iterator[Any]:
+    """A context with DeepSpeed's package, in which it can be handed a model: it uses the existing process group.
+
+    The process's environment is as before afterwards, or a step that follows in it would wonder about its launcher.
+    """
     deepspeed = import_deepspeed()
+    before = {name: os.environ.get(name) for name in _READ_BY_DEEPSPEED}
     # DeepSpeed reads it, even in a single process.
     os.environ["LOCAL_RANK"] = str(world.local_rank)
     # It insists that this one, if set, is the same; with a spawner under mpirun it is that of the spawner.
     os.environ.pop("OMPI_COMM_WORLD_LOCAL_RANK", None)
-    backend = deepspeed.get_accelerator().communication_backend_name()
-    deepspeed.init_distributed(dist_backend=backend, dist_init_required=False)
-    return deepspeed
+    try:
+        backend = deepspeed.get_accelerator().communication_backend_name()
+        deepspeed.init_distributed(dist_backend=backend, dist_init_required=False)
+        yield deepspeed
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
-def _sized(config: dict[str, Any], elements: int) -> dict[str, Any]:
-    """Return the configuration adapted to the model's size and to our own AdamW."""
+def sized(config: dict[str, Any], elements: int) -> dict[str, Any]:
+    """Return the configuration adapted to the model's size and to an optimizer of torch."""
     # DeepSpeed's timer would wait for the GPU at each micro-batch.
     config = {**config, "timers": {"throughput": {"enabled": False}}}
     zero = config["zero_optimization"]
@@ -132,13 +150,19 @@ def _compute_in(module: torch.nn.Module, stage: int, dtype: torch.dtype, device:
         forward_of_cast_inputs(unit, dtype)
 
 
-def _cast_parameters(part: torch.nn.Module, dtype: torch.dtype) -> None:
+def divide_parameters(part: torch.nn.Module, dtype: torch.dtype, config: dict[str, Any]) -> None:
+    """Leave each rank its part of rank 0's parameters, one parameter after another, on its device: stage 3."""
+    import deepspeed
+
     for parameter in part.parameters():
         if not hasattr(parameter, "ds_id"):  # else DeepSpeed already has it
             parameter.data = parameter.data.to(dtype)
+    deepspeed.zero.Init(module=part, config_dict_or_path=config)
 
 
-def _new_adamw(module: torch.nn.Module, shapes: Mapping[str, tuple[int, ...]], parts: EngineParts) -> torch.optim.AdamW:
+def _new_adamw(
+    module: torch.nn.Module, shapes: Mapping[str, tuple[int, ...]], parts: EngineParts
+) -> torch.optim.Optimizer:
     parameters = dict(module.named_parameters())
     return stateless_optimizer(
         [parameter for name, parameter in parameters.items() if len(shapes[name]) >= 2],
@@ -147,9 +171,9 @@ def _new_adamw(module: torch.nn.Module, shapes: Mapping[str, tuple[int, ...]], p
     )
 
 
-def _undo_rounding(
+def undo_rounding(
     masters: Mapping[str, MasterRange],
-    weights: Mapping[str, torch.nn.Parameter],
+    weights: Mapping[str, torch.Tensor],
     shapes: Mapping[str, tuple[int, ...]],
     world: World,
 ) -> None:
@@ -200,13 +224,13 @@ def _cast_value(value: Any, dtype: torch.dtype) -> Any:
 
 
 def import_deepspeed() -> Any:
-    """Import DeepSpeed so that it is quiet, needs no compiler, and runs without a GPU. StepError if not installed."""
+    """Import DeepSpeed so that it is quiet, needs no compiler, and runs without a GPU. SetupError if not installed."""
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     try:
         import deepspeed
     except ImportError as failure:
-        raise StepError(f'cannot import DeepSpeed: {failure}; pip install "trainyard[train]"') from None
+        raise SetupError(f'cannot import DeepSpeed: {failure}; pip install "trainyard[train]"') from None
     # Its banners, on every rank, repeat what the step logs; errors still appear.
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     # It uses names that torch 2.13 deprecates, with a warning at each step.

@@ -48,6 +48,16 @@ def package_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def known_packages() -> Iterable[str]:
+    """The names of all packages of the table, as PyPI compares names."""
+    return _packages().keys()
+
+
+def is_known_package(name: str) -> bool:
+    """Whether a package is in the table."""
+    return package_name(name) in _packages()
+
+
 def known_module(path: str) -> str | None:
     """The module of the table that a dotted path is in; None for all other modules."""
     parts = path.split(".")

@@ -1,0 +1,407 @@
+"""Image classifiers of transformers in closed form: what each block multiplies, keeps and moves for one image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from trainyard.errors import UsageError
+
+IMAGE_SIZE, CLASSES = 224, 1000
+"""Of ImageNet, where the data does not say."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matrix product or convolution: the FLOPs of one image's forward pass, and the length of its inner dimension.
+
+    Depthwise convolutions, with one channel for each output, run on a GPU's ordinary units, not on its tensor cores.
+    """
+
+    flops: float
+    inner: int
+    is_depthwise: bool = False
+
+
+class Linear(NamedTuple):
+    """A linear layer: how many rows of one image it multiplies, and what each takes and gives."""
+
+    rows: int
+    takes: int
+    gives: int
+
+
+@dataclass
+class ModelBlock:
+    """A part of a model that is recomputed as a whole. All but `parameters` is of one image, in values, forward.
+
+    `kept` is what the backward pass needs, `moved` what is read and written outside products, `entering` the input.
+    Of what is kept, `kept_for_weights` is for the gradients of convolutions' weights only: not where these are frozen.
+    `working` is what the backward pass of one operation has for itself, of the one that has most: the gradients of its
+    result and its input; of a convolution also both in the layout that oneDNN and cuDNN compute in, and the input.
+    The methods add one operation each; a tensor that two operations keep is counted by the first.
+    """
+
+    entering: int = 0
+    parameters: int = 0
+    products: list[Product] = field(default_factory=list)
+    kept: int = 0
+    moved: int = 0
+    operations: int = 0
+    linear: list[Linear] = field(default_factory=list)
+    kept_for_weights: int = 0
+    working: int = 0
+
+    def convolve(
+        self, pixels: int, channels: int, out: int, kernel: int, *, groups: int = 1, bias: bool = True, keeps: int = 0
+    ) -> None:
+        """Add a convolution with so many pixels of output, which keeps so many values of its input."""
+        self.kept_for_weights += keeps
+        self.work(2 * (pixels * out + max(keeps, pixels * channels)))
+        self._add_product(pixels, channels, out, kernel, groups, bias, keeps)
+
+    def _add_product(
+        self, pixels: int, channels: int, out: int, kernel: int, groups: int, bias: bool, keeps: int
+    ) -> None:
+        inner = channels // groups * kernel**2
+        self.parameters += inner * out + (out if bias else 0)
+        self.products.append(Product(2.0 * pixels * out * inner, inner, is_depthwise=groups == channels > 1))
+        self.kept += keeps
+        self.operations += 1
+
+    def multiply(self, rows: int, inner: int, out: int, *, bias: bool = True, keeps: int = 0) -> None:
+        """Add a linear layer."""
+        self.linear.append(Linear(rows, inner, out))
+        self.work(rows * (inner + out))
+        self._add_product(rows, inner, out, 1, 1, bias, keeps)
+
+    def attend(self, tokens: int, width: int, heads: int) -> None:
+        """Add fused attention: queries, keys, values and its output are kept, and a number for each token and head."""
+        flops = 2.0 * tokens * tokens * width
+        self.products += [Product(flops, width // heads), Product(flops, tokens)]
+        self.work(4 * tokens * width)
+        self.kept += 4 * tokens * width + tokens * heads
+        self.moved += 4 * tokens * width
+        self.operations += 1
+
+    def attend_in_windows(self, tokens: int, window: int, width: int, heads: int) -> None:
+        """Add attention within windows of so many tokens, with a learned bias, whose scores are kept: not fused."""
+        values, scores, flops = tokens * width, tokens * window * heads, 2.0 * tokens * window * width
+        self.products += [Product(flops, width // heads), Product(flops, window)]
+        self.work(2 * scores)
+        self.parameters += (2 * math.isqrt(window) - 1) ** 2 * heads
+        # Queries, keys, values and the result are scaled and copied; the bias is added to the scores, then a softmax.
+        self.kept += 4 * values + scores
+        self.moved += 14 * values + 4 * scores
+        self.operations += 9
+
+    def pass_over(self, values: int, *, times: int = 2, keeps: int = 0, parameters: int = 0) -> None:
+        """Add an operation that reads or writes so many values so many times, such as a norm or a nonlinearity."""
+        self.parameters += parameters
+        self.work(2 * values)
+        self.kept += keeps
+        self.moved += times * values
+        self.operations += 1
+
+    def work(self, values: int) -> None:
+        """Note that the backward pass of an operation has so many values for itself."""
+        self.working = max(self.working, values)
+
+
+@dataclass(frozen=True)
+class ImageModel:
+    """An image classifier. `around` is everything outside the blocks: stem, stages' transitions, head."""
+
+    name: str
+    blocks: tuple[ModelBlock, ...]
+    around: ModelBlock
+    assumed: str = ""
+
+    @property
+    def layers(self) -> int:
+        """The number of blocks."""
+        return len(self.blocks)
+
+    @property
+    def parameters(self) -> int:
+        """All parameters."""
+        return self.around.parameters + sum(block.parameters for block in self.blocks)
+
+    @property
+    def block_parameters(self) -> int:
+        """The parameters of all blocks."""
+        return self.parameters - self.around.parameters
+
+    @property
+    def largest_block(self) -> int:
+        """The parameters of the largest block."""
+        return max((block.parameters for block in self.blocks), default=0)
+
+    @property
+    def linear_layers(self) -> list[Linear]:
+        """The linear layers of all blocks: those beside which there can be adapters."""
+        return [layer for block in self.blocks for layer in block.linear]
+
+    @property
+    def head_parameters(self) -> int:
+        """The weights and biases of the layer that classifies, which is the last one outside the blocks."""
+        head = self.around.linear[-1]
+        return head.takes * head.gives + head.gives
+
+    @property
+    def parts(self) -> tuple[ModelBlock, ...]:
+        """The blocks, and what is around them."""
+        return (*self.blocks, self.around)
+
+
+@dataclass(frozen=True)
+class Images:
+    """What the dataset decides about a model. `assumed` says what of it is not known."""
+
+    height: int = IMAGE_SIZE
+    width: int = IMAGE_SIZE
+    channels: int = 3
+    classes: int = CLASSES
+    assumed: str = ""
+
+
+def image_model(model_type: str, settings: Mapping[str, Any], images: Images) -> ImageModel:
+    """Return a model of a known family; settings are named as in its config.json, others have transformers' defaults.
+
+    UsageError for settings that no model can have.
+    """
+    build, defaults = IMAGE_FAMILIES[model_type]
+    try:
+        blocks, around = build({**defaults, **settings}, images)
+    except (TypeError, ValueError, IndexError, ZeroDivisionError, KeyError) as error:
+        raise UsageError(f"a {model_type} cannot have these settings: {error}") from None
+    return ImageModel(model_type, tuple(blocks), around, images.assumed)
+
+
+_Parts = tuple[list[ModelBlock], ModelBlock]
+
+
+def _convnext(settings: Mapping[str, Any], images: Images) -> _Parts:
+    """ConvNeXt (Liu et al. 2022, arXiv:2201.03545): 7 x 7 depthwise, norm, 1 x 1 up, GELU, 1 x 1 down, scale, sum.
+
+    In transformers its blocks are the stages.
+    """
+    widths, patch = settings["hidden_sizes"], int(settings["patch_size"])
+    height, width = images.height // patch, images.width // patch
+    around, blocks = ModelBlock(), list[ModelBlock]()
+    pixels = height * width
+    around.convolve(pixels, images.channels, widths[0], patch, keeps=images.channels * images.height * images.width)
+    around.pass_over(pixels * widths[0], keeps=pixels * widths[0], parameters=2 * widths[0])
+    for stage in range(settings["num_stages"]):
+        wide = widths[stage]
+        block = ModelBlock(entering=pixels * widths[max(0, stage - 1)])
+        if stage:
+            before = pixels * widths[stage - 1]
+            height, width = height // 2, width // 2
+            pixels = height * width
+            block.pass_over(before, keeps=before, parameters=2 * widths[stage - 1])
+            block.convolve(pixels, widths[stage - 1], wide, 2, keeps=before)
+        values = pixels * wide
+        for _ in range(settings["depths"][stage]):
+            block.convolve(pixels, wide, wide, 7, groups=wide, keeps=values)
+            block.pass_over(values, keeps=values, parameters=2 * wide)
+            block.multiply(pixels, wide, 4 * wide, keeps=values)
+            block.pass_over(4 * values, keeps=4 * values)
+            block.multiply(pixels, 4 * wide, wide, keeps=4 * values)
+            if settings["layer_scale_init_value"] > 0:
+                block.pass_over(values, keeps=values, parameters=wide)
+            block.pass_over(values, times=3)
+        blocks.append(block)
+    around.pass_over(pixels * widths[-1], times=1, keeps=widths[-1], parameters=2 * widths[-1])
+    around.multiply(1, widths[-1], images.classes, keeps=widths[-1])
+    return blocks, around
+
+
+def _vit(settings: Mapping[str, Any], images: Images) -> _Parts:
+    """Vision Transformer (Dosovitskiy et al. 2021, arXiv:2010.11929): pre-norm attention and MLP over patches."""
+    wide, inner, heads = (settings[key] for key in ("hidden_size", "intermediate_size", "num_attention_heads"))
+    patch = int(settings["patch_size"])
+    patches = images.height // patch * (images.width // patch)
+    tokens = patches + 1
+    values = tokens * wide
+    around = ModelBlock()
+    around.convolve(patches, images.channels, wide, patch, keeps=images.channels * images.height * images.width)
+    around.pass_over(values, times=5, parameters=wide + values)
+    blocks = []
+    for _ in range(settings["num_hidden_layers"]):
+        block = ModelBlock(entering=values)
+        block.pass_over(values, keeps=values, parameters=2 * wide)
+        for projection in range(3):
+            block.multiply(tokens, wide, wide, bias=settings["qkv_bias"], keeps=0 if projection else values)
+        block.attend(tokens, wide, heads)
+        block.multiply(tokens, wide, wide)
+        block.pass_over(values, times=3)
+        block.pass_over(values, keeps=values, parameters=2 * wide)
+        block.multiply(tokens, wide, inner, keeps=values)
+        block.pass_over(tokens * inner, keeps=tokens * inner)
+        block.multiply(tokens, inner, wide, keeps=tokens * inner)
+        block.pass_over(values, times=3)
+        blocks.append(block)
+    around.pass_over(values, keeps=values, parameters=2 * wide)
+    around.multiply(1, wide, images.classes, keeps=values)
+    return blocks, around
+
+
+def _resnet(settings: Mapping[str, Any], images: Images) -> _Parts:
+    """ResNet (He et al. 2016, arXiv:1512.03385) with batch norm, of bottlenecks (1 x 1, 3 x 3, 1 x 1) or basic layers.
+
+    In transformers its blocks are the stages.
+    """
+    stem = settings["embedding_size"]
+    height, width = _half(images.height), _half(images.width)
+    around = ModelBlock()
+    _convolve_and_normalize(
+        around, height * width, images.channels, stem, 7, keeps=images.channels * images.height * images.width
+    )
+    around.pass_over(height * width * stem, keeps=height * width * stem)
+    before = height * width * stem
+    height, width = _half(height), _half(width)
+    # The indices of the largest values are of 64 bits.
+    around.pass_over(before, times=1, keeps=2 * height * width * stem)
+    channels, stages = stem, []
+    is_bottleneck = settings["layer_type"] == "bottleneck"
+    for number, (out, depth) in enumerate(zip(settings["hidden_sizes"], settings["depths"], strict=True)):
+        stage = ModelBlock(entering=height * width * channels)
+        for layer in range(depth):
+            strides = layer == 0 and (number > 0 or settings["downsample_in_first_stage"])
+            entering, large = height * width * channels, height * width
+            if strides:
+                height, width = _half(height), _half(width)
+            pixels = height * width
+            reduced = out // 4 if is_bottleneck else out
+            convolutions = [(pixels, channels, out, 3), (pixels, out, out, 3)]
+            if is_bottleneck:
+                first = pixels if strides and settings["downsample_in_bottleneck"] else large
+                convolutions = [(first, channels, reduced, 1), (pixels, reduced, reduced, 3), (pixels, reduced, out, 1)]
+            keeps = entering
+            for place, (size, into, outward, kernel) in enumerate(convolutions):
+                _convolve_and_normalize(stage, size, into, outward, kernel, keeps=keeps)
+                keeps = size * outward
+                if place < len(convolutions) - 1:
+                    stage.pass_over(size * outward)
+            if channels != out or strides:
+                _convolve_and_normalize(stage, pixels, channels, out, 1)
+            stage.pass_over(pixels * out, times=3)
+            stage.pass_over(pixels * out)
+            channels = out
+        stages.append(stage)
+    around.pass_over(height * width * channels, times=1, keeps=height * width * channels)
+    around.multiply(1, channels, images.classes, keeps=channels)
+    return stages, around
+
+
+def _swin(settings: Mapping[str, Any], images: Images) -> _Parts:
+    """Swin Transformer (Liu et al. 2021, arXiv:2103.14030): attention in windows, every other time shifted by a half.
+
+    In transformers its blocks are the stages, each with the merging of patches that ends it. Images whose patches are
+    fewer than a window's are refused there.
+    """
+    patch, side, wide = int(settings["patch_size"]), int(settings["window_size"]), int(settings["embed_dim"])
+    height, width = -(-images.height // patch), -(-images.width // patch)
+    around, blocks = ModelBlock(), list[ModelBlock]()
+    values = height * width * wide
+    around.convolve(height * width, images.channels, wide, patch, keeps=images.channels * images.height * images.width)
+    around.pass_over(values, keeps=values, parameters=2 * wide)
+    stages = list(zip(settings["depths"], settings["num_heads"], strict=True))
+    for stage, (depth, heads) in enumerate(stages):
+        if min(height, width) < side:
+            raise ValueError(f"a window of {side} x {side} patches on {height} x {width}")
+        tokens, values = height * width, height * width * wide
+        padded = -(-height // side) * -(-width // side) * side**2
+        inner = int(settings["mlp_ratio"] * wide)
+        block = ModelBlock(entering=values)
+        for layer in range(depth):
+            is_shifted = layer % 2 == 1 and min(height, width) > side
+            block.pass_over(values, keeps=values, parameters=2 * wide)
+            block.pass_over(padded * wide, times=12 if is_shifted else 8)
+            for projection in range(3):
+                keeps = 0 if projection else padded * wide
+                block.multiply(padded, wide, wide, bias=settings["qkv_bias"], keeps=keeps)
+            block.attend_in_windows(padded, side**2, wide, heads)
+            block.multiply(padded, wide, wide)
+            block.pass_over(values, times=3)
+            block.pass_over(values, keeps=values, parameters=2 * wide)
+            block.multiply(tokens, wide, inner, keeps=values)
+            block.pass_over(tokens * inner, keeps=tokens * inner)
+            block.multiply(tokens, inner, wide, keeps=tokens * inner)
+            block.pass_over(values, times=3)
+        if stage < len(stages) - 1:
+            height, width = _half(height), _half(width)
+            merged = height * width * 4 * wide
+            block.pass_over(merged, keeps=merged, parameters=8 * wide)
+            block.multiply(height * width, 4 * wide, 2 * wide, bias=False, keeps=merged)
+            wide *= 2
+        blocks.append(block)
+    values = height * width * wide
+    around.pass_over(values, keeps=values, parameters=2 * wide)
+    around.pass_over(values, times=1)
+    around.multiply(1, wide, images.classes, keeps=wide)
+    return blocks, around
+
+
+def _convolve_and_normalize(
+    block: ModelBlock, pixels: int, channels: int, out: int, kernel: int, *, keeps: int = 0
+) -> None:
+    """Add a convolution without bias, and batch norm, which reads its input twice and keeps it."""
+    block.convolve(pixels, channels, out, kernel, bias=False, keeps=keeps)
+    block.pass_over(pixels * out, times=3, keeps=pixels * out, parameters=2 * out)
+
+
+def _half(side: int) -> int:
+    return (side + 1) // 2
+
+
+IMAGE_FAMILIES: dict[str, tuple[Callable[[Mapping[str, Any], Images], _Parts], Mapping[str, Any]]] = {
+    "convnext": (
+        _convnext,
+        {
+            "patch_size": 4,
+            "num_stages": 4,
+            "hidden_sizes": (96, 192, 384, 768),
+            "depths": (3, 3, 9, 3),
+            "layer_scale_init_value": 1e-6,
+        },
+    ),
+    "vit": (
+        _vit,
+        {
+            "patch_size": 16,
+            "hidden_size": 768,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            "intermediate_size": 3072,
+            "qkv_bias": True,
+        },
+    ),
+    "resnet": (
+        _resnet,
+        {
+            "embedding_size": 64,
+            "hidden_sizes": (256, 512, 1024, 2048),
+            "depths": (3, 4, 6, 3),
+            "layer_type": "bottleneck",
+            "downsample_in_first_stage": False,
+            "downsample_in_bottleneck": False,
+        },
+    ),
+    "swin": (
+        _swin,
+        {
+            "patch_size": 4,
+            "embed_dim": 96,
+            "depths": (2, 2, 6, 2),
+            "num_heads": (3, 6, 12, 24),
+            "window_size": 7,
+            "mlp_ratio": 4.0,
+            "qkv_bias": True,
+        },
+    ),
+}
+"""How each family is built, and transformers' defaults; tests hold them to the real models."""

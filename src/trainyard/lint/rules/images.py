@@ -1,0 +1,145 @@
+"""Docker images: names that no image can have, and what a Dockerfile says that Docker cannot do."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from trainyard.foundation.suggestions import close_match, only_close, slips
+from trainyard.lint.checks import LintedFile, rule
+from trainyard.lint.context import LintContext
+from trainyard.lint.environments import environments_in
+from trainyard.spec.diagnostic import Diagnostic, Span
+from trainyard.spec.documents import Node, shorten
+
+_REGISTRIES = ("mcr.microsoft.com", "docker.io", "nvcr.io", "ghcr.io", "quay.io", "public.ecr.aws")
+# https://docs.docker.com/reference/dockerfile/
+_INSTRUCTIONS = (
+    *("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL", "MAINTAINER"),
+    *("ONBUILD", "RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR"),
+)
+_INSTRUCTION = re.compile(r"([A-Za-z]+)(?=\s|$)")
+
+
+@rule(
+    "file",
+    "AML419",
+    "image-name",
+    "warning",
+    summary="No image can have this name: capitals in its path, or a registry that is misspelt.",
+    why="The client sends the name as it is, and the first job fails when the machine pulls the image. Docker takes "
+    "capitals in tags and hosts only.",
+    example="""\
+type: command
+name: train
+command: python train.py
+environment:
+  image: ‸mcr.microsoft.com/azureml/‹OpenMPI5.0-Ubuntu24.04⇒openmpi5.0-ubuntu24.04›
+""",
+)
+def image_name(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    for environment in environments_in(file):
+        image = environment.get("image")
+        if image is not None and image.is_text and not set(image.text) & set("${< "):
+            yield from _name(image)
+
+
+def _name(image: Node) -> Iterator[Diagnostic]:
+    name, slash, rest = image.text.partition("@")[0].partition("/")
+    is_host = bool(slash) and ("." in name or ":" in name or name == "localhost")
+    path = (rest if is_host else f"{name}{slash}{rest}").rpartition("/")
+    lowered = f"{path[0]}{path[1]}{path[2].split(':')[0]}"
+    meant = next((known for known in _REGISTRIES if slips(name.lower(), known) == 1), None) if is_host else None
+    if lowered != lowered.lower():
+        right = image.text.replace(lowered, lowered.lower())
+        message = f"an image's name has no capitals: '{shorten(lowered)}'"
+        yield image_name.at(image.span, message, f"Write {shorten(right)}.")
+    elif meant is not None:
+        yield image_name.at(image.span, f"unknown registry '{name}'", f"Did you mean '{meant}'?")
+
+
+class _Line(NamedTuple):
+    """One instruction of a Dockerfile: its word, what follows, and where the word is written."""
+
+    word: str
+    rest: str
+    span: Span
+
+
+@rule(
+    "file",
+    "AML420",
+    "dockerfile",
+    "warning",
+    summary="A Dockerfile has an instruction that Docker does not know, or copies a file that is not in its context.",
+    why="The image is built before the first job, which fails after minutes. Docker sees the folder of `build: "
+    "{path: …}` and nothing else of the repository. Files are only looked for if that folder has any besides the "
+    "Dockerfile.",
+    example="""\
+=== environment.yaml
+name: training
+build: {path: ./docker}
+=== docker/Dockerfile
+FROM mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04
+‸COPY ‹requirement.txt⇒requirements.txt› /tmp/
+RUN pip install -r /tmp/requirements.txt
+=== docker/requirements.txt
+numpy==2.1.3
+""",
+)
+def dockerfile(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    for environment in environments_in(file):
+        folder, name = environment.find("build", "path"), environment.find("build", "dockerfile_path")
+        if folder is None or not folder.is_text or "://" in folder.text or "{{" in folder.text:
+            continue
+        root = Path(os.path.normpath(file.document.file.parent / folder.text))
+        for line in _lines(root / (name.text if name is not None else "Dockerfile")):
+            yield from _instruction(line)
+            yield from _copied(line, root)
+
+
+def _lines(path: Path) -> Iterator[_Line]:
+    """The instructions of a Dockerfile; none if it cannot be read, or has texts over several lines in it."""
+    try:
+        text = path.read_text(encoding="utf-8") if os.path.isfile(path) else ""
+    except (OSError, ValueError):
+        return
+    if "<<" in text or "escape=" in text or "{{" in text or "{%" in text:
+        return
+    continued = False
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        word = _INSTRUCTION.match(stripped)
+        if not continued and word is not None:
+            start = len(line) - len(line.lstrip()) + 1
+            yield _Line(word[1], stripped[word.end() :], Span(path, number, start, number, start + word.end()))
+        continued = stripped.endswith("\\")
+
+
+def _instruction(line: _Line) -> Iterator[Diagnostic]:
+    if line.word.upper() not in _INSTRUCTIONS:
+        meant = only_close(line.word.upper(), _INSTRUCTIONS)
+        hint = f"Did you mean '{meant}'?" if meant is not None else "Is a backslash missing at the end of a line above?"
+        yield dockerfile.at(line.span, f"Docker has no instruction '{shorten(line.word)}'", hint)
+
+
+def _copied(line: _Line, root: Path) -> Iterator[Diagnostic]:
+    if line.word.upper() not in ("COPY", "ADD") or set(line.rest) & set("$*?[\\<'") or "--from" in line.rest:
+        return
+    others = _names(root)
+    *sources, _ = [word for word in line.rest.split() if not word.startswith("--")] or [""]
+    for source in sources:
+        path = root / source.strip('"').lstrip("/")
+        if "://" not in source and "git@" not in source and others and not os.path.lexists(path):
+            message = f"the build context '{root.name}' contains no '{shorten(source)}'"
+            yield dockerfile.at(line.span, message, close_match(os.path.basename(os.path.normpath(source)), others))
+
+
+def _names(root: Path) -> list[str]:
+    """What lies in a build context besides Dockerfiles."""
+    return sorted(name for name in os.listdir(root) if "dockerfile" not in name.lower()) if os.path.isdir(root) else []

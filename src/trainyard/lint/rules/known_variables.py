@@ -1,0 +1,64 @@
+"""Environment variables of NCCL, CUDA and the like: names that differ by a slip, levels that there are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainyard.foundation.suggestions import slips
+from trainyard.lint.checks import LintedFile, rule
+from trainyard.lint.context import LintContext
+from trainyard.spec.diagnostic import Diagnostic
+from trainyard.spec.documents import Entry
+
+# https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html,
+# https://docs.pytorch.org/docs/stable/torch_environment_variables.html
+_NAMES = (
+    *("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE", "NCCL_IB_HCA"),
+    *("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_TOPO_FILE", "NCCL_ASYNC_ERROR_HANDLING"),
+    *("NCCL_BLOCKING_WAIT", "NCCL_IB_PCI_RELAXED_ORDERING", "NCCL_TIMEOUT", "NCCL_NET_GDR_LEVEL", "NCCL_ALGO"),
+    *("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_BLOCKING_WAIT", "TORCH_DISTRIBUTED_DEBUG"),
+    *("PYTORCH_CUDA_ALLOC_CONF", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_ORDER"),
+    *("CUDA_DEVICE_MAX_CONNECTIONS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM"),
+    *("TRANSFORMERS_OFFLINE", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "PYTHONUNBUFFERED", "PYTHONHASHSEED"),
+    *("AZUREML_COMPUTE_USE_COMMON_RUNTIME", "MLFLOW_TRACKING_URI", "CUBLAS_WORKSPACE_CONFIG"),
+)
+_LONG_NAME = 9
+_LEVELS = {
+    "NCCL_DEBUG": ("VERSION", "WARN", "INFO", "ABORT", "TRACE"),
+    "TORCH_DISTRIBUTED_DEBUG": ("OFF", "INFO", "DETAIL"),
+}
+
+
+@rule(
+    "file",
+    "AML560",
+    "misspelt-variable",
+    "warning",
+    summary="A variable differs by a slip from one of NCCL's, CUDA's or Python's, or has a level that there is not.",
+    why="Nothing reads a variable of that name, and nothing says so.",
+    example="""\
+type: command
+command: python train.py
+environment: azureml:torch:3
+compute: azureml:gpus
+environment_variables:
+  ‹NCCL_DEUBG⇒NCCL_DEBUG›: INFO
+""",
+)
+def misspelt_variable(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    root = file.document.root
+    for holder in (root, *(entry.value for entry in root.entries_of("jobs").values() if entry.value.is_mapping)):
+        for name, entry in holder.entries_of("environment_variables").items():
+            yield from _variable(name, entry)
+
+
+def _variable(name: str, entry: Entry) -> Iterator[Diagnostic]:
+    levels, value = _LEVELS.get(name, ()), entry.value
+    if levels and value.is_text and "$" not in value.text and value.text.upper() not in levels:
+        message = f"{name} is {', '.join(levels[:-1])} or {levels[-1]}, not '{value.text}'"
+        yield misspelt_variable.at(value.span, message)
+    elif len(name) >= _LONG_NAME and name not in _NAMES:
+        meant = next((known for known in _NAMES if slips(name, known) == 1), None)
+        if meant is not None:
+            message = f"nothing reads a variable '{name}'"
+            yield misspelt_variable.at(entry.key.span, message, f"Did you mean '{meant}'?", replacement=meant)

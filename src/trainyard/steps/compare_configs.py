@@ -1,0 +1,27 @@
+"""Compare the trials of pipelines/autotune.yaml, and write the fastest settings for the profile.
+
+python -m trainyard.steps.compare_configs --fastest out/measurement --winner out/winner
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainyard.foundation.configs.autotune import CompareConfigs
+from trainyard.steps.runtime.entrypoint import end_process, run_step
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the step. Return its exit code."""
+    return run_step(CompareConfigs, "trainyard.steps.compare_configs", compare_configs, arguments)
+
+
+def compare_configs(settings: CompareConfigs) -> int:
+    """Write the winner, the table and the picture; StepError if no candidate had enough memory."""
+    from trainyard.steps.tuning.comparing import compare
+
+    return compare(settings)
+
+
+if __name__ == "__main__":
+    end_process(main())

@@ -1,0 +1,29 @@
+"""Add a reference model's log-probabilities to a dataset of preferences.
+
+    python -m trainyard.steps.compute_reference --data data/pairs --base-model models/llama --prepared data/prepared
+
+One process, or as many as the environment says, each with a share of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainyard.foundation.configs.compute_reference import ComputeReference
+from trainyard.steps.runtime.entrypoint import end_process, run_step
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the step. Return its exit code."""
+    return run_step(ComputeReference, "trainyard.steps.compute_reference", compute, arguments)
+
+
+def compute(settings: ComputeReference) -> int:
+    """Compute the log-probabilities and write the dataset with them; StepError if it has no pairs of answers."""
+    from trainyard.steps.evaluation.reference import compute_reference
+
+    return compute_reference(settings)
+
+
+if __name__ == "__main__":
+    end_process(main())

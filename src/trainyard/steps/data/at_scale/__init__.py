@@ -1,0 +1,1 @@
+"""Preparation on Spark: signatures of documents, duplicates among them, and shards written by tasks."""

@@ -1,0 +1,121 @@
+"""What ends the making of a dataset of tokens, whatever tokenized the text: enough of it, the manifest, the summary."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from trainyard.foundation.configs.prepare_text import TextDataset
+from trainyard.steps.data.dataset.manifest import Split, TokenText
+from trainyard.steps.data.dataset.writer import DatasetWriter
+from trainyard.steps.data.text.source import TextSource
+from trainyard.steps.data.tokenizing.rows import SPLITS, SplitRows, Tokens
+from trainyard.steps.data.tokenizing.splits import SplitRule
+from trainyard.steps.data.tokenizing.vocabulary import Vocabulary, learn_vocabulary, plain_tokenizer
+from trainyard.steps.runtime.errors import StepError
+
+
+@dataclass
+class Counts:
+    """Counts of the text by split, and of replaced characters by file."""
+
+    documents: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
+    text_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
+    replaced: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def sum(cls, parts: Iterable[Counts]) -> Counts:
+        """Return the counts of all parts."""
+        total = cls()
+        for part in parts:
+            for split in SPLITS:
+                total.documents[split] += part.documents[split]
+                total.text_bytes[split] += part.text_bytes[split]
+            for file, replaced in part.replaced.items():
+                total.replaced[file] = total.replaced.get(file, 0) + replaced
+        return total
+
+
+def learn(source: TextSource, rule: SplitRule, settings: TextDataset) -> Vocabulary:
+    """Learn the vocabulary that the settings ask for, and say so."""
+    print(f"learning a vocabulary from {source.description}", flush=True)
+    vocabulary = learn_vocabulary(source, rule, settings.vocabulary_size, settings.vocabulary_sample_bytes)
+    if vocabulary.size < settings.vocabulary_size:
+        print(f"the text yields only {vocabulary.size} tokens for the vocabulary", flush=True)
+    return vocabulary
+
+
+def require_enough(splits: list[SplitRows], counts: Counts, settings: TextDataset) -> None:
+    """Raise StepError where a split that was asked for has no document, or the training text makes no row."""
+    total = sum(counts.documents.values())
+    wanted = {"validation": settings.validation_fraction, "test": settings.test_fraction}
+    for name, fraction in wanted.items():
+        if fraction > 0 and not counts.documents[name]:
+            raise StepError(
+                f"none of the {total} documents is in the split {name}: --{name}-fraction {fraction:g} is too small; "
+                "set it higher, or to 0 to omit the split"
+            )
+    train = next((split for split in splits if split.name == "train"), None)
+    if train is None or not train.rows:
+        raise StepError(
+            f"the training text has {train.tokens - 1 if train else 0} tokens, too few for one row of "
+            f"--sequence-length {settings.sequence_length}; give more text or a shorter length"
+        )
+
+
+def finish(
+    settings: TextDataset,
+    dataset: DatasetWriter,
+    written: Mapping[SplitRows, Split],
+    counts: Counts,
+    left_out: Tokens,
+    vocabulary: Vocabulary,
+) -> None:
+    """Write the vocabulary and the manifest, and print a summary.
+
+    `left_out` are the tokens that end the training text and do not fill a row.
+    """
+    for rows, split in written.items():
+        dataset.add_split(rows.name, split)
+    vocabulary.write(dataset.folder)
+    splits = list(written)
+    text_bytes = {split.name: counts.text_bytes[split.name] for split in splits}
+    unused = plain_tokenizer(vocabulary.tokenizer_json).decode(left_out[left_out != vocabulary.end_of_text].tolist())
+    text_bytes["train"] -= len(unused.encode())
+    text = TokenText(
+        vocabulary_size=vocabulary.size,
+        end_of_text=vocabulary.end_of_text,
+        padding=vocabulary.padding,
+        tokenizer_sha256=hashlib.sha256(vocabulary.tokenizer_json.encode()).hexdigest(),
+        documents={split.name: counts.documents[split.name] for split in splits},
+        tokens={split.name: split.predicted_tokens for split in splits},
+        text_bytes=text_bytes,
+    )
+    dataset.finish("tokens", (), _provenance(settings), text)
+    _say_result(settings, splits, text, len(left_out))
+
+
+def _say_result(settings: TextDataset, splits: list[SplitRows], text: TokenText, left_out_tokens: int) -> None:
+    for split in splits:
+        print(
+            f"{split.name}: {text.documents[split.name]} documents, {text.text_bytes[split.name]} bytes, "
+            f"{text.tokens[split.name]} tokens in {split.rows} rows of {split.sequence_length}",
+            flush=True,
+        )
+    if left_out_tokens:
+        print(f"left out the last {left_out_tokens} tokens of the training text, which do not fill a row", flush=True)
+    print(f"{text.vocabulary_size} tokens in the vocabulary: {settings.prepared}", flush=True)
+
+
+def _provenance(settings: TextDataset) -> Mapping[str, object]:
+    """Return the settings that made the dataset: enough to make it again, without paths of this machine."""
+    return {
+        "text": "Python's documentation" if settings.source is None else "files",
+        "text_field": settings.text_field,
+        "vocabulary": "learned" if settings.tokenizer is None else "given",
+        "sequence_length": settings.sequence_length,
+        "seed": settings.seed,
+        "validation_fraction": settings.validation_fraction,
+        "test_fraction": settings.test_fraction,
+    }

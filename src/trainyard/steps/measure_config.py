@@ -1,0 +1,31 @@
+"""Measure a few training steps with one choice of DeepSpeed's settings: a trial of pipelines/autotune.yaml.
+
+    python -m trainyard.steps.measure_config --data data/text --deepspeed-configs components/deepspeed \\
+        --measurement out/measurement --candidate 'config=zero2 micro_batch_size=4 activation_checkpointing=false'
+
+One process, or as many as the environment describes (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trainyard.foundation.configs.autotune import MeasureConfig
+from trainyard.steps.runtime.entrypoint import end_process, run_task_step
+from trainyard.steps.runtime.flags import Value
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the step. Return its exit code."""
+    return run_task_step(MeasureConfig, "trainyard.steps.measure_config", measure_config, arguments)
+
+
+def measure_config(settings: MeasureConfig, task_settings: Mapping[str, Value]) -> int:
+    """Measure the candidate."""
+    from trainyard.steps.tuning.measuring import measure_candidate
+
+    return measure_candidate(settings, task_settings)
+
+
+if __name__ == "__main__":
+    end_process(main())

@@ -1,0 +1,42 @@
+"""Train a Keras model with TensorFlow.
+
+    python -m trainyard.steps.train_tensorflow --data data/digits --model out/model --checkpoints out/checkpoints \\
+        --metrics out/metrics --evaluation out/evaluation --keras-model my_package.my_module:build_model
+
+One process, or the tasks of TF_CONFIG, which Azure ML sets for a job with `distribution: type: tensorflow`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainyard.foundation.configs.train_tensorflow import TrainTensorFlow
+from trainyard.steps.runtime.entrypoint import end_process, run_step
+from trainyard.steps.training.stopping import StopRequest
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the step. Return its exit code."""
+    return run_step(TrainTensorFlow, "trainyard.steps.train_tensorflow", train_tensorflow, arguments)
+
+
+def train_tensorflow(settings: TrainTensorFlow) -> int:
+    """Train with one of TensorFlow's strategies."""
+    # First, since the next imports take seconds, for TensorFlow.
+    stop_request = StopRequest(Path(settings.stop_file) if settings.stop_file else None, settings.time_limit_seconds)
+    from trainyard.steps.runtime.packages import from_extra, require_packages
+    from trainyard.steps.training.tensorflow.cluster import read_cluster
+
+    read_cluster(os.environ)  # before TensorFlow is imported, which takes seconds
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # of TensorFlow's own log, warnings and errors
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    require_packages("train_tensorflow", from_extra("tensorflow"), "tensorflow")
+    from trainyard.steps.training.tensorflow.run import run_tensorflow
+
+    return run_tensorflow(settings, stop_request)
+
+
+if __name__ == "__main__":
+    end_process(main())

@@ -1,0 +1,143 @@
+"""The Keras model that is trained: one of the user's own, or a small convolutional network; its loss and optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from trainyard.foundation.configs.tasks import HALF_RANGE
+from trainyard.foundation.configs.train_tensorflow import TrainTensorFlow
+from trainyard.steps.data.dataset.manifest import Manifest
+from trainyard.steps.runtime.errors import SetupError, StepError
+from trainyard.steps.runtime.named_code import arguments_from_json, import_named
+
+_CHANNELS = (32, 64)
+
+
+class ModelBuilder:
+    """Builds the model that the settings name, a new one at each call. SetupError if its function does not exist."""
+
+    def __init__(self, settings: TrainTensorFlow, manifest: Manifest) -> None:
+        self._settings, self._manifest = settings, manifest
+        self._arguments = _arguments(settings)
+        self._function = None if settings.keras_model is None else _function(settings.keras_model)
+        if self._function is None and "images" not in manifest.arrays:
+            raise SetupError("there is no built-in model for text, which this dataset is; give --keras-model")
+
+    def build(self) -> keras.Model:
+        """Return a new model, its weights drawn from Keras's seed."""
+        if self._function is None:
+            return _small_network(self._manifest)
+        name = self._settings.keras_model
+        try:
+            model = self._function(**self._arguments)
+        except TypeError as failure:
+            raise StepError(f"--keras-model {name}: {failure}; give its arguments by --keras-model-arguments") from None
+        if not isinstance(model, keras.Model):
+            raise StepError(f"--keras-model {name} returned {type(model).__name__}; expected a keras.Model")
+        if not model.built:
+            raise StepError(
+                f"--keras-model {name} returned a model without weights yet; give it a keras.Input, or call "
+                "model.build(…) before returning it"
+            )
+        _require_outputs(f"--keras-model {name}", model, self._manifest)
+        return model
+
+
+def optimizer_of(model: keras.Model, settings: TrainTensorFlow) -> tuple[Any, bool]:
+    """Return the optimizer, with its state, and whether it is the model's own: then so is its learning rate."""
+    own = model.optimizer if getattr(model, "compiled", False) else None
+    if own is not None:
+        own.build(model.trainable_variables)
+        return own, True
+    optimizer = keras.optimizers.AdamW(
+        learning_rate=settings.learning_rate, weight_decay=settings.weight_decay, beta_2=0.999, epsilon=1e-8
+    )
+    # On matrices and convolutions only, as in the other steps.
+    optimizer.exclude_from_weight_decay(var_list=[v for v in model.trainable_variables if len(v.shape) < 2])
+    optimizer.build(model.trainable_variables)
+    return optimizer, False
+
+
+class Loss:
+    """A loss with one term per weight of a batch: per sample, or per token."""
+
+    def __init__(self, model: keras.Model, label_smoothing: float) -> None:
+        own = model.loss if getattr(model, "compiled", False) else None
+        self._own = None if own is None else keras.losses.get(own)
+        self._label_smoothing = label_smoothing
+
+    def terms(self, targets: Any, outputs: Any, *, training: bool) -> Any:
+        """Return the loss of each sample or token. Without a loss of the model's own, outputs are logits."""
+        if self._own is not None:
+            call = self._own.call if isinstance(self._own, keras.losses.Loss) else self._own
+            return call(targets, outputs)
+        logits = tf.cast(outputs, tf.float32)
+        if not training or self._label_smoothing == 0:
+            return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+        classes = logits.shape[-1]
+        spread = self._label_smoothing / classes
+        labels = tf.one_hot(targets, classes, 1.0 - self._label_smoothing + spread, spread)
+        return tf.nn.softmax_cross_entropy_with_logits(labels, logits)
+
+    def weighted(self, targets: Any, outputs: Any, weights: Any, *, training: bool) -> Any:
+        """Return the weighted terms, float32, in the shape of the weights."""
+        terms = tf.cast(self.terms(targets, outputs, training=training), tf.float32)
+        extra = list(range(len(weights.shape), len(terms.shape)))
+        return (tf.reduce_mean(terms, extra) if extra else terms) * weights
+
+
+def _small_network(manifest: Manifest) -> keras.Model:
+    channels, height, width = manifest.arrays["images"].shape
+    layers = keras.layers
+    inputs = keras.Input((height, width, channels), dtype="uint8", name="images")
+    x = layers.Rescaling(1 / HALF_RANGE, offset=-1.0)(inputs)
+    for filters in _CHANNELS:
+        x = layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
+        if min(x.shape[1:3]) > 2:
+            x = layers.MaxPooling2D()(x)
+    x = layers.Dense(128, activation="relu")(layers.Flatten()(x))
+    # Logits in fp32, also where the layers compute in bf16.
+    return keras.Model(inputs, layers.Dense(len(manifest.classes), dtype="float32", name="logits")(x))
+
+
+def _arguments(settings: TrainTensorFlow) -> dict[str, Any]:
+    if settings.keras_model_arguments is None:
+        return {}
+    if settings.keras_model is None:
+        raise SetupError("--keras-model-arguments is given without --keras-model, whose arguments they are")
+    return arguments_from_json("--keras-model-arguments", settings.keras_model_arguments)
+
+
+def _function(path: str) -> Any:
+    found = import_named("--keras-model", path, "function")
+    if not callable(found):
+        raise SetupError(f"--keras-model {path}: {type(found).__name__} is not a function that returns a keras.Model")
+    return found
+
+
+def _require_outputs(named: str, model: keras.Model, manifest: Manifest) -> None:
+    """StepError unless the model returns one number per class: what evaluation takes the largest of."""
+    if "images" in manifest.arrays:
+        channels, height, width = manifest.arrays["images"].shape
+        inputs = keras.KerasTensor((None, height, width, channels), "uint8")
+        expected: tuple[int | None, ...] = (None, len(manifest.classes))
+        of_what = f"one number for each of the {len(manifest.classes)} classes"
+    else:
+        assert manifest.text is not None
+        (tokens,) = manifest.arrays["tokens"].shape
+        inputs = keras.KerasTensor((None, tokens - 1), "int32")
+        expected = (None, tokens - 1, manifest.text.vocabulary_size)
+        of_what = f"for each token one number for each of the {manifest.text.vocabulary_size} entries of the vocabulary"
+    found = getattr(model.compute_output_spec(inputs), "shape", None)
+    if (
+        found is None
+        or len(found) != len(expected)
+        or any(a not in (b, None) for a, b in zip(found, expected, strict=True))
+    ):
+        raise StepError(
+            f"{named} returns outputs of the shape {found}; expected {expected}, {of_what}: end the model with "
+            f"Dense({expected[-1]})"
+        )

@@ -1,0 +1,50 @@
+"""The trained model as a SavedModel, loaded again and compared."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainyard.steps.data.dataset.manifest import Manifest
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.files import write_json
+from trainyard.steps.training.tensorflow.trainer import State
+
+CLASSES_FILE = "classes.json"
+_TOLERANCE = 1e-4
+"""TensorFlow fuses layers of a SavedModel, which changes the last digits."""
+
+
+def write_saved_model(folder: Path, model: keras.Model, state: State, manifest: Manifest, inputs: Any) -> float:
+    """Give a newly built model the trained variables, and write it. Return how far outputs differ when loaded again.
+
+    `model` was built outside any strategy, so that nothing of one is in the SavedModel. StepError if it computes
+    something else than the model.
+    """
+    trained = [array for name, array in state.items() if name.startswith("model/")]
+    for variable, array in zip(model.variables, trained, strict=True):
+        variable.assign(array)
+    for left in folder.iterdir():  # by an interrupted attempt
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    model.export(str(folder), verbose=False)
+    if manifest.classes:
+        write_json(folder / CLASSES_FILE, list(manifest.classes))
+    expected = _outputs(model(inputs, training=False))
+    loaded = tf.saved_model.load(str(folder))  # its variables live as long as this
+    found = _outputs(loaded.serve(inputs))
+    largest = max(float(np.abs(e - f).max() / max(1.0, np.abs(e).max())) for e, f in zip(expected, found, strict=True))
+    if not largest <= _TOLERANCE:
+        raise StepError(
+            f"the SavedModel in {folder}, loaded again, computes something else than the model: outputs differ by "
+            f"{largest:.2g}"
+        )
+    return largest
+
+
+def _outputs(value: Any) -> list[Any]:
+    return [np.asarray(each, dtype=np.float64) for each in tf.nest.flatten(value)]

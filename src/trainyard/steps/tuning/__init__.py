@@ -1,0 +1,1 @@
+"""Autotuning: what one candidate's steps take, and which candidate is the fastest."""

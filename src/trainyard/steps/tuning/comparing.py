@@ -1,0 +1,100 @@
+"""All trials of a search side by side; the fastest one's settings as keys of a profile and as DeepSpeed's file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from trainyard.foundation.configs.autotune import CompareConfigs
+from trainyard.foundation.tuning_candidates import read_candidate
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.files import require_writable, write_json
+from trainyard.steps.training.observing.mlflow_log import MlflowLog, experiment_id, open_client
+from trainyard.steps.tuning.measurement import CONFIG_FILE, METRIC, MeasuredCandidate, Study, read_measurement
+from trainyard.steps.tuning.picture import draw_measurements
+
+_MOST_TRIALS = 1000
+_FORMAT = "trainyard.autotune/1"
+PICTURE_FILE = "autotune.svg"
+
+
+def compare(settings: CompareConfigs) -> int:
+    """Write profile.yaml, deepspeed.json, autotune.json and autotune.svg. Return the exit code."""
+    require_writable([settings.winner], 0)
+    study, fastest = read_measurement(settings.fastest)
+    if not fastest.fits:
+        raise StepError(
+            f"every candidate ran out of memory, also {fastest.candidate}; use more GPUs, shorter sequences or a "
+            "smaller model"
+        )
+    others = list(_other_trials(study, fastest))
+    measurements = [fastest, *sorted(others, key=lambda each: -each.samples_per_second)]
+    keys = _profile_keys(study, fastest)
+    lines = "".join(f"    {key}: {_yaml(value)}\n" for key, value in keys.items())
+    (settings.winner / "profile.yaml").write_text(
+        f"# The fastest of {len(measurements)} candidates on {study.world_size} x {study.device}:\n"
+        f"# {fastest.samples_per_second:.4g} samples a second. To use it: trainyard render PROFILE --apply THIS_FILE\n"
+        f"pipelines:\n  {settings.pipeline}:\n{lines}",
+        encoding="utf-8",
+    )
+    shutil.copyfile(settings.fastest / CONFIG_FILE, settings.winner / CONFIG_FILE)
+    document = {"format": _FORMAT, "study": asdict(study), "trials": [asdict(each) for each in measurements]}
+    write_json(settings.winner / "autotune.json", document)
+    draw_measurements(study, measurements, settings.winner / PICTURE_FILE)
+    log = MlflowLog()
+    log.artifact(settings.winner / PICTURE_FILE)
+    log.close()
+    for measurement in measurements:
+        figure = f"{measurement.samples_per_second:.4g} samples/s" if measurement.fits else "out of memory"
+        print(f"{measurement.candidate}: {figure}")
+    print(f"fastest: {fastest.candidate}; {settings.winner / 'profile.yaml'}", flush=True)
+    return 0
+
+
+def _profile_keys(study: Study, fastest: MeasuredCandidate) -> dict[str, str | int | bool]:
+    candidate = fastest.candidate
+    return {
+        "config": candidate.config,
+        "micro_batch_size": candidate.micro_batch_size,
+        "accumulation_steps": study.global_batch_size // (candidate.micro_batch_size * study.world_size),
+        "activation_checkpointing": candidate.activation_checkpointing,
+    }
+
+
+def _yaml(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _other_trials(study: Study, fastest: MeasuredCandidate) -> Iterator[MeasuredCandidate]:
+    """Yield what MLflow knows of the study's other candidates, of each the newest trial."""
+    if not os.environ.get("MLFLOW_TRACKING_URI"):
+        print("warning: no MLFLOW_TRACKING_URI, so that only the fastest trial is known", flush=True)
+        return
+    seen = {fastest.candidate}
+    for run in _runs_of(study):
+        candidate = read_candidate(run.data.params["candidate"])
+        if candidate in seen:
+            continue
+        seen.add(candidate)
+        figures = run.data.metrics
+        if METRIC not in figures:
+            print(f"warning: {candidate}: its trial ended without a measurement; see its log", flush=True)
+            continue
+        peak = figures.get("peak_memory_bytes")
+        yield MeasuredCandidate(
+            candidate, figures[METRIC], figures.get("step_seconds"), None if peak is None else round(peak)
+        )
+
+
+def _runs_of(study: Study) -> Sequence[Any]:
+    client, _ = open_client()
+    runs: Sequence[Any] = client.search_runs(
+        [experiment_id(client)],
+        filter_string=f"params.study = '{study.digest}'",
+        order_by=["attributes.start_time DESC"],
+        max_results=_MOST_TRIALS,
+    )
+    return runs

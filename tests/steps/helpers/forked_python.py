@@ -1,0 +1,164 @@
+"""A `python` whose modules start in a moment: forked from a process that has imported torch and other packages.
+
+For tests that run whole pipelines, which otherwise spend most of their time on imports. Trainyard itself is not
+imported before: `python -m` takes it from where the job runs, in a process of its own, with the variables, folder,
+output, signals and end of the process that was started. tests/cli/test_new_project.py starts Python itself too.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import json
+import os
+import runpy
+import selectors
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+_IMPORTED_BEFORE = (
+    "matplotlib.figure",
+    "mlflow",
+    "peft",
+    "safetensors.torch",
+    "sklearn.datasets",
+    "tokenizers",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "transformers.models.convnext.modeling_convnext",
+    "transformers.models.llama.modeling_llama",
+)
+"""What one step or another imports."""
+_WITHOUT_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false", "OMP_NUM_THREADS": "1"}
+"""pyarrow, which mlflow imports, and OpenBLAS start threads that are not needed."""
+_PR_SET_PDEATHSIG = 1
+"""From linux/prctl.h: the signal that a process gets when its parent dies."""
+
+
+class ForkedPython:
+    """The server that forks, and the `python` that asks it. A context manager: nothing outlives it.
+
+    `python` may be that of another environment.
+    """
+
+    def __init__(self, folder: Path, python: Path = Path(sys.executable)) -> None:
+        self.python = folder / "python"
+        address = folder / "socket"
+        client = [
+            str(python),
+            "-IS",
+            str(Path(__file__).with_name("forked_python_client.py")),
+            str(address),
+            str(python),
+        ]
+        self.python.write_text(f'#!/bin/sh\nexec {shlex.join(client)} "$@"\n')
+        self.python.chmod(0o755)
+        self._process = subprocess.Popen(
+            [python, __file__, str(address)],
+            env={**os.environ, **_WITHOUT_THREADS},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline(), "the server has ended"
+
+    def __enter__(self) -> ForkedPython:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()  # what still runs ends with it
+        self._process.wait()
+
+
+def _serve(address: str) -> None:
+    """Fork a process for each connection, until the standard input ends."""
+    for name in _IMPORTED_BEFORE:
+        __import__(name)
+    threads = len(os.listdir("/proc/self/task"))
+    assert threads == 1, f"{threads} threads: forking would lose all but one"
+    assert "trainyard" not in sys.modules, "a step takes Trainyard from where it runs"
+    with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as selector:
+        listener.bind(address)
+        listener.listen()
+        selector.register(sys.stdin, selectors.EVENT_READ, sys.exit)
+        selector.register(listener, selectors.EVENT_READ, partial(_start, listener, selector))
+        print("ready", flush=True)
+        while True:
+            for key, _ in selector.select():
+                react: Callable[[], None] = key.data
+                react()
+
+
+def _start(listener: socket.socket, selector: selectors.BaseSelector) -> None:
+    connection, _ = listener.accept()
+    length, descriptors, _, _ = socket.recv_fds(connection, 8, 3)
+    with connection.makefile("rb") as stream:
+        request = json.loads(stream.read(int.from_bytes(length, "big")))
+    server = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _become_module(server, descriptors, **request)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    ended = os.pidfd_open(pid)
+    selector.register(connection, selectors.EVENT_READ, partial(_pass_on_signal, connection, selector, pid))
+    selector.register(ended, selectors.EVENT_READ, partial(_report_end, connection, selector, pid, ended))
+
+
+def _pass_on_signal(connection: socket.socket, selector: selectors.BaseSelector, pid: int) -> None:
+    number = connection.recv(1)
+    if not number:  # the client has been killed
+        selector.unregister(connection)
+    os.kill(pid, number[0] if number else signal.SIGKILL)
+
+
+def _report_end(connection: socket.socket, selector: selectors.BaseSelector, pid: int, ended: int) -> None:
+    _, status = os.waitpid(pid, 0)
+    with suppress(KeyError):
+        selector.unregister(connection)
+    with suppress(BrokenPipeError), connection:
+        connection.sendall(status.to_bytes(8, "big"))
+    selector.unregister(ended)
+    os.close(ended)
+
+
+def _become_module(
+    server: int, descriptors: list[int], arguments: list[str], folder: str, environment: dict[str, str]
+) -> None:
+    """Do as `python -m` does, to the end of the process."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != server:
+        os._exit(1)  # the server ended before this process began
+    os.setsid()
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv[1:] = arguments[1:]
+    sys.path[:1] = ["", *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    exit_code: object = 1
+    try:
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+        exit_code = 0
+    except SystemExit as ended:
+        exit_code = ended.code or 0
+    except BaseException:
+        traceback.print_exc()
+    # Python would also take down every imported module, which takes seconds.
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(exit_code if isinstance(exit_code, int) else 1)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])

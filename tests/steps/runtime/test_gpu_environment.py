@@ -1,0 +1,82 @@
+"""What is set for NCCL and torch on GPUs, what is left to whoever has set it, and what is written when ranks hang."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainyard.steps.runtime.gpu_environment import set_gpu_defaults
+
+
+def test_defaults_for_a_training_that_promises_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.version.hip", None)
+    environment: dict[str, str] = {}
+    set_gpu_defaults(environment, deterministic=True)
+    assert environment == {
+        "TORCH_FR_BUFFER_SIZE": "2000",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "NCCL_ALGO": "^NVLS,NVLSTree",
+    }
+
+
+def test_what_is_set_already_stays() -> None:
+    given = {
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "0",
+        "PYTORCH_ALLOC_CONF": "max_split_size_mb:512",
+        "NCCL_ALGO": "Ring",
+    }
+    environment = dict(given)
+    set_gpu_defaults(environment, deterministic=True)
+    assert environment == given
+
+
+def test_what_only_nvidia_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.version.hip", "7.0")
+    environment: dict[str, str] = {}
+    set_gpu_defaults(environment, deterministic=False)
+    assert set(environment) == {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"}
+
+
+ONE_RANK_OF_TWO_WAITS = """
+import os, sys, time
+os.environ["TORCH_FR_BUFFER_SIZE"] = "100"
+import torch, torch.distributed as dist
+from pathlib import Path
+from trainyard.steps.runtime.flight_recorder import write_collectives
+rank, folder = int(sys.argv[1]), Path(sys.argv[2])
+dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+dist.all_reduce(torch.ones(3))
+if rank == 0:
+    dist.all_reduce(torch.ones(5, 2), async_op=True)
+while "number 1" in (said := write_collectives(folder / "collectives", rank)):
+    time.sleep(0.05)  # gloo's own thread notes that the first sum is finished
+print(said, flush=True)
+sys.stdin.read()
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_the_collective_that_a_rank_waits_in_is_written(tmp_path: Path) -> None:
+    """Over gloo, which torch's recorder watches as it does NCCL. The other rank has no second sum."""
+    command = [sys.executable, "-c", ONE_RANK_OF_TWO_WAITS]
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    try:
+        said = [rank.stdout.readline() for rank in ranks if rank.stdout]
+    finally:
+        for rank in ranks:
+            rank.communicate(timeout=60)
+    file = tmp_path / "collectives" / "collectives_rank_0"
+    assert (
+        f"its last 2 collectives are in {file}; not finished: gloo:all_reduce of 5x2, number 2 of its group" in said[0]
+    )
+    assert "its last 1 collectives" in said[1]
+    assert pickle.loads(file.read_bytes())["entries"][-1]["input_sizes"] == [[5, 2]]
