@@ -35,7 +35,7 @@ def agreed(number: int, loss: float = 1.0, norm: float = 1.0) -> AgreedStep:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
