@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from trainyard.foundation.run_record import RunRecord
+from trainyard.local.errors import UsageError
 from trainyard.local.guardian import processes_beneath
 from trainyard.local.kinds.mpi_jobs import open_mpi
 from trainyard.local.kinds.ray_jobs import with_ray
@@ -21,6 +22,7 @@ from trainyard.spec.diagnostic import Span
 from trainyard.spec.model import Distribution
 
 DUMP = "python -c 'import json, os; print(json.dumps(dict(os.environ)))'"
+needs_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun on this machine")
 sizes = pytest.mark.parametrize(("nodes", "processes"), [(1, 1), (1, 2), (2, 1), (2, 2)])
 
 
@@ -37,7 +39,7 @@ def check_mpi(found: list[dict[str, str]], nodes: int, processes: int) -> None:
         assert not {"RANK", "WORLD_SIZE", "TF_CONFIG"} & environment.keys()
 
 
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun on this machine")
+@needs_mpirun
 @sizes
 def test_ranks_of_mpi_are_started_by_mpirun(dumped: Any, nodes: int, processes: int) -> None:
     check_mpi(dumped.of("mpi", nodes, processes), nodes, processes)
@@ -60,7 +62,7 @@ def test_ranks_of_mpi_have_its_variables_without_mpirun(workspace: Any, monkeypa
     assert "no mpirun" in (record.folder / "jobs/work/system_logs/job.log").read_text()
 
 
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun on this machine")
+@needs_mpirun
 def test_a_rank_of_mpi_that_fails_is_named(workspace: Any) -> None:
     command = "test $OMPI_COMM_WORLD_RANK = 0 && sleep 60; echo no labels; exit 3"
     distribution = {"type": "mpi", "process_count_per_instance": 2}
@@ -69,6 +71,60 @@ def test_a_rank_of_mpi_that_fails_is_named(workspace: Any) -> None:
     assert record.status == "failed"
     assert record.jobs["work"].failed_rank == 1
     assert record.jobs["work"].error_lines == ["no labels"]
+
+
+@needs_mpirun
+def test_a_rank_of_mpi_that_is_killed_is_named(workspace: Any) -> None:
+    command = "test $OMPI_COMM_WORLD_RANK = 0 && sleep 60; kill -9 $$"
+    distribution = {"type": "mpi", "process_count_per_instance": 2}
+    record = workspace.run(workspace.one_job(command, distribution=distribution))
+
+    assert record.jobs["work"].failed_rank == 1
+    assert record.jobs["work"].reason == "rank 1 was killed by SIGKILL (out of memory?)"
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="Open MPI refuses root alone")
+
+
+@needs_mpirun
+@pytest.mark.parametrize(
+    ("otherwise", "why"),
+    [
+        pytest.param('"${@/--allow-run-as-root/--quiet}"', "detected an attempt to run as root", marks=needs_root),
+        ('--mca plm none "$@"', "component was not found"),
+    ],
+    ids=["as root", "broken"],
+)
+def test_an_mpirun_that_starts_nothing_is_an_error_before_anything_starts(
+    workspace: Any, monkeypatch: pytest.MonkeyPatch, otherwise: str, why: str
+) -> None:
+    """The real one, as an administrator's script may start it."""
+    script = workspace.root / "bin" / "mpirun"
+    script.parent.mkdir()
+    script.write_text(f"#!/bin/bash\nexec {shutil.which('mpirun')} {otherwise}\n")
+    script.chmod(0o755)
+    file = workspace.one_job("true", distribution={"type": "mpi", "process_count_per_instance": 2})
+    monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
+    open_mpi.cache_clear()
+    try:
+        with pytest.raises(UsageError, match=rf"cannot start: {script}: .*({why})") as caught:
+            workspace.run(file)
+    finally:
+        open_mpi.cache_clear()
+
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)
+
+
+@needs_mpirun
+@needs_root
+def test_a_command_whose_own_mpirun_refuses_root_is_explained_in_one_line(workspace: Any) -> None:
+    record = workspace.run(workspace.one_job("mpirun -n 2 true"))
+
+    assert record.jobs["work"].reason == (
+        "mpirun refuses to run as root (its process ended with exit code 1); leave it out of the command and set "
+        "`distribution: {type: mpi}`, or give it --allow-run-as-root"
+    )
 
 
 @sizes

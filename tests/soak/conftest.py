@@ -27,6 +27,12 @@ def kills_per_tuning() -> int:
 
 
 @pytest.fixture(scope="session")
+def kills_of_tensorflow() -> int:
+    """Half as many again where TensorFlow is installed, whose trainings take longer to start."""
+    return max(1, KILLS // 2)
+
+
+@pytest.fixture(scope="session")
 def disturbances_of_runs(kills_per_training: int) -> int:
     """The rest go to whole runs of a pipeline, which take ten times as long."""
     return max(1, KILLS - 6 * kills_per_training)

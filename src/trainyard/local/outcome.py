@@ -20,6 +20,8 @@ _ERROR_LINES = 15
 _NOT_FOUND_CODE = 127
 _MISSING_PROGRAM = re.compile(r"^[^:\n]+: (?:line )?\d+: ([^:\n]+): (?:command )?not found$", re.MULTILINE)
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+# Open MPI's words, of mpirun (4) and of the prterun beneath it (5).
+_REFUSES_ROOT = re.compile(r"^(\w+) has detected an attempt to run as root\.$", re.MULTILINE)
 _MISSING_VARIABLE = re.compile(r"KeyError: '(\w+)'")
 
 
@@ -81,6 +83,11 @@ def _explain(attempt: Attempt, rank: int, code: int, cause: str | None) -> str:
         if program is not None:
             where = "install it here" if attempt.image is None else f"{attempt.image.name} does not have it"
             return f"{program[1]}: command not found: {where} ({who} ended with exit code {code})"
+    if refused := _REFUSES_ROOT.search("\n".join(last_lines(attempt.logs[rank], _ERROR_LINES))):
+        return (
+            f"{refused[1]} refuses to run as root ({who} ended with exit code {code}); leave it out of the command and "
+            "set `distribution: {type: mpi}`, or give it --allow-run-as-root"
+        )
     if cause is None:
         return f"{who} ended with exit code {code}"
     explained = f"{cause} ({who} ended with exit code {code})"

@@ -22,6 +22,7 @@ from trainyard.local.faults import Fault, faults_of
 from trainyard.local.guardian import Guardian
 from trainyard.local.isolation import check_isolation
 from trainyard.local.job_work import RunContext
+from trainyard.local.kinds.mpi_jobs import check_open_mpi
 from trainyard.local.kinds.sampling import trial_component, trials
 from trainyard.local.overrides import resolve_with, with_absolute_paths
 from trainyard.local.records import new_record
@@ -160,6 +161,9 @@ def check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> CheckedP
         python=options.python,
         in_containers=options.environments == "docker",
     )
+    in_mpi = any(resolved.jobs[name].distribution == "mpi" for name in selection.run)
+    if in_mpi and not options.isolate and options.environments != "docker":
+        check_open_mpi()
     faults = faults_of(options.preempt, options.kill, resolved.jobs, selection.run)
     for name in selection.run:
         job = resolved.jobs[name]

@@ -108,6 +108,37 @@ class Clips(Digits):
         self.clip_gradients(optimizer, gradient_clip_val=1.0, gradient_clip_algorithm="norm")
 
 
+class SeveralOptimizers(Digits):
+    """Has an optimizer for each layer."""
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(self.layers[layer].parameters(), lr=0.5) for layer in (1, 3)]
+
+
+class SeveralSchedules(Digits):
+    """Has each of them with a schedule, as Lightning's documentation shows."""
+
+    def configure_optimizers(self) -> Any:
+        optimizers = [torch.optim.SGD(self.layers[layer].parameters(), lr=0.5) for layer in (1, 3)]
+        schedules = [torch.optim.lr_scheduler.StepLR(optimizer, step_size=4) for optimizer in optimizers]
+        return [{"optimizer": one, "lr_scheduler": other} for one, other in zip(optimizers, schedules, strict=True)]
+
+
+class NoOptimizer(Digits):
+    """Forgets to return it."""
+
+    def configure_optimizers(self) -> Any:
+        torch.optim.SGD(self.parameters(), lr=0.5)
+
+
+class UnmonitoredPlateau(Digits):
+    """Does not say which number its schedule goes by."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.5)
+        return [optimizer], [torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)]
+
+
 class ByRows(Digits):
     """Has an optimizer that looks at the rows of a parameter."""
 

@@ -18,7 +18,8 @@ def require_packages(what: str, how_to_install: str, *names: str) -> None:
         except ModuleNotFoundError as failure:
             package = (failure.name or name).partition(".")[0]
             raise SetupError(f"{what} needs the package {package}; {how_to_install}") from None
-        except (ImportError, AttributeError) as failure:  # what a package raises that finds another version of a third
+        except Exception as failure:
+            # A ValueError if it was built for another numpy, a TypeError for another protobuf, an OSError without MPI.
             package = name.partition(".")[0]
             number = python_and_packages([package]).get(package, "")
             problem = next(iter(str(failure).splitlines()), "")

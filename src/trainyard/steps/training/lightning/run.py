@@ -7,12 +7,13 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy, ParallelStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from trainyard.foundation.configs.train_lightning import TrainLightning
-from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.flags import Value
 from trainyard.steps.training.building import CheckedRequest, check_request
 from trainyard.steps.training.engines.base import Engine
@@ -129,12 +130,15 @@ def train_with_lightning(run: TrainingRun) -> bool:
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     engine.trainer = trainer
     resumed = None if checkpoint is None else "the chosen one"
-    if isinstance(run.batches, UserBatches):
-        data_module = run.batches.data.module
-        data_module.planned = loader, validation
-        trainer.fit(module, datamodule=data_module, ckpt_path=resumed)
-    else:
-        trainer.fit(module, loader, validation, ckpt_path=resumed)
+    try:
+        if isinstance(run.batches, UserBatches):
+            data_module = run.batches.data.module
+            data_module.planned = loader, validation
+            trainer.fit(module, datamodule=data_module, ckpt_path=resumed)
+        else:
+            trainer.fit(module, loader, validation, ckpt_path=resumed)
+    except MisconfigurationException as failure:
+        raise SetupError(f"Lightning: {' '.join(str(failure).split())}") from None
     return not between_steps.is_stopped
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import torch
@@ -85,6 +86,7 @@ class ModuleTask(Task):
                 f"--module {self.settings.module} optimizes manually, which train_lightning does not support: let "
                 "Lightning call the optimizer (automatic_optimization)"
             )
+        _let_optimizers_be_checked(module, self.settings.module)
         return module
 
     def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
@@ -139,6 +141,39 @@ def _refuse_settings_without_effect(path: str, settings: TrainLightning, task_se
                 f"{_flag(name)} has no effect on --module {path}, since it is the task's; give arguments of the "
                 "module by --module-arguments"
             )
+
+
+def _let_optimizers_be_checked(module: LightningModule, path: str) -> None:
+    """Have SetupError raised, when Lightning asks the module for its optimizer, unless that is one.
+
+    Lightning itself trains with none, and refuses several with a traceback.
+    """
+    configure = module.configure_optimizers
+
+    @wraps(configure)
+    def checked() -> Any:
+        found = configure()
+        count = len(list(_optimizers(found)))
+        if found is None or count > 1:
+            what = f"{count} optimizers" if count else "None"
+            raise SetupError(
+                f"--module {path}: configure_optimizers returned {what}, where train_lightning expects one optimizer; "
+                "give it a group of parameters for each of several sets of settings"
+            )
+        return found
+
+    module.configure_optimizers = checked  # type: ignore[method-assign]
+
+
+def _optimizers(found: Any) -> Iterator[torch.optim.Optimizer]:
+    """The optimizers in what configure_optimizers may return: one, a dictionary with one, or lists of either."""
+    if isinstance(found, torch.optim.Optimizer):
+        yield found
+    elif isinstance(found, dict):
+        yield from _optimizers(found.get("optimizer"))
+    elif isinstance(found, (list, tuple)):
+        for each in found:
+            yield from _optimizers(each)
 
 
 def _flag(name: str) -> str:
