@@ -143,6 +143,13 @@ def test_a_sweep_takes_over_the_outputs_of_its_best_trial(run: Any) -> None:
     assert run(SWEEP).jobs["job"].reused_from == record.name
 
 
+def test_a_sweep_jobs_own_trial_sets_variables(run: Any) -> None:
+    """Those of a component are dropped, but these are sent."""
+    greets = SWEEP.replace("  code: src\n", "  code: src\n  environment_variables: {GREETING: hello}\n")
+    record = run(greets.replace("python log_metric.py", 'echo "$GREETING" && python log_metric.py'))
+    assert (record.folder / "jobs/job/trials/0/user_logs/std_log.txt").read_text() == "hello\n"
+
+
 def test_a_sweep_without_a_good_trial_fails(run: Any) -> None:
     record = run(SWEEP.replace("[0.1, 0.6, 2.0]", "[3, 4]"))
     assert "all 2 trials failed" in (record.reason or "")
@@ -265,3 +272,64 @@ def test_a_table_is_divided_by_rows_or_keys(run: Any, tmp_path: Path, division: 
     assert [row[0] for row in rows] == wanted
     if "keys" in division:
         assert [row[1] for row in rows] == [{"store": 1}, {"store": 2}]
+
+
+TRANSFORMED = """
+paths: [{file: ./a.csv}, {file: ./b.csv}]
+transformations:
+  - read_delimited: {delimiter: ";", encoding: utf8bom, header: from_first_file, empty_as_string: false}
+  - convert_column_types:
+      - {columns: [sold], column_type: int}
+      - {columns: day, column_type: {datetime: {formats: ["%d.%m.%Y"]}}}
+  - filter: 'col("sold") >= 2 and not (col("store") == "x y" or col("sold") == 4)'
+  - drop_columns: note
+  - skip: 1
+  - take: 2
+"""
+
+
+def test_the_transformations_of_an_mltable_are_done_in_their_order(run: Any, tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "MLTable").write_text(TRANSFORMED)
+    rows = "a;1;01.02.2024;\na;2;01.02.2024;\nx y;3;01.02.2024;\na;4;01.02.2024;\n"
+    (data / "a.csv").write_text(f"store;sold;day;note\n{rows}", encoding="utf-8-sig")
+    (data / "b.csv").write_text("b;5;02.02.2024;\nb;6;03.02.2024;\nb;7;03.02.2024;\n", encoding="utf-8-sig")
+    script = "def run(rows):\n    return [f'{[*rows]} {r.store} {r.sold} {r.day.month}' for r in rows.itertuples()]\n"
+    (tmp_path / "src" / "score.py").write_text(script)
+    text = PARALLEL.replace("uri_folder, path: data", "mltable, path: data")
+
+    record = run(text)
+    assert record.status == "completed", record.reason
+    columns = "['store', 'sold', 'day']"
+    assert (record.folder / record.outputs["rows"]).read_text() == f"{columns} b 5 2\n{columns} b 6 2\n"
+
+    (data / "MLTable").write_text(TRANSFORMED.replace("not (", '__import__("os") and ('))
+    assert "the filter" in log_of(run(text), "score")
+    (data / "MLTable").write_text(TRANSFORMED.replace("- skip: 1", "- shuffle: 1"))
+    assert "unknown transformation in the MLTable: shuffle" in log_of(run(text), "score")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ("--allowed_failed_percent 40", ""),
+        ("--allowed_failed_percent 20", "1 mini-batches failed, more than the 0 that are allowed"),
+        ("--error_threshold 1", "2 items failed, more than the 1 that are allowed"),
+    ],
+)
+def test_arguments_of_a_parallel_job_say_how_much_may_fail(
+    run: Any, tmp_path: Path, arguments: str, error: str
+) -> None:
+    (tmp_path / "src" / "score.py").write_text(
+        "def run(names):\n    return [1 / (0 if name.endswith('3.txt') else 1) for name in names]\n"
+    )
+    (tmp_path / "data").mkdir()
+    for number in range(5):
+        (tmp_path / "data" / f"{number}.txt").touch()
+    text = PARALLEL.replace("    mini_batch_error_threshold: 0\n", "").replace("--unit ${{inputs.unit}}", arguments)
+
+    record = run(text)
+    assert record.status == ("failed" if error else "completed")
+    assert error in log_of(record, "score")

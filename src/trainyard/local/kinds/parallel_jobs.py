@@ -67,7 +67,9 @@ def _table(source: Path) -> dict[str, Any] | None:
     try:
         document = yaml.safe_load(file.read_text(encoding="utf-8"))
         transformations = [
-            {"name": each, "options": {}} if isinstance(each, str) else {"name": name, "options": options or {}}
+            {"name": each, "options": {}}
+            if isinstance(each, str)
+            else {"name": name, "options": {} if options is None else options}
             for each in document.get("transformations") or ()
             for name, options in (((each, {}),) if isinstance(each, str) else each.items())
         ]

@@ -1,11 +1,12 @@
 """Runs a parallel job: divides its input into mini-batches and calls the entry script's `init()` and `run()` for each.
 
-Started by its path, in the Python of the job's environment: it imports the standard library alone, and pandas where the
-input is a table. https://learn.microsoft.com/azure/machine-learning/how-to-use-parallel-job-in-pipeline
+Started by its path, in the Python of the job's environment: it imports the standard library alone; a table is read
+by `mltable_rows.py` beside it. https://learn.microsoft.com/azure/machine-learning/how-to-use-parallel-job-in-pipeline
 """
 
 from __future__ import annotations
 
+import argparse
 import glob
 import importlib.util
 import inspect
@@ -22,7 +23,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-_READERS = ("read_delimited", "read_parquet", "read_json_lines")
 _BYTES = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 _DEFAULT_FILES = 10
 _DEFAULT_BYTES = 1 << 20
@@ -73,9 +73,12 @@ def main() -> int:
     write_rows([results[index][0] for index in sorted(results)], settings["append_row_to"])
     items = sum(len(batches[index]) - results[index][1] for index in results) + sum(len(batches[i]) for i in failed)
     print(f"{len(results)} mini-batches completed, {len(failed)} failed", flush=True)
+    allowed = predefined_arguments(sys.argv[1:])
+    most_items = settings["error_threshold"] if allowed.error_threshold is None else allowed.error_threshold
     for what, count, most in (
         ("mini-batches", len(failed), settings["mini_batch_error_threshold"]),
-        ("items", max(0, items), settings["error_threshold"]),
+        ("mini-batches", len(failed), int(allowed.allowed_failed_percent * len(batches) / 100)),
+        ("items", max(0, items), most_items),
     ):
         if 0 <= most < count:
             print(f"error: {count} {what} failed, more than the {most} that are allowed", file=sys.stderr)
@@ -86,19 +89,28 @@ def main() -> int:
     return 0
 
 
+def predefined_arguments(arguments: list[str]) -> argparse.Namespace:
+    """Return those of the program's arguments that set how much may fail; the entry script sees them as well."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--error_threshold", type=int)
+    parser.add_argument("--allowed_failed_percent", type=float, default=100.0)
+    return parser.parse_known_args(arguments)[0]
+
+
 def mini_batches(settings: dict[str, Any]) -> list[MiniBatch]:
     """Divide the input: by partition keys, by rows or bytes of a table, or by numbers of files."""
     source, table = Path(settings["input"]), settings["table"]
     files = files_of(source, table)
     transformations = table["transformations"] if table else []
-    is_table = any(each["name"] in _READERS for each in transformations)
+    rows_in = load_module("trainyard_mltable_rows", Path(__file__).with_name("mltable_rows.py"))
+    is_table = any(each["name"] in rows_in.READERS for each in transformations)
     size = re.fullmatch(r"\s*(\d+)\s*([kmg]?b?)\s*", (settings["mini_batch_size"] or "").lower())
     if not is_table and table is None:
         is_table = source.is_file() and bool(settings["partition_keys"] or (size and size[2]))
     if not is_table:
         count = int(size[1]) if size else _DEFAULT_FILES
         return [MiniBatch([str(file) for file in files[at : at + count]]) for at in range(0, len(files), count)]
-    frame = read_table(files, source, transformations)
+    frame = rows_in.read_table(files, source, transformations)
     if settings["partition_keys"]:
         groups = frame.groupby(settings["partition_keys"], sort=True)
         keys = settings["partition_keys"]
@@ -131,61 +143,6 @@ def files_of(source: Path, table: dict[str, Any] | None) -> list[Path]:
         for match in map(Path, matches):
             found += sorted(path for path in match.rglob("*") if path.is_file()) if match.is_dir() else [match]
     return [path for path in found if path.is_file() and path.name != "MLTable"]
-
-
-def read_table(files: list[Path], source: Path, transformations: list[dict[str, Any]]) -> Any:
-    """Return all rows as a pandas table, after the transformations of the MLTable."""
-    import pandas
-
-    by_name = {each["name"]: each["options"] for each in transformations}
-    pattern = (by_name.get("extract_columns_from_partition_format") or {}).get("partition_format")
-    frames = []
-    for file in files:
-        frame = read_file(file, by_name)
-        for name, value in columns_in_path(file, pattern).items():
-            frame[name] = value
-        if (by_name.get("read_delimited") or {}).get("include_path_column"):
-            frame["Path"] = "/" + file.relative_to(source).as_posix() if source.is_dir() else str(file)
-        frames.append(frame)
-    table = pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
-    if "keep_columns" in by_name:
-        table = table[as_list(by_name["keep_columns"])]
-    if "drop_columns" in by_name:
-        table = table.drop(columns=as_list(by_name["drop_columns"]))
-    if "skip" in by_name:
-        table = table.iloc[int(by_name["skip"]) :]
-    return table.head(int(by_name["take"])) if "take" in by_name else table
-
-
-def read_file(file: Path, by_name: dict[str, Any]) -> Any:
-    """Return the rows of one file."""
-    import pandas
-
-    if "read_parquet" in by_name or file.suffix == ".parquet":
-        return pandas.read_parquet(file)
-    if "read_json_lines" in by_name or file.suffix == ".jsonl":
-        return pandas.read_json(file, lines=True)
-    options = by_name.get("read_delimited") or {}
-    header = None if options.get("header") in ("no_header", False) else 0
-    frame = pandas.read_csv(file, sep=options.get("delimiter", ","), encoding=options.get("encoding"), header=header)
-    if header is None:
-        frame.columns = [f"Column{number}" for number in range(1, frame.shape[1] + 1)]
-    return frame
-
-
-def columns_in_path(file: Path, partition_format: str | None) -> dict[str, str]:
-    """Return the columns that a file's path holds, by a format such as `/{Store}/{Brand}.parquet`."""
-    if not partition_format:
-        return {}
-    parts = re.split(r"\{(\w+)(?::[^}]*)?\}", partition_format.lstrip("/"))
-    pattern = "".join(f"(?P<{part}>[^/]+)" if at % 2 else re.escape(part) for at, part in enumerate(parts))
-    match = re.search(rf"/{pattern}$", file.as_posix())
-    return match.groupdict() if match else {}
-
-
-def as_list(names: Any) -> list[str]:
-    """Return names that may be one name."""
-    return [names] if isinstance(names, str) else list(names)
 
 
 def run_all(batches: list[MiniBatch], settings: dict[str, Any]) -> tuple[dict[int, tuple[str, int]], list[int]]:
@@ -238,6 +195,17 @@ def run_all(batches: list[MiniBatch], settings: dict[str, Any]) -> tuple[dict[in
     return results, failed
 
 
+def load_module(name: str, path: Path) -> Any:
+    """Import a file as a module of this name."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 def start_worker(batches: list[MiniBatch], settings: dict[str, Any]) -> Worker:
     """Start a worker; it shares the mini-batches by being forked, and exits the job when `init` fails."""
     here, there = multiprocessing.Pipe()
@@ -257,14 +225,9 @@ def start_worker(batches: list[MiniBatch], settings: dict[str, Any]) -> Worker:
 
 def work(connection: Connection, batches: list[MiniBatch], settings: dict[str, Any]) -> None:
     """A worker: import the entry script, call `init`, then `run` for each mini-batch that is asked for."""
-    path = settings["entry_script"]
-    sys.path.insert(0, str(Path(path).resolve().parent))
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    path = Path(settings["entry_script"])
+    sys.path.insert(0, str(path.resolve().parent))
+    module = load_module(path.stem, path)
     getattr(module, "init", lambda: None)()
     takes_context = len(inspect.signature(module.run).parameters) > 1
     connection.send("ready")
