@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import json
 import os
 import re
 import stat
@@ -326,3 +327,32 @@ resources: {instance_type: standard_e4s_v3, runtime_version: "3.4"}
     shown = log_of(run(text.replace("driver.memory: 1g", "driver.memory: 90t"), python=python))
     (memory,) = re.findall(r"--conf spark.driver.memory=(\d+)g", shown)
     assert int(memory) * 2**30 <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2
+
+
+def test_the_first_and_the_last_job_run_alone(run: Any, tmp_path: Path) -> None:
+    """`on_init` and `on_finalize` order jobs that pass nothing on; the last also follows jobs that failed."""
+    line = f"echo NAME >> {tmp_path}/order"
+    jobs = {
+        "close": line.replace("NAME", "close"),
+        "train": f"sleep 0.1; {line.replace('NAME', 'train')}; false",
+        "prepare": line.replace("NAME", "prepare"),
+        "open": f"sleep 0.2; {line.replace('NAME', 'open')}",
+    }
+    record = run(
+        json.dumps(
+            {
+                "type": "pipeline",
+                "settings": {
+                    "default_compute": "azureml:cpu",
+                    "on_init": "open",
+                    "on_finalize": "close",
+                    "continue_on_step_failure": True,
+                },
+                "jobs": {name: {"command": text, "environment": "azureml:e:1"} for name, text in jobs.items()},
+            }
+        )
+    )
+    order = (tmp_path / "order").read_text().split()
+    assert (order[0], order[-1], sorted(order[1:3])) == ("open", "close", ["prepare", "train"])
+    assert record.jobs["close"].status == "completed"
+    assert record.status == "failed"

@@ -83,6 +83,7 @@ class KeptData:
 class ResolvedJob:
     """A job with nothing left open but the paths of the run folder.
 
+    Those in `starts_after` only have to end before it starts, whatever becomes of them.
     `destinations` are the datastore paths that outputs are to be found under, with Azure ML's macros as written.
     `trial` is set for one trial of a sweep: what it runs in place of the sweep. `read_outputs` are read by other jobs.
     `scaling` says which processes do not run here, if some do not.
@@ -97,6 +98,7 @@ class ResolvedJob:
     processes_per_node: int
     timeout_seconds: int | None = None
     destinations: Mapping[str, str] = field(default_factory=dict)
+    starts_after: frozenset[str] = frozenset()
     trial: Component | None = None
     read_outputs: frozenset[str] = frozenset()
     world_size: int = 0
@@ -215,6 +217,7 @@ def _job(resolution: Resolution, name: str, max_processes: int | None, machine: 
         counts.processes_per_node,
         timeout,
         dict(_destinations(resolution, use)),
+        resolution.starts_after[name],
         world_size=counts.world_size,
         parameter_servers=counts.parameter_servers,
         scaling=scaling,

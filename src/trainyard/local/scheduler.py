@@ -132,7 +132,10 @@ class Scheduler:
     def _is_ready(self, job: ResolvedJob) -> bool:
         under_way = sum(self._jobs[name].processes for name in self._threads)
         has_room = under_way == 0 or under_way + job.processes <= self._process_limit
-        return has_room and all(self._record.jobs[name].status == "completed" for name in job.depends_on)
+        is_its_turn = all(self._record.jobs[name].status not in ("waiting", "running") for name in job.starts_after)
+        return (
+            has_room and is_its_turn and all(self._record.jobs[name].status == "completed" for name in job.depends_on)
+        )
 
     def _start(self, job: ResolvedJob) -> None:
         assert job.name in self._selection.run

@@ -267,6 +267,7 @@ class Job:
 class Pipeline(PipelineComponent):
     """A pipeline job: a pipeline whose inputs are set, with what Azure ML shows and does with it.
 
+    The job `on_init` runs before all others, and `on_finalize` after them.
     `reference` names the component that it consists of, if that is kept in Azure ML: there are no `jobs` then.
     """
 
@@ -275,4 +276,6 @@ class Pipeline(PipelineComponent):
     description: str = ""
     force_rerun: bool = False
     continue_on_step_failure: bool = False
+    on_init: str = ""
+    on_finalize: str = ""
     reference: str = ""

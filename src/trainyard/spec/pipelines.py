@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from trainyard.foundation.suggestions import close_match, did_you_mean
@@ -163,6 +164,8 @@ def read_pipeline(node: Node, reading: Reading, cache: ComponentCache) -> Pipeli
         force_rerun=settings is not None and findings.boolean(settings, "force_rerun", default=False),
         continue_on_step_failure=settings is not None
         and findings.boolean(settings, "continue_on_step_failure", default=False),
+        on_init=findings.text(settings, "on_init") if settings is not None else "",
+        on_finalize=findings.text(settings, "on_finalize") if settings is not None else "",
         reference=_kept_reference(node.get("component")),
     )
     body, body_reading = (seen.body, seen.reading) if seen is not None else (node, reading)
@@ -214,13 +217,17 @@ def read_standalone_job(node: Node, reading: Reading, cache: ComponentCache) -> 
     used.inputs = {name: _bound_to("inputs", port) for name, port in inputs.items()}
     used.outputs = {name: _bound_to("outputs", port) for name, port in outputs.items()}
     _settle_own_ports(used, Scope(inputs, outputs, {}), reading)
+    job, trial = _model_of(used, reading), node.get("trial")
+    if trial is not None and trial.is_mapping:
+        # Unlike a component's, which Azure ML drops, those of a sweep job's own trial are sent.
+        job = replace(job, environment_variables=_environment_variables(trial, findings))
     return Pipeline(
         name=reading.file.stem,
         file=reading.file,
         span=node.span,
         inputs=inputs,
         outputs=outputs,
-        jobs={name: _model_of(used, reading)},
+        jobs={name: job},
         display_name=findings.text(node, "display_name"),
         experiment_name=findings.text(node, "experiment_name"),
         description=findings.text(node, "description"),
@@ -643,7 +650,6 @@ def _model_of(used: UsedJob, reading: Reading) -> Job:
     is_inline = isinstance(used.component, OtherComponent) and used.component.inputs is None
     replaces = code_of(used.component) is not None and not used.has_own_command and not is_inline
     limits = findings.expect_mapping(node.get("limits"), "'limits'")
-    variables = findings.expect_mapping(node.get("environment_variables"), "'environment_variables'")
     return Job(
         name=used.name,
         key_span=used.key_span,
@@ -653,14 +659,17 @@ def _model_of(used: UsedJob, reading: Reading) -> Job:
         outputs=used.outputs,
         distribution=read_distribution(node, reading) if replaces else None,
         resources=read_resources(node, reading) if replaces else None,
-        environment_variables={
-            name: entry.value.value for name, entry in (variables.entries if variables is not None else {}).items()
-        },
+        environment_variables=_environment_variables(node, findings),
         compute=_default_compute(node, findings),
         display_name=findings.text(node, "display_name"),
         timeout_seconds=_time_limit(used, limits, findings),
         reference=_kept_reference(node.get("component") or node.get("trial")),
     )
+
+
+def _environment_variables(node: Node, findings: Findings) -> dict[str, Value]:
+    variables = findings.expect_mapping(node.get("environment_variables"), "'environment_variables'")
+    return {name: entry.value.value for name, entry in (variables.entries if variables is not None else {}).items()}
 
 
 def _kept_reference(component: Node | None) -> str:

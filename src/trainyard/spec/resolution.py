@@ -190,6 +190,16 @@ class Resolution:
         """For each of these jobs, those whose outputs it reads."""
         return {name: use.reads_from & self.jobs.keys() for name, use in self.jobs.items()}
 
+    @cached_property
+    def starts_after(self) -> dict[str, frozenset[str]]:
+        """For each job, those that have to end before it starts, whatever becomes of them: `on_init`, `on_finalize`."""
+        pipeline = self.pipeline
+        first, last = (pipeline.on_init, pipeline.on_finalize) if isinstance(pipeline, Pipeline) else ("", "")
+        firsts = frozenset(name for name in self.jobs if first and name.split(".")[0] == first)
+        lasts = frozenset(name for name in self.jobs if last and name.split(".")[0] == last)
+        others = frozenset(self.jobs) - lasts
+        return {name: others if name in lasts else frozenset() if name in firsts else firsts for name in self.jobs}
+
     def order(self, of: Mapping[str, JobUse] | None = None) -> list[str]:
         """The jobs that run code (or those given), each after those it waits for; otherwise as written.
 
