@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -109,7 +110,19 @@ def lsp(stdio: bool) -> None:
 @click.argument("subject", metavar="[RULE | FILE]", required=False)
 @click.option("--profile", metavar="NAME", help="With a pipeline: rendered for this profile, as `run` does.")
 @click.option("--set", "settings", multiple=True, metavar="inputs.X=V", help="With a pipeline: with this input.")
-def explain(subject: str | None, profile: str | None, settings: tuple[str, ...]) -> None:
+@click.option(
+    "--environments",
+    type=OneOf(("current", "venv", "docker")),
+    default="current",
+    show_default=True,
+    help="With a pipeline: what its jobs would run in, as `run` does. Nothing is built or pulled.",
+)
+def explain(
+    subject: str | None,
+    profile: str | None,
+    settings: tuple[str, ...],
+    environments: Literal["current", "venv", "docker"],
+) -> None:
     """Explain a rule: what it means, what Azure ML does, and how to fix it; without one, list all rules.
 
     RULE is an id or a name. With a FILE: the rules that find something in it. If it is a pipeline or job, also which
@@ -128,7 +141,7 @@ def explain(subject: str | None, profile: str | None, settings: tuple[str, ...])
     values = split_settings(settings, "inputs.epochs=3")
     if subject is not None and subject.endswith((".yaml", ".yml")):
         subject = str(chosen_file(subject, None))
-    click.echo(explanation_of(subject, profile=profile, settings=values))
+    click.echo(explanation_of(subject, profile=profile, settings=values, environments=environments))
 
 
 @click.command(short_help="The JSON Schema of every kind of file.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,33 +16,45 @@ from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import is_job, is_only_on_azure, load_job
 from trainyard.terminal import short
 
+if TYPE_CHECKING:
+    from trainyard.local.runner import EnvironmentChoice
+
 _ALL = {**RULES, **author_rules.RULES}
 
 
 def explanation_of(
-    subject: str | None, *, profile: str | None = None, settings: Mapping[str, str] | None = None
+    subject: str | None,
+    *,
+    profile: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    environments: EnvironmentChoice = "current",
 ) -> str:
     """Return what to print for a rule's id or name, for a file, or for None (the list). Raise UsageError otherwise.
 
-    For a pipeline or job that can run, that is also what a run with this profile and these settings would reuse.
+    For a pipeline or job that can run, that is also what a run with this profile, these settings and environments
+    would reuse.
     """
     if subject is None:
         return as_list(_ALL.values())
     if Path(subject).is_file():
-        return _explanation_of_file(Path(subject), profile, settings or {})
+        return _explanation_of_file(Path(subject), profile, settings or {}, environments)
     return as_text(find_rule(subject, _ALL))
 
 
-def _explanation_of_file(file: Path, profile: str | None, settings: Mapping[str, str]) -> str:
+def _explanation_of_file(
+    file: Path, profile: str | None, settings: Mapping[str, str], environments: EnvironmentChoice
+) -> str:
     from trainyard.commands.lint import rules_that_find_something
 
     explained = [as_text(_ALL[id]) for id in rules_that_find_something(file)]
     if is_job(file):
-        explained += _forecast_of(file, profile, settings)
+        explained += _forecast_of(file, profile, settings, environments)
     return f"\n\n{'-' * 80}\n\n".join(explained) or f"no findings in {file}"
 
 
-def _forecast_of(file: Path, profile: str | None, settings: Mapping[str, str]) -> list[str]:
+def _forecast_of(
+    file: Path, profile: str | None, settings: Mapping[str, str], environments: EnvironmentChoice
+) -> list[str]:
     """Return what a run would do with each job; nothing for a file that Azure ML refuses, whose rules are explained.
 
     Of a pipeline that only Azure ML can run, it is that, with the place and the reason of each job.
@@ -52,7 +65,7 @@ def _forecast_of(file: Path, profile: str | None, settings: Mapping[str, str]) -
     from trainyard.local.forecast import forecast
     from trainyard.local.runner import RunOptions
 
-    options = RunOptions(working_folder.runs_folder(), overrides=dict(settings))
+    options = RunOptions(working_folder.runs_folder(), overrides=dict(settings), environments=environments)
     path, store = render_aside(file, profile) if profile else file, DocumentStore()
     refused, _ = errors_before_a_run(path, store)
     if refused:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ def forecast(pipeline: Pipeline, options: RunOptions) -> list[JobForecast]:
     resolved = check(pipeline, options, options.runs_folder / "run").resolved
     cache = StepCache(options.state_folder / "cache")
     digests = ContentDigests(options.state_folder / "cache" / "file_digests.json")
+    software = _software_here(list(resolved.jobs.values()), options, digests)
     identities: dict[str, str] = {}
     found: dict[str, JobForecast] = {}
     for name, job in resolved.jobs.items():
@@ -42,8 +44,12 @@ def forecast(pipeline: Pipeline, options: RunOptions) -> list[JobForecast]:
         if unknown:
             found[name] = JobForecast(name, why=f"it reads what {' and '.join(unknown)} will write")
             continue
+        if name in software.absent:
+            found[name] = JobForecast(name, why=software.absent[name])
+            continue
         snapshot = snapshot_of(job.component)
-        key = job_key(job, snapshot, identities, digests, options.python)
+        python, image = software.pythons.get(name, options.python), software.image_digests.get(name)
+        key = job_key(job, snapshot, identities, digests, python, image)
         why = reason_to_run_again(job.component, use_cache=options.use_cache, force_rerun=resolved.pipeline.force_rerun)
         earlier, problem = (None, None) if why is not None else cache.find(key, Path())
         if earlier is not None:
@@ -57,7 +63,7 @@ def forecast(pipeline: Pipeline, options: RunOptions) -> list[JobForecast]:
             why = cache.why_new(f"{pipeline.name}.{name}", key)
             changed = [part for part in key.parts if last and key.parts[part] != last.parts.get(part)]
             gone = [part for part in last.parts if part not in key.parts] if last else []
-            here = details_of(job, snapshot, digests, options.python)
+            here = details_of(job, snapshot, digests, python if image is None else None)
             changes = [_described(part, job, last.details if last else {}, here, found) for part in changed]
             changes += [f"{part}: no longer given" for part in gone]
             why = f"changed since run {last.run}" if last and changes else why
@@ -66,6 +72,37 @@ def forecast(pipeline: Pipeline, options: RunOptions) -> list[JobForecast]:
             found[name] = JobForecast(name, why=why or problem)
     digests.save()
     return list(found.values())
+
+
+@dataclass
+class _SoftwareHere:
+    """What jobs would run in, by name, as far as it is on this machine; `absent` says what is built or pulled first."""
+
+    pythons: dict[str, Path] = field(default_factory=dict)
+    image_digests: dict[str, str] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+
+
+def _software_here(jobs: list[ResolvedJob], options: RunOptions, digests: ContentDigests) -> _SoftwareHere:
+    here = _SoftwareHere()
+    if options.environments == "venv":
+        from trainyard.local.virtual_environments import environments_here  # packaging takes 30 ms to import
+
+        for name, python in environments_here(jobs, options.environments_folder, options.python).items():
+            if python is not None:
+                here.pythons[name] = python
+            else:
+                here.absent[name] = "its environment has not been built here yet"
+    elif options.environments == "docker":
+        from trainyard.local.containers.engine import find_engine
+        from trainyard.local.containers.images import images_here
+
+        for name, digest in images_here(jobs, find_engine(os.environ), digests).items():
+            if digest is not None:
+                here.image_digests[name] = digest
+            else:
+                here.absent[name] = "its image is not on this machine yet"
+    return here
 
 
 def _described(

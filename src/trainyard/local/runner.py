@@ -76,6 +76,11 @@ class RunOptions:
         return self.runs_folder.resolve().parent
 
     @property
+    def environments_folder(self) -> Path:
+        """Where virtual environments are kept, and the logs of what is built."""
+        return self.state_folder / "cache" / "environments"
+
+    @property
     def kept(self) -> KeptData:
         """Where data with an address lies."""
         return KeptData(self.state_folder / "cache" / "downloads", self.state_folder / "datastores")
@@ -214,7 +219,7 @@ class _Software:
 
 
 def _software(checked: CheckedPipeline, options: RunOptions, display: Display) -> _Software:
-    jobs, folder = _jobs_to_run(checked), options.state_folder / "cache" / "environments"
+    jobs, folder = _jobs_to_run(checked), options.environments_folder
     if options.environments == "venv":
         from trainyard.local.virtual_environments import build_environments  # packaging takes 30 ms to import
 

@@ -7,7 +7,8 @@ import fcntl
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.foundation.log_text import last_lines
@@ -17,7 +18,6 @@ from trainyard.local.digests import digest_of
 from trainyard.local.environment_packages import WantedPackage, pip_lines, wanted_packages
 from trainyard.local.errors import RunError, cannot_write
 from trainyard.local.resolution import ResolvedJob
-from trainyard.spec.model import Environment
 
 _COMPLETE = ".complete"
 _DIGITS = 16
@@ -33,34 +33,71 @@ def build_environments(
     packages.
     """
     found: dict[str, Path] = {}
-    built: dict[tuple[Path, int], Path] = {}
+    for job, wanted in _wanted(jobs, folder, python):
+        if wanted is None:
+            note(f"{job.name}: its environment has no conda or pip file: it runs with {python}")
+            continue
+        _build(wanted, note)
+        found[job.name] = wanted.python
+    return found
+
+
+def environments_here(jobs: Iterable[ResolvedJob], folder: Path, python: Path) -> dict[str, Path | None]:
+    """Return what `build_environments` would, without building: None for an environment that is not in `folder` yet."""
+    return {
+        job.name: wanted.python if wanted.is_complete else None
+        for job, wanted in _wanted(jobs, folder, python)
+        if wanted is not None
+    }
+
+
+@dataclass(frozen=True)
+class _VirtualEnvironment:
+    """What pip installs for the environment that a file describes, with which Python, and where."""
+
+    place: Path
+    lines: list[str]
+    base: Path
+    target: Path
+
+    @property
+    def python(self) -> Path:
+        return self.target / "bin" / "python"
+
+    @property
+    def is_complete(self) -> bool:
+        return (self.target / _COMPLETE).exists()
+
+
+def _wanted(
+    jobs: Iterable[ResolvedJob], folder: Path, python: Path
+) -> Iterator[tuple[ResolvedJob, _VirtualEnvironment | None]]:
+    """Each job with the virtual environment that it runs in; None if pip cannot install its environment."""
+    known: dict[tuple[Path, int], _VirtualEnvironment] = {}
     for job in jobs:
         environment = job.component.environment
         source = environment.package_source if environment is not None else None
         lines = pip_lines(environment) if environment is not None else []
         if environment is None or source is None or not lines:
-            note(f"{job.name}: its environment has no conda or pip file: it runs with {python}")
+            yield job, None
             continue
-        if source not in built:
-            built[source] = _build(environment, source[0], lines, folder, python, note)
-        found[job.name] = built[source]
-    return found
+        if source not in known:
+            base = _base_python(wanted_packages(environment), python, source[0])
+            target = folder / digest_of(python_version(base), str(base), lines)[:_DIGITS]
+            known[source] = _VirtualEnvironment(source[0], lines, base, target)
+        yield job, known[source]
 
 
-def _build(
-    environment: Environment, place: Path, lines: list[str], folder: Path, python: Path, note: Callable[[str], None]
-) -> Path:
-    base = _base_python(wanted_packages(environment), python, place)
-    target = folder / digest_of(python_version(base), str(base), lines)[:_DIGITS]
+def _build(wanted: _VirtualEnvironment, note: Callable[[str], None]) -> None:
+    target = wanted.target
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / f"{target.name}.lock").open("w") as lock:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.with_name(f"{target.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # another run may be building the same
-            if not (target / _COMPLETE).exists():
-                _install(place, lines, target, base, note)
+            if not wanted.is_complete:
+                _install(wanted.place, wanted.lines, target, wanted.base, note)
     except OSError as error:
         raise cannot_write(target, error) from error
-    return target / "bin" / "python"
 
 
 def _base_python(wanted: Iterable[WantedPackage], python: Path, place: Path) -> Path:

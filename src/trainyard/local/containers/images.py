@@ -111,6 +111,23 @@ def images_of(
     return found
 
 
+def images_here(jobs: Iterable[ResolvedJob], engine: ContainerEngine, digests: ContentDigests) -> dict[str, str | None]:
+    """Return the digest of the image of each job that runs in a container; None if it is not on this machine yet.
+
+    Raise `SpecError` for an environment that only a workspace knows.
+    """
+    found: dict[str, str | None] = {}
+    for job in jobs:
+        environment = job.component.environment
+        if environment is None or isinstance(job.component.task, Spark):
+            continue
+        source = image_origin(job.name, environment, digests)
+        names = [source.tag] if source.tag is not None else [str(source.base), _with_registry(str(source.base))]
+        known = next((known for name in names if (known := _inspected(engine, name)) is not None), None)
+        found[job.name] = _digest(known) if known is not None else None
+    return found
+
+
 def image_origin(job: str, environment: Environment, digests: ContentDigests) -> ImageOrigin:
     """Return how the image of an environment comes about; raise `SpecError` if only a workspace knows it."""
     if environment.build_path is not None:
@@ -222,11 +239,15 @@ def _inspected(engine: ContainerEngine, name: str) -> dict[str, Any] | None:
     return found[0] if found else None
 
 
+def _digest(known: Mapping[str, Any]) -> str:
+    return f"sha256:{str(known['Id']).removeprefix('sha256:')}"
+
+
 def _examined(engine: ContainerEngine, name: str, environment: Environment, shared_folder: Path) -> ContainerImage:
     """Start an image once, to find out what it has, and whether its containers see this machine's files."""
     known = _inspected(engine, name)
     assert known is not None
-    digest = f"sha256:{str(known['Id']).removeprefix('sha256:')}"
+    digest = _digest(known)
     variables = dict(each.partition("=")[::2] for each in (known.get("Config") or {}).get("Env") or ())
     mount = bind_mount(shared_folder, read_only=True)
     words = ("run", "--rm", "--network", "host", "--security-opt", "label=disable", *engine.user_words, *mount)
