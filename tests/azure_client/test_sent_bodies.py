@@ -17,18 +17,23 @@ import golden_bodies
 import pytest
 from azure.identity import DefaultAzureCredential
 from golden_bodies import SentPipeline, send_pipeline
+from lean_project import lean_project
 from loopback_azure import GROUP, SUBSCRIPTION, WORKSPACE, WORKSPACE_PATH, LoopbackAzure, Request
 
-from trainyard.author.profiles import load_profile, profile_names
+from trainyard.author.profiles import Profile, load_profile, profile_names
 from trainyard.author.project import Project
 from trainyard.author.rendering import render
 from trainyard.author.writing import write
+from trainyard.foundation.configs import STEP_CONFIGS
 from trainyard.local.snapshot import snapshot_of
 from trainyard.spec.loading import load_pipeline
 from trainyard.spec.model import Component
 from trainyard.spec.model import code_of as component_run_by
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The `context` parameter is deprecated")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The `context` parameter is deprecated"),
+]
 
 PROJECT = Project(Path(__file__).resolve().parents[2])
 
@@ -36,9 +41,10 @@ PROJECT = Project(Path(__file__).resolve().parents[2])
 @pytest.fixture(scope="module")
 def renderings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Every profile, rendered into a folder of its own."""
-    folders = {profile: tmp_path_factory.mktemp("out") / profile for profile in profile_names(PROJECT)}
+    project = Project(lean_project(tmp_path_factory.mktemp("project") / "lean"))
+    folders = {profile: tmp_path_factory.mktemp("out") / profile / "deep" for profile in profile_names(project)}
     for profile, folder in folders.items():
-        write(PROJECT, render(PROJECT, profile, {}, folder))
+        write(project, render(project, profile, {}, folder))
     return folders
 
 
@@ -84,6 +90,19 @@ def as_the_client_reads_it(component_file: Path) -> Any:
     return azure_ml.load_component(component_file)
 
 
+def not_rendered(machines: Profile) -> set[str]:
+    """Pipelines and components that a profile's machines cannot run."""
+    is_amd = machines.sku is not None and machines.sku.gpu_vendor == "AMD"
+    if not is_amd:
+        return set()
+    return {"horovod", "train_horovod", "tensorflow", "tensorflow_ps", "train_tensorflow", "train_tensorflow_ps"}
+
+
+def workers_of(machines: Profile) -> int:
+    """TensorFlow's: one for each machine with GPUs, which uses all of them."""
+    return machines.nodes if machines.sku is not None else machines.world_size
+
+
 @pytest.mark.parametrize("profile", profile_names(PROJECT))
 def test_every_pipeline_of_a_profile_is_sent_whole(
     profile: str,
@@ -94,9 +113,7 @@ def test_every_pipeline_of_a_profile_is_sent_whole(
     on_disk = {path.relative_to(PROJECT.root).as_posix() for path in (PROJECT.root / "src").rglob("*.py")}
     machines = load_profile(PROJECT, profile)
     committed = {file.stem for file in (PROJECT.root / "pipelines").glob("*.yaml")}
-    is_amd = machines.sku is not None and machines.sku.gpu_vendor == "AMD"
-    without = {"horovod", "tensorflow", "tensorflow_ps"} if is_amd else set()
-    assert set(pipelines_sent(profile)) == committed - without
+    assert set(pipelines_sent(profile)) == committed - not_rendered(machines)
     for name, pipeline_sent in pipelines_sent(profile).items():
         pipeline = load_pipeline(renderings[profile] / "pipelines" / f"{name}.yaml")
         sent = pipeline_sent.job["properties"]
@@ -120,8 +137,7 @@ def test_every_pipeline_of_a_profile_is_sent_whole(
             precision = machines.precision
             if "tensorflow" in name:
                 precision = "fp32" if precision == "fp16" else precision  # which its step does not take
-                # A machine with GPUs runs one worker, which uses all of them.
-                workers = machines.nodes if machines.sku is not None else machines.world_size
+                workers = workers_of(machines)
                 assert train["resources"]["instance_count"] == train["distribution"]["worker_count"] == workers
             else:
                 workers = machines.world_size
@@ -131,6 +147,38 @@ def test_every_pipeline_of_a_profile_is_sent_whole(
             assert int(literals["global_batch_size"]) % workers == 0
             assert literals["precision"] == precision
         assert all(not isinstance(value, (int, float)) for value in literals_of(sent))
+        check_training(name, sent, machines)
+        check_computes(sent, machines)
+
+
+def check_training(pipeline: str, sent: dict[str, Any], machines: Profile) -> None:
+    """The job of a pipeline that runs on several processes has the variables and a batch they share."""
+    names = (f"train_{pipeline}", pipeline, "search")
+    distributed = next((sent["jobs"][name] for name in names if name in sent["jobs"]), None)
+    if distributed is not None:
+        assert distributed.get("environment_variables", {}) == machines.environment_variables
+    if "micro_batch_size" not in sent["inputs"]:
+        return
+    # Numbers travel as Python's str() has them; YAML that read 0.003 as text would show here.
+    if pipeline == "sweep":
+        assert distributed is not None
+        batch_sizes = distributed["search_space"]["global_batch_size"]["values"]
+    else:
+        assert float(sent["inputs"]["learning_rate"]["value"]) > 0
+        batch_sizes = [int(sent["inputs"]["global_batch_size"]["value"])]
+    processes = workers_of(machines) if "tensorflow" in pipeline else machines.world_size
+    micro_batch = int(sent["inputs"]["micro_batch_size"]["value"]) * processes
+    assert [size % micro_batch for size in batch_sizes] == [0] * len(batch_sizes)
+
+
+def check_computes(sent: dict[str, Any], machines: Profile) -> None:
+    """Steps without GPUs run on the cluster without GPUs, Spark on none, and every other on the pipeline's."""
+    for name, node in sent["jobs"].items():
+        is_without = name.startswith(("prepare_", "export_", "compare")) and "prepare" in machines.clusters
+        is_serverless = name == "prepare_text_spark"
+        compute = machines.clusters["prepare"].name if is_without and not is_serverless else ""
+        assert node.get("computeId", "").rpartition("/")[2] == compute, name
+        assert is_serverless == (node["type"] == "spark" and node["resources"]["instance_type"] == "standard_e8s_v3")
 
 
 def code_of(azure: LoopbackAzure, component: Request) -> dict[str, bytes]:
@@ -169,6 +217,51 @@ def literals_of(sent: dict[str, Any]) -> Iterator[Any]:
         yield from (value["value"] for value in inputs.values() if "value" in value)
 
 
+@pytest.mark.parametrize("profile", profile_names(PROJECT))
+def test_every_component_loads_alone_and_what_is_sent_for_training_is_complete(
+    profile: str, renderings: dict[str, Path]
+) -> None:
+    machines = load_profile(PROJECT, profile)
+    files = sorted((renderings[profile] / "components").glob("*.yaml"))
+    known = {*STEP_CONFIGS, "finetune", "tune_preferences", "train_tensorflow_ps"}
+    assert {file.stem for file in files} == known - not_rendered(machines)
+    for file in files:
+        component = as_the_client_reads_it(file)
+        assert component._validate(raise_error=False).error_messages == {}, file
+        if not file.stem.startswith("train_"):
+            continue
+        sent = component._to_dict()
+        if "tensorflow" in file.stem:
+            workers, has_servers = workers_of(machines), file.stem.endswith("_ps")
+            assert sent["resources"] == {"instance_count": workers, "shm_size": machines.shm_size}
+            assert sent["distribution"]["worker_count"] == workers
+            assert sent["distribution"]["parameter_server_count"] == has_servers
+            assert sent["is_deterministic"] is not has_servers
+            continue
+        is_single = file.stem == "train_single"
+        nodes, distribution = 1 if is_single else machines.nodes, sent.get("distribution")
+        assert sent["resources"] == {"instance_count": nodes, "shm_size": machines.shm_size}
+        assert is_single == (distribution is None)
+        assert is_single or distribution["process_count_per_instance"] == machines.processes_per_node
+        assert sent["is_deterministic"] is True
+
+
+@pytest.mark.parametrize("profile", profile_names(PROJECT))
+def test_the_deepspeed_configuration_is_sent_as_a_file(
+    profile: str,
+    renderings: dict[str, Path],
+    azure: LoopbackAzure,
+    pipelines_sent: Callable[[str], dict[str, SentPipeline]],
+) -> None:
+    sent = pipelines_sent(profile)["deepspeed"].job["properties"]["inputs"]["deepspeed_config"]
+    assert (sent["jobInputType"], sent["mode"]) == ("uri_file", "ReadOnlyMount")
+    name = f"{load_profile(PROJECT, profile).pipelines['deepspeed']['config']}.json"
+    assert sent["uri"].endswith(f"/{name}")
+    place = sent["uri"].partition("/paths/")[2]
+    (uploaded,) = (body for blob, body in azure.blobs.items() if blob.endswith(f"/{place}"))
+    assert uploaded == (renderings[profile] / "components" / "deepspeed" / name).read_bytes()
+
+
 @pytest.mark.parametrize("profile", golden_bodies.PROFILES)
 def test_the_bodies_are_those_of_the_golden_file(
     profile: str, pipelines_sent: Callable[[str], dict[str, SentPipeline]]
@@ -185,7 +278,11 @@ def test_every_environment_and_cluster_of_a_profile_can_be_created(
     machines = load_profile(PROJECT, profile)
     environments = sorted((renderings[profile] / "environments").glob("*.yaml"))
     clusters = sorted((renderings[profile] / "compute").glob("*.yaml"))
-    assert "trainyard.yaml" in {file.name for file in environments}
+    frameworks = {"trainyard-horovod", "trainyard-tensorflow", "trainyard-rocm"}
+    assert {file.stem for file in environments} == {"trainyard", *frameworks}
+    expected = {cluster.name for cluster in machines.clusters.values()}
+    expected |= {machines.cluster} if machines.sku_name else set()
+    assert {azure_ml.load_compute(file).name for file in clusters} == expected
     assert ("gpu_cluster.yaml" in {file.name for file in clusters}) is (machines.sku is not None)
     for file in environments:
         environment = azure_ml.load_environment(file)

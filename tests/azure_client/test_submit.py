@@ -9,20 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lean_project import ROOT, lean_project
 from loopback_azure import GROUP, WORKSPACE, Answer, Fault, LoopbackAzure, error_body
 
 from trainyard.azure.workspace import Workspace, find_workspace
 from trainyard.errors import UsageError
 
-ROOT = Path(__file__).resolve().parents[2]
 PIPELINE = "pipelines/ddp.yaml"
 AT_ONCE = {"retry-after-ms": "1"}
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The `context` parameter is deprecated")
 
 
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return lean_project(tmp_path_factory.mktemp("project") / "lean")
+
+
 @pytest.fixture(autouse=True)
-def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
+def in_the_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
 
 
 def submitted_jobs(azure: LoopbackAzure) -> list[str]:

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lean_project import ROOT, lean_project
 from loopback_azure import GROUP, SUBSCRIPTION, WORKSPACE, WORKSPACE_PATH, LoopbackAzure, Request
 
 from trainyard.author.project import Project
 from trainyard.author.rendering import render
 from trainyard.author.writing import write
 
-ROOT = Path(__file__).resolve().parents[3]
 PROFILES = ("t4", "nd96")
 
 
@@ -100,10 +100,10 @@ def main() -> None:
     from azure.ai.ml import MLClient, load_job
     from azure.identity import DefaultAzureCredential
 
-    project = Project(ROOT)
     for profile in PROFILES:
         with tempfile.TemporaryDirectory() as folder, LoopbackAzure(Path(folder)) as azure:
             os.environ.update(azure.variables)
+            project = Project(lean_project(Path(folder) / "project"))
             rendered = Path(folder) / "rendered"
             write(project, render(project, profile, {}, rendered))
             client = MLClient(

@@ -1,0 +1,24 @@
+"""A copy of the project that the client is quick with: it lists `src` several times for every component it sends."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from trainyard.local.snapshot import snapshot_of
+from trainyard.spec.loading import load_pipeline
+from trainyard.spec.model import Component
+
+ROOT = Path(__file__).resolve().parents[3]
+_RENDERED = ("components", "compute", "environments", "pipelines")
+
+
+def lean_project(folder: Path) -> Path:
+    """Copy templates, profiles and what they render into a folder, and of `src` only what a job's snapshot takes."""
+    for name in ("profiles", "templates", *_RENDERED):
+        shutil.copytree(ROOT / name, folder / name)
+    component = load_pipeline(ROOT / "pipelines" / "ddp.yaml").jobs["train_ddp"].component
+    assert isinstance(component, Component)
+    snapshot_of(component).copy_to(folder / "src")
+    shutil.copy(ROOT / "src" / ".amlignore", folder / "src")
+    return folder.resolve()
