@@ -9,7 +9,7 @@ import sys
 import sysconfig
 import venv
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -57,6 +57,13 @@ def run(installed: Path, tmp_path: Path) -> Run:
     return run_program
 
 
+@pytest.fixture(scope="module")
+def forked(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The environment's Python, for jobs that are spared their imports."""
+    with ForkedPython(tmp_path_factory.mktemp("forked"), installed / "python") as running:
+        yield str(running.python)
+
+
 def succeed(finished: subprocess.CompletedProcess[str]) -> str:
     assert finished.returncode == 0, finished.stdout + finished.stderr
     return finished.stdout + finished.stderr
@@ -73,7 +80,7 @@ def assert_the_client_accepts(project: Path) -> None:
             assert azure_ml.load_component(file)._validate(raise_error=False).passed, file
 
 
-def test_from_an_installed_wheel_to_a_trained_model(run: Run, installed: Path, tmp_path: Path) -> None:
+def test_from_an_installed_wheel_to_a_trained_model(run: Run, installed: Path, forked: str, tmp_path: Path) -> None:
     where = succeed(run("python", "-c", "import trainyard; print(trainyard.__file__)", folder="."))
     assert where.startswith(str(installed.parent))
 
@@ -83,7 +90,8 @@ def test_from_an_installed_wheel_to_a_trained_model(run: Run, installed: Path, t
     assert_the_client_accepts(tmp_path / "demo")
     assert "2 passed" in succeed(run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider"))
 
-    said = succeed(run("trainyard", "run", "pipelines/train.yaml", "--name", "first", "--quiet"))
+    quiet = ("--quiet", "--python", forked)
+    said = succeed(run("trainyard", "run", "pipelines/train.yaml", "--name", "first", *quiet))
     assert "test accuracy" in said
     outputs = tmp_path / "demo/.trainyard/runs/first/jobs/evaluate/outputs/evaluation/evaluation.json"
     assert json.loads(outputs.read_text())["accuracy"] >= 0.95
@@ -107,7 +115,7 @@ def test_every_recipe_is_without_findings_and_grows(run: Run, tmp_path: Path, re
         assert "no findings" in succeed(run("trainyard", "lint"))
 
 
-def test_the_text_recipe_trains_its_own_task(run: Run, installed: Path, tmp_path: Path) -> None:
+def test_the_text_recipe_trains_its_own_task(run: Run, forked: str, tmp_path: Path) -> None:
     succeed(run("trainyard", "init", "demo", "--from", "fsdp", folder="."))
     assert "passed" in succeed(run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider"))
     texts = tmp_path / "texts"
@@ -121,9 +129,8 @@ def test_the_text_recipe_trains_its_own_task(run: Run, installed: Path, tmp_path
         "jobs.evaluate.inputs.maximum_perplexity=1000000",
     ]
     flags = [word for setting in quick for word in ("--set", setting)]
-    with ForkedPython(tmp_path, installed / "python") as forked:
-        flags += ["--python", str(forked.python)]
-        assert "perplexity" in succeed(run("trainyard", "run", "pipelines/train.yaml", "--quiet", *flags))
+    flags += ["--python", forked]
+    assert "perplexity" in succeed(run("trainyard", "run", "pipelines/train.yaml", "--quiet", *flags))
 
 
 def test_a_repository_that_exists_is_linted_against_what_it_has(run: Run, tmp_path: Path) -> None:
