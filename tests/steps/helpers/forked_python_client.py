@@ -12,6 +12,8 @@ import socket
 import sys
 
 address, python, *arguments = sys.argv[1:]
+if arguments[:1] == ["-u"]:  # torchrun's; the output is a file or a pipe, and flushed at the end
+    del arguments[0]
 if arguments[:1] != ["-m"]:
     os.execv(python, [python, *arguments])
 server = socket.socket(socket.AF_UNIX)

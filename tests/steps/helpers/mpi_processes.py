@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -57,7 +56,10 @@ def run_with_mpi(
     return process.returncode, without_greetings(said)
 
 
-def torchrun(processes: int, port: int, module: str, *arguments: object) -> list[object]:
-    """A command that starts torchrun, as one process per node does that spawns the others."""
+def torchrun(python: Path, processes: int, port: int, module: str, *arguments: object) -> list[object]:
+    """A command that starts torchrun, as one process per node does that spawns the others.
+
+    They run with the Python that the variable PYTHON_EXEC names.
+    """
     flags = ["--nproc-per-node", processes, "--master-addr", "127.0.0.1", "--master-port", port]
-    return [sys.executable, "-m", "torch.distributed.run", *flags, "-m", module, *arguments]
+    return [python, "-m", "torch.distributed.run", *flags, "-m", module, *arguments]

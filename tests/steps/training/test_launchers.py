@@ -49,8 +49,8 @@ def test_every_engine_computes_the_same_bits_under_pytorch_and_mpi(
     assert exit_code == 0, said
     assert figures(tmp_path) == expected
 
-    per_node = torchrun(2, free_port(), "engine_trainings", *arguments)
-    exit_code, said = run_with_mpi(per_node, tmp_path, environment=azure)
+    per_node = torchrun(forked_python, 2, free_port(), "engine_trainings", *arguments)
+    exit_code, said = run_with_mpi(per_node, tmp_path, environment=azure | {"PYTHON_EXEC": str(forked_python)})
     assert exit_code == 0, said
     assert figures(tmp_path) == expected
 
