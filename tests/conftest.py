@@ -36,8 +36,8 @@ def forked_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One worker more than processors (`make test` takes at most four): many tests wait for processes and timeouts."""
-    return available_processors() + 1
+    """Two workers more than processors (`make test` takes at most four): many tests wait for processes and timeouts."""
+    return available_processors() + 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
