@@ -29,6 +29,22 @@ def test_what_does_not_fit_comes_with_what_does(trainyard: Run) -> None:
     assert "what fits" in outcome.stdout
 
 
+def test_what_is_offloaded_has_to_fit_in_main_memory(trainyard: Run) -> None:
+    """16 bytes for each of a layer's parameters, 18 with ZeRO 3's own: DeepSpeed's estimators."""
+    full = ("--engine", "zero3", "--offload", "all", "--activation-checkpointing", "full", "--sequence-length", "2048")
+    outcome = trainyard("estimate", "--model", "llama-3.1-405b", *H100, "--nodes", "2", *full)
+    assert "each node offloads 3,653 GB to its 2,040 GB of main memory: does not fit" in outcome.stdout
+    outcome = trainyard("estimate", "--model", "llama-3.1-405b", *H100, "--nodes", "2", *full, "--format", "json")
+    memory = json.loads(outcome.stdout)["jobs"]["train"]["memory"]
+    assert memory["total_bytes_per_gpu"] < memory["available_bytes_per_gpu"]
+    assert memory["fits"] is False
+    assert "main memory" in memory["reason"]
+    outcome = trainyard("estimate", "--model", "llama-3.1-405b", *H100, "--nodes", "4", *full, "--format", "json")
+    memory = json.loads(outcome.stdout)["jobs"]["train"]["memory"]
+    assert memory["fits"] is True
+    assert "reason" not in memory
+
+
 def test_json_has_the_fields_of_a_plan(trainyard: Run) -> None:
     outcome = trainyard("estimate", "--model", "gpt2-xl", *H100, "--engine", "zero2", "--format", "json")
     document = json.loads(outcome.stdout)

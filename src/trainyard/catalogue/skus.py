@@ -16,6 +16,7 @@ _CSV_FILE = Path(__file__).parent / "skus.csv"
 _PREFIX = "Standard_"
 # Of difflib's ratio, 1 being equal: below this, a suggestion would be a guess.
 _LEAST_LIKENESS = 0.5
+_NETWORK_FLOOR_SHARE = 0.75
 
 
 class UnknownSku(UsageError):
@@ -126,6 +127,19 @@ class Sku:
         if self.on_demand_usd_per_hour is None:
             return None
         return self.on_demand_usd_per_hour, self.on_demand_region or "", self.on_demand_date or ""
+
+    @property
+    def network_floor_gbyte_per_second(self) -> float | None:
+        """What NCCL must reach between two machines in each direction, or None without InfiniBand.
+
+        Azure's health checks have a floor for NCCL within a machine only: 228 of NVLink's 300 GB/s on ND A100 v4, 110
+        of 150 on ND40rs v2. The same share, three quarters, of all its InfiniBand links; 78 % to 95 % of one link is
+        what these checks expect of InfiniBand without NCCL
+        (https://github.com/Azure/azurehpc-health-checks/tree/main/conf).
+        """
+        if not self.infiniband_gbit_per_second_total:
+            return None
+        return _NETWORK_FLOOR_SHARE * self.infiniband_gbit_per_second_total / 8
 
     @property
     def family(self) -> str:

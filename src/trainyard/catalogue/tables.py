@@ -56,6 +56,7 @@ def one_in_full(sku: Sku) -> str:
         ("processor", f"{sku.vcpus} vCPUs ({sku.cpu_architecture}), {_figure(sku.ram_gib)} GiB RAM"),
         ("disk", _disk(sku)),
         ("all-reduce floor", _with_unit(sku.health_check_allreduce_gbyte_per_second, "GB/s (Azure's health check)")),
+        ("network floor", _with_unit(sku.network_floor_gbyte_per_second, "GB/s (three quarters of InfiniBand)")),
         ("NCCL settings", " ".join(f"{name}={value}" for name, value in sku.nccl_settings.items()) or None),
         ("on demand", f"${price[0]:.2f} an hour, {price[1]}, seen {price[2]}" if price else "no price found"),
         ("spot", f"${spot:.2f} an hour, {sku.spot_region}, {sku.spot_date}" if spot is not None else None),

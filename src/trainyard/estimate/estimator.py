@@ -9,7 +9,7 @@ from trainyard.errors import UsageError
 from trainyard.estimate.adapters import engines_that_train
 from trainyard.estimate.choices import ENGINES
 from trainyard.estimate.compute import curve_for
-from trainyard.estimate.memory import RUNTIME_BYTES, Memory, memory_of
+from trainyard.estimate.memory import RUNTIME_BYTES, Memory, main_memory_bytes, memory_of
 from trainyard.estimate.money import Money, money_of, usd_per_billion
 from trainyard.estimate.step_time import StepTime, samples_per_second_per_gpu, step_time_of
 from trainyard.estimate.training import TrainingShape
@@ -18,9 +18,6 @@ SCALING_NODES = tuple(2**power for power in range(11))
 """1 to 1,024."""
 
 _MOST_CHANGES = 4
-_OFFLOADED_BYTES = 18
-"""What DeepSpeed's own estimator counts in main memory for each parameter that ZeRO 3 offloads with its optimizer,
-before its allowance for buffers (deepspeed/runtime/zero/stage3.py, estimate_zero3_model_states_mem_needs)."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +35,16 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Whether the tensors, and what libraries take beside them, fit in a GPU's memory."""
-        return self.memory.total <= self.available_bytes
+        """Whether the tensors, and what libraries take beside them, fit in a GPU's memory and in main memory."""
+        return self.memory.total <= self.available_bytes and not self.main_memory_reason
+
+    @property
+    def main_memory_reason(self) -> str:
+        """Why a node's main memory is too small for what is offloaded; empty if it is not, or without an Azure size."""
+        sku, needed = self.training.machines.sku, main_memory_bytes(self.training)
+        if sku is None or needed <= sku.ram_gib * 2**30:
+            return ""
+        return f"each node offloads {needed / 1e9:,.0f} GB to its {sku.ram_gib * 2**30 / 1e9:,.0f} GB of main memory"
 
     @property
     def available_bytes(self) -> float:
@@ -129,7 +134,7 @@ def settings_that_fit(training: TrainingShape) -> list[Estimate]:
     found: dict[str, Estimate] = {}
     for changed in _variants(training):
         candidate = estimate(changed)
-        if not candidate.fits or not _main_memory_holds(changed):
+        if not candidate.fits:
             continue
         name = changed.engine + ("+offload" if changed.offload_optimizer else "")
         known = found.get(name)
@@ -149,20 +154,9 @@ def memory_by_engine(training: TrainingShape) -> dict[str, tuple[Memory, bool]]:
     found: dict[str, tuple[Memory, bool]] = {}
     for name, engine, offload in (*((each, each, False) for each in ENGINES), ("zero3 offloaded", "zero3", True)):
         if engine in possible:
-            changed = _with_engine(training, engine, offload=offload)
-            memory = memory_of(changed)
-            fits = memory.total <= changed.machines.memory_bytes_per_gpu - RUNTIME_BYTES
-            found[name] = (memory, fits and _main_memory_holds(changed))
+            changed = estimate(_with_engine(training, engine, offload=offload))
+            found[name] = (changed.memory, changed.fits)
     return found
-
-
-def _main_memory_holds(training: TrainingShape) -> bool:
-    """Return whether each node has main memory for what is offloaded to it; true without an Azure size."""
-    sku = training.machines.sku
-    if sku is None or not training.offload_optimizer:
-        return True
-    offloaded = _OFFLOADED_BYTES * training.trained_parameters + training.bytes_per_value * training.frozen_parameters
-    return offloaded / training.machines.nodes <= sku.ram_gib * 2**30
 
 
 def _variants(training: TrainingShape) -> Iterator[TrainingShape]:

@@ -14,6 +14,12 @@ RUNTIME_BYTES = 1.5e9
 `torch.cuda.memory_allocated` does not count (PyTorch, "Understanding CUDA Memory Usage")."""
 
 
+_OFFLOADED_BYTES = 16
+"""In main memory for each parameter that is trained: it, its gradient and two moments in fp32, as DeepSpeed's own
+estimators count for an offloaded optimizer, before their allowance for buffers (deepspeed/runtime/zero/stage_1_and_2.py
+and stage3.py); with ZeRO 3's parameters in 16 bits two more."""
+
+
 @dataclass(frozen=True)
 class Memory:
     """Bytes on one GPU at its peak. The first three are the model states of Rajbhandari et al. 2020 (ZeRO), 3.1.
@@ -60,6 +66,17 @@ def memory_of(training: TrainingShape) -> Memory:
             activations, logits = again, 0.0
     buffers = _buffers(training) + _moving_average(training)
     return Memory(parameters, gradients, optimizer, buffers, activations, logits)
+
+
+def main_memory_bytes(training: TrainingShape) -> float:
+    """Return what is offloaded to the main memory of each node; 0 where nothing is, activations aside."""
+    if not training.offload_optimizer:
+        return 0.0
+    each = _OFFLOADED_BYTES + (2 if training.engine == "zero3" and training.offload_parameters else 0)
+    frozen = _frozen_bytes(training) if training.offload_parameters else 0.0
+    machines = training.machines
+    replicas = machines.world_size / training.shards
+    return (each * training.trained_parameters + frozen) * replicas / machines.nodes
 
 
 def _begins_without_gradients(training: TrainingShape) -> bool:

@@ -182,12 +182,13 @@ def job_as_json(found: Estimate) -> dict[str, Any]:
 
 def memory_as_json(found: Estimate) -> dict[str, Any]:
     """Return the memory of a GPU."""
-    return {
+    document: dict[str, Any] = {
         "total_bytes_per_gpu": round(found.memory.total),
         "parts": {name: round(size) for name, size in found.memory.parts().items()},
         "available_bytes_per_gpu": round(found.available_bytes),
         "fits": found.fits,
     }
+    return {**document, "reason": found.main_memory_reason} if found.main_memory_reason else document
 
 
 def time_as_json(found: Estimate) -> dict[str, Any]:
@@ -262,7 +263,7 @@ def gigabytes(size: float) -> str:
 
 def _memory_facts(found: Estimate) -> list[tuple[str, str]]:
     available = found.available_bytes
-    verdict = "fits" if found.fits else "does not fit"
+    verdict = "fits" if found.memory.total <= available else "does not fit"
     parts = ", ".join(
         f"{name} {gigabytes(size)}" for name, size in found.memory.parts().items() if size >= found.memory.total / 200
     )
@@ -270,6 +271,8 @@ def _memory_facts(found: Estimate) -> list[tuple[str, str]]:
         ("memory", f"{gigabytes(found.memory.total)} of {gigabytes(available)} a GPU: {verdict}"),
         ("", parts),
     ]
+    if found.main_memory_reason:
+        facts.append(("main memory", f"{found.main_memory_reason}: does not fit"))
     if by_engine := memory_by_engine(found.training):
         texts = (
             f"{name} {gigabytes(memory.total)}{'' if fits else ' (too much)'}"

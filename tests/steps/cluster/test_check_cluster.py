@@ -13,10 +13,14 @@ from forked_ranks import forked_ranks
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard.foundation.configs.check_cluster import CheckCluster
 from trainyard.steps import check_cluster
-from trainyard.steps.cluster.bandwidth import message_sizes, rounds_of_pairs
+from trainyard.steps.cluster.bandwidth import Measurement, message_sizes, rounds_of_pairs
+from trainyard.steps.cluster.figures import ClusterFigures
+from trainyard.steps.cluster.floors import missed_floors, world_floor_gb
+from trainyard.steps.cluster.gpus import differences_between_nodes, gpu_facts, gpu_problems, read_nvidia_table
 from trainyard.steps.cluster.network import falls_back_to_sockets, nccl_log, network_in_log
-from trainyard.steps.cluster.node import gpu_problems, measure_mount, read_gpu_table
+from trainyard.steps.cluster.node import measure_mount
 from trainyard.steps.cluster.picture import size_text
 from trainyard.steps.cluster.slow import rates_of_units, slow_ones
 from trainyard.steps.runtime.errors import StepError
@@ -73,15 +77,126 @@ def test_facts_of_gpus_are_read_and_compared() -> None:
         "0, NVIDIA A100-SXM4-40GB, 535.183.01, 40960, 210, 1410, Enabled, 0, 31, 400.00\n"
         "1, NVIDIA A100-SXM4-40GB, 535.183.01, 40960, 210, 1095, Enabled, 3, 33, 400.00\n"
     )
-    gpus = read_gpu_table(table)
+    gpus = read_nvidia_table(table)
     assert gpus[1]["uncorrected_ecc_errors"] == "3"
     assert list(gpu_problems(gpus)) == [
         "GPU 1 has counted 3 uncorrected memory errors (ECC); have the node replaced",
         "its GPUs have different highest clocks: 1095, 1410",
     ]
-    (t4,) = read_gpu_table("0, Tesla T4, 535.183.01, 15360, 300, 1590, [N/A], [N/A], 40, 70.00\n")
+    (t4,) = read_nvidia_table("0, Tesla T4, 535.183.01, 15360, 300, 1590, [N/A], [N/A], 40, 70.00\n")
     assert "ecc" not in t4
     assert list(gpu_problems([t4])) == []
+
+
+def amd_gpu(index: int, highest_clock: int, errors: object) -> tuple[dict[str, object], dict[str, object]]:
+    """What amd-smi prints of an MI300X, the facts that stay and those that change, without what is not read."""
+    static = {
+        "gpu": index,
+        "asic": {"market_name": "AMD Instinct MI300X"},
+        "vram": {"size": {"value": 196592, "unit": "MB"}},
+        "limit": {"max_power": {"value": 750, "unit": "W"}},
+        "driver": {"name": "amdgpu", "version": "6.14.14"},
+        "ras": {"ecc_block_state": {"UMC": "ENABLED", "GFX": "ENABLED"}},
+    }
+    metric = {
+        "gpu": index,
+        "clock": {"gfx_0": {"clk": {"value": 132, "unit": "MHz"}, "max_clk": {"value": highest_clock, "unit": "MHz"}}},
+        "temperature": {"edge": "N/A", "hotspot": {"value": 36, "unit": "C"}},
+        "ecc": {"total_correctable_count": 0, "total_uncorrectable_count": errors},
+    }
+    return static, metric
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True], ids=["a list", "since ROCm 6.4"])
+def test_facts_of_gpus_of_amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_wrapped: bool) -> None:
+    """A program in place of amd-smi; there is no nvidia-smi on this PATH."""
+    gpus = (amd_gpu(0, 2100, 0), amd_gpu(1, 1300, 2), amd_gpu(2, 2100, "N/A"))
+    for name, documents in zip(("static", "metric"), zip(*gpus, strict=True), strict=True):
+        whole = {"gpu_data": list(documents)} if is_wrapped else list(documents)
+        (tmp_path / f"{name}.json").write_text(json.dumps(whole))
+    program = tmp_path / "amd-smi"
+    program.write_text(
+        f'#!/bin/sh\n[ "$2" = --json ] && while read -r line; do echo "$line"; done < {tmp_path}/$1.json\n'
+    )
+    for name in ("static", "metric"):
+        file = tmp_path / f"{name}.json"
+        file.write_text(file.read_text() + "\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = gpu_facts()
+    assert found[0] == {
+        "index": "0", "name": "AMD Instinct MI300X", "driver": "6.14.14", "memory_mib": "196592", "clock_mhz": "132",
+        "highest_clock_mhz": "2100", "ecc": "Enabled", "uncorrected_ecc_errors": "0", "temperature_celsius": "36",
+        "power_limit_watts": "750",
+    }  # fmt: skip
+    assert "uncorrected_ecc_errors" not in found[2]
+    assert list(gpu_problems(found)) == [
+        "GPU 1 has counted 2 uncorrected memory errors (ECC); have the node replaced",
+        "its GPUs have different highest clocks: 1300, 2100",
+    ]
+
+
+def test_a_program_that_answers_nonsense_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "amd-smi"
+    program.write_text("#!/bin/sh\necho not JSON\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpu_facts() == []
+
+
+def test_nodes_that_differ_from_most_are_named() -> None:
+    usual = [{"driver": "535.183.01", "highest_clock_mhz": "1980", "ecc": "Enabled"}]
+    unlike = [{**usual[0], "ecc": "Disabled"}]
+    assert list(differences_between_nodes([usual, usual, unlike])) == [
+        (2, "its GPUs' ECC modes are Disabled, those of most nodes Enabled")
+    ]
+    assert list(differences_between_nodes([[], []])) == []
+
+
+def figures(pairs: dict[tuple[int, int], float], gather: float, node_bus: float = 470e9) -> ClusterFigures:
+    """A cluster of as many nodes as the pairs name, with one GPU each."""
+    count = 1 + max(other for _, other in pairs)
+    return ClusterFigures(
+        nodes=[{"host": f"host{number}"} for number in range(count)],
+        arithmetic=dict.fromkeys(range(count), 6e14),
+        network="IB",
+        collectives=[
+            Measurement("all_gather", 2**20, 1.0, 0.0, 1e9),
+            Measurement("all_gather", 2**32, 1.0, 0.0, gather),
+        ],
+        node_bus=dict.fromkeys(range(count), node_bus),
+        pairs=pairs,
+        pairs_of="node",
+    )
+
+
+def test_floors_between_nodes_name_the_slow_one(tmp_path: Path) -> None:
+    floors = CheckCluster(report=tmp_path, minimum_node_bus_gb_per_second=460.0, minimum_network_gb_per_second=300.0)
+    pairs = {pair: 100e9 if 1 in pair else 370e9 for pair in itertools.combinations(range(4), 2)}
+    assert list(map(str, missed_floors(floors, figures(pairs, gather=90e9)))) == [
+        "node 1 (host1): exchange with other nodes at 100 GB/s, below 300 GB/s",
+        "all-gather of 4 GiB over all nodes at 90 GB/s, below 300 GB/s",
+    ]
+    assert list(map(str, missed_floors(floors, figures({(0, 1): 100e9}, gather=301e9)))) == [
+        "node 0 (host0) and node 1 (host1): exchange at 100 GB/s, below 300 GB/s"
+    ]
+    assert list(map(str, missed_floors(floors, figures({(0, 1): 370e9}, gather=350e9, node_bus=400e9)))) == [
+        f"node {number} (host{number}): all-reduce within the node at 400 GB/s, below 460 GB/s" for number in (0, 1)
+    ]
+
+
+def test_the_floor_of_the_whole_world_is_its_slowest_link(tmp_path: Path) -> None:
+    found = figures({(0, 1): 370e9}, gather=350e9)
+    for within, between, expected in (
+        (25.0, 300.0, 25.0),
+        (460.0, 300.0, 300.0),
+        (0.0, 300.0, 300.0),
+        (25.0, 0.0, 0.0),
+    ):
+        settings = CheckCluster(
+            report=tmp_path, minimum_node_bus_gb_per_second=within, minimum_network_gb_per_second=between
+        )
+        assert world_floor_gb(settings, found) == expected
 
 
 @pytest.mark.parametrize(
@@ -149,3 +264,14 @@ def test_a_cluster_below_its_floor_fails_with_its_measurements(tmp_path: Path) -
     assert exit_codes == [1, 1]
     assert "below --minimum-node-bus-gb-per-second 100000; the measurements are in" in outputs[0]
     assert "below 100000 GB/s" in json.loads((tmp_path / "cluster.json").read_text())["problems"][-1]
+
+
+@pytest.mark.slow
+def test_a_network_below_its_floor_fails_with_its_measurements(tmp_path: Path) -> None:
+    below = arguments(tmp_path, "--minimum-network-gb-per-second", 100_000)
+    exit_codes, outputs = forked_ranks().run("check_cluster", below, 2, nodes=2)
+    assert exit_codes == [1, 1]
+    assert "below --minimum-network-gb-per-second 100000; the measurements are in" in outputs[0]
+    problems = "\n".join(json.loads((tmp_path / "cluster.json").read_text())["problems"])
+    assert "exchange at" in problems
+    assert "over all nodes at" in problems

@@ -37,6 +37,11 @@ class CheckCluster:
     """The step fails if the all-reduce of the largest message within a node is slower than this bus bandwidth in
     GB/s (10^9 bytes). 0 never fails."""
 
+    minimum_network_gb_per_second: float = parameter(0.0, minimum=0.0)
+    """The step fails if two nodes exchange the largest message more slowly than this, in GB/s (10^9 bytes) in each
+    direction, or a collective over several nodes has a bus bandwidth below this or the floor within a node.
+    0 never fails."""
+
     slow_percent: float = parameter(25.0, minimum=1.0, maximum=99.0)
     """A node or rank is reported as slow if it is this far below the median of all."""
 

@@ -5,31 +5,17 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 from trainyard.foundation.files import os_errors_name
+from trainyard.steps.cluster.gpus import gpu_facts
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.processors import usable_processors
 
-# Names from `nvidia-smi --help-query-gpu`; ours beside them.
-_GPU_QUERY = {
-    "index": "index",
-    "name": "name",
-    "driver": "driver_version",
-    "memory_mib": "memory.total",
-    "clock_mhz": "clocks.current.sm",
-    "highest_clock_mhz": "clocks.max.sm",
-    "ecc": "ecc.mode.current",
-    "uncorrected_ecc_errors": "ecc.errors.uncorrected.volatile.total",
-    "temperature_celsius": "temperature.gpu",
-    "power_limit_watts": "power.limit",
-}
 _BLOCK_BYTES = 2**20
 _MATRIX_SIDE = {"cuda": 8192, "cpu": 1024}
 _PRODUCTS_PER_ROUND = 4
@@ -38,50 +24,14 @@ Facts = dict[str, object]
 
 
 def node_facts() -> Facts:
-    """Return what this node is: host, kernel, processors, memory in bytes, and its GPUs as nvidia-smi reports them."""
+    """Return what this node is: host, kernel, processors, memory in bytes, and its GPUs as their driver has them."""
     return {
         "host": platform.node(),
         "kernel": platform.release(),
         "processors": usable_processors(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "gpus": _gpus(),
+        "gpus": gpu_facts(),
     }
-
-
-def _gpus() -> list[dict[str, str]]:
-    command = ["nvidia-smi", f"--query-gpu={','.join(_GPU_QUERY.values())}", "--format=csv,noheader,nounits"]
-    try:
-        finished = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        finished = None
-    if finished is not None and finished.returncode == 0:
-        return read_gpu_table(finished.stdout)
-    # No nvidia-smi: AMD's GPUs, or an image without it.
-    return [{"index": str(index), "name": torch.cuda.get_device_name(index)} for index in range(_gpu_count())]
-
-
-def _gpu_count() -> int:
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-
-def read_gpu_table(text: str) -> list[dict[str, str]]:
-    """Return the rows of nvidia-smi's CSV; what a GPU does not support is left out."""
-    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
-    return [
-        {name: cell for name, cell in zip(_GPU_QUERY, row, strict=True) if not cell.startswith("[")} for row in rows
-    ]
-
-
-def gpu_problems(gpus: list[dict[str, str]]) -> Iterator[str]:
-    """Yield what is wrong with a node's GPUs, as phrases: memory errors, a low clock limit compared with the others."""
-    for gpu in gpus:
-        errors = gpu.get("uncorrected_ecc_errors", "0")
-        if errors.isdigit() and int(errors) > 0:
-            yield f"GPU {gpu['index']} has counted {errors} uncorrected memory errors (ECC); have the node replaced"
-    for fact, phrase in (("driver", "drivers"), ("highest_clock_mhz", "highest clocks"), ("ecc", "ECC modes")):
-        values = sorted({gpu[fact] for gpu in gpus if fact in gpu})
-        if len(values) > 1:
-            yield f"its GPUs have different {phrase}: {', '.join(values)}"
 
 
 def measure_disk(size_bytes: int) -> Facts:

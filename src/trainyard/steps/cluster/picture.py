@@ -50,7 +50,7 @@ def _draw_collectives(axes: Axes, measurements: Sequence[Measurement], floor_byt
             marker="o", markersize=4, color=_COLOURS[operation], label=operation.replace("_", "-"),
         )  # fmt: skip
     if floor_bytes_per_second:
-        axes.axhline(floor_bytes_per_second / _GB, color=_SOFT, linestyle="--", linewidth=1, label="floor in a node")
+        axes.axhline(floor_bytes_per_second / _GB, color=_SOFT, linestyle="--", linewidth=1, label="floor")
     axes.set_xscale("log", base=2)
     sizes = sorted({each.bytes for each in measurements})
     axes.set_xticks(sizes, [size_text(size) for size in sizes], rotation=45, ha="right", fontsize=8)

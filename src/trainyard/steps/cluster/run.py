@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,15 +15,16 @@ from trainyard.foundation.quantities import counted
 from trainyard.steps.cluster.bandwidth import (
     ALL_REDUCE,
     COLLECTIVES,
-    Measurement,
     measure_collective,
     measure_pairs,
     message_sizes,
 )
+from trainyard.steps.cluster.figures import GB, ClusterFigures, rate_text
+from trainyard.steps.cluster.floors import missed_floors, world_floor_gb
+from trainyard.steps.cluster.gpus import differences_between_nodes, gpu_problems
 from trainyard.steps.cluster.network import falls_back_to_sockets, nccl_log, network_in_log
 from trainyard.steps.cluster.node import (
     Facts,
-    gpu_problems,
     measure_arithmetic,
     measure_disk,
     measure_mount,
@@ -39,23 +39,7 @@ from trainyard.steps.runtime.versions import banner
 from trainyard.steps.runtime.world import World, join_world, lost_connections_explained
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
 
-_GB = 1e9
 _MIB = 2**20
-
-
-@dataclass
-class ClusterFigures:
-    """What was measured, in bytes per second and FLOP per second; the same on every rank."""
-
-    nodes: list[Facts]
-    arithmetic: dict[int, float]
-    """By rank."""
-    network: str | None
-    collectives: list[Measurement] = field(default_factory=list)
-    node_bus: dict[int, float] = field(default_factory=dict)
-    """By node: the bus bandwidth of the largest all-reduce within it. Empty with one process per node."""
-    pairs: dict[tuple[int, int], float] = field(default_factory=dict)
-    pairs_of: str = "rank"
 
 
 def run_check(settings: CheckCluster) -> int:
@@ -101,8 +85,10 @@ def _node_line(node: Mapping[str, Any]) -> str:
     gpus = node["gpus"]
     hardware = f"{len(gpus)} x {gpus[0]['name']}, driver {gpus[0].get('driver', 'unknown')}" if gpus else "no GPU"
     disk = node["disk"]
-    speeds = f"disk writes {_rate(disk['write_bytes_per_second'])}, reads {_rate(disk['read_bytes_per_second'])}"
-    mount = f", mount reads {_rate(node['mount']['read_bytes_per_second'])}" if node["mount"] else ""
+    speeds = (
+        f"disk writes {rate_text(disk['write_bytes_per_second'])}, reads {rate_text(disk['read_bytes_per_second'])}"
+    )
+    mount = f", mount reads {rate_text(node['mount']['read_bytes_per_second'])}" if node["mount"] else ""
     return f"{node['host']}, {node['processors']} processors, {hardware}; {speeds}{mount}"
 
 
@@ -114,13 +100,12 @@ def _measure_bandwidth(settings: CheckCluster, world: World, node_ranks: int, fo
             found.collectives.append(measured)
             world.log(
                 f"{measured.operation} of {size_text(measured.bytes)}: {measured.seconds * 1e3:.3g} ms, "
-                f"bus bandwidth {_rate(measured.bus_bytes_per_second)}"
+                f"bus bandwidth {rate_text(measured.bus_bytes_per_second)}"
             )
-    has_several_nodes = node_ranks < world.size
     if node_ranks > 1:
         found.node_bus = _measure_within_nodes(settings, world, node_ranks, largest)
-    found.pairs_of = "node" if has_several_nodes else "rank"
-    unit_ranks = node_ranks if has_several_nodes else 1
+    found.pairs_of = "node" if found.has_several_nodes else "rank"
+    unit_ranks = node_ranks if found.has_several_nodes else 1
     found.pairs = measure_pairs(world, unit_ranks, largest, settings.pair_rounds, settings.repetitions)
 
 
@@ -149,17 +134,16 @@ def _problems(settings: CheckCluster, world: World, found: ClusterFigures) -> It
     """Yield what is wrong, one sentence each."""
     for number, node in enumerate(found.nodes):
         gpus: Any = node["gpus"]
-        yield from (f"node {number} ({node['host']}): {problem}" for problem in gpu_problems(gpus))
-    if len(found.nodes) > 1 and falls_back_to_sockets(found.network):
+        yield from (f"{found.name('node', number)}: {problem}" for problem in gpu_problems(gpus))
+    every: list[Any] = [node["gpus"] for node in found.nodes]
+    yield from (f"{found.name('node', number)}: {problem}" for number, problem in differences_between_nodes(every))
+    if found.has_several_nodes and falls_back_to_sockets(found.network):
         yield (
             "NCCL sends what goes between nodes over TCP sockets, not InfiniBand; take a VM size with RDMA, an image "
             "with libibverbs, and unset NCCL_IB_DISABLE"
         )
     yield from _slow(settings, found)
-    floor = settings.minimum_node_bus_gb_per_second
-    for number, rate in found.node_bus.items():
-        if rate < floor * _GB:
-            yield f"{_name(found, 'node', number)}: all-reduce within the node at {_rate(rate)}, below {floor:g} GB/s"
+    yield from map(str, missed_floors(settings, found))
 
 
 def _slow(settings: CheckCluster, found: ClusterFigures) -> Iterator[str]:
@@ -167,20 +151,12 @@ def _slow(settings: CheckCluster, found: ClusterFigures) -> Iterator[str]:
     share = settings.slow_percent / 100
     for what, unit, rates, shown in (
         ("matrix products", "rank", found.arithmetic, lambda rate: f"{rate / 1e12:.3g} TFLOP/s"),
-        ("all-reduce within the node", "node", found.node_bus, _rate),
-        ("exchange with others", found.pairs_of, rates_of_units(found.pairs), _rate),
+        ("all-reduce within the node", "node", found.node_bus, rate_text),
+        ("exchange with others", found.pairs_of, rates_of_units(found.pairs), rate_text),
     ):
         for slow in slow_ones(rates, share):
-            name = _name(found, unit, slow.number)
+            name = found.name(unit, slow.number)
             yield f"{name} is slow: {what} at {shown(slow.rate)}, {slow.below_median:.0%} below the median"
-
-
-def _name(found: ClusterFigures, unit: str, number: int) -> str:
-    """Return `node 3 (its host)`, or `rank 5 on node 0 (its host)`."""
-    ranks_per_node = len(found.arithmetic) // len(found.nodes)
-    node = number if unit == "node" else number // ranks_per_node
-    place = f"node {node} ({found.nodes[node]['host']})"
-    return place if unit == "node" else f"rank {number} on {place}"
 
 
 def _write(settings: CheckCluster, world: World, found: ClusterFigures, problems: Sequence[str]) -> None:
@@ -201,12 +177,13 @@ def _write(settings: CheckCluster, world: World, found: ClusterFigures, problems
     mlflow = MlflowLog()
     mlflow.artifact(settings.report / "cluster.json")
     if found.collectives:
-        largest = [each for each in found.collectives if each.bytes == max(all_.bytes for all_ in found.collectives)]
-        figures = {f"{each.operation}_bus_gb_per_second": each.bus_bytes_per_second / _GB for each in largest}
+        figures = {
+            f"{each.operation}_bus_gb_per_second": each.bus_bytes_per_second / GB for each in found.of_largest_message()
+        }
         mlflow.metrics(figures, step=0)
         title = f"{counted(len(found.nodes), 'node')}, {counted(world.size, 'rank')} on {world.device.type}"
         file = settings.report / "cluster.png"
-        floor = settings.minimum_node_bus_gb_per_second * _GB
+        floor = world_floor_gb(settings, found) * GB
         try:
             draw_cluster(found.collectives, found.pairs, found.pairs_of, floor, title, file)
         except ImportError as failure:
@@ -216,17 +193,12 @@ def _write(settings: CheckCluster, world: World, found: ClusterFigures, problems
 
 
 def _check_limits(settings: CheckCluster, found: ClusterFigures) -> None:
-    floor = settings.minimum_node_bus_gb_per_second
-    if found.node_bus and min(found.node_bus.values()) < floor * _GB:
-        worst = min(found.node_bus, key=lambda number: found.node_bus[number])
+    miss = next(missed_floors(settings, found), None)
+    if miss is not None:
         raise StepError(
-            f"{_name(found, 'node', worst)} reduces at {_rate(found.node_bus[worst])}, below "
-            f"--minimum-node-bus-gb-per-second {floor:g}; the measurements are in {settings.report}"
+            f"{miss.what} at {rate_text(miss.rate)}, below {miss.flag} {miss.floor_gb:g}; "
+            f"the measurements are in {settings.report}"
         )
     slow = next(_slow(settings, found), None)
     if settings.fail_if_slow and slow is not None:
         raise StepError(f"{slow} (--fail-if-slow, --slow-percent {settings.slow_percent:g})")
-
-
-def _rate(bytes_per_second: float) -> str:
-    return f"{bytes_per_second / _GB:.3g} GB/s"

@@ -1,0 +1,46 @@
+"""What was measured of a cluster, and how its nodes and ranks are named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trainyard.steps.cluster.bandwidth import Measurement
+from trainyard.steps.cluster.node import Facts
+
+GB = 1e9
+
+
+@dataclass
+class ClusterFigures:
+    """What was measured, in bytes per second and FLOP per second; the same on every rank."""
+
+    nodes: list[Facts]
+    arithmetic: dict[int, float]
+    """By rank."""
+    network: str | None
+    collectives: list[Measurement] = field(default_factory=list)
+    node_bus: dict[int, float] = field(default_factory=dict)
+    """By node: the bus bandwidth of the largest all-reduce within it. Empty with one process per node."""
+    pairs: dict[tuple[int, int], float] = field(default_factory=dict)
+    pairs_of: str = "rank"
+
+    @property
+    def has_several_nodes(self) -> bool:
+        """Whether anything went over a network."""
+        return len(self.nodes) > 1
+
+    def of_largest_message(self) -> list[Measurement]:
+        """Return the measurement of each collective with the largest message."""
+        largest = max((each.bytes for each in self.collectives), default=0)
+        return [each for each in self.collectives if each.bytes == largest]
+
+    def name(self, unit: str, number: int) -> str:
+        """Return `node 3 (its host)`, or `rank 5 on node 0 (its host)`."""
+        node = number if unit == "node" else number // (len(self.arithmetic) // len(self.nodes))
+        place = f"node {node} ({self.nodes[node]['host']})"
+        return place if unit == "node" else f"rank {number} on {place}"
+
+
+def rate_text(bytes_per_second: float) -> str:
+    """Return `228 GB/s`."""
+    return f"{bytes_per_second / GB:.3g} GB/s"
