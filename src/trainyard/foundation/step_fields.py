@@ -12,9 +12,10 @@ import ast
 import dataclasses
 import functools
 import inspect
-import textwrap
+import sys
 import types
 import typing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -157,9 +158,22 @@ def _documentation_beneath_fields(config_class: type) -> dict[str, str]:
 
 @functools.cache  # a rendering asks for the same classes a hundred times
 def _documentation_of_own_fields(cls: type) -> dict[str, str]:
-    class_definition = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-    assert isinstance(class_definition, ast.ClassDef)
-    return documented_fields(class_definition)
+    return documented_fields(_classes_of_module(cls.__module__)[cls.__qualname__])
+
+
+@functools.cache
+def _classes_of_module(module: str) -> dict[str, ast.ClassDef]:
+    """The definitions by qualified name, from parsing a file once: `inspect.getsource` also tokenizes it per class."""
+    return dict(_classes_within(ast.parse(inspect.getsource(sys.modules[module])), ""))
+
+
+def _classes_within(scope: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, ast.ClassDef):
+            yield prefix + node.name, node
+            yield from _classes_within(node, f"{prefix}{node.name}.")
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield from _classes_within(node, f"{prefix}{node.name}.<locals>.")
 
 
 def documented_fields(class_definition: ast.ClassDef) -> dict[str, str]:
