@@ -48,9 +48,10 @@ def package_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def known_packages() -> Iterable[str]:
+@cache
+def known_packages() -> frozenset[str]:
     """The names of all packages of the table, as PyPI compares names."""
-    return _packages().keys()
+    return frozenset(_packages())
 
 
 def is_known_package(name: str) -> bool:

@@ -82,6 +82,24 @@ def slips(first: str, second: str) -> int:
     return rows[-1][-1]
 
 
+@lru_cache(maxsize=4096)
+def one_slip_from(name: str, known: frozenset[str]) -> str | None:
+    """The known name that differs from this one by exactly one slip (see `slips`); None if there is none."""
+    return min((candidate for candidate in known if _is_one_slip(name, candidate)), default=None)
+
+
+def _is_one_slip(first: str, second: str) -> bool:
+    """Whether `slips` of the two is 1, without its table."""
+    if first == second or abs(len(first) - len(second)) > 1:
+        return False
+    same = next((at for at, (one, other) in enumerate(zip(first, second, strict=False)) if one != other), None)
+    if same is None:
+        return True  # the longer one has a letter more at its end
+    rest, other_rest = first[same:], second[same:]
+    is_swap = rest[:2] == other_rest[1::-1] and rest[2:] == other_rest[2:]
+    return is_swap or other_rest[1:] in (rest, rest[1:]) or rest[1:] == other_rest
+
+
 def _same_words(first: str, second: str) -> bool:
     """Whether two names hold the same words in another order or with other joints: `shm-size`, `size_shm`."""
     first_words = sorted(first.replace("-", "_").split("_"))

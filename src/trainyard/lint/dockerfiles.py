@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Span
 
-_ARGUMENT = re.compile(r"ARG\s+(\w+)=[\"']?([^\s\"']+)", re.IGNORECASE)
-_FROM = re.compile(r"FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
-_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)")
+_ARGUMENT = lazy_pattern(r"ARG\s+(\w+)=[\"']?([^\s\"']+)", re.IGNORECASE)
+_FROM = lazy_pattern(r"FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
+_VARIABLE = lazy_pattern(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)")
 
 
 def base_image(dockerfile: Path) -> tuple[str, Span] | None:

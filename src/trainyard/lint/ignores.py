@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import yaml
 
+from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.foundation.suggestions import slips
 from trainyard.lint.explanation import suggest_rule
 from trainyard.lint.rules.linting import BAD_IGNORE, UNUSED_IGNORE
@@ -22,16 +23,16 @@ from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Loader, line_starts
 from trainyard.spec.rule import Rule
 
-_COMMENT = re.compile(r"(?<!\S)#[^\r\n\x85\u2028\u2029]*")
-_LINE_BREAK = re.compile(r"[\r\n\x85\u2028\u2029]")
+_COMMENT = lazy_pattern(r"(?<!\S)#[^\r\n\x85\u2028\u2029]*")
+_LINE_BREAK = lazy_pattern(r"[\r\n\x85\u2028\u2029]")
 # With rules in brackets the comment is clearly for us, even without the colon or in capitals.
-_DIRECTIVE = re.compile(
+_DIRECTIVE = lazy_pattern(
     r"#\s*(?:trainyard:|(?i:trainyard)\s*:?(?=\s*(?i:ignore(?:-file)?)\s*\[))\s*"
     r"(?P<word>[A-Za-z_-]+)\s*(?P<ids>(?:\[[^\]]*\]?[\s,]*)+)?"
 )
 _WORDS = ("ignore", "ignore-file")
 _FORM = "Write `# trainyard: {word}[AML101] reason`."
-_ID = re.compile(r"[^\s,\[\]]+")
+_ID = lazy_pattern(r"[^\s,\[\]]+")
 
 
 @dataclass

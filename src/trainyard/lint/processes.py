@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -34,7 +33,7 @@ def divided(items: Sequence[_Item], work: Callable[[_Item], _Result], processes:
     results = [work(item) for item in own]
     for copy, part in zip(copies, others, strict=True):
         returned = _returned_by(copy)
-        results += [work(item) for item in part] if returned is None else pickle.loads(returned)
+        results += [work(item) for item in part] if returned is None else returned
     return results
 
 
@@ -56,6 +55,8 @@ def _copy_at_work(items: Sequence[_Item], work: Callable[[_Item], _Result]) -> _
         # Only what is new here can be garbage.
         gc.freeze()
         gc.enable()
+        import pickle  # here, since most folders are not divided, and are checked sooner without it
+
         results = pickle.dumps([work(item) for item in items], pickle.HIGHEST_PROTOCOL)
         with os.fdopen(writing, "wb") as pipe:
             pipe.write(results)
@@ -65,9 +66,11 @@ def _copy_at_work(items: Sequence[_Item], work: Callable[[_Item], _Result]) -> _
         os._exit(status)
 
 
-def _returned_by(copy: _Copy) -> bytes | None:
-    """What a copy wrote; None if it failed."""
+def _returned_by(copy: _Copy) -> list[Any] | None:
+    """The results of a copy; None if it failed."""
+    import pickle
+
     with copy.pipe:
         returned = copy.pipe.read()
     _, status = os.waitpid(copy.process, 0)
-    return returned if status == 0 else None
+    return pickle.loads(returned) if status == 0 else None

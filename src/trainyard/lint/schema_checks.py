@@ -82,10 +82,14 @@ def _shared_definitions() -> dict[str, Any]:
 
 
 @cache
-def _words(name: str) -> frozenset[str]:
-    """The words that a document needs for some definitions of its schema to matter, such as `spark`."""
+def _words(name: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """The values that a document needs for some definitions of its schema to matter, such as `spark`, and their form.
+
+    A value that stands alone has no letter or hyphen beside it, as it has in `data-parallel`.
+    """
     definitions = bundled_schema(name).get("$defs", {}).values()
-    return frozenset(definition[_WORD] for definition in definitions if _WORD in definition)
+    words = sorted({definition[_WORD] for definition in definitions if _WORD in definition})
+    return tuple((word, re.compile(rf"(?<![\w-]){word}(?![\w-])", re.IGNORECASE)) for word in words)
 
 
 class _Validators:
@@ -130,8 +134,7 @@ def check_schema(document: Document, kind: Kind) -> Iterator[Diagnostic]:
     name = schema_of(kind)
     if name is None:
         return
-    text = document.text.lower()
-    words = frozenset(word for word in _words(name) if word in text)
+    words = frozenset(word for word, alone in _words(name) if alone.search(document.text))
     for error in _VALIDATORS.for_words(name, words).iter_errors(_as_json(document)):
         yield from _translate(error, document, kind, bundled_schema(name))
 

@@ -58,9 +58,9 @@ class ScriptStep(NamedTuple):
         if script is None or code is None or entry is None or text is None or not text.is_text:
             return None
         words = tuple(word for words in simple_commands(text.text) for word in words) if written is not None else ()
-        place = written.key.span if written is not None else entry.key.span
+        caller = written.key if written is not None else entry.key
         call = Call(Word(entry.value.text, 0, 0), False, words, False)
-        return CalledScript(call, code, script, text, self.document, place, {})
+        return CalledScript(call, code, script, text, self.document, {}, caller=caller)
 
 
 def script_steps(document: Document) -> Iterator[ScriptStep]:

@@ -13,19 +13,20 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import Port
 from trainyard.spec.parsed import ParsedCommand
 
-_OPERATORS = re.compile(r"&&|\|\||[;|&\n]|[0-9]?>>?(?:&[0-9])?|<")
-_BLANKS = re.compile(r"[ \t\r]+|\\\r?\n")
+_OPERATORS = lazy_pattern(r"&&|\|\||[;|&\n]|[0-9]?>>?(?:&[0-9])?|<")
+_BLANKS = lazy_pattern(r"[ \t\r]+|\\\r?\n")
 # The bound keeps a command that consists of openings from being searched to its end for each of them.
-_BINDING = re.compile(r"\$\{\{.{0,500}?\}\}", re.DOTALL)
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-_PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
-_SUBSTITUTION = re.compile(r"\$\(|`|\$[A-Za-z_{](?!\{)")
+_BINDING = lazy_pattern(r"\$\{\{.{0,500}?\}\}", re.DOTALL)
+_ASSIGNMENT = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*=")
+_PYTHON = lazy_pattern(r"(?:.*/)?python[0-9.]*")
+_SUBSTITUTION = lazy_pattern(r"\$\(|`|\$[A-Za-z_{](?!\{)")
 LAUNCHERS = frozenset({"torchrun", "deepspeed", "accelerate", "horovodrun", "mpirun", "mpiexec"})
 LAUNCHER_MODULES = frozenset(
     {"torch.distributed.launch", "torch.distributed.run", "accelerate.commands.launch", "deepspeed.launcher.runner"}
@@ -177,7 +178,8 @@ def _script_among(words: Sequence[Word], *, follows_others: bool) -> Iterator[Ca
 class CalledScript(NamedTuple):
     """A call, the snapshot's folder, and the file in it; None if there is no such file.
 
-    The arguments are written in `text`, the script at `place`; `inputs` are what bindings in them may name.
+    The arguments are written in `text`; `inputs` are what bindings in them may name. `caller` is the key that names
+    the script, where it is not named in the text.
     """
 
     call: Call
@@ -185,9 +187,14 @@ class CalledScript(NamedTuple):
     file: Path | None
     text: Node
     document: Document
-    place: Span
     inputs: Mapping[str, Port]
     includes: tuple[Path, ...] = ()
+    caller: Node | None = None
+
+    @property
+    def place(self) -> Span:
+        """Where the script is named."""
+        return self.caller.span if self.caller is not None else self.span(self.call.script)
 
     @property
     def name(self) -> str:
@@ -218,9 +225,7 @@ def called_scripts(command: ParsedCommand) -> Iterator[CalledScript]:
             names = (f"{path}.py", f"{path}/__main__.py") if call.is_module else (call.script.text,)
             files = (folder / name for folder in roots for name in names)
             script = next((file for file in files if _is_file(file)), None)
-            place = command.span(call.script.start, call.script.end)
-            document = command.reading.document
-            yield CalledScript(call, root, script, text, document, place, component.inputs, includes)
+            yield CalledScript(call, root, script, text, command.reading.document, component.inputs, includes)
 
 
 def _is_file(file: Path) -> bool:

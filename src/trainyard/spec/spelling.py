@@ -9,6 +9,8 @@ from typing import NamedTuple
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)*")
 _LINE_END = re.compile("[\r\n\x85\u2028\u2029]")
 _ESCAPE = re.compile(r"\\(?:x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)", re.DOTALL)
+_BLANK = re.compile(r"\s")
+_CHANGED = re.compile(r"""[\n'"\\]""")
 # Escapes for blanks, or (a line end) for nothing.
 _BLANK_ESCAPES = frozenset("ntvfrNLP_ \t\r\n\x85\u2028\u2029")
 
@@ -18,6 +20,15 @@ class Spelling(NamedTuple):
 
     begins: array[int]
     ends: array[int]
+
+    @classmethod
+    def as_it_is(cls, value: str, begin: int) -> Spelling:
+        """The spelling of a value that is written out, without anything folded or escaped."""
+        begins = array("q", range(begin, begin + len(value)))
+        ends = array("q", range(begin + 1, begin + 1 + len(value)))
+        for blank in _BLANK.finditer(value):
+            begins[blank.start()] = ends[blank.start()] = -1
+        return cls(begins, ends)
 
     def part(self, start: int, end: int) -> tuple[int, int] | None:
         """Where `value[start:end]` is spelt, without blanks around it; None where it is nothing but blanks."""
@@ -39,6 +50,8 @@ def spelling_of(value: str, text: str, begin: int, end: int) -> Spelling | None:
         position = header.end() if header else end
     elif style in ("'", '"'):
         position += 1
+    if len(value) <= end - position and text.startswith(value, position) and not _CHANGED.search(value):
+        return Spelling.as_it_is(value, position)
     begins, ends = array("q", [-1]) * len(value), array("q", [-1]) * len(value)
     for index, character in enumerate(value):
         if character.isspace():

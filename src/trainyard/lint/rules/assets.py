@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.foundation.suggestions import close_match, only_close
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
@@ -23,21 +24,21 @@ _CURATED = (
     *("tensorflow-2.16-cuda12", "tensorflow-2.12-cuda11", "tensorflow-2.11-cuda11"),
     *("sklearn-1.5", "sklearn-1.1", "sklearn-1.0"),
 )
-_FAMILY = re.compile(r"(acpt|tensorflow|sklearn)-")
-_VERSIONED = re.compile(r"(pytorch-|tensorflow-|sklearn-|cuda)([0-9]+(?:\.[0-9]+)?)")
-_REGISTRY_ENVIRONMENT = re.compile(r"azureml://registries/azureml/environments/([^/]+)(?:/|$)")
-_NAME_ONLY = re.compile(r"azureml:(?!/)[^:@/\s]+")
-_DATA_ADDRESS = re.compile(r"azureml://([^/]*)")
-_DATASTORE_FOLDER = re.compile(r"azureml://datastores/([^/$]*)/([^/$]+)(?:/|$)")
+_FAMILY = lazy_pattern(r"(acpt|tensorflow|sklearn)-")
+_VERSIONED = lazy_pattern(r"(pytorch-|tensorflow-|sklearn-|cuda)([0-9]+(?:\.[0-9]+)?)")
+_REGISTRY_ENVIRONMENT = lazy_pattern(r"azureml://registries/azureml/environments/([^/]+)(?:/|$)")
+_NAME_ONLY = lazy_pattern(r"azureml:(?!/)[^:@/\s]+")
+_DATA_ADDRESS = lazy_pattern(r"azureml://([^/]*)")
+_DATASTORE_FOLDER = lazy_pattern(r"azureml://datastores/([^/$]*)/([^/$]+)(?:/|$)")
 _DATA_ADDRESSES = ("datastores", "subscriptions", "registries", "locations", "jobs")
-_ASSET = re.compile(
+_ASSET = lazy_pattern(
     r"azureml:[^:@/\s]+(?::[^:@/\s]+|@[^:@/\s]+)|azureml:/+(?:subscriptions|locations)/.*", re.IGNORECASE
 )
-_REGISTRY_ASSET = re.compile(r"azureml://registries/[^/]+/([^/]+)(?:/[^/]+(?:/([^/]+)(?:/[^/]+)?)?)?/?$")
+_REGISTRY_ASSET = lazy_pattern(r"azureml://registries/[^/]+/([^/]+)(?:/[^/]+(?:/([^/]+)(?:/[^/]+)?)?)?/?$")
 _ASSET_FOLDERS = ("components", "environments", "models", "data", "codes")
-_LABELLED = re.compile(r"(azureml:[^:@/\s]+)@([^:@/\s]+)")
-_LATEST_AS_VERSION = re.compile(r"azureml:(?!/)[^:@/\s]+:latest")
-_LATEST = re.compile(r"/labels/latest$|@latest$", re.IGNORECASE)
+_LABELLED = lazy_pattern(r"(azureml:[^:@/\s]+)@([^:@/\s]+)")
+_LATEST_AS_VERSION = lazy_pattern(r"azureml:(?!/)[^:@/\s]+:latest")
+_LATEST = lazy_pattern(r"/labels/latest$|@latest$", re.IGNORECASE)
 
 
 @rule(

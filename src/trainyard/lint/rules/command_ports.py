@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
+from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Related
@@ -16,22 +17,22 @@ from trainyard.spec.rule import Rule
 from trainyard.spec.rules.bindings import MALFORMED_EXPRESSION
 
 _PATH = r"(?:\.[A-Za-z_]\w*)+"
-_LEGACY = re.compile(
+_LEGACY = lazy_pattern(
     rf"(?<![${{\w])\{{\{{?\s*((?:inputs|outputs){_PATH})\s*\}}\}}?|\$[({{]?((?:inputs|outputs){_PATH})[)}}]?"
 )
 # Azure ML orders jobs by data alone, so that some inputs are there only to be waited for.
-_NAMED_TO_ORDER = re.compile(
+_NAMED_TO_ORDER = lazy_pattern(
     r"(?:^|[_-])(?:wait|waits|after|depend|depends|dependency|order|ordering|trigger|triggered|signal|done|dummy|"
     r"finished|completed|upstream|barrier|gate)(?:[_-]|$)",
     re.IGNORECASE,
 )
-_DESCRIBED_TO_ORDER = re.compile(
+_DESCRIBED_TO_ORDER = lazy_pattern(
     r"\b(?:waits? for|(?:starts?|runs?|begins?) (?:only )?(?:after|once|when)|only (?:to|for|used to) order|"
     r"only (?:to|for) (?:the )?(?:order|ordering|wait|waiting))\b",
     re.IGNORECASE,
 )
-_SECOND_DOLLAR = re.compile(r"(?<!\$)\$(?=\$\{\{)")
-_BRACKETS_WITHOUT_DOLLAR = re.compile(r"(?<!\$)\[\[(?=\s*--[A-Za-z])|\$\[(?!\[)(?=\s*--[A-Za-z])")
+_SECOND_DOLLAR = lazy_pattern(r"(?<!\$)\$(?=\$\{\{)")
+_BRACKETS_WITHOUT_DOLLAR = lazy_pattern(r"(?<!\$)\[\[(?=\s*--[A-Za-z])|\$\[(?!\[)(?=\s*--[A-Za-z])")
 
 
 @rule(

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from trainyard.catalogue.python_packages import is_known_package, known_packages, package_name
-from trainyard.foundation.suggestions import only_close, slips
+from trainyard.foundation.lazy_patterns import lazy_pattern
+from trainyard.foundation.suggestions import one_slip_from, only_close
 from trainyard.lint.checks import LintedFile, rule
 from trainyard.lint.conda import CondaPackage, conda_of, packages_of
 from trainyard.lint.context import LintContext
@@ -51,10 +52,10 @@ _PYTHONS: dict[str, dict[str, tuple[str, str]]] = {
     "scikit-learn": {"1.2": ("3.8", _ANY), "1.4": ("3.9", _ANY), "1.5": ("3.9", _ANY), "1.7": ("3.10", _ANY)},
 }
 # `=>` is not a comparison; pip, unlike conda, pins with two signs.
-_REVERSED = re.compile(r"\s*[A-Za-z][\w.-]*(?:\[[\w,. -]*\])?\s*(=[<>])")
-_SINGLE = re.compile(r"\s*([A-Za-z][\w.-]*(?:\[[\w,. -]*\])?)\s*=\s*([0-9][\w.*]*)\s*$")
+_REVERSED = lazy_pattern(r"\s*[A-Za-z][\w.-]*(?:\[[\w,. -]*\])?\s*(=[<>])")
+_SINGLE = lazy_pattern(r"\s*([A-Za-z][\w.-]*(?:\[[\w,. -]*\])?)\s*=\s*([0-9][\w.*]*)\s*$")
 # `pandas 2.2`, `pandas==` and `pandas~2.0` are not requirements.
-_NO_REQUIREMENT = re.compile(r"\s*[A-Za-z][\w.-]*(?:\s+[0-9][\w.]*|\s*(?:==|>=|<=|~=|!=)\s*|\s*~\s*[0-9][\w.]*)\s*")
+_NO_REQUIREMENT = lazy_pattern(r"\s*[A-Za-z][\w.-]*(?:\s+[0-9][\w.]*|\s*(?:==|>=|<=|~=|!=)\s*|\s*~\s*[0-9][\w.]*)\s*")
 # Modules whose package has another name; PyPI has none of these names, or one that refuses to be installed.
 _PIP_NAMES = {
     "cv2": "opencv-python-headless",
@@ -77,13 +78,13 @@ _CONDA_NAMES = {
     "yaml": "pyyaml",
 }
 # `-r requirements.txt`, `-e .`, `./package`: nothing that an address or a variable leads to.
-_LOCAL_REQUIREMENT = re.compile(
+_LOCAL_REQUIREMENT = lazy_pattern(
     r"\s*(?:(?:-r|-c|-e|--requirement|--constraint|--editable)[ =]?\s*(?!\S*(?:://|\$|git\+))\S+|\.{1,2}/\S*)\s*"
 )
 _LONG_NAME = 8
-_JOINED_LINES = re.compile(r"\s*[A-Za-z][\w.-]*(?: - \S.*)+", re.DOTALL)
+_JOINED_LINES = lazy_pattern(r"\s*[A-Za-z][\w.-]*(?: - \S.*)+", re.DOTALL)
 _CONDA_KEYS = ("name", "channels", "dependencies", "prefix", "variables", "platforms", "category")
-_PIN = re.compile(r"\s*([A-Za-z][\w.-]*)(?:\[[\w,. -]*\])?\s*==?=?\s*([0-9]+(?:\.[0-9]+)*)\S*\s*$")
+_PIN = lazy_pattern(r"\s*([A-Za-z][\w.-]*)(?:\[[\w,. -]*\])?\s*==?=?\s*([0-9]+(?:\.[0-9]+)*)\S*\s*$")
 
 
 class _Pin(NamedTuple):
@@ -203,7 +204,7 @@ def _other_name(package: CondaPackage) -> Iterator[Diagnostic]:
         message = f"{where} cannot install '{name}': the package is called {right}"
         yield pins_conflict.at(package.node.span, message, f"Write {right}.", severity="warning")
     elif package.with_pip and len(name) >= _LONG_NAME and not is_known_package(name):
-        meant = next((known for known in known_packages() if slips(package_name(name), known) == 1), None)
+        meant = one_slip_from(package_name(name), known_packages())
         if meant is not None:
             message = f"'{name}' differs by a slip from the package {meant}: there may be no such package, or another's"
             yield pins_conflict.at(package.node.span, message, f"Did you mean '{meant}'?", severity="warning")

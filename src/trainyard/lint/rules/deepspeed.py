@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.foundation.suggestions import closest, did_you_mean, only_close
 from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
@@ -22,9 +23,9 @@ from trainyard.spec.expressions import only_binding
 from trainyard.spec.reading import is_address
 from trainyard.spec.rules.documents import DUPLICATE_KEY
 
-_CONFIG_FLAG = re.compile(r"--(deepspeed|ds)([-_]?config)?", re.IGNORECASE)
+_CONFIG_FLAG = lazy_pattern(r"--(deepspeed|ds)([-_]?config)?", re.IGNORECASE)
 # A relative path without bindings.
-_CONFIG_FILE = re.compile(r"(?!/)(?!.*\$\{\{).*\.json", re.DOTALL)
+_CONFIG_FILE = lazy_pattern(r"(?!/)(?!.*\$\{\{).*\.json", re.DOTALL)
 _JOB = """\
 type: command
 code: ./src

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.dockerfiles import base_image
@@ -17,11 +18,11 @@ from trainyard.spec.diagnostic import Diagnostic, Span
 if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku
 
-_PRECISION_NAME = re.compile(r"(mixed_)?precision|(torch_)?dtype|amp_dtype", re.IGNORECASE)
+_PRECISION_NAME = lazy_pattern(r"(mixed_)?precision|(torch_)?dtype|amp_dtype", re.IGNORECASE)
 _BF16_VALUE = re.compile(r"bf16(-mixed|-true)?|bfloat16", re.IGNORECASE)
 _ON = frozenset({"1", "true", "yes", "y", "t", "on"})
 _OFF = frozenset({"0", "false", "no", "n", "f", "off"})
-_CUDA_OF_IMAGE = re.compile(r"(?:nvidia/cuda:|cuda-?)(\d{2})(?:\.(\d{1,2}))?(?![\d])")
+_CUDA_OF_IMAGE = lazy_pattern(r"(?:nvidia/cuda:|cuda-?)(\d{2})(?:\.(\d{1,2}))?(?![\d])")
 # The first CUDA that supports a generation of GPUs, and the first that does not any more, from NVIDIA's release notes:
 # Hopper came with 11.8, Blackwell with 12.8; Kepler left with 12.0, Pascal and Volta with 13.0.
 _CUDA_OF_GENERATION: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
@@ -33,7 +34,7 @@ _CUDA_OF_GENERATION: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
     "Hopper": ((11, 8), (99, 0)),
     "Blackwell": ((12, 8), (99, 0)),
 }
-_ASSIGNED_IN_COMMAND = re.compile(r"\b([A-Z][A-Z0-9_]+)=([^\s;&|]+)")
+_ASSIGNED_IN_COMMAND = lazy_pattern(r"\b([A-Z][A-Z0-9_]+)=([^\s;&|]+)")
 
 
 @rule(

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.foundation.suggestions import close_match, only_close, slips
+from trainyard.foundation.lazy_patterns import lazy_pattern
+from trainyard.foundation.suggestions import close_match, one_slip_from, only_close
 from trainyard.lint.checks import LintedFile, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.environments import environments_in
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Node, shorten
 
-_REGISTRIES = ("mcr.microsoft.com", "docker.io", "nvcr.io", "ghcr.io", "quay.io", "public.ecr.aws")
+_REGISTRIES = frozenset(("mcr.microsoft.com", "docker.io", "nvcr.io", "ghcr.io", "quay.io", "public.ecr.aws"))
 # https://docs.docker.com/reference/dockerfile/
 _INSTRUCTIONS = (
     *("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL", "MAINTAINER"),
     *("ONBUILD", "RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR"),
 )
-_INSTRUCTION = re.compile(r"([A-Za-z]+)(?=\s|$)")
+_INSTRUCTION = lazy_pattern(r"([A-Za-z]+)(?=\s|$)")
 
 
 @rule(
@@ -52,7 +52,7 @@ def _name(image: Node) -> Iterator[Diagnostic]:
     is_host = bool(slash) and ("." in name or ":" in name or name == "localhost")
     path = (rest if is_host else f"{name}{slash}{rest}").rpartition("/")
     lowered = f"{path[0]}{path[1]}{path[2].split(':')[0]}"
-    meant = next((known for known in _REGISTRIES if slips(name.lower(), known) == 1), None) if is_host else None
+    meant = one_slip_from(name.lower(), _REGISTRIES) if is_host else None
     if lowered != lowered.lower():
         right = image.text.replace(lowered, lowered.lower())
         message = f"an image's name has no capitals: '{shorten(lowered)}'"

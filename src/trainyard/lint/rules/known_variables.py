@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainyard.foundation.suggestions import slips
+from trainyard.foundation.suggestions import one_slip_from
 from trainyard.lint.checks import LintedFile, rule
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic
@@ -12,15 +12,17 @@ from trainyard.spec.documents import Entry
 
 # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html,
 # https://docs.pytorch.org/docs/stable/torch_environment_variables.html
-_NAMES = (
-    *("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE", "NCCL_IB_HCA"),
-    *("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_TOPO_FILE", "NCCL_ASYNC_ERROR_HANDLING"),
-    *("NCCL_BLOCKING_WAIT", "NCCL_IB_PCI_RELAXED_ORDERING", "NCCL_TIMEOUT", "NCCL_NET_GDR_LEVEL", "NCCL_ALGO"),
-    *("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_BLOCKING_WAIT", "TORCH_DISTRIBUTED_DEBUG"),
-    *("PYTORCH_CUDA_ALLOC_CONF", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_ORDER"),
-    *("CUDA_DEVICE_MAX_CONNECTIONS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM"),
-    *("TRANSFORMERS_OFFLINE", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "PYTHONUNBUFFERED", "PYTHONHASHSEED"),
-    *("AZUREML_COMPUTE_USE_COMMON_RUNTIME", "MLFLOW_TRACKING_URI", "CUBLAS_WORKSPACE_CONFIG"),
+_NAMES = frozenset(
+    (
+        *("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE", "NCCL_IB_HCA"),
+        *("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_TOPO_FILE", "NCCL_ASYNC_ERROR_HANDLING"),
+        *("NCCL_BLOCKING_WAIT", "NCCL_IB_PCI_RELAXED_ORDERING", "NCCL_TIMEOUT", "NCCL_NET_GDR_LEVEL", "NCCL_ALGO"),
+        *("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_BLOCKING_WAIT", "TORCH_DISTRIBUTED_DEBUG"),
+        *("PYTORCH_CUDA_ALLOC_CONF", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_ORDER"),
+        *("CUDA_DEVICE_MAX_CONNECTIONS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM"),
+        *("TRANSFORMERS_OFFLINE", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "PYTHONUNBUFFERED", "PYTHONHASHSEED"),
+        *("AZUREML_COMPUTE_USE_COMMON_RUNTIME", "MLFLOW_TRACKING_URI", "CUBLAS_WORKSPACE_CONFIG"),
+    )
 )
 _LONG_NAME = 9
 _LEVELS = {
@@ -58,7 +60,7 @@ def _variable(name: str, entry: Entry) -> Iterator[Diagnostic]:
         message = f"{name} is {', '.join(levels[:-1])} or {levels[-1]}, not '{value.text}'"
         yield misspelt_variable.at(value.span, message)
     elif len(name) >= _LONG_NAME and name not in _NAMES:
-        meant = next((known for known in _NAMES if slips(name, known) == 1), None)
+        meant = one_slip_from(name, _NAMES)
         if meant is not None:
             message = f"nothing reads a variable '{name}'"
             yield misspelt_variable.at(entry.key.span, message, f"Did you mean '{meant}'?", replacement=meant)

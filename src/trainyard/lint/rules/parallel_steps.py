@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.foundation.suggestions import did_you_mean, only_close
 from trainyard.lint.checks import LintedFile, rule
 from trainyard.lint.context import LintContext
@@ -17,7 +17,7 @@ from trainyard.spec.documents import shorten
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import PARAMETER_TYPES
 
-_BYTES = re.compile(r"[0-9]+(?:[kKmMgG][bB])+")
+_BYTES = lazy_pattern(r"[0-9]+(?:[kKmMgG][bB])+")
 _FILES = ("uri_folder", "uri_file")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Related
@@ -16,7 +16,7 @@ from trainyard.spec.parsed import ParsedPipeline
 from trainyard.spec.rules.bindings import TRAIN_COMPONENT
 
 _PATH = r"(?:\.[A-Za-z_]\w*)+"
-_TEXT_FOR_BINDING = re.compile(
+_TEXT_FOR_BINDING = lazy_pattern(
     rf"\$?\s?[({{]{{0,2}}\s*(parent\.(?:inputs|jobs|outputs){_PATH})\s*[)}}]{{0,2}}|"
     rf"\$\(?((?:inputs|outputs|jobs){_PATH})\)?"
 )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
+from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import LintedFile, rule
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Span
@@ -26,24 +27,24 @@ _SECRET_VALUES = (
     ("eyJ", r"\beyJ[A-Za-z0-9_-]{15,}\.eyJ[A-Za-z0-9_-]{15,}\.[A-Za-z0-9_-]{10,}", "a signed token"),
     ("://", r"\b[a-z][a-z0-9+.-]*://[^/\s:@${]+:[^/\s:@${]{3,}@", "a password in an address"),
 )
-_SECRET_NAME = re.compile(
+_SECRET_NAME = lazy_pattern(
     r"(?:.*_)?(?:password|passwd|pwd_value|secret|client_secret|api_?key|access_?key|account_?key|sas_token|"
     r"auth_token|access_token|hf_token|github_token|wandb_api_key|connection_string|client_secret_value)",
     re.IGNORECASE,
 )
-_FLAG_WITH_SECRET = re.compile(
+_FLAG_WITH_SECRET = lazy_pattern(
     r"--?(?:password|passwd|secret|api[-_]?key|access[-_]?key|account[-_]?key|client[-_]secret|token|auth[-_]?token)"
     r"[= ]+(?![-$\"']?\$|--)[\"']?([A-Za-z0-9+/_=!.-]{6,})[\"']?",
     re.IGNORECASE,
 )
 # Substituted by another program before submission: `InstrumentationKey=${KEY}`.
-_FILLED_IN = re.compile(r"\$\{\w+\}|\$\(\w+\)|<[\w -]+>|\{\{")
-_TOKEN_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*_(?:TOKEN|SECRET|PASSWORD|APIKEY|KEY)")
-_RANDOM_TEXT = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w~+/=.-]{12,}")
-_VARIABLE_WITH_SECRET = re.compile(
+_FILLED_IN = lazy_pattern(r"\$\{\w+\}|\$\(\w+\)|<[\w -]+>|\{\{")
+_TOKEN_VARIABLE = lazy_pattern(r"[A-Z][A-Z0-9_]*_(?:TOKEN|SECRET|PASSWORD|APIKEY|KEY)")
+_RANDOM_TEXT = lazy_pattern(r"(?=.*\d)(?=.*[A-Za-z])[\w~+/=.-]{12,}")
+_VARIABLE_WITH_SECRET = lazy_pattern(
     r"\b[A-Z][A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|(?:ACCESS|ACCOUNT|STORAGE)_KEY)=[\"']?([^\s\"'$;&|<>{}]{8,})"
 )
-_PLACEHOLDER = re.compile(
+_PLACEHOLDER = lazy_pattern(
     r"<.*>|\$.*|.*(change|replace|your|example|placeholder|dummy|todo|xxx|\*\*\*).*|azureml:.*|none|null|true|false",
     re.IGNORECASE,
 )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
@@ -18,7 +18,7 @@ command: python -m train
 environment: azureml:torch:3
 """
 _RANK_VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"})
-_DEVICES = re.compile(r"[0-9]+(?:,[0-9]+)*")
+_DEVICES = lazy_pattern(r"[0-9]+(?:,[0-9]+)*")
 # The most that any machine in the catalogue has.
 _MOST_GPUS = 8
 

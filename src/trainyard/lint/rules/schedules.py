@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 
+from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.foundation.suggestions import close_match, did_you_mean
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
@@ -31,10 +32,10 @@ _CRON_FIELDS: tuple[tuple[str, int, int, list[str]], ...] = (
     ("month", 1, 12, _MONTHS),
     ("weekday", 0, 6, _DAYS),
 )
-_CRON_PART = re.compile(r"(?:\*|([0-9a-z]+)(?:-([0-9a-z]+))?)(?:/([0-9]+))?", re.IGNORECASE)
+_CRON_PART = lazy_pattern(r"(?:\*|([0-9a-z]+)(?:-([0-9a-z]+))?)(?:/([0-9]+))?", re.IGNORECASE)
 # What PyYAML reads as a date, which Azure ML's client then refuses.
-_PLAIN_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2})?)?")
-_TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt ]+[0-9]{1,2}:[0-9]{2}:[0-9]{2}.*)?")
+_PLAIN_TIME = lazy_pattern(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2})?)?")
+_TIMESTAMP = lazy_pattern(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt ]+[0-9]{1,2}:[0-9]{2}:[0-9]{2}.*)?")
 
 
 @rule(

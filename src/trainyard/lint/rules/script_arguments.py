@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import pairwise, zip_longest
 
+from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.foundation.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
@@ -38,8 +38,8 @@ parser.add_argument("--epochs", type=int, required=True)
 parser.add_argument("--optimizer", choices=["adam", "sgd"], default="adam")
 print(parser.parse_args())
 """
-_REDIRECTION = re.compile("[<>]")
-_UNCLOSED = re.compile(r"\$\{\{(?![^{}]*\}\})|\$\{\{[^{}]*\$\{\{")
+_REDIRECTION = lazy_pattern("[<>]")
+_UNCLOSED = lazy_pattern(r"\$\{\{(?![^{}]*\}\})|\$\{\{[^{}]*\$\{\{")
 _DASHES = ("–", "—")
 _PROGRAMS = ("python", "python3", "torchrun", "deepspeed", "mpirun", "accelerate", "horovodrun", "Rscript")
 

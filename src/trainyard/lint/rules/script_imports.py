@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from trainyard.catalogue.python_packages import known_module, modules_of, package_of
+from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import rule
 from trainyard.lint.conda import conda_of, packages_of
 from trainyard.lint.context import LintContext
@@ -21,9 +21,9 @@ from trainyard.spec.documents import Node
 from trainyard.spec.parsed import ParsedCommand
 
 # Anything of these may bring modules along from elsewhere.
-_FINDS_MODULES = re.compile(r"PYTHONPATH|sys\.path|pip3? install|setup\.py|\bcd ")
+_FINDS_MODULES = lazy_pattern(r"PYTHONPATH|sys\.path|pip3? install|setup\.py|\bcd ")
 # `azureml:NAME:VERSION` or `azureml:NAME@latest`.
-_REGISTERED = re.compile(r"azureml:([^:@/]+)(?::([^:@/]+)|@latest)")
+_REGISTERED = lazy_pattern(r"azureml:([^:@/]+)(?::([^:@/]+)|@latest)")
 _LEVELS_UP = 2
 # A folder beside the code with the name of a package that is installed is not what is imported.
 _INSTALLED = frozenset(

@@ -139,7 +139,7 @@ def _scripts_of_steps(file: LintedFile, context: LintContext) -> Iterator[Diagno
     for step in script_steps(file.document):
         called, entry = step.call(), step.entry
         if called is not None and entry is not None:
-            yield from _unparsable(called._replace(place=entry.value.span))
+            yield from _unparsable(called._replace(caller=entry.value))
 
 
 def _unparsable(called: CalledScript) -> Iterator[Diagnostic]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.shell_words import simple_commands
@@ -15,19 +16,19 @@ from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, on
 from trainyard.spec.model import Port, Value
 from trainyard.spec.parsed import ParsedCommand
 
-_FETCHED = re.compile(
+_FETCHED = lazy_pattern(
     r"\b(?:curl|wget)\b[^|;&\n]*\|\s*(?:sudo\s+)?(?:ba|z|da|k)?sh\b|"
     r"\b(?:ba|z)?sh\s+(?:-c\s+)?[\"']?(?:<\(|\$\()\s*(?:curl|wget)\b|"
     r"\b(?:curl|wget)\b[^|;&\n]*\|\s*python[0-9.]*\b"
 )
-_CONTINUATION = re.compile(r"(?<!\\)\\(?=\s+-{1,2}\w|\s*\n|\s*\Z|\s+\$\[\[)")
+_CONTINUATION = lazy_pattern(r"(?<!\\)\\(?=\s+-{1,2}\w|\s*\n|\s*\Z|\s+\$\[\[)")
 # A binding of another form than a job's: it may name data as well as a string, and is an error anyway.
-_WRONG_SCOPE = re.compile(r"\s*\$\{\{\s*(?!parent\.)[\w.-]+\s*\}\}\s*")
+_WRONG_SCOPE = lazy_pattern(r"\s*\$\{\{\s*(?!parent\.)[\w.-]+\s*\}\}\s*")
 # A flag at the beginning of a line; the line above does not end with a backslash or an operator that continues it.
-_FLAG_ON_ITS_OWN_LINE = re.compile(r"(?<![\\\\|&\n])\n+[ \t]*(--?[A-Za-z][\w-]*)")
+_FLAG_ON_ITS_OWN_LINE = lazy_pattern(r"(?<![\\\\|&\n])\n+[ \t]*(--?[A-Za-z][\w-]*)")
 _INSTALLERS = frozenset({"pip", "pip3", "conda", "mamba", "uv"})
-_INTERPRETER = re.compile(r"python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed")
-_ONE_WORD = re.compile(r"[\w.,:/@%+=-]*")
+_INTERPRETER = lazy_pattern(r"python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed")
+_ONE_WORD = lazy_pattern(r"[\w.,:/@%+=-]*")
 # What ends a quoted text of a POSIX shell, or is run in it. `$NAME` within double quotes may be meant.
 _BREAKS = {"'": re.compile("'"), '"': re.compile(r'"|`|\$\(')}
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from itertools import chain
 
+from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.foundation.suggestions import close_match, only_close
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
@@ -22,16 +23,16 @@ from trainyard.spec.script_steps import python_files
 
 # What Spark gives to its executors: paths within the code.
 _FILE_KEYS = ("py_files", "jars", "files", "archives")
-_PLAIN_PATH = re.compile(r"(?![/~]|\.\.)[\w./ -]+")
+_PLAIN_PATH = lazy_pattern(r"(?![/~]|\.\.)[\w./ -]+")
 _LEAST, _MOST = "spark.dynamicAllocation.minExecutors", "spark.dynamicAllocation.maxExecutors"
 _INSTANCES = "spark.executor.instances"
 _CORES = ("spark.driver.cores", "spark.executor.cores")
 _MEMORIES = ("spark.driver.memory", "spark.executor.memory")
-_MEMORY = re.compile(r"([0-9]+)[a-z]*", re.IGNORECASE)
+_MEMORY = lazy_pattern(r"([0-9]+)[a-z]*", re.IGNORECASE)
 # Spark takes a number without a unit for megabytes, and no process of it starts with less.
 _FEWEST_MEGABYTES = 256
 # standard_e8s_v3 has 8 cores: https://learn.microsoft.com/azure/machine-learning/quickstart-spark-jobs
-_MACHINE = re.compile(r"standard_e([0-9]+)s_v3", re.IGNORECASE)
+_MACHINE = lazy_pattern(r"standard_e([0-9]+)s_v3", re.IGNORECASE)
 
 
 @rule(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
@@ -12,13 +13,13 @@ from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Node
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 
-_CHECKPOINT_NAME = re.compile(r"(?<![a-z])(check_?points?|ckpts?)(?![a-z])", re.IGNORECASE)
+_CHECKPOINT_NAME = lazy_pattern(r"(?<![a-z])(check_?points?|ckpts?)(?![a-z])", re.IGNORECASE)
 # `echo $TF_CONFIG` trains nothing.
 # An evaluation of the same model on the same data may well be reused.
-_EVALUATION = re.compile(
+_EVALUATION = lazy_pattern(
     r"(?<![a-z])(?:eval|evaluat\w*|predict\w*|infer\w*|scor(?:e|ing)|validat\w*)(?![a-z])", re.IGNORECASE
 )
-_PROGRAM = re.compile(r"python|torchrun|deepspeed|mpirun|horovodrun|accelerate|train|\.(?:sh|py)\b")
+_PROGRAM = lazy_pattern(r"python|torchrun|deepspeed|mpirun|horovodrun|accelerate|train|\.(?:sh|py)\b")
 
 
 @rule(

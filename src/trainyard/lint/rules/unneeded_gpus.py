@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.foundation.quantities import counted
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
@@ -14,9 +14,11 @@ from trainyard.spec.diagnostic import Diagnostic
 
 # Environments whose packages cannot use a GPU: scikit-learn's among Azure's curated ones, and Microsoft's base images
 # for CPUs (azureml-docs, concept-environments: the images for GPUs have cuda in their names).
-_NO_GPU_ENVIRONMENT = re.compile(r"environments/sklearn-|\bazureml/openmpi[\d.]+-ubuntu[\d.]+(?![\w-]*cuda)|[-_/]cpu\b")
+_NO_GPU_ENVIRONMENT = lazy_pattern(
+    r"environments/sklearn-|\bazureml/openmpi[\d.]+-ubuntu[\d.]+(?![\w-]*cuda)|[-_/]cpu\b"
+)
 # Trainyard's own steps that compute on CPUs only.
-_NO_GPU_MODULE = re.compile(r"\bpython3? -m trainyard\.steps\.(prepare_\w+|export_model)\b")
+_NO_GPU_MODULE = lazy_pattern(r"\bpython3? -m trainyard\.steps\.(prepare_\w+|export_model)\b")
 
 
 @rule(

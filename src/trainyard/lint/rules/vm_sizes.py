@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
+from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext, sku_named
 from trainyard.lint.placements import Placement
@@ -17,7 +18,7 @@ from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import shorten
 from trainyard.spec.model import Value
 
-_GPU_SIZE = re.compile(r"Standard_N[CD]\d", re.IGNORECASE)
+_GPU_SIZE = lazy_pattern(r"Standard_N[CD]\d", re.IGNORECASE)
 
 
 def machine_related(placement: Placement) -> list[Related]:
