@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from trainyard.spec.documents import Node
 from trainyard.spec.ignore_files import ignore_rule
 from trainyard.spec.model import Component, Job, Pipeline, PipelineComponent, Sweep, code_of
 from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading
+from trainyard.spec.resolution import Resolution
 
 if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku
@@ -37,6 +38,7 @@ class LintContext:
     outside: dict[Hashable, Any] = field(default_factory=dict)
     """What was read in scripts and code folders. It may be shared by calls, for as long as these do not change."""
     _cache: dict[Hashable, Any] = field(default_factory=dict)
+    _latest_resolution: tuple[PipelineComponent, Resolution] | None = None
 
     def cached(self, key: Hashable, make: Callable[[], _Made]) -> _Made:
         """Return what `make` returned for a key the first time."""
@@ -116,6 +118,24 @@ class LintContext:
             if name is not None:
                 found.setdefault(name.text, []).append(root)
         return found
+
+    def jobs_using(self, component: Component) -> Sequence[tuple[PipelineComponent, Job]]:
+        """The jobs that run a component, each with its pipeline."""
+        return self._jobs_by_component.get(id(component), ())
+
+    @cached_property
+    def _jobs_by_component(self) -> dict[int, list[tuple[PipelineComponent, Job]]]:
+        found: dict[int, list[tuple[PipelineComponent, Job]]] = {}
+        for parsed in self.parsed.pipelines:
+            for job in parsed.model.jobs.values():
+                found.setdefault(id(job.component), []).append((parsed.model, job))
+        return found
+
+    def resolution_of(self, pipeline: PipelineComponent) -> Resolution:
+        """The resolved values of a pipeline. Only the latest is kept: its checks follow each other."""
+        if self._latest_resolution is None or self._latest_resolution[0] is not pipeline:
+            self._latest_resolution = pipeline, Resolution(pipeline)
+        return self._latest_resolution[1]
 
     def job_node(self, job: Job) -> tuple[Node, Reading]:
         """The YAML of a job of the model, and the reading of its file."""

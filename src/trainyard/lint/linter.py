@@ -187,6 +187,7 @@ class _Session:
         self._checkpoint = checkpoint
         self._components = ComponentCache()
         self._linted: list[LintedFile] = []
+        self._found_by_readers: list[Diagnostic] = []
         self._found: dict[_Place, list[Diagnostic]] = {}
         self._reported_as_typo: set[_Place] = set()
         self._started: set[Path] = set()
@@ -255,37 +256,43 @@ class _Session:
         context = LintContext(self.parsed, Computes(self._store, self._settings.computes), outside)
         context.look_around()
         subjects: list[_Subject] = [*self._linted, *self.parsed.commands, *self.parsed.pipelines]
-        for found in divided(subjects, lambda subject: self._checked(subject, context), processes):
+        checked = divided(subjects, lambda subject: self._checked(subject, context), processes)
+        # Of two findings at a place the first may be enough: those of schemas, then of readers, then of rules.
+        for file, (by_schema, _) in zip(self._linted, checked, strict=False):
+            self._add(self._without_typos(by_schema, file))
+        self._add(d for d in self._found_by_readers if not self._is_known_from_schema(d))
+        for _, found in checked:
             self._add(found)
 
-    def _checked(self, subject: _Subject, context: LintContext) -> list[Diagnostic]:
-        """The findings of one subject, and of the placements of its commands."""
+    def _checked(self, subject: _Subject, context: LintContext) -> tuple[list[Diagnostic], list[Diagnostic]]:
+        """The findings of a file's schema, and those of rules on one subject and the placements of its commands."""
         self._checkpoint()
+        by_schema: list[Diagnostic] = []
         found: list[Diagnostic] = []
         try:
+            if isinstance(subject, LintedFile):
+                by_schema.extend(check_schema(subject.document, subject.kind))
             for findings in _findings_of(subject, context):
                 found.extend(findings)
         except Exception as error:
             document = subject.document if isinstance(subject, LintedFile) else subject.reading.document
             found.append(_failed(document.file, error))
-        return found
+        return by_schema, found
 
     def _read(self, document: Document, kind: Kind) -> None:
         self._linted.append(LintedFile(document, kind))
         self._add(document.problems)
-        self._add(self._schema_findings(document, kind))
         known = len(self._store.files)
         findings = Findings()
         if kind in _READERS:
             _READERS[kind](document.root, Reading(document, self._store, findings, self.parsed), self._components)
-        # Files that this one names come first, so that their schemas are checked before the reader's findings.
         for file in self._store.files[known:]:
             self.read_file(file, "named")
-        self._add(d for d in findings.diagnostics if not self._is_known_from_schema(d))
+        self._found_by_readers.extend(findings.diagnostics)
 
-    def _schema_findings(self, document: Document, kind: Kind) -> Iterator[Diagnostic]:
-        is_partial = kind == "profile" and document.root.get("extends") is not None
-        found = list(check_schema(document, kind))
+    def _without_typos(self, found: Sequence[Diagnostic], file: LintedFile) -> Iterator[Diagnostic]:
+        """What a schema reports, but not as missing what stands there under a misspelt name."""
+        is_partial = file.kind == "profile" and file.document.root.get("extends") is not None
         unknown = {diagnostic.span for diagnostic in found if diagnostic.rule == UNKNOWN_KEY.id}
         for diagnostic in found:
             if diagnostic.rule != MISSING_KEY.id:

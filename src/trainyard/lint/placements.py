@@ -14,7 +14,7 @@ from trainyard.spec.documents import Node
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import Component, Distribution, Resources, Value
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline, Reading
-from trainyard.spec.resolution import DataPath, JobUse, Known, Resolution, Resolved, resolve_component
+from trainyard.spec.resolution import DataPath, JobUse, Known, Resolved, resolve_component
 
 if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku
@@ -113,7 +113,7 @@ def placements_of_pipeline(seen: ParsedPipeline, context: LintContext) -> Iterat
     """
     if context.is_used(seen.model):
         return
-    for use in Resolution(seen.model).jobs.values():
+    for use in context.resolution_of(seen.model).jobs.values():
         if not isinstance(use.job.component, Component):
             continue
         node, reading = context.job_node(use.job)

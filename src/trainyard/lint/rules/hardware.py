@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku
 
 _PRECISION_NAME = lazy_pattern(r"(mixed_)?precision|(torch_)?dtype|amp_dtype", re.IGNORECASE)
-_BF16_VALUE = re.compile(r"bf16(-mixed|-true)?|bfloat16", re.IGNORECASE)
+_BF16_VALUE = lazy_pattern(r"bf16(-mixed|-true)?|bfloat16", re.IGNORECASE)
+_MENTIONS_BF16 = lazy_pattern("bf16|bfloat16", re.IGNORECASE)
 _ON = frozenset({"1", "true", "yes", "y", "t", "on"})
 _OFF = frozenset({"0", "false", "no", "n", "f", "off"})
 _CUDA_OF_IMAGE = lazy_pattern(r"(?:nvidia/cuda:|cuda-?)(\d{2})(?:\.(\d{1,2}))?(?![\d])")
@@ -127,7 +128,8 @@ def bf16_without_hardware(placement: Placement, context: LintContext) -> Iterato
 def _bf16_in_command(placement: Placement, context: LintContext) -> Iterator[Span]:
     """Where the command itself requests bf16."""
     command = context.command_of(placement.component)
-    for words in simple_commands(command.text) if command is not None else ():
+    requests = command is not None and _MENTIONS_BF16.search(command.text) is not None
+    for words in simple_commands(command.text) if command is not None and requests else ():
         for at, word in enumerate(words):
             name, _, value = word.text.lstrip("-").partition("=")
             following = value or (words[at + 1].text if at + 1 < len(words) else "")
@@ -139,11 +141,11 @@ def _bf16_in_command(placement: Placement, context: LintContext) -> Iterator[Spa
 
 def _bf16_inputs(placement: Placement) -> Iterator[Span]:
     for name in placement.component.inputs:
-        value = placement.input(name)
+        is_precision, is_switch = _PRECISION_NAME.fullmatch(name) is not None, name.lower() == "bf16"
+        value = placement.input(name) if is_precision or is_switch else None
         if value is None:
             continue
-        is_precision = _PRECISION_NAME.fullmatch(name) and _BF16_VALUE.fullmatch(value.text)
-        if is_precision or (name.lower() == "bf16" and value.text.lower() in _ON):
+        if (is_precision and _BF16_VALUE.fullmatch(value.text)) or (is_switch and value.text.lower() in _ON):
             yield placement.inputs[name].span if name in placement.inputs else value.span
 
 

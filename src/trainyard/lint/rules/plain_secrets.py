@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from trainyard.foundation.lazy_patterns import lazy_pattern
@@ -72,18 +72,23 @@ def secret(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     if file.kind != "profile":
         # A value with aliases is visited once per use, and reported once.
         found: dict[Span, Diagnostic] = {}
+        possible = [each for each in _SECRET_VALUES if each[0] in file.document.text]
         for path, node in file.document.scalars:
-            for each in _secret_text(node, path[-1] if path else "", file.document) if node.is_text else ():
-                found.setdefault(each.span, each)
+            name = path[-1] if path else ""
+            if node.is_text and (possible or name == "command" or any(_suggests_secret(name))):
+                for each in _secret_text(node, name, file.document, possible):
+                    found.setdefault(each.span, each)
         yield from found.values()
 
 
-def _secret_text(node: Node, name: str, document: Document) -> Iterator[Diagnostic]:
+def _secret_text(
+    node: Node, name: str, document: Document, possible: Sequence[tuple[str, str, str]]
+) -> Iterator[Diagnostic]:
     text = node.text
     hint = "Remove and rotate it: everyone who could read this file has it."
     if len(text) < 6 or name in ("description", "$schema"):
         return
-    for part, pattern, what in _SECRET_VALUES:
+    for part, pattern, what in possible:
         match = re.search(pattern, text) if part in text else None
         if match is not None and not _PLACEHOLDER.fullmatch(match[0]):
             yield secret.at(document.span_within(node, *match.span()), f"{what} in plain text", hint)

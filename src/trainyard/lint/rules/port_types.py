@@ -14,7 +14,7 @@ from trainyard.spec.expressions import Binding, only_binding
 from trainyard.spec.model import PORT_TYPES, Component, Port, Value
 from trainyard.spec.parsed import ParsedPipeline, Scope, UsedJob
 from trainyard.spec.ports import UNKNOWN_TYPE
-from trainyard.spec.resolution import Resolution, Wrong
+from trainyard.spec.resolution import Wrong
 from trainyard.spec.rules.keys import OUT_OF_BOUNDS
 from trainyard.spec.rules.values import LITERAL_NOT_A_CHOICE, LITERAL_OUT_OF_RANGE
 
@@ -226,7 +226,7 @@ def _limits(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnost
     if context.is_used(pipeline.model):
         return
     found: dict[Span, Diagnostic] = {}
-    for use in Resolution(pipeline.model).uses.values():
+    for use in context.resolution_of(pipeline.model).uses.values():
         counts = (use.instance_count, use.processes_per_node) if isinstance(use.job.component, Component) else ()
         for value in (*use.inputs.values(), *counts):
             if isinstance(value, Wrong) and value.diagnostic.rule in _LIMIT_RULES:

@@ -30,6 +30,7 @@ _INSTALLERS = frozenset({"pip", "pip3", "conda", "mamba", "uv"})
 _INTERPRETER = lazy_pattern(r"python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed")
 _ONE_WORD = lazy_pattern(r"[\w.,:/@%+=-]*")
 # What ends a quoted text of a POSIX shell, or is run in it. `$NAME` within double quotes may be meant.
+_QUOTE_OR_ESCAPE = lazy_pattern(r"[\\'\"]")
 _BREAKS = {"'": re.compile("'"), '"': re.compile(r'"|`|\$\(')}
 
 
@@ -121,14 +122,13 @@ def _known_values(command: ParsedCommand, port: Port, context: LintContext) -> I
         literal = command.reading.document.root.find("inputs", ".".join(binding.path[2:])) if binding else own
         if literal is not None and literal.is_text:
             yield literal.value
-    for pipeline in context.parsed.pipelines:
-        for job in pipeline.model.jobs.values():
-            if job.component is command.component and port.name in job.inputs:
-                value = job.inputs[port.name]
-                binding = only_binding(value.data) if isinstance(value.data, str) else None
-                bound = binding.path[2:] if binding is not None and binding.path[:2] == ("parent", "inputs") else ()
-                given = pipeline.model.inputs.get(".".join(bound))
-                yield given.default if given is not None and given.default is not None else value
+    for pipeline, job in context.jobs_using(command.component):
+        if port.name in job.inputs:
+            value = job.inputs[port.name]
+            binding = only_binding(value.data) if isinstance(value.data, str) else None
+            bound = binding.path[2:] if binding is not None and binding.path[:2] == ("parent", "inputs") else ()
+            given = pipeline.inputs.get(".".join(bound))
+            yield given.default if given is not None and given.default is not None else value
 
 
 def _is_printed(command: str, binding: Binding) -> bool:
@@ -164,23 +164,25 @@ def _quoted(command: str, bindings: Sequence[Binding]) -> dict[Binding, str]:
     if "'" not in command and '"' not in command:
         return found
     quote, position = "", 0
-    by_start = {binding.start: binding for binding in bindings}
-    while position < len(command):
-        binding = by_start.get(position)
-        if binding is not None:
-            if quote:
-                found[binding] = quote
-            position = binding.end
-            continue
-        character = command[position]
-        if character == "\\" and quote != "'":
-            position += 1
-        elif character == quote:
-            quote = ""
-        elif not quote and character in "'\"":
-            quote = character
-        position += 1
+    for binding in bindings:
+        quote, position = _quote_at(binding.start, command, quote, position)
+        if quote and position == binding.start:
+            found[binding] = quote
+        position = max(position, binding.end)
     return found
+
+
+def _quote_at(end: int, command: str, quote: str, position: int) -> tuple[str, int]:
+    """The quote that is open at a place of a command, and the place itself, or the one behind what is escaped there."""
+    while (sign := _QUOTE_OR_ESCAPE.search(command, position, end)) is not None:
+        position = sign.end()
+        if sign[0] == "\\":
+            position += quote != "'"
+        elif sign[0] == quote:
+            quote = ""
+        elif not quote:
+            quote = sign[0]
+    return quote, max(position, end)
 
 
 @rule(

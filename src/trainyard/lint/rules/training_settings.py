@@ -10,7 +10,6 @@ from trainyard.lint.placements import Placement
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.model import Sweep
 from trainyard.spec.parsed import ParsedPipeline
-from trainyard.spec.resolution import Resolution
 from trainyard.spec.training_settings import refused_settings
 
 
@@ -25,6 +24,6 @@ def settings_of_trials(pipeline: ParsedPipeline, context: LintContext) -> Iterat
     """What the step of a sweep's trials would refuse."""
     if context.is_used(pipeline.model):
         return
-    for use in Resolution(pipeline.model).jobs.values():
+    for use in context.resolution_of(pipeline.model).jobs.values():
         if isinstance(use.component.task, Sweep):
             yield from refused_settings(use)
