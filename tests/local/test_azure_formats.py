@@ -256,6 +256,15 @@ inputs: {data: {type: uri_folder, path: "azureml://datastores/workspaceblobstore
     assert log_of(read) == "1\n"
 
 
+def test_the_default_datastore_is_that_of_the_pipelines_settings(run: Any, tmp_path: Path) -> None:
+    path = "azureml://datastores/${{default_datastore}}/paths/kept"
+    job = {"command": "touch ${{outputs.out}}/a", "environment": "azureml:e:1", "outputs": {"out": {"path": path}}}
+    settings = {"default_compute": "azureml:cpu", "default_datastore": "azureml:mine"}
+    record = run(json.dumps({"type": "pipeline", "settings": settings, "jobs": {"write": job}}))
+    assert record.status == "completed"
+    assert (tmp_path / ".trainyard" / "datastores" / "mine" / "kept" / "a").is_file()
+
+
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "www").mkdir()

@@ -94,3 +94,13 @@ def test_the_authors_side_does_not_import_mlflow() -> None:
     code += "sys.exit(any(name in sys.modules for name in ('mlflow', 'rich', 'torch', 'pathspec', 'asyncio')))"
 
     assert subprocess.run([sys.executable, "-c", code], timeout=30).returncode == 0
+
+
+def test_mlflow_takes_the_runs_of_jobs_in_nested_pipelines(workspace: Any, client: Any) -> None:
+    store = TrackingStore(workspace.root / ".trainyard" / "mlruns")
+    run = store.identity("any", "run-1").of_job("inner.train")
+    store.start_run(run, "inner.train")
+
+    client.log_metric(run.run_id, "loss", 0.5)
+
+    assert client.get_run(run.run_id).data.metrics == {"loss": 0.5}

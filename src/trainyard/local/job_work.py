@@ -50,6 +50,7 @@ class RunContext:
     grace_seconds: float
     use_cache: bool
     force_rerun: bool
+    default_datastore: str
     strict: bool
     python: Path
     pythons: Mapping[str, Path]
@@ -257,8 +258,12 @@ def _attempt(
 def _publish(context: RunContext, job: ResolvedJob) -> None:
     """Put outputs that have a path in a datastore into the local folder of that datastore, as links or copies."""
     for port, written in job.destinations.items():
-        macros = {"name": context.identity.of_job(job.name).run_id, "output_name": port}
-        place = context.kept.of_datastore(_filled_in(written, macros | {"default_datastore": "workspaceblobstore"}))
+        macros = {
+            "name": context.identity.of_job(job.name).run_id,
+            "output_name": port,
+            "default_datastore": context.default_datastore,
+        }
+        place = context.kept.of_datastore(_filled_in(written, macros))
         source = context.job_folder(job.name) / "outputs" / port
         if place is None or not source.exists():
             continue

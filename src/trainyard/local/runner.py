@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 EnvironmentChoice = Literal["current", "venv", "docker"]
 """What jobs run in: the Python that is given, a virtual environment of each, or containers of each one's image."""
 
+# Every workspace has it, as its default.
+_DEFAULT_DATASTORE = "workspaceblobstore"
 ENVIRONMENT_CHOICES: tuple[EnvironmentChoice, ...] = get_args(EnvironmentChoice)
 _PIP_INSTALL = re.compile(r"\bpip3? install\b")
 
@@ -291,6 +293,7 @@ def _scheduler(
         grace_seconds=options.grace_seconds,
         use_cache=options.use_cache,
         force_rerun=checked.resolved.pipeline.force_rerun,
+        default_datastore=checked.resolved.pipeline.default_datastore.removeprefix("azureml:") or _DEFAULT_DATASTORE,
         strict=options.strict,
         python=options.python,
         pythons=software.pythons,

@@ -44,8 +44,11 @@ class RunIdentity:
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"trainyard:experiment:{self.experiment}"))
 
     def of_job(self, job: str) -> RunIdentity:
-        """Return the identity of a job's run within this run of a pipeline."""
-        return replace(self, run_id=f"{self.root_run_id}_{job}")
+        """Return the identity of a job's run within this run of a pipeline.
+
+        MLflow takes no dots, which the names of jobs in nested pipelines have; no job has a hyphen in their place.
+        """
+        return replace(self, run_id=f"{self.root_run_id}_{job.replace('.', '-')}")
 
 
 @dataclass(frozen=True)

@@ -276,6 +276,7 @@ class Pipeline(PipelineComponent):
     description: str = ""
     force_rerun: bool = False
     continue_on_step_failure: bool = False
+    default_datastore: str = ""
     on_init: str = ""
     on_finalize: str = ""
     reference: str = ""

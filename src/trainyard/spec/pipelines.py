@@ -164,6 +164,7 @@ def read_pipeline(node: Node, reading: Reading, cache: ComponentCache) -> Pipeli
         force_rerun=settings is not None and findings.boolean(settings, "force_rerun", default=False),
         continue_on_step_failure=settings is not None
         and findings.boolean(settings, "continue_on_step_failure", default=False),
+        default_datastore=findings.text(settings, "default_datastore") if settings is not None else "",
         on_init=findings.text(settings, "on_init") if settings is not None else "",
         on_finalize=findings.text(settings, "on_finalize") if settings is not None else "",
         reference=_kept_reference(node.get("component")),
