@@ -251,18 +251,21 @@ def layer_traffic_bytes(training: TrainingShape) -> float:
     Every operation of the eager model reads its inputs and writes its result: two norms, two residual sums, rotary
     positions, the nonlinearity (and its product with the gate), attention's own values. A compiled model does the
     neighbours of a norm, and the nonlinearity with its product, in one kernel each. LayerNorm is always one kernel;
-    RMSNorm and rotary positions are operations of their own, as in transformers' modeling_llama.py.
+    RMSNorm and rotary positions are operations of their own, as in transformers' modeling_llama.py, but in fp8: the
+    layers of Transformer Engine have a kernel for each (https://github.com/NVIDIA/TransformerEngine).
     """
     shape, size = training.language_model, training.bytes_per_value
     hidden, inner = shape.hidden_size, shape.intermediate_size
     heads = shape.query_width + shape.kv_width
     attention = 2 * shape.query_width + 2 * shape.kv_width
-    if training.compiled:
-        values = 8 * hidden + (2 * heads + 3 * inner if shape.is_gated else 2 * inner) + attention
+    is_fused = training.compiled or training.precision == "fp8"
+    values = (8 if training.compiled else 10) * hidden + attention
+    if shape.is_gated:
+        values += 2 * heads + 3 * inner if is_fused else _ROTATED * heads + 5 * inner
     else:
-        values = 10 * hidden + (_ROTATED * heads + 5 * inner if shape.is_gated else 2 * inner) + attention
+        values += 2 * inner
     traffic = float(training.tokens_per_micro_batch * values * size)
-    if shape.is_gated and not training.compiled:
+    if shape.is_gated and not is_fused:
         traffic += training.tokens_per_micro_batch * 2 * hidden * (_RMS_NORM_BYTES[size] - 2 * size)
     if training.precision == "fp8":
         # Each product's input is read, and written in 8 bits as it is and transposed.
