@@ -293,6 +293,34 @@ inputs: {{rows: {{type: uri_file, path: "{served}/iris.csv"}}}}
     assert log_of(replaced) == "1\nhere.csv\n"
 
 
+def test_files_of_an_mltable_are_downloaded_for_a_parallel_job(run: Any, served: str, tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    (tmp_path / "table").mkdir()
+    table = {
+        "paths": [{"file": f"{served}/iris.csv"}],
+        "transformations": [{"read_delimited": {"delimiter": ",", "header": "no_header"}}],
+    }
+    (tmp_path / "table" / "MLTable").write_text(json.dumps(table))
+    (tmp_path / "score.py").write_text("def run(rows):\n    return rows\n")
+    score = {
+        "type": "parallel",
+        "inputs": {"rows": {"type": "mltable", "path": "table"}},
+        "outputs": {"all": {"type": "uri_file"}},
+        "input_data": "${{inputs.rows}}",
+        "task": {
+            "type": "run_function",
+            "code": "score.py",
+            "entry_script": "score.py",
+            "environment": "azureml:e:1",
+            "append_row_to": "${{outputs.all}}",
+        },
+    }
+    settings = {"default_compute": "azureml:cpu"}
+    record = run(json.dumps({"type": "pipeline", "settings": settings, "jobs": {"score": score}}))
+    assert record.status == "completed", record.reason
+    assert (record.folder / "jobs/score/outputs/all").read_text() == "5.1 3.5\n"
+
+
 def test_jobs_run_with_another_python(run: Any, tmp_path: Path) -> None:
     other = tmp_path / "other" / "bin" / "python"
     other.parent.mkdir(parents=True)

@@ -168,6 +168,19 @@ def test_an_input_without_a_type_refuses_what_its_ports_refuse(
     assert caught.value.exit_code == 2
 
 
+def test_data_replaces_an_input_without_a_type_as_the_error_says(workspace: Any) -> None:
+    (workspace.root / "data").mkdir()
+    component = workspace.component("worker", "ls '${{inputs.raw}}'", inputs={"raw": {"type": "uri_folder"}})
+    jobs = {"work": {"component": component, "inputs": {"raw": "${{parent.inputs.bare}}"}}}
+    file = workspace.pipeline(jobs, inputs={"bare": "azureml:mydata:1"})
+    with pytest.raises(SpecError) as caught:
+        workspace.run(file)
+    assert caught.value.diagnostics[0].hint == "give local data in its place: --set inputs.bare.path=./data"
+
+    record = workspace.run(file, overrides={"inputs.bare.path": str(workspace.root / "data")})
+    assert record.status == "completed"
+
+
 def test_a_count_without_a_type_is_still_a_number(workspace: Any) -> None:
     component = workspace.component("worker", "true", distribution={"type": "pytorch"})
     distribution = {"type": "pytorch", "process_count_per_instance": "${{parent.inputs.ranks}}"}

@@ -34,9 +34,14 @@ def with_absolute_paths(pipeline: Pipeline, overrides: Mapping[str, str]) -> dic
     """Return the same overrides with local paths that hold in any working directory: what a record keeps."""
     ports = _settable(Resolution(pipeline))
     return {
-        key: text if ports[_key(key, ports)].is_parameter else str(Path(text).expanduser().absolute())
+        key: str(Path(text).expanduser().absolute()) if _is_path(key, ports) else text
         for key, text in overrides.items()
     }
+
+
+def _is_path(key: str, ports: Mapping[str, Port]) -> bool:
+    """Whether `--set` gives a path to this key; `.path` also says so of an input that declares no type."""
+    return not ports[_key(key, ports)].is_parameter or key not in ports
 
 
 def _settable(resolution: Resolution) -> dict[str, Port]:
@@ -51,8 +56,11 @@ def _settable(resolution: Resolution) -> dict[str, Port]:
 def _key(key: str, ports: Mapping[str, Port]) -> str:
     """The key of the input that is meant; `inputs.data.path` names the same as `inputs.data`."""
     data = key.removesuffix(".path")
-    if key not in ports and data in ports and not ports[data].is_parameter:
-        return data
+    if key not in ports and data in ports:
+        port = ports[data]
+        is_untyped = port.default is not None and port.default.span == port.span
+        if is_untyped or not port.is_parameter:
+            return data
     if key in ports:
         return key
     scope, _, name = key.rpartition("inputs.")

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from trainyard.local.command import fill_text
+from trainyard.local.downloads import download, web_address
 from trainyard.local.errors import RunError
 from trainyard.local.machine import available_processors
 from trainyard.local.resolution import ResolvedJob
@@ -43,7 +44,7 @@ def write_settings(
     settings = {
         "entry_script": task.entry_script,
         "input": source,
-        "table": _table(Path(source)),
+        "table": _table(Path(source), data_folder / "downloads"),
         "mini_batch_size": _text(job, task.mini_batch_size),
         "partition_keys": list(task.partition_keys),
         "append_row_to": append_to,
@@ -56,8 +57,8 @@ def write_settings(
     (data_folder / _SETTINGS_FILE).write_text(json.dumps(settings, indent=1), encoding="utf-8")
 
 
-def _table(source: Path) -> dict[str, Any] | None:
-    """The paths and transformations of an MLTable; None for other data.
+def _table(source: Path, downloads: Path) -> dict[str, Any] | None:
+    """The paths and transformations of an MLTable; None for other data. Files with a public address are downloaded.
 
     https://learn.microsoft.com/azure/machine-learning/reference-yaml-mltable
     """
@@ -73,9 +74,15 @@ def _table(source: Path) -> dict[str, Any] | None:
             for each in document.get("transformations") or ()
             for name, options in (((each, {}),) if isinstance(each, str) else each.items())
         ]
-        return {"paths": document["paths"], "transformations": transformations}
+        paths = [{kind: _local(str(path), downloads) for kind, path in each.items()} for each in document["paths"]]
+        return {"paths": paths, "transformations": transformations}
     except (OSError, yaml.YAMLError, KeyError, AttributeError, UnicodeDecodeError) as error:
         raise RunError(f"{file}: cannot be read as an MLTable: {error}") from error
+
+
+def _local(path: str, downloads: Path) -> str:
+    address = web_address(path)
+    return str(download(address, downloads)) if address is not None else path
 
 
 def _text(job: ResolvedJob, value: Value | None) -> str | None:
