@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from peft import LoraConfig, inject_adapter_in_model
 
 from trainyard.catalogue.gpus import find_gpu
 from trainyard.errors import UsageError
@@ -66,6 +65,8 @@ def test_no_selective_checkpointing_of_images_is_searched() -> None:
 @pytest.mark.parametrize("model_type", ["convnext", "vit", "swin"])
 def test_adapters_are_those_that_peft_injects(model_type: str) -> None:
     """Beside every linear layer but the head, which is trained whole, as train_ddp does it."""
+    from peft import LoraConfig, inject_adapter_in_model  # seconds, which every process that collects tests would take
+
     with torch.device("meta"):
         model = transformers.AutoModelForImageClassification.from_config(
             transformers.AutoConfig.for_model(model_type, num_labels=10)

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import chi2
 
 from trainyard.foundation.batch_arithmetic import divide_batch
 from trainyard.steps.data.sample_order import SampleOrder
@@ -25,6 +24,8 @@ LEAST_PROBABILITY = 1e-4
 
 def probability(counts: npt.ArrayLike, degrees: int | None = None) -> float:
     """How probable counts as uneven as these are, if all cells are equally likely (Pearson's chi-square test)."""
+    from scipy.stats import chi2  # seconds, which every process that collects tests would take
+
     cells = np.asarray(counts, dtype=float).ravel()
     expected = cells.sum() / len(cells)
     assert expected >= 5, "too few counts per cell for the test to mean anything"

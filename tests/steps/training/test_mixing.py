@@ -14,7 +14,6 @@ from base_models import make_small_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_processes import training_arguments
-from scipy.stats import chi2
 
 from trainyard.foundation.batch_arithmetic import divide_batch
 from trainyard.steps import prepare_text, train_ddp
@@ -89,6 +88,8 @@ def test_each_epoch_has_the_shares_of_the_weights_and_every_sample_is_taken_equa
 
 def test_batches_are_mixed_as_by_chance(mixture: Mixture) -> None:
     """Pearson's chi-square over batches of 50 of many epochs; an epoch's shares are exact, so batches vary less."""
+    from scipy.stats import chi2  # seconds, which every process that collects tests would take
+
     batch, shares = 50, np.array([250, 150, 100]) / 500
     statistics = []
     for epoch in range(1, 201):

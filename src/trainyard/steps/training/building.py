@@ -175,12 +175,7 @@ def build_training(
         world.log(note)
     recorder = Recorder(world, settings.metrics, settings.log_every_steps, plan.total_steps)
     opened.callback(recorder.close)
-    with hang_watch.long_work("reading the model that training starts from"):
-        folder = model_folder(request.chosen_task.values().get("model_type"))
-        base_digest = None if folder is None else model_digest(folder, world)
-    for each in request.data.manifests:
-        if problem := request.chosen_task.on(each).base_model_problem(base_digest):
-            raise StepError(problem)
+    base_digest = _base_digest(request, world, hang_watch)
     checkpoints, progress = _resume(request, base_digest, validation.metric, plan, engine, world, hang_watch, opened)
     batches = request.data.batches(
         train_split,
@@ -211,6 +206,17 @@ def build_training(
         validation=validation,
         progress=progress,
     )
+
+
+def _base_digest(request: CheckedRequest, world: World, hang_watch: HangWatch) -> str | None:
+    """Return the digest of the model that training starts from, if any. Raise StepError if the data need another."""
+    with hang_watch.long_work("reading the model that training starts from"):
+        folder = model_folder(request.chosen_task.values().get("model_type"))
+        digest = None if folder is None else model_digest(folder, world)
+    for each in request.data.manifests:
+        if problem := request.chosen_task.on(each).base_model_problem(digest):
+            raise StepError(problem)
+    return digest
 
 
 def _preparation(task: Task) -> Callable[[Tensors], Prepared] | None:
