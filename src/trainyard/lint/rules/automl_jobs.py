@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trainyard.lint.checks import LintedFile, rule
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Related
-from trainyard.spec.documents import Node
+from trainyard.spec.documents import Node, shorten
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import PARAMETER_TYPES
@@ -50,6 +50,7 @@ def automl_contradiction(file: LintedFile, context: LintContext) -> Iterator[Dia
             yield from _tables(job, root)
             yield from _validation(job)
             yield from _exit_score(job)
+            yield from _outputs(job)
 
 
 def _forecast(job: Node) -> Iterator[Diagnostic]:
@@ -79,6 +80,18 @@ def _exit_score(job: Node) -> Iterator[Diagnostic]:
     if score is not None and isinstance(score.data, (int, float)) and score.data > 1 and is_share:
         message = f"no trial reaches an exit_score of {score.text}: the metrics of classification end at 1"
         yield automl_contradiction.at(score.span, message, f"Write {float(score.data) / 100:g}, if this is per cent.")
+
+
+def _outputs(job: Node) -> Iterator[Diagnostic]:
+    """Outputs: an AutoML job has one, the best model, in MLflow's form."""
+    for name, entry in job.entries_of("outputs").items():
+        if name != "best_model":
+            message = f"an AutoML job has one output, named 'best_model', and not '{shorten(name)}'"
+            yield automl_contradiction.at(entry.key.span, message, "Name it 'best_model'.")
+        kind = entry.value.get("type") if entry.value.is_mapping else None
+        if name == "best_model" and kind is not None and kind.text.lower() in ("custom_model", "triton_model"):
+            message = f"AutoML's best model is an mlflow_model, not a {kind.text}"
+            yield automl_contradiction.at(kind.span, message, "Write mlflow_model.", replacement="mlflow_model")
 
 
 def _limits(job: Node) -> Iterator[Diagnostic]:

@@ -15,7 +15,7 @@ from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.literals import whole_number
 from trainyard.spec.parsed import ParsedPipeline
-from trainyard.spec.rules.keys import MISSING_KEY, OUT_OF_BOUNDS
+from trainyard.spec.rules.keys import MISSING_KEY, NOT_A_CHOICE, OUT_OF_BOUNDS
 
 _COMPUTE_NAME = lazy_pattern(r"azureml:[^:@/\s]+")
 _RESOURCE_ID = lazy_pattern(
@@ -29,6 +29,19 @@ _DEEPEST_PIPELINE = 20
 _SHORTEST_IDLE = 60
 # https://learn.microsoft.com/azure/machine-learning/how-to-create-compute-instance#configure-idle-shutdown
 _SHORTEST_SHUTDOWN = 15
+# https://learn.microsoft.com/azure/reliability/regions-list
+_LOCATIONS = (
+    *("australiacentral", "australiacentral2", "australiaeast", "australiasoutheast", "austriaeast", "belgiumcentral"),
+    *("brazilsouth", "brazilsoutheast", "canadacentral", "canadaeast", "centralindia", "centralus", "chilecentral"),
+    *("eastasia", "eastus", "eastus2", "francecentral", "francesouth", "germanynorth", "germanywestcentral"),
+    *("indonesiacentral", "israelcentral", "italynorth", "japaneast", "japanwest", "koreacentral", "koreasouth"),
+    *("malaysiawest", "mexicocentral", "newzealandnorth", "northcentralus", "northeurope", "norwayeast", "norwaywest"),
+    *("polandcentral", "qatarcentral", "southafricanorth", "southafricawest", "southcentralus", "southeastasia"),
+    *("southindia", "spaincentral", "swedencentral", "switzerlandnorth", "switzerlandwest", "uaecentral", "uaenorth"),
+    *("uksouth", "ukwest", "westcentralus", "westeurope", "westindia", "westus", "westus2", "westus3"),
+    *("chinaeast2", "chinaeast3", "chinanorth2", "chinanorth3", "usgovarizona", "usgovtexas", "usgovvirginia"),
+    *("swedensouth", "jioindiawest", "jioindiacentral", "centraluseuap", "eastus2euap", "usdodcentral", "usdodeast"),
+)
 # `ComputeDefaults.VMSIZE` of azure-ai-ml 1.35.2.
 _DEFAULT_SIZE = "Standard_DS3_v2"
 # A nested pipeline's jobs have their own computes; Spark jobs may have `resources` instead.
@@ -88,6 +101,18 @@ def _idle_minutes(file: LintedFile, context: LintContext) -> Iterator[Diagnostic
     if idle is not None and seconds is not None and 0 < seconds < _SHORTEST_IDLE:
         message = f"idle machines are given back after {seconds} seconds, before the next job of a pipeline starts"
         yield OUT_OF_BOUNDS.at(idle.span, message, f"Write {seconds * 60}, if these are minutes.", severity="warning")
+
+
+@check("file")
+def _location(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """A region of Azure that differs by a slip from one that there is."""
+    location = file.document.root.get("location") if file.kind == "compute" else None
+    # `West Europe` is the same.
+    name = location.text.replace(" ", "").lower() if location is not None and location.is_text else ""
+    meant = only_close(name, _LOCATIONS) if name and name not in _LOCATIONS else None
+    if location is not None and meant is not None:
+        message = f"Azure has no location '{shorten(location.text)}'"
+        yield NOT_A_CHOICE.at(location.span, message, f"Did you mean '{meant}'?", replacement=meant, severity="warning")
 
 
 @check("file")

@@ -58,6 +58,7 @@ _SINGLE = lazy_pattern(r"\s*([A-Za-z][\w.-]*(?:\[[\w,. -]*\])?)\s*=\s*([0-9][\w.
 _NO_REQUIREMENT = lazy_pattern(r"\s*[A-Za-z][\w.-]*(?:\s+[0-9][\w.]*|\s*(?:==|>=|<=|~=|!=)\s*|\s*~\s*[0-9][\w.]*)\s*")
 # Modules whose package has another name; PyPI has none of these names, or one that refuses to be installed.
 _PIP_NAMES = {
+    "pytorch": "torch",
     "cv2": "opencv-python-headless",
     "dotenv": "python-dotenv",
     "pil": "pillow",
@@ -122,6 +123,7 @@ environment:
 def pins_conflict(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for conda in _conda_files(file, context):
         yield from _misspelt_keys(conda)
+        yield from _misspelt_installer(conda)
         pins = dict(_pins(conda))
         yield from _cut_python(pins.get("python"))
         packages = list(packages_of(conda))
@@ -155,6 +157,19 @@ def _misspelt_keys(conda: Node) -> Iterator[Diagnostic]:
         if name not in _CONDA_KEYS and meant is not None:
             message = f"conda knows no key '{shorten(name)}', and ignores what is beneath it"
             yield pins_conflict.at(entry.key.span, message, f"Write {meant}.", replacement=meant)
+
+
+_INSTALLERS = frozenset({"pip"})
+
+
+def _misspelt_installer(conda: Node) -> Iterator[Diagnostic]:
+    """`- pips:` among the dependencies, which conda does not know."""
+    dependencies = conda.get("dependencies")
+    for item in dependencies.items if dependencies is not None else ():
+        for name, entry in item.entries.items() if item.is_mapping else ():
+            if name != "pip" and (name.lower() == "pip" or one_slip_from(name.lower(), _INSTALLERS)):
+                message = f"conda has no installer '{shorten(name)}'"
+                yield pins_conflict.at(entry.key.span, message, "Write pip.", replacement="pip")
 
 
 def _cut_python(python: _Pin | None) -> Iterator[Diagnostic]:
@@ -258,6 +273,10 @@ def _number(version: str) -> tuple[int, ...]:
 
 # The channels that have a pytorch of their own. Where no GPU is seen, as where Azure ML builds images, theirs is
 # for the CPU.
+_CHANNELS = frozenset(
+    ("conda-forge", "pytorch", "nvidia", "defaults", "anaconda", "bioconda", "huggingface", "microsoft")
+)
+_SHORT = 4
 _OTHER_CHANNELS = ("defaults", "conda-forge", "anaconda", "main")
 
 
@@ -286,6 +305,7 @@ def conda_channels(file: LintedFile, context: LintContext) -> Iterator[Diagnosti
         listed = conda.get("channels")
         channels = {item.text: item for item in listed.items if item.is_text} if listed is not None else {}
         packages = {package.name: package for package in packages_of(conda) if not package.with_pip}
+        yield from _misspelt_channels(channels)
         if "pytorch-cuda" in packages:
             yield from _missing_channels(packages["pytorch-cuda"], channels)
         torch = packages.get("pytorch")
@@ -296,6 +316,14 @@ def conda_channels(file: LintedFile, context: LintContext) -> Iterator[Diagnosti
             message = f"conda looks for pytorch in '{first}' before 'pytorch', and finds a build without CUDA"
             related = [Related(torch.node.span, "pytorch is asked for here")]
             yield conda_channels.at(channels["pytorch"].span, message, "Put 'pytorch' first.", related)
+
+
+def _misspelt_channels(channels: Mapping[str, Node]) -> Iterator[Diagnostic]:
+    for name, node in channels.items():
+        meant = one_slip_from(name, _CHANNELS) if len(name) > _SHORT and name not in _CHANNELS else None
+        if meant is not None:
+            message = f"the channel '{shorten(name)}' differs by a slip from {meant}"
+            yield conda_channels.at(node.span, message, f"Did you mean '{meant}'?", replacement=meant)
 
 
 def _missing_channels(package: CondaPackage, channels: Mapping[str, Node]) -> Iterator[Diagnostic]:

@@ -36,7 +36,7 @@ _FILE_ENDING = lazy_pattern(
 _DATASTORE = lazy_pattern(r"azureml:/+(?:subscriptions/.*/)?datastores/[^/]+/paths/.*", re.IGNORECASE)
 
 
-class _Data(NamedTuple):
+class Data(NamedTuple):
     """An input or output with a path."""
 
     path: Node
@@ -64,7 +64,7 @@ inputs:
 """,
 )
 def data_path(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    for data in _data(file):
+    for data in data_in(file):
         text = data.path.text
         if not text or "${{" in text or "{{" in text:
             continue
@@ -109,14 +109,15 @@ def data_path(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
             yield from _other_type(data, file)
 
 
-def _data(file: LintedFile) -> Iterator[_Data]:
+def data_in(file: LintedFile) -> Iterator[Data]:
+    """The data that a file names: the inputs and outputs of jobs and pipelines, and what an asset consists of."""
     if file.kind not in ("pipeline", "command_job", "sweep_job", "other_job", "asset"):
         return
     root = file.document.root
     if file.kind == "asset":
         path, kind = root.get("path"), root.get("type")
         if path is not None and path.is_text:
-            yield _Data(path, kind.text.lower() if kind is not None else "", True)
+            yield Data(path, kind.text.lower() if kind is not None else "", True)
         return
     for holder in (root, *(entry.value for entry in root.entries_of("jobs").values() if entry.value.is_mapping)):
         for key in ("inputs", "outputs"):
@@ -124,7 +125,7 @@ def _data(file: LintedFile) -> Iterator[_Data]:
                 path = entry.value.get("path") if entry.value.is_mapping else None
                 if path is not None and path.is_text:
                     kind = entry.value.get("type")
-                    yield _Data(path, kind.text.lower() if kind is not None else "", key == "inputs")
+                    yield Data(path, kind.text.lower() if kind is not None else "", key == "inputs")
 
 
 def _meant_scheme(scheme: str) -> str | None:
@@ -140,7 +141,7 @@ def _has_wildcard(text: str) -> bool:
     return _WILDCARD.search(text.split("?")[0] if "://" in text else text) is not None
 
 
-def _other_type(data: _Data, file: LintedFile) -> Iterator[Diagnostic]:
+def _other_type(data: Data, file: LintedFile) -> Iterator[Diagnostic]:
     """A local path that exists and is of the other type, or a datastore's whose ending says so."""
     text = data.path.text
     if data.type == "uri_file" and text.endswith("/"):

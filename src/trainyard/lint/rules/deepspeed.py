@@ -15,10 +15,10 @@ from trainyard.foundation.suggestions import closest, did_you_mean, only_close
 from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
-from trainyard.lint.rules.deepspeed_keys import NESTED_KEYS, TOP_LEVEL_KEYS
+from trainyard.lint.rules.deepspeed_keys import NESTED_KEYS, OPTIMIZERS, RENAMED, SCHEDULERS, TOP_LEVEL_KEYS
 from trainyard.lint.shell_words import Word, simple_commands
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
-from trainyard.spec.documents import Document, Node, describe, parse_document
+from trainyard.spec.documents import Document, Node, describe, parse_document, shorten
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.reading import is_address
 from trainyard.spec.rules.documents import DUPLICATE_KEY
@@ -310,11 +310,28 @@ def deepspeed_wrong_value(placement: Placement, context: LintContext) -> Iterato
                 message = f"'{section}' must be an object, not {describe(given.data)}"
                 hint = f'Write "{section}": {{"enabled": {given.text}}}.' if isinstance(given.data, bool) else ""
                 yield deepspeed_wrong_value.at(given.span, message, hint)
+        yield from _misspelt_types(document)
         for path, (is_right, words) in _VALUES.items():
             node = document.root.find(*path)
             if node is not None and node.data is not None and node.data != "auto" and not is_right(node.data):
                 message = f"'{path[-1]}' must be {words}, not {describe(node.data)}"
                 yield deepspeed_wrong_value.at(node.span, message)
+
+
+def _misspelt_types(document: Document) -> Iterator[Diagnostic]:
+    """Optimizers and schedulers that differ by a slip from DeepSpeed's, and settings that theirs do not take."""
+    for section, known in (("optimizer", OPTIMIZERS), ("scheduler", SCHEDULERS)):
+        kind, settings = document.root.find(section, "type"), document.root.find(section, "params")
+        meant = only_close(kind.text, known) if kind is not None and kind.is_text and kind.text not in known else None
+        if kind is not None and meant is not None:
+            message = f"DeepSpeed has no {section} '{shorten(kind.text)}'"
+            yield deepspeed_wrong_value.at(kind.span, message, f"Did you mean '{meant}'?", replacement=meant)
+        taken = known.get(kind.text) if kind is not None and kind.is_text else None
+        for name, entry in settings.entries.items() if settings is not None and taken else ():
+            close = RENAMED.get(name) or only_close(name, taken or ()) if taken and name not in taken else None
+            if kind is not None and close is not None:
+                message = f"{kind.text} has no setting '{shorten(name)}'"
+                yield deepspeed_wrong_value.at(entry.key.span, message, f"Did you mean '{close}'?", replacement=close)
 
 
 def _is_count(data: object) -> bool:

@@ -61,3 +61,33 @@ NESTED_KEYS: dict[tuple[str, ...], frozenset[str]] = {
         }
     ),
 }
+_ADAM = frozenset(
+    {
+        *("lr", "betas", "eps", "weight_decay", "bias_correction", "amsgrad", "torch_adam", "adam_w_mode", "fused"),
+        *("foreach", "maximize", "capturable", "differentiable", "set_grad_none", "fp32_optimizer_states"),
+    }
+)
+_SGD = frozenset({"lr", "momentum", "weight_decay", "dampening", "nesterov"})
+# DeepSpeed's optimizers with their settings; empty where those are not compared. Others may be PyTorch's.
+OPTIMIZERS: dict[str, frozenset[str]] = {
+    "Adam": _ADAM,
+    "AdamW": _ADAM,
+    "SGD": _SGD,
+    **dict.fromkeys(("Adagrad", "Lamb", "Lion", "Muon", "OneBitAdam", "OneBitLamb", "ZeroOneAdam"), frozenset[str]()),
+}
+# deepspeed/runtime/lr_schedules.py
+_WARMUP = frozenset(
+    {"warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type", "last_batch_iteration", "total_num_steps"}
+)
+SCHEDULERS: dict[str, frozenset[str]] = {
+    "WarmupLR": _WARMUP,
+    "WarmupDecayLR": _WARMUP,
+    **dict.fromkeys(("WarmupCosineLR", "LRRangeTest", "OneCycle"), frozenset[str]()),
+}
+# What other libraries call these settings.
+RENAMED = {
+    "learning_rate": "lr",
+    "epsilon": "eps",
+    "total_steps": "total_num_steps",
+    "warmup_steps": "warmup_num_steps",
+}

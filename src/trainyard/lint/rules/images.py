@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from trainyard.foundation.suggestions import close_match, one_slip_from, only_cl
 from trainyard.lint.checks import LintedFile, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.environments import environments_in
+from trainyard.lint.shell_words import simple_commands
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Node, shorten
 
@@ -21,6 +23,12 @@ _INSTRUCTIONS = (
     *("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL", "MAINTAINER"),
     *("ONBUILD", "RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR"),
 )
+_VERBS = {
+    "pip": ("install", "uninstall", "download", "config", "cache", "list", "freeze", "check", "wheel", "show"),
+    "apt-get": ("install", "update", "upgrade", "dist-upgrade", "remove", "purge", "autoremove", "clean", "autoclean"),
+}
+_MAKES_FILES = lazy_pattern(r"\b(?:git|curl|wget|tee|cp|mv|cat|tar|unzip|pip-compile|poetry|uv)\b|>")
+_PLAIN_NAME = lazy_pattern(r"(?:\./)?[\w-][\w./-]*")
 _INSTRUCTION = lazy_pattern(r"([A-Za-z]+)(?=\s|$)")
 
 
@@ -53,7 +61,10 @@ def _name(image: Node) -> Iterator[Diagnostic]:
     path = (rest if is_host else f"{name}{slash}{rest}").rpartition("/")
     lowered = f"{path[0]}{path[1]}{path[2].split(':')[0]}"
     meant = one_slip_from(name.lower(), _REGISTRIES) if is_host else None
-    if lowered != lowered.lower():
+    if path[2].count(":") > 1:
+        message = f"an image has one tag, and '{shorten(path[2])}' has {path[2].count(':')}"
+        yield image_name.at(image.span, message, "Remove one of them.")
+    elif lowered != lowered.lower():
         right = image.text.replace(lowered, lowered.lower())
         message = f"an image's name has no capitals: '{shorten(lowered)}'"
         yield image_name.at(image.span, message, f"Write {shorten(right)}.")
@@ -96,9 +107,12 @@ def dockerfile(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
         if folder is None or not folder.is_text or "://" in folder.text or "{{" in folder.text:
             continue
         root = Path(os.path.normpath(file.document.file.parent / folder.text))
-        for line in _lines(root / (name.text if name is not None else "Dockerfile")):
+        lines = list(_lines(root / (name.text if name is not None else "Dockerfile")))
+        yield from _without_an_image(lines)
+        for at, line in enumerate(lines):
             yield from _instruction(line)
             yield from _copied(line, root)
+            yield from _run(line, lines[:at])
 
 
 def _lines(path: Path) -> Iterator[_Line]:
@@ -126,6 +140,45 @@ def _instruction(line: _Line) -> Iterator[Diagnostic]:
         meant = only_close(line.word.upper(), _INSTRUCTIONS)
         hint = f"Did you mean '{meant}'?" if meant is not None else "Is a backslash missing at the end of a line above?"
         yield dockerfile.at(line.span, f"Docker has no instruction '{shorten(line.word)}'", hint)
+
+
+def _without_an_image(lines: Sequence[_Line]) -> Iterator[Diagnostic]:
+    """A Dockerfile that names no image to start from before it does something."""
+    first = next((line for line in lines if line.word.upper() != "ARG"), None)
+    if first is not None and first.word.upper() in _INSTRUCTIONS and first.word.upper() != "FROM":
+        yield dockerfile.at(first.span, "no FROM stands above this, so that there is no image to build on")
+
+
+def _run(line: _Line, above: Sequence[_Line]) -> Iterator[Diagnostic]:
+    """What cannot work in a RUN: questions that nobody answers, misspelt sub-commands, files that are not there."""
+    if line.word.upper() != "RUN" or "--mount" in line.rest:
+        return
+    for words in simple_commands(line.rest):
+        texts = [word.text for word in words]
+        program = texts[0] if texts[0] != "sudo" else next(iter(texts[1:]), "")
+        verbs = _VERBS.get(program.removesuffix("3"), ())
+        verb = next((text for text in texts[texts.index(program) + 1 :] if not text.startswith("-")), "")
+        meant = only_close(verb, verbs) if verb not in verbs else None
+        if meant is not None:
+            yield dockerfile.at(line.span, f"{program} has no command '{shorten(verb)}'", f"Did you mean '{meant}'?")
+        asks = program in ("apt", "apt-get") and verb == "install" and "-y" not in line.rest and "yes" not in line.rest
+        if asks and not any(option in line.rest for option in ("--assume-yes", "-qq", "-qy")):
+            message = f"{program} asks before it installs what a package needs, and nobody answers"
+            yield dockerfile.at(line.span, message, "Add -y.", severity="info")
+        if program in ("pip", "pip3") and not any(other.word.upper() in ("COPY", "ADD", "ONBUILD") for other in above):
+            yield from _not_copied(line, texts, above)
+
+
+def _not_copied(line: _Line, texts: Sequence[str], above: Sequence[_Line]) -> Iterator[Diagnostic]:
+    """`pip install -r requirements.txt` in an image that nothing was copied into."""
+    makes_files = any(
+        other.word.upper() not in _INSTRUCTIONS or (other.word.upper() == "RUN" and _MAKES_FILES.search(other.rest))
+        for other in (*above, line)
+    )
+    for option, value in pairwise(texts):
+        if option in ("-r", "--requirement") and _PLAIN_NAME.fullmatch(value) and not makes_files:
+            message = f"nothing above copies '{shorten(value)}' into the image"
+            yield dockerfile.at(line.span, message, f"Write `COPY {value} .` above it.")
 
 
 def _copied(line: _Line, root: Path) -> Iterator[Diagnostic]:

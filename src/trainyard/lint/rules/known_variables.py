@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainyard.foundation.suggestions import one_slip_from
+from trainyard.foundation.lazy_patterns import lazy_pattern
+from trainyard.foundation.suggestions import one_slip_from, only_close
 from trainyard.lint.checks import LintedFile, rule
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic
-from trainyard.spec.documents import Entry
+from trainyard.spec.documents import Entry, Node, shorten
 
 # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html,
 # https://docs.pytorch.org/docs/stable/torch_environment_variables.html
@@ -23,6 +24,14 @@ _NAMES = frozenset(
         *("TRANSFORMERS_OFFLINE", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "PYTHONUNBUFFERED", "PYTHONHASHSEED"),
         *("AZUREML_COMPUTE_USE_COMMON_RUNTIME", "MLFLOW_TRACKING_URI", "CUBLAS_WORKSPACE_CONFIG"),
     )
+)
+_COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_DEVICE_MAX_CONNECTIONS")
+_COUNT = lazy_pattern(r"\s*[0-9]+(?:\s*,\s*[0-9]+)*\s*")
+# https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf
+_ALLOCATOR = (
+    *("backend", "max_split_size_mb", "roundup_power2_divisions", "max_non_split_rounding_mb", "expandable_segments"),
+    *("garbage_collection_threshold", "pinned_use_cuda_host_register", "pinned_num_register_threads"),
+    *("pinned_use_background_threads", "release_lock_on_cudamalloc", "roundup_bypass_threshold_mb"),
 )
 _LONG_NAME = 9
 _LEVELS = {
@@ -54,8 +63,22 @@ def misspelt_variable(file: LintedFile, context: LintContext) -> Iterator[Diagno
             yield from _variable(name, entry)
 
 
+def _allocator(value: Node) -> Iterator[Diagnostic]:
+    """`expandable_segment:True`, at which PyTorch stops."""
+    for part in value.text.split(","):
+        name = part.partition(":")[0].strip()
+        meant = only_close(name, _ALLOCATOR) if name not in _ALLOCATOR else None
+        if meant is not None:
+            message = f"PyTorch's allocator has no setting '{shorten(name)}'"
+            yield misspelt_variable.at(value.span, message, f"Did you mean '{meant}'?")
+
+
 def _variable(name: str, entry: Entry) -> Iterator[Diagnostic]:
     levels, value = _LEVELS.get(name, ()), entry.value
+    if name in _COUNTS and value.is_text and "$" not in value.text and not _COUNT.fullmatch(value.text):
+        yield misspelt_variable.at(value.span, f"{name} is a whole number, not '{shorten(value.text)}', and is ignored")
+    if name == "PYTORCH_CUDA_ALLOC_CONF" and value.is_text:
+        yield from _allocator(value)
     if levels and value.is_text and "$" not in value.text and value.text.upper() not in levels:
         message = f"{name} is {', '.join(levels[:-1])} or {levels[-1]}, not '{value.text}'"
         yield misspelt_variable.at(value.span, message)

@@ -67,6 +67,7 @@ def schedule_trigger(file: LintedFile, context: LintContext) -> Iterator[Diagnos
             hint = close_match(zone.text, WINDOWS_TIME_ZONES) or "Such names are 'UTC' and 'W. Europe Standard Time'."
             yield schedule_trigger.at(zone.span, f"unknown time zone '{shorten(zone.text)}'", hint)
     yield from _days_of_another_frequency(trigger)
+    yield from _lists(trigger)
     yield from _times(trigger, file.document)
 
 
@@ -81,6 +82,20 @@ def _days_of_another_frequency(trigger: Node) -> Iterator[Diagnostic]:
             yield schedule_trigger.at(days.span, message, hint)
 
 
+def _lists(trigger: Node) -> Iterator[Diagnostic]:
+    """Hours, minutes and days of a recurrence: none at all, or one of them twice."""
+    for key in ("hours", "minutes", "week_days", "month_days"):
+        listed, seen = trigger.find("schedule", key), set[str]()
+        if listed is None or listed.is_mapping:
+            continue
+        if listed.data == []:
+            yield schedule_trigger.at(listed.span, f"'{key}' is empty, so that the schedule has no time to start at")
+        for item in listed.items:
+            if item.text.lower() in seen:
+                yield schedule_trigger.at(item.span, f"{item.text} stands in '{key}' twice", "Remove one of them.")
+            seen.add(item.text.lower())
+
+
 _FREQUENCIES = frozenset({"minute", "hour", "day", "week", "month"})
 _ZONES_IN_LOWER_CASE = {name.lower(): name for name in WINDOWS_TIME_ZONES}
 
@@ -89,6 +104,11 @@ def _expression(expression: Node, document: Document) -> Iterator[Diagnostic]:
     fields = [(match[0], match.start(), match.end()) for match in re.finditer(r"\S+", expression.text)]
     if len(fields) != len(_CRON_FIELDS):
         return  # reported by the schema
+    minute, hour = fields[0], fields[1]
+    if minute[0] == "*" and hour[0].isdecimal():
+        span = document.span_within(expression, minute[1], minute[2])
+        message = f"this starts a job in every minute of the hour from {hour[0]}:00"
+        yield schedule_trigger.at(span, message, "Write 0, for once at the full hour.")
     for (text, start, end), (name, least, most, names) in zip(fields, _CRON_FIELDS, strict=True):
         problem = next((found for part in text.split(",") if (found := _wrong(part, least, most, names))), "")
         if problem:

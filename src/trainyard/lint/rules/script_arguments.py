@@ -334,10 +334,19 @@ def _wrong_values(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnost
                 message = f"{word.text} is a switch and takes no value, such as '{follower.text}'"
                 hint = f"Write {word.text} alone, or give the script a flag that takes true or false."
                 yield flag_value.at(called.span(follower), message, hint, [declared(flag)])
+        elif flag.is_truth and follower is not None and _may_be_false(called, follower):
+            message = f"{word.text} is `type=bool`, which makes any text true, 'False' too"
+            hint = "Let the script compare the text, or use a switch (`store_true`)."
+            yield flag_value.at(called.span(follower), message, hint, [declared(flag)], severity="warning")
         elif follower is not None and _is_plain_word(follower) and not _is_number(follower.text, flag.number):
             expected = "a whole number" if flag.number == "int" else "a number"
             message = f"{word.text} takes {expected}, not '{follower.text}'"
             yield flag_value.at(called.span(follower), message, "", [declared(flag)])
+
+
+def _may_be_false(called: CalledScript, word: Word) -> bool:
+    port = called.port(word)
+    return word.text.lower() in ("false", "no", "0") or (port is not None and port.type == "boolean")
 
 
 @check("file")
@@ -412,6 +421,17 @@ def _choices_of_searches(command: ParsedCommand, context: LintContext) -> Iterat
                 values = space[name].value.get("values") if name in space and space[name].value.is_mapping else None
                 for item in values.items if values is not None else ():
                     yield from _compare(item.value, flag, None)
+        for called, flag, name in _flags_from(command, context, ("search_space",)):
+            values = space[name].value.get("values") if name in space and space[name].value.is_mapping else None
+            for item in values.items if values is not None else ():
+                if (
+                    type(item.data) in (float, str)
+                    and "${{" not in item.text
+                    and not _is_number(item.text, flag.number)
+                ):
+                    expected = "a whole number" if flag.number == "int" else "a number"
+                    message = f"{called.name} takes {expected} as {flag.names[0]}, not '{item.text}'"
+                    yield flag_value.at(item.span, message, "", [declared(flag)])
 
 
 def _numbers_from_inputs(command: ParsedCommand, context: LintContext) -> Iterator[tuple[CalledScript, Flag, Port]]:

@@ -202,6 +202,12 @@ def _sizes(job: Node) -> Iterator[Diagnostic]:
 
 
 @check("file")
+def _sizes_in_component(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    if file.kind == "component" and _is_spark(file.document.root):
+        yield from _sizes(file.document.root)
+
+
+@check("file")
 def _files_of_spark(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     """Modules and archives that a Spark step names and its code does not have; archives may be built later."""
     for step in script_steps(file.document):

@@ -75,6 +75,7 @@ def _check(sweep: Node) -> Iterator[Diagnostic]:
             yield sweep_contradiction.at(least.span, message, "Swap them, or fix the wrong one.")
         yield from _not_exponents(name, entry.value)
         yield from _tried_twice(name, entry.value)
+        yield from _step_too_large(name, entry.value)
     yield from _unused(sweep)
 
 
@@ -93,6 +94,17 @@ def _tried_twice(name: str, drawn: Node) -> Iterator[Diagnostic]:
         if earlier is not item and item.text:
             message = f"'{name}' has the choice {item.text} twice"
             yield sweep_contradiction.at(item.span, message, "Remove it, or write another one.")
+
+
+def _step_too_large(name: str, drawn: Node) -> Iterator[Diagnostic]:
+    """Steps of a quniform so large that one or two values remain."""
+    kind, step = drawn.get("type"), drawn.get("q")
+    low, high, size = (_number(drawn.get(key)) for key in ("min_value", "max_value", "q"))
+    if step is None or kind is None or kind.text.lower() != "quniform" or low is None or high is None or not size:
+        return
+    if low < high < low + size:
+        message = f"'{name}' is rounded to steps of {step.text}, and its range is only {high - low:g} wide"
+        yield sweep_contradiction.at(step.span, message, "Write a smaller q.")
 
 
 def _not_exponents(name: str, drawn: Node) -> Iterator[Diagnostic]:
@@ -159,6 +171,10 @@ def _policy(sweep: Node) -> Iterator[Diagnostic]:
     elif kind.text.lower() == "bandit" and factor is None and amount is None and share is None:
         message = "a bandit policy needs a slack_factor or a slack_amount: how much worse than the best a trial may be"
         yield sweep_contradiction.at(kind.span, message, "Write `slack_factor: 0.1`.")
+    interval = policy.get("evaluation_interval")
+    if interval is not None and _number(interval) == 0:
+        message = "evaluation_interval is 0; it is how often the policy is applied, 1 or more"
+        yield sweep_contradiction.at(interval.span, message, "Write 1.")
     percent = _number(share)
     if share is not None and percent is not None and not 1 <= percent <= 99:
         message = f"truncation_percentage is {share.text}; it is between 1 and 99"

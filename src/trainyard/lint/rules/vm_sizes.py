@@ -18,6 +18,10 @@ from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import shorten
 from trainyard.spec.model import Value
 
+# Numbers of CPUs of the families D, E and F from their third (F: second) version on, constrained ones aside:
+# https://learn.microsoft.com/azure/virtual-machines/sizes/overview
+_CPU_SIZE = lazy_pattern(r"Standard_([DEF])([0-9]+)[a-z]*_v([2-9])", re.IGNORECASE)
+_CPUS = frozenset({2, 4, 8, 16, 20, 32, 48, 64, 72, 80, 96, 104, 112, 128, 144, 160, 192})
 _GPU_SIZE = lazy_pattern(r"Standard_N[CD]\d", re.IGNORECASE)
 
 
@@ -148,6 +152,12 @@ def _unknown(size: Value) -> Iterator[Diagnostic]:
         yield unknown_sku.at(size.span, f"unknown VM size '{shorten(size.text)}'", hint)
     elif (meant := _names_without_separators().get(_without_separators(size.text))) is not None:
         yield unknown_sku.at(size.span, f"unknown VM size '{size.text}'", f"Write {meant}.", replacement=meant)
+    elif (cpu_size := _CPU_SIZE.fullmatch(size.text)) is not None:
+        family, cpus, generation = cpu_size[1].upper(), int(cpu_size[2]), int(cpu_size[3])
+        if cpus not in _CPUS and generation >= (2 if family == "F" else 3):
+            near = sorted(sorted(_CPUS, key=lambda known: abs(known - cpus))[:2])
+            message = f"no {family} machine has {cpus} CPUs, as '{shorten(size.text)}' says"
+            yield unknown_sku.at(size.span, message, f"There are such with {near[0]} and {near[1]}.")
 
 
 def _without_separators(name: str) -> str:

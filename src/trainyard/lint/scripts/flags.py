@@ -28,6 +28,8 @@ class Flag(NamedTuple):
     """The kind of number that its value must be."""
     default: str | None = None
     """Its default, if that is a known string."""
+    is_truth: bool = False
+    """Whether its type is Python's `bool`, to which every text but an empty one is true."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,98 @@
+"""How a script joins the processes of its job: `init_process_group` against the machines and the distribution."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from trainyard.foundation.suggestions import slips
+from trainyard.lint.checks import rule
+from trainyard.lint.context import LintContext
+from trainyard.lint.placements import Placement
+from trainyard.lint.rules.vm_sizes import machine_related
+from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, parse, walk
+from trainyard.lint.shell_words import CalledScript
+from trainyard.spec.diagnostic import Diagnostic, Related, Span
+
+# https://docs.pytorch.org/docs/stable/distributed.html
+_BACKENDS = ("nccl", "gloo", "mpi", "ucc", "xccl", "hccl")
+_OWN_MACHINE = ("localhost", "127.0.0.1")
+_CONDITIONS = (ast.If, ast.Try, ast.IfExp, ast.ExceptHandler)
+
+
+@rule(
+    "placement",
+    "AML621",
+    "process-group",
+    "error",
+    summary="A script joins its processes in a way that cannot work on the machines of the job.",
+    why="NCCL needs a GPU for each process; on machines without one, use gloo. With a rank or an address of its own "
+    "in the script, every process is the same one or waits for itself: Azure ML sets RANK, WORLD_SIZE and MASTER_ADDR. "
+    "Only calls that do not depend on a condition are looked at.",
+    example="""\
+type: command
+command: python ‸train.py
+code: ./src
+environment: azureml:torch:3
+distribution: {type: pytorch, process_count_per_instance: 4}
+resources: {instance_type: Standard_D8s_v5, shm_size: 4g}
+=== src/train.py
+import torch.distributed
+
+torch.distributed.init_process_group("‹nccl⇒gloo›")
+""",
+)
+def process_group(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    distribution, command = placement.distribution, context.command_of(placement.component)
+    if distribution is None or distribution.type != "pytorch" or command is None:
+        return
+    for called in context.calls_of(command):
+        syntax = parse(called.file) if called.file is not None else None
+        if syntax is None:
+            continue
+        conditional = {id(node) for kind in _CONDITIONS for each in syntax.of(kind) for node in walk(each)}
+        for call in syntax.calls:
+            is_join = dotted(call.func, syntax.imported) == "torch.distributed.init_process_group"
+            if is_join and id(call) not in conditional:
+                yield from _joined(call, called, placement)
+        yield from _own_address(syntax, called, placement)
+
+
+def _joined(call: ast.Call, called: CalledScript, placement: Placement) -> Iterator[Diagnostic]:
+    backend = constant(keyword(call, "backend") or (call.args[0] if call.args else None))
+    here = _here(call, called, "the processes are joined here")
+    sku = placement.sku
+    if isinstance(backend, str) and backend.lower() not in _BACKENDS:
+        meant = next((known for known in _BACKENDS[:2] if slips(backend.lower(), known) == 1), None)
+        if meant is not None:
+            message = f"{called.name} asks for the backend '{backend}', which PyTorch does not have"
+            yield process_group.at(called.place, message, f"Did you mean '{meant}'?", [here])
+    elif backend in ("nccl", "NCCL") and sku is not None and not sku.gpu_count:
+        message = f"{called.name} joins its processes with NCCL, and {sku.name} has no GPU"
+        yield process_group.at(called.place, message, "Use gloo.", [here, *machine_related(placement)])
+    nodes, per_node = placement.nodes, placement.processes_per_node
+    rank = constant(keyword(call, "rank"))
+    if type(rank) is int and nodes is not None and per_node is not None and nodes * per_node > 1:
+        message = f"each of the {nodes * per_node} processes of {called.name} joins as number {rank}"
+        hint = "Leave out rank and world_size: Azure ML sets them in the environment."
+        yield process_group.at(called.place, message, hint, [here])
+
+
+def _own_address(syntax: Syntax, called: CalledScript, placement: Placement) -> Iterator[Diagnostic]:
+    """`os.environ["MASTER_ADDR"] = "localhost"` at the top of a script that runs on several machines."""
+    if placement.nodes is None or placement.nodes < 2:
+        return
+    for node in syntax.body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        if not isinstance(node, ast.Assign) or not isinstance(target, ast.Subscript):
+            continue
+        is_address = dotted(target.value, syntax.imported) == "os.environ" and constant(target.slice) == "MASTER_ADDR"
+        if is_address and constant(node.value) in _OWN_MACHINE:
+            message = f"{called.name} runs on {placement.nodes} machines, and each waits for itself as MASTER_ADDR"
+            here = _here(node, called, "the address is overwritten here")
+            yield process_group.at(called.place, message, "Remove it: Azure ML sets MASTER_ADDR.", [here])
+
+
+def _here(node: ast.expr | ast.stmt, called: CalledScript, what: str) -> Related:
+    assert called.file is not None
+    return Related(Span(called.file, node.lineno, 1, node.lineno, 2), what)

@@ -1,0 +1,87 @@
+"""Commands that no shell can read: open quotes, operators without a command, characters of a word processor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainyard.foundation.lazy_patterns import lazy_pattern
+from trainyard.lint.checks import rule
+from trainyard.lint.context import LintContext
+from trainyard.spec.diagnostic import Diagnostic
+from trainyard.spec.expressions import ExpressionError, bindings_in
+from trainyard.spec.parsed import ParsedCommand
+
+_LEADING = lazy_pattern(r"\A\s*(&&|\|\||\||;)")
+_DOUBLED = lazy_pattern(r"(?:&&|\|\|)\s*(&&|\|\||;|\|)|(?<!;);[ \t]+(;)(?!;)")
+_TRAILING = lazy_pattern(r"(&&|\|\||(?<!>)\|)\s*\Z")
+_WORD_PROCESSOR = lazy_pattern("[\u201c\u201d\u2018\u2019\u201e\u00a0]")
+_NAMES = {"\u00a0": "a no-break space"}
+# Texts within a command have rules of their own, and so has what is commented out.
+_OTHER_SYNTAX = lazy_pattern(r"<<|\besac\b|(?<!\S)#")
+
+
+@rule(
+    "command",
+    "AML561",
+    "shell-syntax",
+    "error",
+    summary="The shell cannot read the command: an open quote, an operator without a command, typographic quotes.",
+    why="The job ends at once, after its machine has started. Word processors and chats replace straight quotes and "
+    "blanks by others, which the shell takes for letters.",
+    example="""\
+type: command
+name: train
+code: ./src
+command: pip install pandas==2.2.3 && ‹‸&& ⇒›python train.py
+environment: azureml:torch:3
+=== src/train.py
+print("training")
+""",
+)
+def shell_syntax(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    try:
+        bindings = bindings_in(command.text)
+    except ExpressionError:
+        return  # reported as that
+    if command.command is None or _OTHER_SYNTAX.search(command.text):
+        return
+    masked = command.text
+    for binding in bindings:
+        masked = masked[: binding.start] + "x" * (binding.end - binding.start) + masked[binding.end :]
+    bare, opened = _without_quoted(masked)
+    if opened is not None:
+        message = f"the quote {command.text[opened]} that begins here is not closed"
+        yield shell_syntax.at(command.span(opened, opened + 1), message, "Close it, or remove it.")
+        return
+    operator = _LEADING.search(bare) or _DOUBLED.search(bare) or _TRAILING.search(bare)
+    if operator is not None:
+        at = next(group for group in (1, *range(2, len(operator.groups()) + 1)) if operator[group] is not None)
+        message = f"there is no command on one side of this {operator[at]}"
+        yield shell_syntax.at(command.span(*operator.span(at)), message, "Remove it.")
+    strange = _WORD_PROCESSOR.search(bare)
+    if strange is not None:
+        what = _NAMES.get(strange[0], f"the typographic quote {strange[0]}")
+        message = f"{what} is a letter to the shell, and becomes part of the word"
+        hint = "Write a blank." if strange[0] in _NAMES else "Write a straight quote."
+        yield shell_syntax.at(command.span(*strange.span()), message, hint)
+
+
+def _without_quoted(text: str) -> tuple[str, int | None]:
+    """A command with `x` for what is quoted or escaped, and where a quote begins that is never closed."""
+    found, opened = list(text), -1
+    position = 0
+    while position < len(text):
+        character = text[position]
+        if character == "\\" and (opened < 0 or text[opened] == '"'):
+            found[position : position + 2] = "x" * len(found[position : position + 2])
+            position += 2
+            continue
+        if opened >= 0:
+            found[position] = "x"
+            if character == text[opened]:
+                opened = -1
+        elif character in "'\"":
+            found[position] = "x"
+            opened = position
+        position += 1
+    return "".join(found), opened if opened >= 0 else None

@@ -1,0 +1,141 @@
+"""The files MLTable of local tables: what is missing in them, and words that differ by a slip from those they know."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainyard.foundation.suggestions import only_close
+from trainyard.lint.checks import LintedFile, rule
+from trainyard.lint.context import LintContext
+from trainyard.lint.rules.data_paths import Data, data_in
+from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.spec.documents import Node, shorten
+from trainyard.spec.reading import is_address
+
+# https://learn.microsoft.com/azure/machine-learning/reference-yaml-mltable
+_KEYS = ("$schema", "type", "paths", "transformations", "metadata", "traits", "name", "version", "description")
+_PATH_KEYS = ("file", "folder", "pattern")
+_TRANSFORMATIONS = (
+    *("read_delimited", "read_parquet", "read_json_lines", "read_delta_lake", "read_text", "convert_column_types"),
+    *("drop_columns", "keep_columns", "extract_columns_from_partition_format", "filter", "skip", "take"),
+    *("take_random_sample", "extract_partition_format_into_columns", "random_split"),
+)
+# The settings that take one of a few words, by transformation.
+_WORDS = {
+    "header": ("no_header", "from_first_file", "all_files_different_headers", "all_files_same_headers"),
+    "encoding": ("utf8", "iso88591", "latin1", "ascii", "utf16", "utf8bom", "utf32", "windows1252"),
+}
+
+
+@rule(
+    "file",
+    "AML421",
+    "table-file",
+    "warning",
+    summary="The file MLTable of a local table cannot be read, has no list of paths, or has a misspelt word.",
+    why="The client uploads the folder as it is, and the job fails where it loads the table. A file that a path names "
+    "is only missed if another one of almost that name lies there: scripts may write it first.",
+    example="""\
+=== data.yaml
+name: sales
+type: mltable
+path: ./sales
+=== sales/MLTable
+type: mltable
+paths:
+  - file: ./sales.csv
+transformations:
+  - ‹read_delimeted⇒read_delimited›: {delimiter: ","}
+=== sales/sales.csv
+day,sold
+""",
+)
+def table_file(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    for data in data_in(file):
+        table = _table(data, file)
+        if table is None:
+            continue
+        try:
+            root = context.computes.store.peek(table).root
+        except SpecError as error:
+            for found in error.diagnostics[:1]:
+                yield table_file.at(found.span, f"this file MLTable cannot be read: {found.message}")
+            continue
+        if not root.is_mapping:
+            yield table_file.at(data.path.span, "the file MLTable in this folder has no 'paths'")
+            continue
+        yield from _keys(root)
+        yield from _paths(root, table.parent)
+        yield from _transformations(root)
+
+
+def _table(data: Data, file: LintedFile) -> Path | None:
+    """The file MLTable of a local folder."""
+    text = data.path.text
+    if data.type != "mltable" or not data.is_input or is_address(text) or "${{" in text:
+        return None
+    table = Path(os.path.normpath(file.document.file.parent / text.removeprefix("file:"))) / "MLTable"
+    try:
+        return table if os.path.isfile(table) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _keys(root: Node) -> Iterator[Diagnostic]:
+    kind = root.get("type")
+    if kind is not None and kind.text and kind.text.lower() != "mltable":
+        yield table_file.at(kind.span, f"the type in a file MLTable is mltable, not '{shorten(kind.text)}'")
+    for name, entry in root.entries.items():
+        meant = only_close(name, [key for key in _KEYS if key not in root.entries]) if name not in _KEYS else None
+        if meant is not None:
+            yield table_file.at(entry.key.span, f"an MLTable has no '{shorten(name)}'", f"Did you mean '{meant}'?")
+    if "paths" not in root.entries and not any(only_close(name, ["paths"]) for name in root.entries):
+        message = "an MLTable lists the files that it consists of, and this one has no 'paths'"
+        yield table_file.at(root.key_span(next(iter(root.entries))) if root.entries else root.span, message)
+
+
+def _paths(root: Node, folder: Path) -> Iterator[Diagnostic]:
+    paths = root.get("paths")
+    if paths is None:
+        return
+    if paths.is_mapping or paths.is_text:
+        yield table_file.at(root.key_span("paths"), "'paths' is a list", "Write `- file: …` beneath it.")
+    for item in paths.items:
+        for name, entry in item.entries.items() if item.is_mapping else ():
+            meant = only_close(name, _PATH_KEYS) if name not in _PATH_KEYS else None
+            if meant is not None:
+                message = f"a path of an MLTable has no '{shorten(name)}'"
+                yield table_file.at(entry.key.span, message, f"Did you mean '{meant}'?")
+            elif name in ("file", "folder") and entry.value.is_text:
+                yield from _missing(entry.value, folder)
+
+
+def _missing(path: Node, folder: Path) -> Iterator[Diagnostic]:
+    """A file that is not there, where another of almost its name is."""
+    if is_address(path.text) or "${{" in path.text or os.path.lexists(folder / path.text):
+        return
+    named = Path(os.path.normpath(folder / path.text))
+    others = sorted(os.listdir(named.parent)) if os.path.isdir(named.parent) else []
+    meant = only_close(named.name, others)
+    if meant is not None:
+        yield table_file.at(path.span, f"there is no '{shorten(path.text)}'", f"Did you mean '{meant}'?")
+
+
+def _transformations(root: Node) -> Iterator[Diagnostic]:
+    listed = root.get("transformations")
+    for item in listed.items if listed is not None else ():
+        named = [(item.text, item)] if item.is_text else [(name, entry.key) for name, entry in item.entries.items()]
+        for name, place in named:
+            meant = only_close(name, _TRANSFORMATIONS) if name not in _TRANSFORMATIONS else None
+            if meant is not None:
+                message = f"an MLTable has no transformation '{shorten(name)}'"
+                yield table_file.at(place.span, message, f"Did you mean '{meant}'?", replacement=meant)
+        for entry in item.entries.values() if item.is_mapping else ():
+            for key, words in _WORDS.items() if entry.value.is_mapping else ():
+                given = entry.value.get(key)
+                meant = only_close(given.text, words) if given is not None and given.text not in words else None
+                if given is not None and given.is_text and meant is not None:
+                    message = f"'{key}' is one of {', '.join(words)}, not '{shorten(given.text)}'"
+                    yield table_file.at(given.span, message, f"Did you mean '{meant}'?")
