@@ -1,5 +1,5 @@
 # Rendered from templates/environments/trainyard-horovod/build_horovod.sh.j2 and profiles/t4.yaml: edit those, not this file, then run `trainyard render t4`.
-# trainyard: {"format": "trainyard.rendered/1", "template": "environments/trainyard-horovod/build_horovod.sh.j2", "profile": "t4", "settings": {}, "template_digest": "8d7f521663277a03", "profile_digest": "89f11f943999fcb1", "content_digest": "dfb27d7e08f3381b"}
+# trainyard: {"format": "trainyard.rendered/1", "template": "environments/trainyard-horovod/build_horovod.sh.j2", "profile": "t4", "settings": {}, "template_digest": "454f7698ad8fafe7", "profile_digest": "89f11f943999fcb1", "content_digest": "becdd1df083c9d65"}
 # Build Horovod 0.28.1 from its source on PyPI, and install it for a Python that has torch:
 #
 #     bash build_horovod.sh PYTHON
@@ -16,6 +16,10 @@ missing=""
 for program in g++ cmake mpicxx; do
   command -v "$program" >/dev/null || missing="$missing $program"
 done
+# openmpi-bin alone brings mpicxx too, without headers.
+if [ -z "$missing" ] && ! echo '#include <mpi.h>' | mpicxx -x c++ -fsyntax-only - 2>/dev/null; then
+  missing=" mpi.h"
+fi
 if [ -n "$missing" ]; then
   echo "error: building Horovod needs$missing; on Debian and Ubuntu: apt install g++ cmake libopenmpi-dev openmpi-bin" >&2
   exit 2

@@ -12,13 +12,19 @@ SCRIPT = Path(__file__).parents[2] / "environments" / "trainyard-horovod" / "bui
 
 
 @pytest.mark.parametrize(
-    ("present", "missing"), [(("g++", "cmake"), "mpicxx"), (("mpicxx",), "g++ cmake"), ((), "g++ cmake mpicxx")]
+    ("present", "missing"),
+    [
+        (("g++", "cmake"), "mpicxx"),
+        (("mpicxx",), "g++ cmake"),
+        ((), "g++ cmake mpicxx"),
+        (("g++", "cmake", "mpicxx"), "mpi.h"),
+    ],
 )
 def test_without_mpi_or_a_compiler_it_is_one_line_before_anything_is_downloaded(
     tmp_path: Path, present: tuple[str, ...], missing: str
 ) -> None:
     for program in present:
-        (tmp_path / program).symlink_to("/bin/true")
+        (tmp_path / program).symlink_to("/bin/false")  # it finds no header
     python = shutil.which("false")  # a Python without Horovod
     ended = subprocess.run(
         ["/bin/bash", SCRIPT, str(python)], capture_output=True, text=True, check=False, env={"PATH": str(tmp_path)}

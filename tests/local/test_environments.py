@@ -62,6 +62,13 @@ def test_requirements_of_a_build_context_are_read_with_what_they_include(tmp_pat
     assert {package.name for package in wanted_packages(environment)} == {"no-such-package", "numpy"}
 
 
+def test_a_build_under_another_name_is_not_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"tensorflow-cpu": "2.21.0"}
+    monkeypatch.setattr("trainyard.local.environment_packages.installed_versions", lambda python: found)
+    environment = with_conda(tmp_path, "dependencies: [pip: [tensorflow==2.21.0]]")
+    assert differences(wanted_packages(environment), HERE) == ([], [])
+
+
 def test_a_run_warns_once_for_an_environment_and_lists_everything(workspace: Any) -> None:
     (workspace.root / "conda.yaml").write_text(CONDA)
     uses = {"environment": {"image": "x", "conda_file": "../conda.yaml"}}

@@ -23,6 +23,8 @@ _REQUIREMENTS = re.compile(r"[\w.-]*requirements[\w.-]*\.(?:txt|in)", re.IGNOREC
 _INCLUDE = re.compile(r"(?:-r|--requirement)[\s=]+(\S+)")
 # What has another name on PyPI.
 _PIP_NAMES = {"pytorch": "torch", "pytorch-cpu": "torch", "pytorch-gpu": "torch", "tensorflow-gpu": "tensorflow"}
+# Builds under another name.
+_BUILDS = {"tensorflow-cpu": "tensorflow", "onnxruntime-gpu": "onnxruntime"}
 _BELONGS_TO_PYTHON = frozenset({"pip", "setuptools", "wheel"})
 
 
@@ -85,6 +87,7 @@ def wanted_packages(environment: Environment) -> list[WantedPackage]:
 def differences(wanted: Iterable[WantedPackage], python: Path) -> tuple[list[str], list[str]]:
     """Return the packages that a Python does not have, and those that it has in another version, each described."""
     installed = installed_versions(python)
+    installed = {name: installed[build] for build, name in _BUILDS.items() if build in installed} | installed
     missing, others = [], []
     for package in wanted:
         version = python_version(python) if package.name == "python" else installed.get(package.name)
