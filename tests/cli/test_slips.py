@@ -20,6 +20,7 @@ Run = Callable[..., Any]
 DDP = "pipelines/ddp.yaml"
 LOCAL = ("run", DDP, "--profile", "local")
 ND96 = ("render", "nd96", "--set")
+LLAMA = ("estimate", "--model", "llama-3.1-8b", "--sku", "Standard_ND96isr_H100_v5")
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,9 @@ def copied_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     deployment = "$schema: https://azuremlschemas.azureedge.net/latest/batchDeployment.schema.json\nname: batch\n"
     (folder / "deployment.yaml").write_text(deployment)
     (folder / "broken.json").write_text("{")
+    with_component = "type: pipeline\njobs:\n  evaluate:\n    component: "
+    (folder / "pipelines/from_above.yaml").write_text(f"{with_component}components/evaluate.yaml\n")
+    (folder / "pipelines/windows.yaml").write_text(f"{with_component}..\\components\\evaluate.yaml\n")
     return folder
 
 
@@ -75,6 +79,16 @@ WRONG_USAGE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ),
     (("lint", "--format", "jsn"), ("--format: expected one of text, json", "'jsn'", "Did you mean 'json'")),
     (("run", DDP, "again"), ("unexpected argument 'again'", "quote")),
+    (("run", DDP, "inputs.epochs=3"), ("unexpected argument 'inputs.epochs=3'", "write --set inputs.epochs=3")),
+    (("plan", DDP, "pipelines/fsdp.yaml"), ("unexpected argument 'pipelines/fsdp.yaml'", "one file at a time")),
+    (("run", DDP, "--epochs", "3"), ("unknown option --epochs", "Did you mean --set inputs.epochs=V")),
+    (("run", DDP, "--batch-size", "3"), ("unknown option --batch-size", "--set inputs.batch_size=V")),
+    (("run", DDP, "-profile", "local"), ("unknown option -p", "'--profile'")),
+    (("render", "--profile", "nd96"), ("unknown option --profile", "Write its value without --profile")),
+    ((*LLAMA, "--nodes", "two"), ("--nodes: expected a whole number of at least 1, got 'two'",)),
+    ((*LLAMA, "--nodes", "0"), ("--nodes: expected a whole number of at least 1, got '0'",)),
+    ((*LLAMA, "--ema-decay", "2"), ("--ema-decay: expected a number in the range 0<=x<=1, got '2.0'",)),
+    ((*LLAMA, "--ema-decay", "high"), ("--ema-decay: expected a number, got 'high'",)),
     (("run", DDP, "--profile"), ("--profile: expected a value after it",)),
     (("new", "component"), ("missing NAME", "trainyard new component --help")),
     (("init", "--from", "resnet"), ("--from: expected one of ddp, fsdp", "'resnet'")),
@@ -85,6 +99,8 @@ WRONG_USAGE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("run", "pipelines/ddp.yml"), ("pipelines/ddp.yml: no such file", "'pipelines/ddp.yaml'")),
     (("plan", "pipelines"), ("pipelines is a folder", "such as pipelines/ddp.yaml")),
     (("graph", "folder"), ("folder is a folder; expected a file",)),
+    (("run", "https://example.com/ddp.yaml"), ("https://example.com/ddp.yaml is an address", "on this machine")),
+    (("render", "nd96", "--apply", "none.yaml"), ("--apply none.yaml: no such file",)),
     (("run", DDP, "-f", DDP), ("FILE is given twice",)),
     (("run", "notes.txt"), ("notes.txt is not a YAML file", ".yaml")),
     (("lint", "componets"), ("no such file or folder: 'componets'",)),
@@ -100,6 +116,8 @@ WRONG_USAGE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("render", "nd69"), ("unknown profile 'nd69'", "'nd96'")),
     (("render", "profiles/nd96.yaml"), ("unknown profile 'profiles/nd96.yaml'", "Did you mean 'nd96'")),
     (("run", DDP, "--profile", "Local"), ("unknown profile 'Local'", "Did you mean 'local'")),
+    (("run", DDP, "--profile", ""), ("unknown profile ''", "Known: local")),
+    (("explain", DDP, "--profile", ""), ("unknown profile ''", "Known: local")),
     (("explain", "unknown-comand-port"), ("unknown rule", "'unknown-command-port'")),
     (("explain", "AML999"), ("unknown rule 'AML999'", "lists all rules")),
     (("skus", "A100"), ("unknown VM size 'A100'", "Standard_ND96asr_v4")),
@@ -123,7 +141,11 @@ WRONG_USAGE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ((*ND96, "sku=Standard_NC24"), ("--set sku=Standard_NC24", "retired", "Closest")),
     ((*ND96, "pipelines.ddp.epoch=3"), ("unknown key 'epoch'", "'epochs'")),
     ((*ND96, "pipelines.dpp.epochs=3"), ("unknown pipeline 'dpp'", "'ddp'")),
+    ((*ND96, "learning_rate=0.1"), ("unknown key 'learning_rate'", "'pipelines.ddp.learning_rate'")),
+    ((*ND96, "inputs.epochs=3"), ("unknown key 'inputs'", "`trainyard run --set inputs.…`")),
     # --set of run
+    ((*LOCAL, "--set", "inputs.epochs=3,inputs.seed=1"), ("'3,inputs.seed=1' is not", "--set inputs.seed=1")),
+    ((*LOCAL, "--set", "inputs.epochs=3 inputs.seed=1"), ("'3 inputs.seed=1' is not", "--set inputs.seed=1")),
     ((*LOCAL, "--set", "epochs=3"), ("--set epochs: names no input", "'inputs.epochs'")),
     ((*LOCAL, "--set", "nodess=4"), ("--set nodess: unknown key 'nodess' in the profile. Did you mean 'nodes'?",)),
     ((*LOCAL, "--set", "inputs.epochs 3"), ("--set inputs.epochs 3: expected KEY=VALUE", "inputs.epochs=3")),
@@ -168,6 +190,9 @@ WRONG_FILES = [
     (("run", "tabs.yaml"), ("tabs.yaml:3:1:", "a tab", "Indent with spaces")),
     (("run", "open.yaml"), ("open.yaml:3:1:", "is not closed")),
     (("plan", "components/train_ddp.yaml"), ("components/train_ddp.yaml:5:7:", "a component, not a pipeline")),
+    (("run", "components/train_ddp.yaml"), ("components/train_ddp.yaml:5:7:", "a component, not a pipeline")),
+    (("run", "pipelines/from_above.yaml"), ("pipelines/from_above.yaml:4:16:", "Write ../components/evaluate.yaml")),
+    (("run", "pipelines/windows.yaml"), ("pipelines/windows.yaml:4:16:", "Write ../components/evaluate.yaml")),
     (("run", "profiles/t4.yaml"), ("profiles/t4.yaml:", "a profile, not a pipeline")),
     (("run", "compute/gpu_cluster.yaml"), ("compute/gpu_cluster.yaml:6:7:", "a compute target, not a pipeline")),
     (("run", "deployment.yaml"), ("deployment.yaml:1:1:", "a deployment, an endpoint", "not a pipeline")),
@@ -300,6 +325,18 @@ def test_data_that_cannot_be_read_exits_with_1(
 def test_a_read_only_folder_is_named(trainyard: Run, in_a_project: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     assert_one_error(trainyard(*LOCAL, "--run-dir", str(tmp_path / "run")), 1, ("cannot be written", "--run-dir"))
+
+
+def test_a_report_that_cannot_be_written_hides_no_result(
+    trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk; here a folder is in the way."""
+    (tmp_path / "job.yaml").write_text(SLEEPER.replace("echo asleep && sleep 600", "mkdir ../../../../report.html"))
+    monkeypatch.chdir(tmp_path)
+    outcome = trainyard("run", "job.yaml", "--name", "blocked")
+    assert outcome.exit_code == 0, outcome
+    assert f"warning: no report: {tmp_path}/.trainyard/runs/blocked/report.html: " in outcome.stderr
+    assert "blocked: completed" in outcome.stdout
 
 
 def test_a_folder_that_cannot_be_made_is_named(trainyard: Run, in_a_project: Path) -> None:

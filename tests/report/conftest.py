@@ -517,7 +517,8 @@ def make_run_to_compare(tmp_path: Path) -> Callable[[str], Path]:
             {
                 "format": "trainyard.settings/1",
                 "step": "train_ddp",
-                "settings": {"epochs": number, "precision": "fp32"},
+                # As steps record them: the folder of a port is this run's own.
+                "settings": {"epochs": number, "precision": "fp32", "metrics": str(folder.path / "jobs/train/outputs")},
                 "world_size": 2 * number,
                 "micro_batch_size": 8,
                 "accumulation_steps": 1,

@@ -68,6 +68,8 @@ def test_a_job_without_outputs_of_ours_shows_what_it_logged(
     empty_run.add_job("train", tracking=tracking, outputs={})
     page = open_page(write_report(empty_run.finish()))
 
+    # What it has no files of is not missed.
+    assert page.locator(".absent").count() == 0
     section = page.locator("#tracked-train")
     assert section.locator("dl").inner_text().split() == ["rmse", "0.4", "test/r2", "0.875"]
     assert section.locator("figure.chart figcaption strong").all_inner_texts() == ["rmse"]
@@ -86,6 +88,17 @@ def test_what_our_trainings_log_to_both_is_shown_once(make_digits_run: Callable[
     assert "<strong>rmse</strong>" in tracked
     assert "<strong>loss</strong>" not in tracked
     assert "max_depth" not in tracked  # the settings are listed with the job
+
+
+def test_what_an_evaluation_logs_to_both_is_shown_once(make_digits_run: Callable[[], Any], logged: Path) -> None:
+    folder = make_digits_run()
+    (logged / "metrics/test_accuracy").write_text("0 0.9 0\n")
+    folder.run["jobs"]["evaluate"]["tracking"] = os.path.relpath(logged, folder.path)
+    page = write_report(folder.finish()).read_text()
+
+    tracked = page[page.index('id="tracked-evaluate"') :]
+    assert "<strong>rmse</strong>" in tracked
+    assert "test_accuracy" not in tracked
 
 
 def test_the_commit_is_on_the_page(make_digits_run: Callable[[], Any]) -> None:

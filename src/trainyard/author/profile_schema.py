@@ -165,7 +165,7 @@ def _problems(layers: Layers, error: Any, whole_schema: dict[str, Any]) -> list[
                 f"unknown pipeline '{key}': there is no templates/pipelines/{key}.yaml.j2"
                 if path == ("pipelines",)
                 else f"unknown key '{key}' in {what}",
-                did_you_mean(key, known),
+                close_match(key, known) or _in_another_place(path, key, whole_schema) or did_you_mean(key, known),
                 at_key=True,
             )
             for key in error.kind.unexpected
@@ -192,6 +192,17 @@ def _problems(layers: Layers, error: Any, whole_schema: dict[str, Any]) -> list[
     assert kind == "pattern", kind
     message = f"{what}: expected {_PATTERN_WORDS[schema['pattern']]}, found {found}"
     return [layers.problem(path, rules.PROFILE_VALUE, message, described)]
+
+
+def _in_another_place(path: tuple[str, ...], key: str, whole_schema: dict[str, Any]) -> str:
+    """A hint for a key at the top that belongs to the pipelines, or to a run; empty for others."""
+    if path:
+        return ""
+    if key in ("inputs", "jobs"):
+        return f"`trainyard run --set {key}.…` sets it for one run."
+    pipelines = whole_schema["properties"]["pipelines"]["properties"]
+    having = [name for name, schema in pipelines.items() if key in schema["properties"]]
+    return f"It is a key of a pipeline, such as 'pipelines.{having[0]}.{key}'." if having else ""
 
 
 _PATTERN_WORDS = {

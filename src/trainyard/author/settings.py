@@ -32,6 +32,8 @@ def read_applied(file: Path) -> dict[str, object]:
 
     Raises `SpecError` for a file that is not a YAML mapping, and `UsageError` for one without settings.
     """
+    if not file.exists():
+        raise UsageError(f"--apply {file}: no such file")
     document = read_document(file)
     require_mapping(document)
     if document.problems:

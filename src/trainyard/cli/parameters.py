@@ -116,6 +116,8 @@ def chosen_file(file: str | None, file_option: str | None, profile: str | None =
     chosen = file or file_option
     if not chosen:
         raise click.UsageError(f"missing FILE, such as {_an_example() or 'pipeline.yml'}")
+    if "://" in chosen:
+        raise click.UsageError(f"{chosen} is an address; expected a file on this machine")
     path = Path(chosen)
     if path.is_file():
         return path

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from trainyard.cli.parameters import OneOf, chosen_file, file_argument
+from trainyard.cli.parameters import AtLeast, OneOf, chosen_file, file_argument
 from trainyard.estimate.choices import CHECKPOINTING, ENGINES, OFFLOADS, OPTIMIZERS, PRECISIONS, TUNINGS
 
 _PLAN_FORMATS = ("text", "json", "markdown", "html")
@@ -71,30 +71,30 @@ def plan(
 @click.option("--model", required=True, metavar="NAME|PATH", help="A model such as llama-3.1-8b, or a config.json.")
 @click.option("--sku", metavar="NAME", help="An Azure size; prices come with it.")
 @click.option("--gpu", metavar="NAME", help="A GPU such as H100-SXM, in the machines it is usually in.")
-@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--gpus-per-node", type=click.IntRange(1), help="If not all of a node's.")
+@click.option("--nodes", type=AtLeast(1), default=1, show_default=True)
+@click.option("--gpus-per-node", type=AtLeast(1), help="If not all of a node's.")
 @click.option("--network-gbit", type=click.FloatRange(0, min_open=True), help="Gbit/s of a node, with --gpu.")
 @click.option("--engine", type=OneOf(ENGINES), default="fsdp", show_default=True)
 @click.option(
     "--micro-batch-size",
-    type=click.IntRange(1),
+    type=AtLeast(1),
     default=1,
     show_default=True,
     help="Samples of a forward pass.",
 )
-@click.option("--accumulation-steps", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--sequence-length", type=click.IntRange(1), help="Tokens of a sample.  [default: the model's, to 8192]")
+@click.option("--accumulation-steps", type=AtLeast(1), default=1, show_default=True)
+@click.option("--sequence-length", type=AtLeast(1), help="Tokens of a sample.  [default: the model's, to 8192]")
 @click.option("--precision", type=OneOf(PRECISIONS), help="bf16-true keeps AdamW in bf16 too.  [default: bf16]")
 @click.option("--activation-checkpointing", type=OneOf(CHECKPOINTING), default="none", show_default=True)
 @click.option("--compile", "compiled", is_flag=True, help="Compile the model with torch.compile.")
 @click.option(
     "--loss-chunk-tokens",
-    type=click.IntRange(0),
+    type=AtLeast(0),
     default=0,
     help="Compute the logits of this many tokens at a time; 0: all at once.",
 )
 @click.option("--tuning", type=OneOf(TUNINGS), default="full", show_default=True, help="What is trained.")
-@click.option("--lora-rank", type=click.IntRange(1), help="Rank of the adapters.  [default: the training steps']")
+@click.option("--lora-rank", type=AtLeast(1), help="Rank of the adapters.  [default: the training steps']")
 @click.option(
     "--lora-targets",
     default="all-linear",
@@ -102,7 +102,7 @@ def plan(
     help="Layers that get adapters: all-linear, or endings of names such as q_proj,v_proj.",
 )
 @click.option("--optimizer", type=OneOf(OPTIMIZERS), default="adamw", show_default=True, help="With ddp: what steps.")
-@click.option("--shard-size", type=click.IntRange(1), help="With fsdp: GPUs of a replica.  [default: all]")
+@click.option("--shard-size", type=AtLeast(1), help="With fsdp: GPUs of a replica.  [default: all]")
 @click.option("--no-reshard", "keeps_gathered", is_flag=True, help="With fsdp: gather weights once a micro-batch.")
 @click.option(
     "--offload", type=OneOf(OFFLOADS), default="none", show_default=True, help="With fsdp and zero1 to zero3."

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import click
 
 _REWORDED = (
+    (r"Got unexpected extra arguments? \(([\w.]+=.*)\)", r"unexpected argument '\1'; write --set \1"),
+    (
+        r"Got unexpected extra arguments? \((.*\.ya?ml.*)\)",
+        r"unexpected argument '\1'; one file at a time, and quotes around a path that holds spaces",
+    ),
     (r"Got unexpected extra arguments? \((.*)\)", r"unexpected argument '\1'; quote a value that holds spaces"),
+    (r"'(.*)' is not a valid float range\.", r"expected a number, got '\1'"),
+    (r"(.*) is not in the range (.*)\.", r"expected a number in the range \2, got '\1'"),
     (r"Option '(.*)' requires an argument\.", r"\1: expected a value after it"),
 )
 """Patterns of click's messages that have no class of their own, and what they become."""
@@ -20,24 +28,58 @@ def usage_message(error: click.UsageError) -> str:
 
 
 def _in_our_words(error: click.UsageError) -> str:
-    from trainyard.foundation.suggestions import close_match
-
     if isinstance(error, click.NoSuchOption):
-        known = _options_of(error.ctx.command) if error.ctx else []
-        verbs = _verbs_with(error.option_name, error.ctx) if error.ctx else []
-        hint = f"It is an option of {' and '.join(verbs)}" if verbs else close_match(error.option_name, known)
-        return f"unknown option {error.option_name}. {hint}".rstrip(" .")
+        return _unknown_option(error)
     if isinstance(error, click.MissingParameter) and error.param is not None:
         return f"missing {error.param.human_readable_name}"
     if isinstance(error, click.BadParameter) and error.param is not None:
         name = error.param.opts[-1] if isinstance(error.param, click.Option) else error.param.human_readable_name
-        return f"{name}: {error.message}"
+        return f"{name}: {_reworded(error.message) or error.message}"
     message = error.format_message()
+    if reworded := _reworded(message):
+        return reworded
+    is_sentence = message[1:2].islower()
+    return (message[:1].lower() if is_sentence else message[:1]) + message[1:].rstrip(".")
+
+
+def _reworded(message: str) -> str | None:
     for pattern, replacement in _REWORDED:
         if re.fullmatch(pattern, message):
             return re.sub(pattern, replacement, message)
-    is_sentence = message[1:2].islower()
-    return (message[:1].lower() if is_sentence else message[:1]) + message[1:].rstrip(".")
+    return None
+
+
+def _unknown_option(error: click.NoSuchOption) -> str:
+    from trainyard.foundation.suggestions import close_match, only_close
+
+    option = error.option_name
+    parameters = error.ctx.command.params if error.ctx else []
+    known = [name for parameter in parameters for name in parameter.opts]
+    verbs = _verbs_with(option, error.ctx) if error.ctx else []
+    if not option.startswith("--"):
+        # Of `-profile` click names only `-p`.
+        hint = _one_of([f"'{name}'" for name in known if name.startswith(f"-{option}")])
+    elif option.lstrip("-") in (parameter.name for parameter in parameters if isinstance(parameter, click.Argument)):
+        hint = f"Write its value without {option}"
+    elif verbs:
+        hint = f"It is an option of {_listed(verbs, 'and')}"
+    else:
+        # A setting is often tried as an option.
+        of_settings = next((parameter.metavar for parameter in parameters if "--set" in parameter.opts), None) or ""
+        name = option.strip("-").replace("-", "_")
+        if of_settings and not only_close(option, known):
+            hint = f"Did you mean --set {re.sub('KEY|X', name, of_settings)}?"
+        else:
+            hint = close_match(option, known)
+    return f"unknown option {option}. {hint}".rstrip(" .")
+
+
+def _one_of(names: Sequence[str]) -> str:
+    return f"Did you mean {_listed(names, 'or')}?" if names else ""
+
+
+def _listed(names: Sequence[str], joint: str) -> str:
+    return f" {joint} ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _options_of(command: click.Command) -> list[str]:

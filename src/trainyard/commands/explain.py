@@ -66,7 +66,7 @@ def _forecast_of(
     from trainyard.local.runner import RunOptions
 
     options = RunOptions(working_folder.runs_folder(), overrides=dict(settings), environments=environments)
-    path, store = render_aside(file, profile) if profile else file, DocumentStore()
+    path, store = render_aside(file, profile) if profile is not None else file, DocumentStore()
     refused, _ = errors_before_a_run(path, store)
     if refused:
         return []

@@ -15,6 +15,7 @@ from trainyard.commands import working_folder
 from trainyard.commands.lint import errors_before_a_run
 from trainyard.commands.snapshots import keep_runs_out_of_snapshots
 from trainyard.errors import UsageError
+from trainyard.foundation.files import describe_os_error
 from trainyard.foundation.quantities import duration
 from trainyard.foundation.run_record import RunRecord
 from trainyard.foundation.suggestions import close_match
@@ -46,7 +47,7 @@ def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: boo
     started then. Other errors are printed.
     """
     path, given = file, options.overrides
-    if profile:
+    if profile is not None:
         from trainyard.author.profile_schema import profile_schema  # rendering takes 0.1 s to import
         from trainyard.author.settings import read_settings
         from trainyard.commands.profile_run import render_aside
@@ -64,10 +65,10 @@ def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: boo
     refused, let_pass = errors_before_a_run(path, store)
     if refused or (options.strict and let_pass):
         raise SpecError([*refused, *let_pass] if options.strict else refused)
+    pipeline = load_job(path, store, strict=options.strict)
     for each in let_pass:
         place = f"{short(each.span.file)}:{each.span.line}:{each.span.column}"
         click.echo(f"{place}: {each.message} [{each.rule}: Azure ML lets it pass, --strict does not]", err=True)
-    pipeline = load_job(path, store, strict=options.strict)
     working_folder.keep_out_of_git()
     keep_runs_out_of_snapshots(pipeline)
     with ExitStack() as opened:
@@ -110,7 +111,10 @@ def _conclude(
 
     `given` is what `--set` gave, for a command that runs the same again.
     """
-    write_report(run_folder)
+    try:
+        write_report(run_folder)
+    except OSError as error:  # a full disk: how the run ended is worth more than its page
+        click.echo(f"warning: no report: {describe_os_error(error)}", err=True)
     record = read_record(run_folder)
     click.echo("")
     click.echo(click.style(f"{record.name}: {record.status} in {duration(record.duration_s)}", bold=True))

@@ -33,7 +33,7 @@ def os_errors_name(file: Path) -> Iterator[None]:
 
 
 def replace_text(file: Path, text: str, *, is_durable: bool = True) -> None:
-    """Replace a file's text, keeping its permissions. Raise OSError if that fails, leaving the file as it was.
+    """Replace a file's text, keeping its permissions. Raise OSError, which names it, and leave it as it was on failure.
 
     A file that is not durable may be damaged when the machine, not just the process, stops soon after.
     """
@@ -48,8 +48,10 @@ def replace_text(file: Path, text: str, *, is_durable: bool = True) -> None:
         with suppress(FileNotFoundError):  # also where another writer has just removed it
             temporary.chmod(file.stat().st_mode & 0o777)
         os.replace(temporary, file)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(file)  # not the temporary one, which nobody knows
         raise
 
 

@@ -70,6 +70,8 @@ def _sample(file: Path, attempt: int, sessions: Collection[int], gpus: _Gpus, is
     with gpus, suppress(OSError):
         while not is_over.wait(max(_LEAST_INTERVAL_SECONDS, (before - started) / _SAMPLES_PER_TIME_SPENT)):
             now, using = time.monotonic(), _use_of(sessions)
+            if using.memory_bytes == 0:
+                continue  # they have ended
             busy = max(0.0, using.processor_seconds - used.processor_seconds) / (now - before)
             line: dict[str, Any] = {
                 "seconds": round(now - started, 2),

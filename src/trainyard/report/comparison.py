@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -112,7 +112,9 @@ def _settings(
         of_job = [record.jobs.get(job) for record in runs.values()]
         trained_with = [found.settings if (found := of_run.get(job)) else None for of_run in results.values()]
         inputs = [found.inputs if found else {} for found in of_job]
-        settings = [found.settings if found else {} for found in trained_with]
+        ports = {name for found in of_job if found for name in (*found.inputs, *found.outputs)}
+        # Ports are listed as inputs; as settings they are folders below each run's own.
+        settings = [_without(ports, found.settings) if found else {} for found in trained_with]
         versions = [found.versions if found else {} for found in trained_with]
         for prefix, of_runs in (("inputs.", inputs), ("settings.", settings), ("", versions)):
             for name in _names(of_runs):
@@ -121,6 +123,10 @@ def _settings(
                     said.add((name, row.values))
                     yield row
         yield _row(f"jobs.{job}: processes", (found and found.processes for found in of_job))
+
+
+def _without(names: Container[str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in names}
 
 
 def _names(mappings: Iterable[Mapping[_Name, Any]]) -> list[_Name]:

@@ -94,6 +94,7 @@ def run_page(run: RunRecord, run_folder: Path, *, is_live: bool = False) -> str:
         run=run,
         jobs=jobs,
         headline=_headline(jobs),
+        has_tracked=any(job.tracked for job in jobs),
         graphs=[draw_graph(run, carried, tall=tall) for tall in (False, True)] if jobs else [],
         timeline=draw_timeline(run),
         machine_uses=machine_uses(run, run_folder),
@@ -127,11 +128,13 @@ def _view(job: JobRecord, origins: dict[str, str], run_folder: Path) -> JobView:
 
 
 def _tracked(job: JobRecord, results: JobResults, run_folder: Path) -> Tracked | None:
-    """Return what a job logged with MLflow beyond what its outputs hold: our trainings log the same to both."""
+    """Return what a job logged with MLflow beyond what its outputs hold: our steps log the same to both."""
     if job.tracking is None:
         return None
     found = read_tracked(run_folder / job.tracking)
-    known = results.metrics.series if results.metrics else {}
+    known = set(results.metrics.series if results.metrics else ())
+    if results.evaluation:
+        known |= {f"{results.evaluation.split}_{name}" for name in results.evaluation.figures}
     return replace(
         found,
         parameters={} if results.settings else found.parameters,

@@ -130,18 +130,30 @@ class Reading:
         if "{{" in reference:
             return None
         path = self.path(reference)
-        try:
-            found = path.exists() if folder is None else path.is_dir() if folder else path.is_file()
-        except (OSError, ValueError):
-            found = False
-        if found:
+        if _is_there(path, folder):
             return path
         kind = {True: "folder", False: "file", None: "file or folder"}[folder]
         message = f"{what}: there is no {kind} '{reference}' beside this file"
         if os.path.dirname(reference):
             message = f"{what}: there is no {kind} '{reference}', relative to this file"
-        self.findings.add(node.span, rule, message, hint=_similar_file(path))
+        self.findings.add(node.span, rule, message, hint=self._meant_path(reference, folder) or _similar_file(path))
         return None
+
+    def _meant_path(self, reference: str, folder: bool | None) -> str:
+        """A hint for a path with Windows' separators, or from one of three folders above; empty if it is neither."""
+        relative = reference.removeprefix(_FILE_PREFIX).replace("\\", "/")
+        here, *above = self.file.resolve().parents[:4]
+        for start in (here, *above):
+            if not os.path.isabs(relative) and _is_there(start / relative, folder):
+                return f"Write {Path(os.path.relpath(start / relative, here)).as_posix()}"
+        return ""
+
+
+def _is_there(path: Path, folder: bool | None) -> bool:
+    try:
+        return path.exists() if folder is None else path.is_dir() if folder else path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _similar_file(path: Path) -> str:

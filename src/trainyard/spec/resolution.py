@@ -34,7 +34,7 @@ from trainyard.spec.rules.documents import TOO_LARGE
 from trainyard.spec.rules.keys import OUT_OF_BOUNDS, WRONG_TYPE
 from trainyard.spec.rules.references import NOT_SEEN_OFFLINE
 from trainyard.spec.rules.values import MISSING_INPUT, WRONG_LITERAL
-from trainyard.spec.set_arguments import COMMAND_LINE
+from trainyard.spec.set_arguments import COMMAND_LINE, several_in_one
 
 # Pipelines that use each other twice at every level have millions of jobs after twenty levels.
 _MOST_JOBS = 10_000
@@ -691,7 +691,7 @@ def _wrong(
     """A mistake at a value; `resolved` is what it came to, which the command line may have given."""
     if resolved is not None and resolved.written.span.file == COMMAND_LINE:
         message = f"--set {resolved.key}={resolved.written.text}: {message}"
-        return Wrong(rule.at(resolved.written.span, message, hint))
+        return Wrong(rule.at(resolved.written.span, message, several_in_one(resolved.written.text) or hint))
     if resolved is not None and resolved.written.span != value.span:
         related = (*related, Related(resolved.written.span, "the value is written here"))
     return Wrong(rule.at(value.span, message, hint, related))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -23,6 +24,15 @@ def split_settings(texts: Iterable[str], example: str) -> dict[str, str]:
             raise UsageError(f"--set {printable(text)}: expected KEY=VALUE, such as {example}.")
         settings[key.strip()] = value
     return settings
+
+
+_NEXT_SETTING = re.compile(r"[,;\s]\s*((?:inputs|jobs)\.[\w.]+=.*)")
+
+
+def several_in_one(value: str) -> str:
+    """Return a hint for a value that goes on with another setting, and an empty text for any other value."""
+    found = _NEXT_SETTING.search(value)
+    return f"Each setting has its own option: … --set {found[1]}" if found else ""
 
 
 def printable(text: str) -> str:
