@@ -14,7 +14,9 @@ from trainyard.author.rendered_files import read_rendered
 from trainyard.author.rendering import RenderedFile, Rendering, render
 from trainyard.author.templates import SUFFIX
 from trainyard.errors import UsageError
-from trainyard.spec.diagnostic import Diagnostic, Related, SpecError
+from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
+
+_FROM_PROFILE = "the value comes from the profile"
 
 
 class SourceFinder:
@@ -34,6 +36,12 @@ class SourceFinder:
         """
         lines = {file: self._line_sources(file, texts) for file in {each.span.file for each in diagnostics}}
         return [each._replace(related=(*each.related, *lines[each.span.file](each.span.line))) for each in diagnostics]
+
+    def written_at(self, span: Span) -> Span:
+        """Return where to change what a rendered line holds: in the profile, else in the template, else there."""
+        sources = self._line_sources(span.file, {})(span.line)
+        from_profile = [each.span for each in sources if each.message == _FROM_PROFILE]
+        return [span, *(each.span for each in sources), *from_profile][-1]
 
     def _line_sources(self, file: Path, texts: Mapping[Path, str]) -> Callable[[int], tuple[Related, ...]]:
         try:
@@ -77,7 +85,7 @@ def _sources_by_disk_line(rendered: RenderedFile, text: str) -> Callable[[int], 
         if source is None:
             return ()
         templates = (Related(source.template, message),) if source.template is not None else ()
-        return templates + tuple(Related(span, "the value comes from the profile") for span in source.profile)
+        return templates + tuple(Related(span, _FROM_PROFILE) for span in source.profile)
 
     return related
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -133,6 +133,8 @@ def _conclude(
     in_runs_folder = run_folder.parent.resolve() == working_folder.runs_folder().resolve()
     run = record.name if in_runs_folder else str(short(run_folder))
     settings = _settings_in_errors(record, pipeline)
+    if profile is not None:
+        settings = _with_places_in_profile(settings)
     print_facts(("setting", str(setting)) for setting in settings)
     logs = (f"{program()} runs logs {run}", "everything its processes printed")
     if settings:
@@ -171,6 +173,17 @@ class _Setting:
             return f"{self.flag} is {self.key}, which is not given"
         place = "--set" if self.span.file == COMMAND_LINE else f"{short(self.span.file)}:{self.span.line}"
         return f"{self.flag} is {self.key}, set by {place}"
+
+
+def _with_places_in_profile(settings: Sequence[_Setting]) -> list[_Setting]:
+    """Return settings with the lines that rendered the file: it is rendered aside, where nobody edits it."""
+    from trainyard.author.related_lines import SourceFinder
+
+    finder = SourceFinder(working_folder.project())
+    return [
+        replace(each, span=finder.written_at(each.span)) if each.span and each.span.file != COMMAND_LINE else each
+        for each in settings
+    ]
 
 
 def _settings_in_errors(record: RunRecord, pipeline: Pipeline) -> list[_Setting]:
