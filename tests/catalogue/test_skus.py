@@ -115,3 +115,16 @@ def test_a_name_like_no_other_is_not_guessed_at() -> None:
 
 def test_the_family_is_the_letters_before_the_first_digit() -> None:
     assert [find_sku(name).family for name in ("NC6", "ND96asr_v4", "HB120rs_v3", "DS3_v2")] == ["NC", "ND", "HB", "DS"]
+
+
+def test_the_floor_between_machines_is_three_quarters_of_their_infiniband() -> None:
+    assert find_sku("Standard_ND96isr_H100_v5").network_floor_gbyte_per_second == 300
+    assert find_sku("Standard_ND40rs_v2").network_floor_gbyte_per_second == 9.375
+    assert find_sku("Standard_NC96ads_A100_v4").network_floor_gbyte_per_second is None
+
+
+def test_the_floor_between_machines_asks_no_more_of_a_link_than_azure_does_without_nccl() -> None:
+    for sku in all_skus():
+        least = sku.health_check_infiniband_bandwidth_gbit_per_second
+        if least is not None and sku.network_floor_gbyte_per_second is not None:
+            assert sku.network_floor_gbyte_per_second <= least * sku.infiniband_links / 8
