@@ -422,3 +422,38 @@ def test_only_arguments_that_a_line_end_cuts_off_are_reported(
 def test_addresses_of_every_form_are_fine_for_a_folder(tmp_path: Path, path: str, expected: list[str]) -> None:
     text = JOB + f"command: ls '${{{{inputs.d}}}}'\ninputs: {{d: {{type: uri_folder, path: '{path}'}}}}\n"
     assert rules(tmp_path, text) == expected
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "for ((i=0; ; i++)); do break; done",
+        r"echo $'it\'s'",
+        'echo "$(date +\'%d "x"\')"',
+        'python -c "import torch; print(torch.__version__)"',
+        "python -c 'print(\"a\")' && ls | tee out.txt || true",
+        "ls |& tee out.txt; (cd .. && ls) &",
+        "if [ -f a ]; then ls; else pwd; fi",
+        "[[ -n $A || -n $B ]] && ls",
+        "case $A in a) ls ;; *) pwd ;; esac",
+        r"find . -name a -exec ls {} \;",
+        "awk '{print $1; print \"it\"}' a.txt > b.txt 2>&1",
+        "sed -i 's/don.t/do/' a.txt && echo it\\'s",
+        "echo one; # don't\n  ls",
+        "export A='x;;y' && ls; ",
+    ],
+)
+def test_what_a_shell_can_read_is_silent(tmp_path: Path, command: str) -> None:
+    lines = "\n".join(f"  {line}" for line in command.split("\n"))
+    assert rules(tmp_path, f"{JOB}command: |\n{lines}\n") == []
+
+
+@pytest.mark.parametrize("size", ["Standard_D96s_v5", "Standard_E104is_v5", "Standard_F72s_v2", "Standard_F1as_v7"])
+def test_machines_with_as_many_processors_as_there_are_are_silent(tmp_path: Path, size: str) -> None:
+    assert rules(tmp_path, f"type: amlcompute\nname: cpus\nsize: {size}\nmin_instances: 0\n") == []
+
+
+def test_environments_for_cpus_and_gpus_are_no_typos_of_each_other(tmp_path: Path) -> None:
+    (tmp_path / "environment.yml").write_text("name: torch-cpu-env\nversion: 1\nimage: mcr.microsoft.com/torch:1\n")
+    (tmp_path / "job.yml").write_text(f"{JOB}command: ls\n".replace("azureml:e:1", "azureml:torch-gpu-env:1"))
+    assert [found.rule for found in lint([tmp_path]).diagnostics] == []

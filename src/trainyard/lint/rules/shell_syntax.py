@@ -16,8 +16,8 @@ _DOUBLED = lazy_pattern(r"(?:&&|\|\|)\s*(&&|\|\||;|\|)|(?<!;);[ \t]+(;)(?!;)")
 _TRAILING = lazy_pattern(r"(&&|\|\||(?<!>)\|)\s*\Z")
 _WORD_PROCESSOR = lazy_pattern("[\u201c\u201d\u2018\u2019\u201e\u00a0]")
 _NAMES = {"\u00a0": "a no-break space"}
-# Texts within a command have rules of their own, and so has what is commented out.
-_OTHER_SYNTAX = lazy_pattern(r"<<|\besac\b|(?<!\S)#")
+# Texts within a command have rules of their own, and so have `for ((; ; ))`, `$'…'` and what is commented out.
+_OTHER_SYNTAX = lazy_pattern(r"<<|\(\(|\$'|\besac\b|(?<!\S)#")
 
 
 @rule(

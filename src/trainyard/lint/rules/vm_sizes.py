@@ -18,9 +18,9 @@ from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import shorten
 from trainyard.spec.model import Value
 
-# Numbers of CPUs of the families D, E and F from their third (F: second) version on, constrained ones aside:
-# https://learn.microsoft.com/azure/virtual-machines/sizes/overview
-_CPU_SIZE = lazy_pattern(r"Standard_([DEF])([0-9]+)[a-z]*_v([2-9])", re.IGNORECASE)
+# Numbers of CPUs of the families D, E and F from their third (F: second) to their fifth version, constrained ones
+# aside: https://learn.microsoft.com/azure/virtual-machines/sizes/overview
+_CPU_SIZE = lazy_pattern(r"Standard_([DEF])([0-9]+)[a-z]*_v([2-5])", re.IGNORECASE)
 _CPUS = frozenset({2, 4, 8, 16, 20, 32, 48, 64, 72, 80, 96, 104, 112, 128, 144, 160, 192})
 _GPU_SIZE = lazy_pattern(r"Standard_N[CD]\d", re.IGNORECASE)
 
