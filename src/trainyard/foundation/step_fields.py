@@ -12,7 +12,6 @@ import ast
 import dataclasses
 import functools
 import inspect
-import sys
 import types
 import typing
 from collections.abc import Iterator
@@ -158,13 +157,14 @@ def _documentation_beneath_fields(config_class: type) -> dict[str, str]:
 
 @functools.cache  # a rendering asks for the same classes a hundred times
 def _documentation_of_own_fields(cls: type) -> dict[str, str]:
-    return documented_fields(_classes_of_module(cls.__module__)[cls.__qualname__])
+    return documented_fields(_classes_of_module(inspect.getmodule(cls))[cls.__qualname__])
 
 
 @functools.cache
-def _classes_of_module(module: str) -> dict[str, ast.ClassDef]:
+def _classes_of_module(module: types.ModuleType | None) -> dict[str, ast.ClassDef]:
     """The definitions by qualified name, from parsing a file once: `inspect.getsource` also tokenizes it per class."""
-    return dict(_classes_within(ast.parse(inspect.getsource(sys.modules[module])), ""))
+    assert module is not None  # a class of a file has one
+    return dict(_classes_within(ast.parse(inspect.getsource(module)), ""))
 
 
 def _classes_within(scope: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
