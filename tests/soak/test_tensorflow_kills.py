@@ -43,7 +43,9 @@ class TensorFlowTraining(Training):
 def test_killed_workers_end_with_the_bits_of_undisturbed_ones(
     digits: Path, tmp_path: Path, kills_of_tensorflow: int, seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ("--keras-model=keras_models:with_dropout", "--epochs=8", "--checkpoint-every-steps=10")
+    model = ("--keras-model=keras_models:with_dropout", "--epochs=8", "--checkpoint-every-steps=10")
+    # A worker that was killed before it met the others is waited for no longer.
+    flags = (*model, "--process-group-timeout-seconds=60")
 
     def new_training(name: str) -> Training:
         return TensorFlowTraining(forked_ranks(), "train_tensorflow", digits, tmp_path / name, flags)
