@@ -89,7 +89,7 @@ def _words(name: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
     """
     definitions = bundled_schema(name).get("$defs", {}).values()
     words = sorted({definition[_WORD] for definition in definitions if _WORD in definition})
-    return tuple((word, re.compile(rf"(?<![\w-]){word}(?![\w-])", re.IGNORECASE)) for word in words)
+    return tuple((word, re.compile(rf"(?<![\w-]){word}(?![\w-])")) for word in words)
 
 
 class _Validators:
@@ -135,7 +135,8 @@ def check_schema(document: Document, kind: Kind) -> Iterator[Diagnostic]:
     name = schema_of(kind)
     if name is None:
         return
-    words = frozenset(word for word, alone in _words(name) if alone.search(document.text))
+    text = document.text.lower()
+    words = frozenset(word for word, alone in _words(name) if word in text and alone.search(text))
     for error in _VALIDATORS.for_words(name, words).iter_errors(_as_json(document)):
         yield from _translate(error, document, kind, bundled_schema(name))
 

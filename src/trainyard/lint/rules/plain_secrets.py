@@ -25,7 +25,7 @@ _SECRET_VALUES = (
     ("xox", r"\bxox[abps]-[A-Za-z0-9-]{20,}", "a Slack token"),
     ("PRIVATE KEY", r"-----BEGIN (?:RSA |EC |OPENSSH )?PRIVATE KEY-----", "a private key"),
     ("eyJ", r"\beyJ[A-Za-z0-9_-]{15,}\.eyJ[A-Za-z0-9_-]{15,}\.[A-Za-z0-9_-]{10,}", "a signed token"),
-    ("://", r"\b[a-z][a-z0-9+.-]*://[^/\s:@${]+:[^/\s:@${]{3,}@", "a password in an address"),
+    ("@", r"\b[a-z][a-z0-9+.-]*://[^/\s:@${]+:[^/\s:@${]{3,}@", "a password in an address"),
 )
 _SECRET_NAME = lazy_pattern(
     r"(?:.*_)?(?:password|passwd|pwd_value|secret|client_secret|api_?key|access_?key|account_?key|sas_token|"

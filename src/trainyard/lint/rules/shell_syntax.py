@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic
-from trainyard.spec.expressions import ExpressionError, bindings_in
+from trainyard.spec.expressions import Binding, ExpressionError, bindings_in
 from trainyard.spec.parsed import ParsedCommand
 
+_QUOTED = lazy_pattern(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
+_QUOTE = lazy_pattern("['\"]")
 _LEADING = lazy_pattern(r"\A\s*(&&|\|\||\||;)")
 _DOUBLED = lazy_pattern(r"(?:&&|\|\|)\s*(&&|\|\||;|\|)|(?<!;);[ \t]+(;)(?!;)")
 _TRAILING = lazy_pattern(r"(&&|\|\||(?<!>)\|)\s*\Z")
@@ -45,10 +48,7 @@ def shell_syntax(command: ParsedCommand, context: LintContext) -> Iterator[Diagn
         return  # reported as that
     if command.command is None or _OTHER_SYNTAX.search(command.text):
         return
-    masked = command.text
-    for binding in bindings:
-        masked = masked[: binding.start] + "x" * (binding.end - binding.start) + masked[binding.end :]
-    bare, opened = _without_quoted(masked)
+    bare, opened = _without_quoted(_without_bindings(command.text, bindings))
     if opened is not None:
         message = f"the quote {command.text[opened]} that begins here is not closed"
         yield shell_syntax.at(command.span(opened, opened + 1), message, "Close it, or remove it.")
@@ -68,20 +68,15 @@ def shell_syntax(command: ParsedCommand, context: LintContext) -> Iterator[Diagn
 
 def _without_quoted(text: str) -> tuple[str, int | None]:
     """A command with `x` for what is quoted or escaped, and where a quote begins that is never closed."""
-    found, opened = list(text), -1
-    position = 0
-    while position < len(text):
-        character = text[position]
-        if character == "\\" and (opened < 0 or text[opened] == '"'):
-            found[position : position + 2] = "x" * len(found[position : position + 2])
-            position += 2
-            continue
-        if opened >= 0:
-            found[position] = "x"
-            if character == text[opened]:
-                opened = -1
-        elif character in "'\"":
-            found[position] = "x"
-            opened = position
-        position += 1
-    return "".join(found), opened if opened >= 0 else None
+    bare = _QUOTED.sub(lambda quoted: "x" * len(quoted[0]), text)
+    opened = _QUOTE.search(bare)
+    return bare, opened.start() if opened is not None else None
+
+
+def _without_bindings(text: str, bindings: Sequence[Binding]) -> str:
+    """A command with `x` for its bindings, whose values may not be known."""
+    parts, position = [], 0
+    for binding in bindings:
+        parts += [text[position : binding.start], "x" * (binding.end - binding.start)]
+        position = binding.end
+    return "".join([*parts, text[position:]])
