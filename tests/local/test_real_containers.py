@@ -5,6 +5,7 @@ Needs an engine that can start containers; its image is made of this machine's o
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -141,6 +142,20 @@ def test_a_notice_reaches_what_the_shell_started_and_exit_codes_come_back(
     assert killed.jobs["work"].attempts[0].exit_codes == {"0": -9}
     assert killed.jobs["work"].reason == "rank 0 was killed by --kill work:rank0@step:1"
     assert not any(containers_of(engine, each.id) for each in (record, failed, killed))
+
+
+def test_what_a_container_uses_of_the_machine_is_sampled(workspace: Any, engine: ContainerEngine) -> None:
+    until_sampled = "until [ -s ${{outputs.kept}}/../../system_logs/machine_use.jsonl ]; do :; done"
+    component = workspace.component(
+        "worker", until_sampled, outputs={"kept": "uri_folder"}, environment={"image": IMAGE}
+    )
+
+    record = workspace.run(workspace.pipeline({"work": {"component": component}}), environments="docker")
+
+    header, sample, *_ = (record.folder / "jobs/work/system_logs/machine_use.jsonl").read_text().splitlines()
+    assert json.loads(header)["attempt"] == 1
+    assert json.loads(sample)["processors_busy"] > 0
+    assert json.loads(sample)["memory_bytes"] > 0
 
 
 def test_nothing_is_left_of_a_runner_that_is_killed(workspace: Any, engine: ContainerEngine) -> None:

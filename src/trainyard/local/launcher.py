@@ -106,10 +106,13 @@ def _mpirun(attempt: Attempt) -> str | None:
 
 def _watch_machine_use(attempt: Attempt, stack: ExitStack) -> Callable[[list[int]], None]:
     """What samples the processes when they have started. Those of containers are not beneath the ones started here."""
-    if attempt.image is not None:
-        return lambda process_ids: None
-    gpus = available_gpus(os.environ)
-    return stack.enter_context(machine_use_sampled(attempt.job_folder, attempt.number, gpus))
+    arguments = (attempt.job_folder, attempt.number, available_gpus(os.environ))
+    if attempt.image is None:
+        return stack.enter_context(machine_use_sampled(*arguments))
+    from trainyard.local.containers.container import ContainerSessions
+
+    sessions = ContainerSessions(attempt, attempt.image.engine)
+    return stack.enter_context(machine_use_sampled(*arguments, sessions))
 
 
 def _watch_for_faults(attempt: Attempt, stack: ExitStack) -> str | None:

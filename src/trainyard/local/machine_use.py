@@ -38,17 +38,23 @@ class _Use:
     memory_bytes: int
 
 
+Sessions = Callable[[Sequence[int]], Collection[int]]
+"""From the processes that the runner started to the sessions that do the work, as their leaders' process ids."""
+
+
 @contextmanager
-def machine_use_sampled(job_folder: Path, attempt: int, gpus: Sequence[str]) -> Iterator[Callable[[list[int]], None]]:
-    """Yield what starts the sampling of these sessions (their leaders' process ids), until the block ends."""
+def machine_use_sampled(
+    job_folder: Path, attempt: int, gpus: Sequence[str], sessions_of: Sessions = lambda started: started
+) -> Iterator[Callable[[list[int]], None]]:
+    """Yield what starts the sampling of these processes' sessions, until the block ends."""
     is_over = threading.Event()
     threads: list[threading.Thread] = []
 
-    def start(sessions: list[int]) -> None:
+    def start(started: list[int]) -> None:
         if not (_PROCESSES / "self" / "stat").exists():
             return
         file = job_folder / "system_logs" / MACHINE_USE_FILE
-        arguments = (file, attempt, set(sessions), _Gpus(gpus, job_folder), is_over)
+        arguments = (file, attempt, lambda: sessions_of(started), _Gpus(gpus, job_folder), is_over)
         threads.append(threading.Thread(target=_sample, args=arguments, name="machine use", daemon=True))
         threads[-1].start()
 
@@ -60,7 +66,9 @@ def machine_use_sampled(job_folder: Path, attempt: int, gpus: Sequence[str]) -> 
             thread.join()
 
 
-def _sample(file: Path, attempt: int, sessions: Collection[int], gpus: _Gpus, is_over: threading.Event) -> None:
+def _sample(
+    file: Path, attempt: int, sessions: Callable[[], Collection[int]], gpus: _Gpus, is_over: threading.Event
+) -> None:
     """Write samples until the attempt is over. A disk that is full ends the sampling, not the job."""
     started = before = time.monotonic()
     used = _Use(0.0, 0)  # they have just been started
@@ -69,7 +77,7 @@ def _sample(file: Path, attempt: int, sessions: Collection[int], gpus: _Gpus, is
     ]
     with gpus, suppress(OSError):
         while not is_over.wait(max(_LEAST_INTERVAL_SECONDS, (before - started) / _SAMPLES_PER_TIME_SPENT)):
-            now, using = time.monotonic(), _use_of(sessions)
+            now, using = time.monotonic(), _use_of(sessions())
             if using.memory_bytes == 0:
                 continue  # they have ended
             busy = max(0.0, using.processor_seconds - used.processor_seconds) / (now - before)
@@ -86,8 +94,9 @@ def _sample(file: Path, attempt: int, sessions: Collection[int], gpus: _Gpus, is
             before, used = now, using
 
 
-def _use_of(sessions: Collection[int]) -> _Use:
+def _use_of(leaders: Collection[int]) -> _Use:
     """Add up the processes of these sessions. Fields are those of proc(5), counted from the one after the name."""
+    sessions = frozenset(leaders)
     ticks, pages = 0, 0
     for entry in os.scandir(_PROCESSES):
         if not entry.name.isdigit():

@@ -94,6 +94,36 @@ def in_container(
     )
 
 
+class ContainerSessions:
+    """The sessions of an attempt's containers, asked of the engine until each has a first process, which leads one.
+
+    An engine on a virtual machine names processes that are not on this one: only those with another view of process ids
+    than the runner's are containers here.
+    """
+
+    def __init__(self, attempt: Attempt, engine: ContainerEngine) -> None:
+        self._attempt = attempt
+        self._engine = engine
+        self._leaders: set[int] = set()
+
+    def __call__(self, started: Sequence[int]) -> set[int]:
+        """Return the leaders' process ids, where `started` are the engine's own programs, one for each container."""
+        if len(self._leaders) < len(started):
+            label = f"label={job_label(self._attempt.run)}"
+            names = self._engine.ask("ps", "--quiet", "--filter", label).stdout.split()
+            if names:
+                said = self._engine.ask("inspect", "--format", "{{.State.Pid}}", *names).stdout
+                self._leaders = {int(word) for word in said.split() if _is_of_a_container_here(word)}
+        return self._leaders
+
+
+def _is_of_a_container_here(process_id: str) -> bool:
+    try:
+        return Path("/proc", process_id, "ns", "pid").stat().st_ino != Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return False
+
+
 def _identity(engine: ContainerEngine) -> dict[str, str]:
     """What a user that the image does not know cannot look up: a home that can be written, and a name."""
     if not engine.user_words:
