@@ -94,6 +94,9 @@ def client_takes(file: Path, kind: str) -> bool:
             from azure.ai.ml.entities import _load_functions
 
             loaded = getattr(_load_functions, f"load_{kind}")(file)
+            if kind.endswith("deployment"):
+                loaded._validate()  # which raises
+                return True
             # Sweeps, schedules and AutoML's jobs are checked as they are loaded.
             return not hasattr(loaded, "_validate") or bool(loaded._validate(raise_error=False).passed)
     except Exception:
@@ -389,3 +392,33 @@ def test_the_client_refuses_what_has_an_error_and_takes_the_rest(
     file.write_text(text)
     assert client_takes(file, kind) is (rules == [])
     assert sorted({d.rule for d in lint([file]).diagnostics if d.severity == "error"}) == rules
+
+
+# The files of a project with endpoints, deployments and stores, by what loads them.
+SERVING = Path(__file__).parent / "projects" / "serving"
+LOADED_AS = {
+    "online_endpoint": ("endpoint", "kubernetes_endpoint"),
+    "batch_endpoint": ("batch_endpoint",),
+    "online_deployment": ("blue", "green", "canary"),
+    "model_batch_deployment": ("forest",),
+    "batch_deployment": ("legacy",),
+    "pipeline_component_batch_deployment": ("steps",),
+    "datastore": ("blob_store", "file_store", "lake_store"),
+    "workspace": ("workspace",),
+    "registry": ("registry",),
+    "feature_store": ("feature_store",),
+    "feature_set": ("strokes",),
+    "feature_store_entity": ("writer",),
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in LOADED_AS.items() for name in names])
+def test_what_serves_is_taken_by_both_until_a_key_is_unknown(kind: str, name: str, tmp_path: Path) -> None:
+    project = tmp_path / "serving"
+    shutil.copytree(SERVING, project)
+    file = project / f"{name}.yml"
+    assert client_takes(file, kind)
+    assert not has_errors(file)
+    file.write_text(file.read_text() + "of_no_such_name: 1\n")
+    assert not client_takes(file, kind)
+    assert has_errors(file)

@@ -457,3 +457,45 @@ def test_environments_for_cpus_and_gpus_are_no_typos_of_each_other(tmp_path: Pat
     (tmp_path / "environment.yml").write_text("name: torch-cpu-env\nversion: 1\nimage: mcr.microsoft.com/torch:1\n")
     (tmp_path / "job.yml").write_text(f"{JOB}command: ls\n".replace("azureml:e:1", "azureml:torch-gpu-env:1"))
     assert [found.rule for found in lint([tmp_path]).diagnostics] == []
+
+
+ENDPOINT = "name: digits\nauth_mode: key\n"
+DEPLOYMENT = (
+    "name: blue\nendpoint_name: digits\nmodel: azureml:m:1\ninstance_type: Standard_DS3_v2\ninstance_count: 1\n"
+)
+KUBERNETES = (
+    "name: blue\nendpoint_name: digits\ntype: kubernetes\nmodel: azureml:m:1\nscale_settings: {type: default}\n"
+)
+BATCH = "name: blue\nendpoint_name: digits\nmodel: azureml:m\ncompute: azureml:c\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ENDPOINT + "traffic: {}\n",
+        ENDPOINT + "traffic: {blue: 0, green: 0}\n",
+        ENDPOINT + "traffic: {blue: '60', green: 40}\nmirror_traffic: {violet: 50}\n",
+        ENDPOINT + "traffic: {blue: 100}\nmirror_traffic: {blue: 0}\n",
+        ENDPOINT.replace("digits", "$ENDPOINT_NAME"),
+        ENDPOINT.replace("key", "AMLToken") + "compute: azureml:edge\nidentity: {type: SystemAssigned}\n",
+        DEPLOYMENT + "request_settings: {request_timeout_ms: 180000}\n",
+        DEPLOYMENT.replace("Standard_DS3_v2", "$INSTANCE_TYPE"),
+        DEPLOYMENT.replace("Standard_DS3_v2", "STANDARD_NC24ads_A100_v4"),
+        DEPLOYMENT.replace("model: azureml:m:1\n", "") + "environment: {image: i, name: e}\n",
+        DEPLOYMENT + "code_configuration: {code: 'azureml:code:1', scoring_script: any.py}\n",
+        DEPLOYMENT + "code_configuration: {code: $CODE, scoring_script: any.py}\n",
+        DEPLOYMENT + "environment: {conda_file: '<% FOLDER %>/conda.yml', image: i}\n",
+        KUBERNETES + "instance_type: cpu-small\nrequest_settings: {request_timeout_ms: 300000}\n",
+        KUBERNETES + "resources: {requests: {cpu: '0.1', memory: 0.5Gi}, limits: {cpu: 200m, memory: '1e9'}}\n",
+        KUBERNETES.replace("default", "target_utilization, min_instances: 2, max_instances: 2"),
+        BATCH + "error_threshold: -1\noutput_action: summary_only\nlogging_level: Debug\n",
+        BATCH.replace("azureml:c", "serverless") + "type: model\nsettings: {output_file_name: rows.csv}\n",
+        BATCH.replace("model: azureml:m\n", "").replace("compute", "job_definition") + "type: pipeline\n",
+        "name: s\ntype: azure_blob\naccount_name: abc\ncontainer_name: a-container-1\n",
+        "name: s\ntype: azure_data_lake_gen2\naccount_name: abc\nfilesystem: f\ncredentials: {}\n",
+        "$schema: https://azuremlschemas.azureedge.net/latest/workspace.schema.json\nname: w\nlocation: West Europe\n",
+        "$schema: https://azuremlschemas.azureedge.net/latest/workspaceConnection.schema.json\nname: c\ntype: new\n",
+    ],
+)
+def test_endpoints_deployments_and_stores_that_work_are_silent(tmp_path: Path, text: str) -> None:
+    assert [found for found in findings(tmp_path, text) if found.rule != "AML011"] == []

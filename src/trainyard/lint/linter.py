@@ -23,6 +23,7 @@ from trainyard.lint.rules.port_declarations import mode_unsuited
 from trainyard.lint.schema_checks import check_schema
 from trainyard.lint.settings import LintSettings
 from trainyard.spec.computes import Computes
+from trainyard.spec.deployments import read_deployment
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.documents import Document, Node, require_mapping, shorten
 from trainyard.spec.environments import environment_of
@@ -59,6 +60,8 @@ _READERS: Mapping[Kind, Callable[[Node, Reading, ComponentCache], object]] = {
     "other_job": lambda node, reading, components: read_other_job(node, reading),
     "schedule": lambda node, reading, components: read_schedule(node, reading),
     "asset": lambda node, reading, components: read_asset(node, reading),
+    "online_deployment": lambda node, reading, components: read_deployment(node, reading),
+    "batch_deployment": lambda node, reading, components: read_deployment(node, reading),
 }
 # Both a schema and a reader check these; whichever comes first at a place is enough.
 _SHAPE_RULES = frozenset(
@@ -322,8 +325,10 @@ class _Session:
         message = "unknown kind of file; nothing in it was checked"
         hint = "A `$schema:` or `type:` tells what a file is."
         if is_other_resource(document.root):
-            message = "this is a deployment, an endpoint or another resource; nothing in it was checked"
-            hint = "Checked are: jobs, components, environments, compute, data, models, schedules."
+            message = "this is a connection or another resource; nothing in it was checked"
+            hint = (
+                "Checked are: jobs, components, environments, compute, data, models, schedules, endpoints, deployments."
+            )
         self._add([UNKNOWN_KIND.at(document.root.span, message, hint, severity="info")])
 
     def _add(self, diagnostics: Iterable[Diagnostic]) -> None:

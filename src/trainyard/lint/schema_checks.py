@@ -46,6 +46,16 @@ _SCHEMA_OF_KIND: dict[Kind, str] = {
     "environment": "environment",
     "compute": "compute",
     "profile": "profile",
+    "online_endpoint": "online_endpoint",
+    "batch_endpoint": "batch_endpoint",
+    "online_deployment": "online_deployment",
+    "batch_deployment": "batch_deployment",
+    "datastore": "datastore",
+    "workspace": "workspace",
+    "registry": "registry",
+    "feature_store": "feature_store",
+    "feature_set": "feature_set",
+    "feature_store_entity": "feature_store_entity",
 }
 # In a definition: the word that a document needs for it to matter.
 _WORD = "x-word"

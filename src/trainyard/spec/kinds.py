@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Literal
 
 from trainyard.foundation.suggestions import close_match
@@ -21,6 +22,16 @@ Kind = Literal[
     "environment",
     "compute",
     "profile",
+    "online_endpoint",
+    "batch_endpoint",
+    "online_deployment",
+    "batch_deployment",
+    "datastore",
+    "workspace",
+    "registry",
+    "feature_store",
+    "feature_set",
+    "feature_store_entity",
 ]
 
 COMPUTE_TYPES = ("amlcompute", "computeinstance", "kubernetes", "virtualmachine", "synapsespark")
@@ -38,10 +49,31 @@ KIND_NAMES: dict[Kind, str] = {
     "environment": "an environment",
     "compute": "a compute target",
     "profile": "a profile",
+    "online_endpoint": "an online endpoint",
+    "batch_endpoint": "a batch endpoint",
+    "online_deployment": "an online deployment",
+    "batch_deployment": "a batch deployment",
+    "datastore": "a datastore",
+    "workspace": "a workspace",
+    "registry": "a registry",
+    "feature_store": "a feature store",
+    "feature_set": "a feature set",
+    "feature_store_entity": "a feature store entity",
 }
 
 # The addresses that Microsoft's examples give as `$schema`.
 _KIND_BY_SCHEMA: tuple[tuple[str, Kind], ...] = (
+    ("onlineDeployment", "online_deployment"),
+    ("batchDeployment", "batch_deployment"),
+    ("onlineEndpoint", "online_endpoint"),
+    ("batchEndpoint", "batch_endpoint"),
+    ("datastore", "datastore"),
+    ("azureBlob", "datastore"),
+    ("azureFile", "datastore"),
+    ("azureDataLake", "datastore"),
+    ("featureStoreEntity", "feature_store_entity"),
+    ("featureStore", "feature_store"),
+    ("featureSet", "feature_set"),
     ("pipelineComponent", "pipeline_component"),
     ("pipelineJob", "pipeline"),
     ("commandComponent", "component"),
@@ -69,6 +101,9 @@ def kind_of(document: Document) -> Kind | None:
     if not root.is_mapping:
         return None
     keys = root.entries.keys()
+    resource = _resource_kind(root)
+    if resource is not None:
+        return resource
     if is_other_resource(root):
         return None
     named = kind_by_schema(root)
@@ -215,6 +250,54 @@ def _is_set(node: Node) -> bool:
     return not node.is_mapping or bool(node.entries.keys() & {"path", "value"})
 
 
+_RESOURCES: frozenset[Kind] = frozenset(
+    {
+        *("online_endpoint", "batch_endpoint", "online_deployment", "batch_deployment", "datastore", "workspace"),
+        *("registry", "feature_store", "feature_set", "feature_store_entity"),
+    }
+)
+# The whole names of schemas that others contain: `workspaceConnection` is not a workspace.
+_RESOURCE_BY_SCHEMA: Mapping[str, Kind] = {"workspace": "workspace", "registry": "registry"}
+_DATASTORE_TYPES = frozenset({"azure_blob", "azure_file", "azure_data_lake_gen1", "azure_data_lake_gen2", "one_lake"})
+_DATASTORE_KEYS = frozenset({"account_name", "store_name", "one_lake_workspace_name"})
+_ONLINE_KEYS = frozenset(
+    {
+        *("instance_type", "scale_settings", "request_settings", "liveness_probe", "readiness_probe"),
+        *("app_insights_enabled", "data_collector", "egress_public_network_access"),
+    }
+)
+_BATCH_KEYS = frozenset(
+    {"compute", "settings", "mini_batch_size", "output_action", "retry_settings", "component", "job_definition"}
+)
+
+
+def _resource_kind(root: Node) -> Kind | None:
+    """The kind of an endpoint, a deployment, a datastore or similar; None for all else."""
+    match = _SCHEMA_NAME.search(_text(root, "$schema"))
+    if match is None:
+        return _resource_by_keys(root)
+    named = _RESOURCE_BY_SCHEMA.get(match[1].lower()) or kind_by_schema(root)
+    if named not in _RESOURCES:
+        return None
+    if named.endswith("_endpoint") and "endpoint_name" in root.entries:
+        return _resource_by_keys(root) or named
+    return named
+
+
+def _resource_by_keys(root: Node) -> Kind | None:
+    keys = root.entries.keys()
+    if "endpoint_name" in keys and not keys & {"jobs", "command"}:
+        is_batch = bool(keys & _BATCH_KEYS) or _text(root, "type").lower() in ("model", "pipeline")
+        is_online = bool(keys & _ONLINE_KEYS)
+        return None if is_batch == is_online else "batch_deployment" if is_batch else "online_deployment"
+    if "auth_mode" in keys and "name" in keys and "type" not in keys:
+        is_batch = "defaults" in keys or (_text(root, "auth_mode") == "aad_token" and not keys & {"traffic"})
+        return "batch_endpoint" if is_batch else "online_endpoint"
+    if _text(root, "type").lower() in _DATASTORE_TYPES and "name" in keys and keys & _DATASTORE_KEYS:
+        return "datastore"
+    return None
+
+
 # Azure ML's, and nothing that runs or describes a job: `pipelineComponentBatchDeployment` is not a pipeline component.
 _OTHER_RESOURCES = re.compile(
     "deployment|endpoint|workspace|registry|connection|datastore|hub|project|feature|package|subscription",
@@ -225,7 +308,7 @@ _EARLIER_COMPONENT = re.compile("[A-Z][A-Za-z]+Component(?:@.*)?")
 
 
 def is_other_resource(root: Node) -> bool:
-    """Whether a document is a deployment, an endpoint, a workspace or similar, which is not checked."""
+    """Whether a document is a connection, a deployment without its type or similar, which is not checked."""
     match = _SCHEMA_NAME.search(_text(root, "$schema"))
     if match is not None and _OTHER_RESOURCES.search(match[1]):
         return True

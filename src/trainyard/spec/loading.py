@@ -94,7 +94,7 @@ def _open(file: Path, readable: tuple[Kind, ...], wanted: Kind, store: DocumentS
 def _wrong_kind(document: Document, found: Kind | None, wanted: Kind) -> Diagnostic:
     root = document.root
     type_node = root.get("type")
-    is_what = KIND_NAMES[found] if found is not None else "a deployment, an endpoint or another resource"
+    is_what = KIND_NAMES[found] if found is not None else "another resource"
     message = f"this is {is_what}, not {KIND_NAMES[wanted]}"
     hint = ""
     if wanted == "pipeline" and found in ("component", "command_job"):

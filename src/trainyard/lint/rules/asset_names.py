@@ -63,6 +63,14 @@ def _components(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diag
 
 
 @check("file")
+def _of_deployments(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    if file.kind in ("online_deployment", "batch_deployment"):
+        root = file.document.root
+        for key, kind in (("environment", _ENVIRONMENT), ("component", _COMPONENT), ("model", _DATA)):
+            yield from _asset(root.get(key), kind, context)
+
+
+@check("file")
 def _data(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     if file.kind in ("pipeline", "command_job", "sweep_job", "other_job"):
         root = file.document.root

@@ -153,7 +153,22 @@ environment: ‸azureml://registries/azureml/environments/‹acpt-pytorch-2.8-cu
 """,
 )
 def unknown_curated_environment(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    environment = command.node.get("environment")
+    yield from _curated(command.node.get("environment"), context)
+
+
+@check("file")
+def _references_of_deployments(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """What a deployment names. Without a version, Azure ML's client takes the latest."""
+    if file.kind not in ("online_deployment", "batch_deployment"):
+        return
+    for key in ("environment", "model", "component"):
+        named = file.document.root.get(key)
+        if named is not None and named.is_text:
+            yield from _asset_form(named, key)
+    yield from _curated(file.document.root.get("environment"), context)
+
+
+def _curated(environment: Node | None, context: LintContext) -> Iterator[Diagnostic]:
     match = _REGISTRY_ENVIRONMENT.match(environment.text) if environment is not None else None
     if environment is None or match is None or match[1] in _CURATED or not _FAMILY.match(match[1]):
         return

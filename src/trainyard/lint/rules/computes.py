@@ -42,6 +42,7 @@ _LOCATIONS = (
     *("chinaeast2", "chinaeast3", "chinanorth2", "chinanorth3", "usgovarizona", "usgovtexas", "usgovvirginia"),
     *("swedensouth", "jioindiawest", "jioindiacentral", "centraluseuap", "eastus2euap", "usdodcentral", "usdodeast"),
 )
+_HAVE_A_LOCATION = frozenset({"compute", "workspace", "registry", "feature_store"})
 # `ComputeDefaults.VMSIZE` of azure-ai-ml 1.35.2.
 _DEFAULT_SIZE = "Standard_DS3_v2"
 # A nested pipeline's jobs have their own computes; Spark jobs may have `resources` instead.
@@ -65,7 +66,7 @@ jobs:
 """,
 )
 def compute_form(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    if file.kind in ("command_job", "sweep_job", "other_job"):
+    if file.kind in ("command_job", "sweep_job", "other_job", "batch_deployment"):
         yield from _form(file.document.root.get("compute"))
 
 
@@ -106,7 +107,7 @@ def _idle_minutes(file: LintedFile, context: LintContext) -> Iterator[Diagnostic
 @check("file")
 def _location(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     """A region of Azure that differs by a slip from one that there is."""
-    location = file.document.root.get("location") if file.kind == "compute" else None
+    location = file.document.root.get("location") if file.kind in _HAVE_A_LOCATION else None
     # `West Europe` is the same.
     name = location.text.replace(" ", "").lower() if location is not None and location.is_text else ""
     meant = only_close(name, _LOCATIONS) if name and name not in _LOCATIONS else None
@@ -154,7 +155,7 @@ size: Standard_ND96asr_v4
 """,
 )
 def unknown_compute(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    if file.kind in ("command_job", "sweep_job", "other_job"):
+    if file.kind in ("command_job", "sweep_job", "other_job", "batch_deployment"):
         yield from _typo(file.document.root.get("compute"), file.document.file, context)
     if file.kind == "schedule":
         settings = file.document.root.find("create_job", "settings")

@@ -62,7 +62,7 @@ def parallel_entry(file: LintedFile, context: LintContext) -> Iterator[Diagnosti
         syntax = parse(script) if script is not None else None
         if script is None or syntax is None:
             continue
-        defined = _defined(syntax)
+        defined = defined_in(syntax)
         if defined is None:
             continue
         span = step.task.entries["entry_script"].value.span
@@ -71,24 +71,25 @@ def parallel_entry(file: LintedFile, context: LintContext) -> Iterator[Diagnosti
             message = f"{script.name} has no function run(mini_batch), which the step calls"
             hint = did_you_mean("run", [name for name in defined if only_close(name, ["run"])])
             yield parallel_entry.at(span, message, hint or "Write `def run(mini_batch):`.")
-        elif all(isinstance(each, _FUNCTIONS) and not _takes_one(each) for each in run):
-            related = [Related(_at(script, run[0]), "it is defined here")]
+        elif all(isinstance(each, _FUNCTIONS) and not takes_one(each) for each in run):
+            related = [Related(at_definition(script, run[0]), "it is defined here")]
             yield parallel_entry.at(span, f"run() of {script.name} does not take the mini-batch", "", related)
         elif all(isinstance(each, _FUNCTIONS) and _returns_nothing(each) for each in run):
             message = f"run() of {script.name} returns nothing; the step counts what it returns"
-            related = [Related(_at(script, run[0]), "it is defined here")]
+            related = [Related(at_definition(script, run[0]), "it is defined here")]
             yield parallel_entry.at(span, message, "Return a list or a DataFrame, an item for each input.", related)
         elif "init" not in defined:
             message = f"{script.name} has no function init(), which the step calls first"
             yield parallel_entry.at(span, message, "Write `def init():`.")
 
 
-def _at(script: Path, node: ast.AST) -> Span:
+def at_definition(script: Path, node: ast.AST) -> Span:
+    """The line of a script where something is defined."""
     line = getattr(node, "lineno", 1)
     return Span(script, line, 1, line, 2)
 
 
-def _defined(syntax: Syntax) -> Mapping[str, list[ast.AST]] | None:
+def defined_in(syntax: Syntax) -> Mapping[str, list[ast.AST]] | None:
     """What a module defines by name, also beneath `if` and `try`; None if it imports unknown names."""
     found: dict[str, list[ast.AST]] = {}
     for node in syntax.nodes:
@@ -117,7 +118,8 @@ def _returns_nothing(function: ast.AST) -> bool:
     return does_something and not raises and all(node.value is None for node in values)
 
 
-def _takes_one(function: ast.AST) -> bool:
+def takes_one(function: ast.AST) -> bool:
+    """Whether a function takes an argument by its place."""
     assert isinstance(function, _FUNCTIONS)
     arguments = function.args
     return bool(arguments.posonlyargs or arguments.args or arguments.vararg)

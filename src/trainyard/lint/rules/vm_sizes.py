@@ -196,6 +196,12 @@ def _size_of_cluster(file: LintedFile) -> Iterator[Value]:
     size = file.document.root.get("size")
     if file.kind == "compute" and size is not None and size.is_text:
         yield size.value
+    size = file.document.root.get("instance_type")
+    if file.kind == "online_deployment" and size is not None and size.is_text:
+        kind = file.document.root.get("type")
+        # On Kubernetes an instance type is a name of the cluster's own.
+        if kind is None or kind.text.lower() != "kubernetes":
+            yield size.value
 
 
 def _instance_type(placement: Placement) -> Iterator[Value]:

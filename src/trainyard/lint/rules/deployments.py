@@ -1,0 +1,248 @@
+"""Endpoints and deployments: traffic that does not add up, settings that exclude each other, scoring scripts."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator
+
+from trainyard.foundation.suggestions import did_you_mean, only_close
+from trainyard.lint.checks import LintedFile, check, rule
+from trainyard.lint.context import LintContext
+from trainyard.lint.rules.parallel_steps import at_definition, defined_in, takes_one
+from trainyard.lint.scripts.syntax import parse
+from trainyard.spec.deployments import scoring_code
+from trainyard.spec.diagnostic import Diagnostic, Related, Severity
+from trainyard.spec.documents import Node, shorten
+from trainyard.spec.literals import whole_number
+from trainyard.spec.rules.keys import MISSING_KEY, OUT_OF_BOUNDS, UNKNOWN_KEY
+
+_DEPLOYMENTS = ("online_deployment", "batch_deployment")
+_MOST_MIRRORED = 50
+# https://learn.microsoft.com/azure/machine-learning/how-to-manage-quotas
+_LONGEST_REQUEST_MS = 180_000
+_SHORTEST_REQUEST_MS = 100
+_PIPELINE_SETTINGS = ("default_compute", "default_datastore", "continue_on_step_failure", "force_rerun")
+
+
+@rule(
+    "file",
+    "AML329",
+    "endpoint-traffic",
+    "error",
+    summary="The traffic of an endpoint does not add up.",
+    why="The percentages of `traffic` sum to 0 or 100; Azure ML's client refuses more. `mirror_traffic` has one "
+    "deployment, with at most 50 percent. A name that differs by a typo from a deployment of the repository is a "
+    "warning.",
+    example="""\
+name: digits
+auth_mode: key
+‸traffic: {blue: 90, green: ‹20⇒10›}
+""",
+)
+def endpoint_traffic(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    if file.kind != "online_endpoint":
+        return
+    root = file.document.root
+    traffic, mirrored = root.entries_of("traffic"), root.entries_of("mirror_traffic")
+    shares = [whole_number(entry.value.data) for entry in traffic.values()]
+    if shares and None not in shares and (total := sum(share or 0 for share in shares)) not in (0, 100):
+        message = f"the traffic of all deployments sums to {total} percent; it is 100, or 0"
+        severity: Severity = "error" if total > 100 else "warning"
+        yield endpoint_traffic.at(root.key_span("traffic"), message, severity=severity)
+    if len(mirrored) > 1:
+        message = f"traffic is mirrored to one deployment, not to {len(mirrored)}"
+        yield endpoint_traffic.at(root.key_span("mirror_traffic"), message, severity="warning")
+    for name, entry in mirrored.items():
+        share = whole_number(entry.value.data)
+        if share is not None and share > _MOST_MIRRORED:
+            message = f"at most {_MOST_MIRRORED} percent of the traffic is mirrored, not {share}"
+            yield endpoint_traffic.at(entry.value.span, message, severity="warning")
+        own = traffic.get(name)
+        if own is not None and whole_number(own.value.data) not in (0, None) and share:
+            message = f"'{shorten(name)}' gets traffic of its own, and cannot be mirrored to as well"
+            yield endpoint_traffic.at(entry.key.span, message, severity="warning")
+    yield from _unknown_deployments(root, context)
+
+
+def _unknown_deployments(endpoint: Node, context: LintContext) -> Iterator[Diagnostic]:
+    """Names of deployments that differ by a slip from one that a file defines for the endpoint."""
+    name = endpoint.get("name")
+    known: dict[str, Node] = {}
+    for root in context.computes.store.roots():
+        owner, own = root.get("endpoint_name"), root.get("name")
+        if name is not None and owner is not None and own is not None and owner.text == name.text:
+            known[own.text] = own
+    for key in ("traffic", "mirror_traffic", "defaults"):
+        for deployment, entry in endpoint.entries_of(key).items():
+            used = entry.value.text if key == "defaults" else deployment
+            node = entry.value if key == "defaults" else entry.key
+            meant = only_close(used, known) if used not in known else None
+            if meant is not None:
+                related = [Related(known[meant].span, f"'{meant}' is defined here")]
+                message = f"the repository has no deployment '{shorten(used)}' of this endpoint"
+                yield endpoint_traffic.at(node.span, message, f"Did you mean '{meant}'?", related, severity="warning")
+
+
+@check("file")
+def _batch_default(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    if file.kind == "batch_endpoint":
+        yield from _unknown_deployments(file.document.root, context)
+
+
+@rule(
+    "file",
+    "AML330",
+    "deployment-contradiction",
+    "error",
+    summary="The settings of a deployment contradict each other.",
+    why="A scale has its least number of machines below its most. `code` comes with a `scoring_script`; machines are "
+    "counted once, in `resources` or in `settings`; a pipeline has a `component`, and a model a `model`.",
+    example="""\
+name: blue
+endpoint_name: digits
+model: azureml:digits:3
+instance_type: Standard_DS3_v2
+scale_settings: {type: target_utilization, min_instances: ‸‹4⇒1›, max_instances: 2}
+""",
+)
+def deployment_contradiction(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    root = file.document.root
+    if file.kind not in _DEPLOYMENTS:
+        return
+    least, most = root.find("scale_settings", "min_instances"), root.find("scale_settings", "max_instances")
+    fewest, greatest = (whole_number(node.data) if node is not None else None for node in (least, most))
+    if least is not None and fewest is not None and greatest is not None and fewest > greatest:
+        message = f"min_instances is {fewest}, above max_instances of {greatest}"
+        yield deployment_contradiction.at(least.span, message, "Swap them, or fix the wrong one.")
+    code, script = root.find("code_configuration", "code"), root.find("code_configuration", "scoring_script")
+    # Another key would stand for the missing one, and is reported.
+    is_alone = len(root.entries_of("code_configuration")) == 1
+    if code is not None and script is None and is_alone:
+        message = "there is code, and no 'scoring_script' in it"
+        yield deployment_contradiction.at(code.span, message, "Write `scoring_script: score.py`.")
+    elif script is not None and code is None and is_alone:
+        message = "there is a scoring script, and no 'code' that contains it"
+        yield deployment_contradiction.at(script.span, message, "Write `code: ./src`.", severity="warning")
+    if file.kind == "batch_deployment":
+        yield from _batch(root)
+
+
+def _has_typo_of(key: str, holder: Node | None) -> bool:
+    return holder is not None and any(only_close(name, [key]) for name in holder.entries if name != key)
+
+
+def _batch(root: Node) -> Iterator[Diagnostic]:
+    kind = root.get("type")
+    word = kind.text.lower() if kind is not None else "model"
+    needed, others = ("component", ("job_definition",)) if word == "pipeline" else ("model", ("component",))
+    if not root.entries.keys() & {needed, *others} and not _has_typo_of(needed, root):
+        message = f"a deployment of a {word} has a '{needed}', and this has none"
+        yield MISSING_KEY.at(root.key_span("type" if kind is not None else "name"), message)
+    count = root.find("settings", "instance_count")
+    if word == "model" and count is not None and root.get("resources") is not None:
+        message = "the machines are counted here and in 'resources'; Azure ML's client refuses both"
+        yield deployment_contradiction.at(count.span, message, "Keep `resources: {instance_count: …}`.")
+    for settings in (root, root.get("settings")):
+        if settings is None or not settings.is_mapping:
+            continue
+        action, name = settings.get("output_action"), settings.get("output_file_name")
+        if action is not None and name is not None and action.text.lower() == "summary_only":
+            message = "with `output_action: summary_only` no rows are written, and there is an 'output_file_name'"
+            yield deployment_contradiction.at(settings.key_span("output_file_name"), message, "Remove one of the two.")
+    if word == "pipeline":
+        for key, entry in root.entries_of("settings").items():
+            meant = only_close(key, _PIPELINE_SETTINGS) if key not in _PIPELINE_SETTINGS else None
+            if meant is not None:
+                message = f"unknown key '{shorten(key)}' in 'settings'; Azure ML ignores it"
+                yield UNKNOWN_KEY.at(
+                    entry.key.span, message, f"Did you mean '{meant}'?", replacement=meant, severity="warning"
+                )
+
+
+# What `az ml` takes from its command line where a file leaves it out.
+_GIVEN_OUTSIDE = {
+    "online_endpoint": ("name", "--name"),
+    "batch_endpoint": ("name", "--name"),
+    "online_deployment": ("endpoint_name", "--endpoint-name"),
+    "batch_deployment": ("endpoint_name", "--endpoint-name"),
+}
+
+
+@check("file")
+def _names(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """An endpoint without a name, and a deployment without an endpoint."""
+    key, option = _GIVEN_OUTSIDE.get(file.kind, ("", ""))
+    root = file.document.root
+    if key and key not in root.entries and not _has_typo_of(key, root) and "endpoint" not in root.entries:
+        first = next(iter(root.entries.values())).key.span
+        message = f"there is no '{key}', and `az ml` needs {option}"
+        yield MISSING_KEY.at(first, message, f"Write `{key}: …`.", severity="warning")
+
+
+@check("file")
+def _request_time(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """A time limit of requests that is meant in seconds, or longer than any."""
+    limit = file.document.root.find("request_settings", "request_timeout_ms")
+    kind = file.document.root.get("type")
+    milliseconds = whole_number(limit.data) if limit is not None else None
+    if file.kind != "online_deployment" or limit is None or milliseconds is None:
+        return
+    if 0 < milliseconds < _SHORTEST_REQUEST_MS:
+        message = f"a request is given up after {milliseconds} milliseconds"
+        hint = f"Write {milliseconds * 1000}, if these are seconds."
+        yield OUT_OF_BOUNDS.at(limit.span, message, hint, severity="warning")
+    elif milliseconds > _LONGEST_REQUEST_MS and (kind is None or kind.text.lower() != "kubernetes"):
+        message = f"a request takes at most {_LONGEST_REQUEST_MS} milliseconds on managed machines, not {milliseconds}"
+        yield OUT_OF_BOUNDS.at(limit.span, message, f"Write {_LONGEST_REQUEST_MS} or less.", severity="warning")
+
+
+@rule(
+    "file",
+    "AML516",
+    "scoring-script",
+    "warning",
+    summary="The scoring script of a deployment lacks `init()` or `run(data)`.",
+    why="The server of models imports the script, calls `init()` once, and `run(data)` for each request or "
+    "mini-batch. Azure ML's client does not look into it.",
+    example="""\
+name: blue
+endpoint_name: digits
+model: azureml:digits:3
+code_configuration:
+  code: ./src
+  scoring_script: ‸score.py
+environment: azureml:torch:3
+instance_type: Standard_DS3_v2
+instance_count: 1
+=== src/score.py
+def init():
+    pass
+
+
+def ‹score⇒run›(data):
+    return data
+""",
+)
+def scoring_script(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    root = file.document.root
+    folder = scoring_code(root) if file.kind in _DEPLOYMENTS else None
+    named = root.find("code_configuration", "scoring_script")
+    if folder is None or named is None or not named.is_text or not os.path.isfile(folder / named.text):
+        return
+    script = folder / named.text
+    syntax = parse(script) if script.suffix == ".py" else None
+    defined = defined_in(syntax) if syntax is not None else None
+    if defined is None:
+        return
+    run = defined.get("run", ())
+    if not run:
+        hint = did_you_mean("run", [name for name in defined if only_close(name, ["run"])])
+        message = f"{script.name} has no function run(data), which is called for each request"
+        yield scoring_script.at(named.span, message, hint or "Write `def run(data):`.")
+    elif all(isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and not takes_one(each) for each in run):
+        related = [Related(at_definition(script, run[0]), "it is defined here")]
+        yield scoring_script.at(named.span, f"run() of {script.name} does not take the data", "", related)
+    elif "init" not in defined:
+        message = f"{script.name} has no function init(), which is called first"
+        yield scoring_script.at(named.span, message, "Write `def init():`.")
