@@ -38,7 +38,7 @@ class Evaluate:
 
     shard_model: bool = parameter(False)
     """Spread the model's weights over the ranks, and gather them block by block, as FSDP does: for a model that a GPU
-    does not hold. Rank 0 alone reads the model."""
+    does not hold. Each rank reads its rows from the model's files where they hold the model's tensors as they are."""
 
     precision: str = parameter("fp32", choices=("fp32", "bf16", "fp16"))
     """The floating-point type of the forward pass."""

@@ -21,6 +21,7 @@ from trainyard.steps.training.from_transformers import has_weights, model_digest
 from trainyard.steps.training.precision import DTYPES
 from trainyard.steps.training.tasks.base import Task
 from trainyard.steps.training.tasks.chosen import ChosenTask, read_base_digest
+from trainyard.steps.training.weights_in_files import NotInFiles, weights_may_stay_in_files
 
 ADAPTERS_FOLDER = "adapters"
 """Beside a model that they are merged into."""
@@ -69,6 +70,9 @@ def new_model(task: Task, settings: Training) -> torch.nn.Module:
         return model
     from peft import LoraConfig, inject_adapter_in_model
 
+    trained_whole = task.modules_trained_whole(model)
+    if trained_whole and weights_may_stay_in_files():
+        raise NotInFiles("peft copies the modules that are trained whole")
     if settings.tuning == "qlora":
         _quantize(model)
     targets = settings.lora_targets.replace(" ", "")
@@ -77,7 +81,7 @@ def new_model(task: Task, settings: Training) -> torch.nn.Module:
         lora_alpha=settings.lora_alpha,
         lora_dropout=settings.lora_dropout,
         target_modules=targets if targets == _ALL_LINEAR else targets.split(","),
-        modules_to_save=task.modules_trained_whole(model) or None,
+        modules_to_save=trained_whole or None,
     )
     try:
         inject_adapter_in_model(config, model, _NAME)

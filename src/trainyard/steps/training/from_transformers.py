@@ -18,6 +18,13 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import parse_json
 from trainyard.steps.runtime.model_folders import CONFIG_FILE
 from trainyard.steps.runtime.world import World
+from trainyard.steps.training.weights_in_files import (
+    WEIGHTS_FILE,
+    WEIGHTS_INDEX,
+    NotInFiles,
+    leave_in_files,
+    weights_may_stay_in_files,
+)
 
 # Before transformers is imported: a job must not wait for, or depend on, a server it was not told of.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -26,10 +33,7 @@ if not torch.cuda.is_available():
     # Where accelerate is installed, saving a model imports DeepSpeed, which would warn that it sees no accelerator.
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
-_WEIGHTS_FILE = "model.safetensors"
-_WEIGHTS_INDEX = "model.safetensors.index.json"
-"""Lists the files of weights that are spread over several."""
-_WEIGHTS_FILES = (_WEIGHTS_FILE, _WEIGHTS_INDEX)
+_WEIGHTS_FILES = (WEIGHTS_FILE, WEIGHTS_INDEX)
 _PICKLED_WEIGHTS_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 """Never read: a pickle can run code."""
 
@@ -70,6 +74,8 @@ def new_model(model_type: str, overrides: str | None, needs: ModelNeeds) -> torc
     if (folder := model_folder(model_type)) is not None:
         return _from_folder(folder, settings, needs)
 
+    if weights_may_stay_in_files():
+        raise NotInFiles(model_type)
     from transformers import AutoConfig
 
     _refuse_unknown_type(model_type, needs)
@@ -107,8 +113,10 @@ def load_model(folder: Path, needs: ModelNeeds) -> torch.nn.Module:
     if not (folder / CONFIG_FILE).is_file():
         raise StepError(f"{folder} is not a trained model: {CONFIG_FILE} is missing")
     if not has_weights(folder):
-        raise StepError(f"{folder} is not a trained model: {_WEIGHTS_FILE} is missing")
-    if _only_shapes_are_wanted():
+        raise StepError(f"{folder} is not a trained model: {WEIGHTS_FILE} is missing")
+    if weights_may_stay_in_files():
+        model = _left_in_files(folder, _config_of(folder), needs)
+    elif _only_shapes_are_wanted():
         model = _build(str(folder), lambda: _from_config(_config_of(folder), needs))
     else:
         model = _pretrained(folder, needs, {}, head_may_be_new=False)
@@ -143,14 +151,17 @@ def save_model(model: Any, folder: Path, shard_bytes: int) -> None:
 
 
 def _from_folder(folder: Path, settings: Mapping[str, Any], needs: ModelNeeds) -> torch.nn.Module:
-    config = _config_of(folder)
     with_weights = has_weights(folder)
+    stays_in_files = with_weights and weights_may_stay_in_files()
+    config = _config_of(folder)
     for name, value in {
         **needs.settings_of(config, has_weights=with_weights),
         **_own_names(settings, config),
     }.items():
         setattr(config, name, value)
     needs.require_fit(config, f"--model-type {folder}: the model")
+    if stays_in_files:
+        return _left_in_files(folder, config, needs)
     if not with_weights or _only_shapes_are_wanted():
         return _build(str(folder), lambda: _from_config(config, needs))
     return _pretrained(folder, needs, {"config": config, **needs.pretrained_options}, head_may_be_new=True)
@@ -173,21 +184,21 @@ def _only_shapes_are_wanted() -> bool:
 def has_weights(folder: Path) -> bool:
     """Return whether a folder has weights to start from. Raise StepError for weights in a format that is not read."""
     if any((folder / name).is_file() for name in _WEIGHTS_FILES):
-        if not (folder / _WEIGHTS_FILE).is_file():
+        if not (folder / WEIGHTS_FILE).is_file():
             _check_weights_index(folder)
         return True
     for name in _PICKLED_WEIGHTS_FILES:
         if (folder / name).is_file():
             raise StepError(
                 f"{folder / name} is not read, because a pickle can run code: let transformers write the weights as "
-                f"{_WEIGHTS_FILE} (`model.save_pretrained(folder)`), or remove it to train a new model"
+                f"{WEIGHTS_FILE} (`model.save_pretrained(folder)`), or remove it to train a new model"
             )
     return False
 
 
 def _check_weights_index(folder: Path) -> None:
     """Raise StepError for an index that names anything but safetensors files in its own folder."""
-    file = folder / _WEIGHTS_INDEX
+    file = folder / WEIGHTS_INDEX
     with os_errors_name(file):
         index = parse_json(file.read_bytes(), file)
     names = index.get("weight_map") if isinstance(index, dict) else None
@@ -224,6 +235,13 @@ def _pretrained(
         raise StepError(
             f"{folder}: {missing[0]}{more} missing in the weights of the model that {CONFIG_FILE} describes"
         )
+    return model
+
+
+def _left_in_files(folder: Path, config: Any, needs: ModelNeeds) -> torch.nn.Module:
+    model: torch.nn.Module = leave_in_files(
+        folder, config, lambda: _build(str(folder), lambda: _from_config(config, needs))
+    )
     return model
 
 

@@ -23,7 +23,8 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.engines.base import Engine, EngineParts, refuse_other_optimizers
 from trainyard.steps.training.engines.blocks import find_separate_blocks, prepare_blocks
-from trainyard.steps.training.engines.rank_zero_model import ModelFromRankZero, whole_model
+from trainyard.steps.training.engines.model_from_files import Shard, shared_model
+from trainyard.steps.training.engines.rank_zero_model import SharedModel, whole_model
 from trainyard.steps.training.fragments import (
     MODEL_KEY,
     OPTIMIZER_KEY,
@@ -65,16 +66,17 @@ class FSDPEngine(Engine):
         assert isinstance(settings, TrainFSDP)
         self.world, self._parts, self._clip_norm = parts.world, parts, settings.gradient_clip_norm
         self.loss_scale = LossScale(self.world.device, enabled=settings.precision == "fp16")
-        built = ModelFromRankZero(parts.new_model, self.world, parts.still_at_work)
+        self._shards = settings.shard_size or self.world.size
+        self._shard = Shard(self.world.rank % self._shards, self._shards)
+        built = shared_model(parts.new_model, self.world, parts.still_at_work, self._shard)
         self.model = built.module
         refuse_other_layouts(self.model)
         refuse_single_numbers(self.model)
         self._parameter_count = sum(parameter.numel() for parameter in self.model.parameters())
         prepare_blocks(self.model, settings)
-        self._shards = settings.shard_size or self.world.size
         mesh = _mesh(self.world, self._shards)
         self._shard_group = mesh.get_group("shard")
-        self._units = _shard(built, settings, mesh)
+        self._units = _shard_units(built, settings, mesh)
 
         # Taken while every parameter is in its sharded form: later, a gathered one may replace it.
         parameters, self._buffers = named_once(self.model)
@@ -155,17 +157,17 @@ class FSDPEngine(Engine):
         ]
 
     def _first_element(self, sharded: DTensor) -> int:
-        """Return this rank's first element: FSDP2 gives each rank as many rows as the first, while there are."""
-        rows_each = math.ceil(sharded.shape[0] / self._shards)
-        return min(rows_each * (self.world.rank % self._shards), sharded.shape[0]) * math.prod(sharded.shape[1:])
+        """Return this rank's first element."""
+        first_row, _ = self._shard.rows(sharded.shape[0])
+        return first_row * math.prod(sharded.shape[1:])
 
 
 def shard_to_evaluate(new_model: Callable[[], torch.nn.Module], world: World) -> torch.nn.Module:
     """Return a model whose fp32 weights are spread over the ranks, and gathered block by block in a forward pass.
 
-    Only rank 0 reads it. Every rank calls this, and from then on makes as many forward passes as the others.
+    Each rank reads its rows. Every rank calls this, and from then on makes as many forward passes as the others.
     """
-    built = ModelFromRankZero(new_model, world, still_at_work=lambda: None)
+    built = shared_model(new_model, world, lambda: None, Shard(world.rank, world.size))
     refuse_single_numbers(built.module)
     mesh = _mesh(world, world.size)
     for unit in [*find_separate_blocks(built.module), built.module]:
@@ -196,7 +198,7 @@ def _mesh(world: World, shards: int) -> DeviceMesh:
     return init_device_mesh(device, (world.size // shards, shards), mesh_dim_names=("replica", "shard"))
 
 
-def _shard(built: ModelFromRankZero, settings: TrainFSDP, mesh: DeviceMesh) -> list[FSDPModule]:
+def _shard_units(built: SharedModel, settings: TrainFSDP, mesh: DeviceMesh) -> list[FSDPModule]:
     """Shard block after block, each as its weights arrive, then the rest. Return what was sharded.
 
     Each is gathered, and its gradient summed, in one exchange. What is around the blocks stays gathered between the

@@ -1,5 +1,7 @@
 """The whole model in rank 0's memory only: sent to all ranks as an engine is built, and gathered again to be saved.
 
+`model_from_files` does without that where a model's weights are in files.
+
 No node holds the model more than once in main memory, except while every rank builds one of the few models that cannot
 be built without memory.
 """
@@ -18,20 +20,17 @@ from trainyard.steps.runtime.world import World
 from trainyard.steps.training.fragments import MODEL_KEY, Fragment, named_once
 
 
-class ModelFromRankZero:
-    """Built on the CPU by rank 0, and without any memory by the others; `materialize` sends them the weights.
+class SharedModel:
+    """A model without memory on some ranks or all, until `materialize` puts a part of it on every rank's device.
 
     Part by part, so that an engine can shard one before the next arrives. A tensor with several names stays one tensor.
     """
 
-    def __init__(
-        self, new_model: Callable[[], torch.nn.Module], world: World, still_at_work: Callable[[], None]
-    ) -> None:
-        self._world = world
-        self.module = built_by_rank_zero(new_model, world, still_at_work) or without_memory(new_model)
+    def __init__(self, module: torch.nn.Module, world: World) -> None:
+        self.module, self._world = module, world
         self._materialized: set[torch.nn.Module] = set()
         # A tensor is kept here only until the last place that refers to it has the new one.
-        self._places = Counter(tensor for owner in self.module.modules() for _, _, tensor in _own_tensors(owner))
+        self._places = Counter(tensor for owner in self.module.modules() for _, _, tensor in own_tensors(owner))
         self._arrived: dict[torch.Tensor, torch.Tensor] = {}
 
     def materialize(self, part: torch.nn.Module) -> None:
@@ -39,24 +38,45 @@ class ModelFromRankZero:
         for owner in part.modules():
             if owner not in self._materialized:
                 self._materialized.add(owner)
-                for tensors, name, tensor in list(_own_tensors(owner)):
+                for tensors, name, tensor in list(own_tensors(owner)):
                     tensors[name] = self._arrive(tensor)
+
+    def elements(self, tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        """Return a range of a flattened tensor on this rank's device: of one that the model had before `materialize`.
+
+        Every rank calls it for the same tensors.
+        """
+        return from_rank_zero(tensor, self._world).view(-1)[start:stop]
 
     def _arrive(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor not in self._arrived:
-            self._arrived[tensor] = self._broadcast(tensor)
+            values = self._values(tensor)
+            is_parameter = isinstance(tensor, torch.nn.Parameter)
+            self._arrived[tensor] = torch.nn.Parameter(values, tensor.requires_grad) if is_parameter else values
         self._places[tensor] -= 1
         return self._arrived[tensor] if self._places[tensor] else self._arrived.pop(tensor)
 
-    def _broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
-        if self._world.is_main:
-            values = tensor.detach().to(self._world.device)
-        else:
-            values = torch.empty_like(tensor, device=self._world.device, requires_grad=False)
-        dist.broadcast(values, src=0)
-        if isinstance(tensor, torch.nn.Parameter):
-            return torch.nn.Parameter(values, requires_grad=tensor.requires_grad)
-        return values
+    def _values(self, tensor: torch.Tensor) -> torch.Tensor:
+        return from_rank_zero(tensor, self._world)
+
+
+class ModelFromRankZero(SharedModel):
+    """Built on the CPU by rank 0, and without any memory by the others; `materialize` sends them the weights."""
+
+    def __init__(
+        self, new_model: Callable[[], torch.nn.Module], world: World, still_at_work: Callable[[], None]
+    ) -> None:
+        super().__init__(built_by_rank_zero(new_model, world, still_at_work) or without_memory(new_model), world)
+
+
+def from_rank_zero(tensor: torch.Tensor, world: World) -> torch.Tensor:
+    """Return rank 0's values on every rank's device; elsewhere the tensor need only have their shape."""
+    if world.is_main:
+        values = tensor.detach().to(world.device)
+    else:
+        values = torch.empty_like(tensor, device=world.device, requires_grad=False)
+    dist.broadcast(values, src=0)
+    return values
 
 
 def built_by_rank_zero(
@@ -93,7 +113,7 @@ def _keeps_tensors_aside(model: torch.nn.Module) -> bool:
 def _emptied(model: torch.nn.Module) -> torch.nn.Module:
     emptied: dict[torch.Tensor, torch.Tensor] = {}
     for owner in model.modules():
-        for tensors, name, tensor in list(_own_tensors(owner)):
+        for tensors, name, tensor in list(own_tensors(owner)):
             if tensor not in emptied:
                 values = tensor.detach().to("meta")
                 is_parameter = isinstance(tensor, torch.nn.Parameter)
@@ -102,7 +122,7 @@ def _emptied(model: torch.nn.Module) -> torch.nn.Module:
     return model
 
 
-def _own_tensors(owner: torch.nn.Module) -> Iterator[tuple[dict[str, torch.Tensor], str, torch.Tensor]]:
+def own_tensors(owner: torch.nn.Module) -> Iterator[tuple[dict[str, torch.Tensor], str, torch.Tensor]]:
     """Yield a module's own parameters and buffers: the dictionary that holds each, its name there, and the tensor."""
     for tensors in (owner._parameters, owner._buffers):
         for name, tensor in tensors.items():

@@ -28,7 +28,7 @@ from trainyard.steps.training.engines.deepspeed.start import (
     sized,
     undo_rounding,
 )
-from trainyard.steps.training.engines.rank_zero_model import gathered
+from trainyard.steps.training.engines.rank_zero_model import from_rank_zero, gathered
 from trainyard.steps.training.fragments import (
     MODEL_KEY,
     OPTIMIZER_KEY,
@@ -131,7 +131,10 @@ class ZeroStrategy(DeepSpeedStrategy):
         self.optimizers = [self._zero]
         self._masters = master_ranges(self._zero, self._stage, parameters)
         if exact:
-            undo_rounding(self._masters, exact, self._shapes, self._world)
+            undo_rounding(
+                self._masters,
+                lambda name, start, stop: from_rank_zero(exact[name], self._world).view(-1)[start:stop],
+            )
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:

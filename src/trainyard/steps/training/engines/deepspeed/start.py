@@ -1,4 +1,4 @@
-"""How a model is handed to DeepSpeed: weights are sent to all ranks and cast, master weights created."""
+"""How a model is handed to DeepSpeed: weights are brought to all ranks and cast, master weights created."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.world import World
@@ -21,7 +20,7 @@ from trainyard.steps.training.engines.base import EngineParts
 from trainyard.steps.training.engines.blocks import find_blocks, prepare_blocks
 from trainyard.steps.training.engines.deepspeed.config import sums_micro_batches_in_bf16
 from trainyard.steps.training.engines.deepspeed.masters import MasterRange, master_ranges
-from trainyard.steps.training.engines.rank_zero_model import ModelFromRankZero
+from trainyard.steps.training.engines.model_from_files import shared_model
 from trainyard.steps.training.fragments import refuse_other_layouts
 from trainyard.steps.training.optimizer import begin_state, stateless_optimizer
 from trainyard.steps.training.precision import DTYPES
@@ -53,7 +52,7 @@ class StartedDeepSpeed:
 
 
 def start_deepspeed(parts: EngineParts, config: dict[str, Any]) -> StartedDeepSpeed:
-    """Build the model from rank 0's weights and hand it to DeepSpeed, with the optimizer's state created."""
+    """Build the model and hand it to DeepSpeed, with the optimizer's state created."""
     with deepspeed_among(parts.world) as deepspeed:
         return _start(deepspeed, parts, config)
 
@@ -63,7 +62,7 @@ def _start(deepspeed: Any, parts: EngineParts, config: dict[str, Any]) -> Starte
         parts.world.log(f"{SUMS_IN_BF16}; zero_optimization.stage 2 adds in fp32, as the other engines do")
     stage: int = config["zero_optimization"]["stage"]
     dtype = DTYPES[parts.settings.precision]
-    built = ModelFromRankZero(parts.new_model, parts.world, parts.still_at_work)
+    built = shared_model(parts.new_model, parts.world, parts.still_at_work)
     module = built.module
     refuse_other_layouts(module)
     refuse_frozen(module)
@@ -89,7 +88,7 @@ def _start(deepspeed: Any, parts: EngineParts, config: dict[str, Any]) -> Starte
     for flat in {id(own.flat): own.flat for own in masters.values()}.values():
         begin_state(adamw, flat, parts.optimizer)
     if dtype is not torch.float32:
-        undo_rounding(masters, weights, shapes, parts.world)
+        undo_rounding(masters, lambda name, start, stop: built.elements(weights[name], start, stop))
     return StartedDeepSpeed(stage, engine, module, zero, adamw, shapes, masters)
 
 
@@ -171,19 +170,13 @@ def _new_adamw(
     )
 
 
-def undo_rounding(
-    masters: Mapping[str, MasterRange],
-    weights: Mapping[str, torch.Tensor],
-    shapes: Mapping[str, tuple[int, ...]],
-    world: World,
-) -> None:
-    """Replace the masters, which DeepSpeed made from rounded weights, by rank 0's exact weights."""
+def undo_rounding(masters: Mapping[str, MasterRange], exact_elements: Callable[[str, int, int], torch.Tensor]) -> None:
+    """Replace the masters, which DeepSpeed made from rounded weights, by the exact weights.
+
+    `exact_elements` returns a range of a flattened parameter, by its name. Every rank calls it for every parameter.
+    """
     for name, own in masters.items():
-        values = (
-            weights[name].detach().to(world.device) if world.is_main else torch.empty(shapes[name], device=world.device)
-        )
-        dist.broadcast(values, src=0)
-        own.within(own.flat).copy_(values.view(-1)[own.start : own.start + own.elements])
+        own.within(own.flat).copy_(exact_elements(name, own.start, own.start + own.elements))
 
 
 def forward_in_autocast(module: torch.nn.Module, device_type: str, dtype: torch.dtype) -> None:

@@ -1,0 +1,292 @@
+"""A model whose weights stay in the safetensors files of its folder, so that each rank reads the part that it holds."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from trainyard.foundation.files import os_errors_name
+from trainyard.steps.runtime.errors import StepError
+
+WEIGHTS_FILE = "model.safetensors"
+WEIGHTS_INDEX = "model.safetensors.index.json"
+"""Lists the files of weights that are spread over several."""
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""By their names in safetensors files."""
+
+
+class NotInFiles(Exception):
+    """The files do not hold a model's tensors as they are in the model: it has to be built to have its weights."""
+
+
+class _Asked(Exception):
+    """Ends the building of a model once it is known that weights would be read from a folder."""
+
+
+@dataclass(frozen=True)
+class WeightInFile:
+    """Where a tensor of a model is, and what it is read as."""
+
+    file: Path
+    key: str
+    shape: tuple[int, ...]
+    rounded_to: torch.dtype
+    """The type that the model's configuration asks for, which may lose digits of what is in the file."""
+    dtype: torch.dtype
+    """The type in the model."""
+
+
+@dataclass(frozen=True)
+class ModelInFiles:
+    """A model without memory for those of its tensors that are in files."""
+
+    module: torch.nn.Module
+    weights: dict[torch.Tensor, WeightInFile]
+    """By the tensors on the meta device that stand for them. All others are as they are."""
+
+
+@dataclass
+class _Wanted:
+    """What the building of a model is asked for."""
+
+    only_asks: bool
+    weights: dict[torch.Tensor, WeightInFile] = field(default_factory=dict)
+
+
+_wanted: ContextVar[_Wanted | None] = ContextVar("wanted", default=None)
+
+
+def model_in_files(new_model: Callable[[], torch.nn.Module]) -> ModelInFiles | None:
+    """Return the model without its weights, if all are in files. None if it has to be built, for whatever reason."""
+    try:
+        with _building(_Wanted(only_asks=True)), torch.device("meta"):
+            new_model()
+        return None
+    except _Asked:
+        pass
+    except Exception:
+        return None
+    try:
+        with _building(_Wanted(only_asks=False)) as wanted:
+            model = new_model()
+        return ModelInFiles(model, _on_meta(model, wanted.weights))
+    except Exception:  # if the user can fix it, building the model says so in full
+        return None
+
+
+def weights_may_stay_in_files() -> bool:
+    """Return whether a model is wanted without the weights that its folder holds. Its building may end here."""
+    wanted = _wanted.get()
+    if wanted is not None and wanted.only_asks:
+        raise _Asked
+    return wanted is not None
+
+
+def leave_in_files(folder: Path, config: Any, build: Callable[[], Any]) -> Any:
+    """Return a model of transformers whose tensors are in files as they are. NotInFiles for any other.
+
+    `build` makes it with new weights, for which there is no memory; buffers that are not in files have their values. In
+    the place of each tensor is one of its shape that takes none.
+    """
+    wanted = _wanted.get()
+    assert wanted is not None
+    files = _files_by_key(folder)
+    if getattr(config, "quantization_config", None) is not None:
+        raise NotInFiles("quantized")
+    dtype = config.dtype if config.dtype is not None else _first_floating_dtype(files)
+    with _parameters_without_memory():
+        model = build()
+    names: dict[torch.Tensor, list[str]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        names.setdefault(tensor, []).append(name)
+    keys = {tensor: [name for name in named if name in files] for tensor, named in names.items()}
+    if any(len(found) != 1 for found in keys.values()):
+        raise NotInFiles("a tensor is missing, or one with several names is there several times")
+    found = {tensor: key for tensor, (key,) in keys.items()}
+    _refuse_conversions(model, list(found.values()))
+    weights = _located(found, files, dtype, model)
+    stand_ins = {tensor: _stand_in(tensor) for tensor in weights}
+    _replace(model, stand_ins)
+    wanted.weights.update({stand_ins[tensor]: weight for tensor, weight in weights.items()})
+    return model.eval()
+
+
+class FileReader:
+    """Reads weights, and keeps the files open until it is closed. A context manager."""
+
+    def __init__(self) -> None:
+        self.bytes_read = 0
+        """Of the files."""
+        self._open: dict[Path, Any] = {}
+        self._closing = ExitStack()
+
+    def rows(self, weight: WeightInFile, start: int, stop: int) -> torch.Tensor:
+        """Return some rows of a tensor, in main memory. Raise StepError if the file cannot be read."""
+        shape = (stop - start, *weight.shape[1:])
+        if math.prod(shape) == 0:
+            return torch.empty(shape, dtype=weight.dtype)
+        return self._read(weight, lambda part: part[start:stop])
+
+    def whole(self, weight: WeightInFile) -> torch.Tensor:
+        """Return a whole tensor, in main memory. Raise StepError if the file cannot be read."""
+        return self.rows(weight, 0, weight.shape[0]) if weight.shape else self._read(weight, lambda part: part[...])
+
+    def elements(self, weight: WeightInFile, start: int, stop: int) -> torch.Tensor:
+        """Return a range of the flattened tensor, in main memory. Raise StepError if the file cannot be read."""
+        if not weight.shape or start >= stop:
+            return self.whole(weight).view(-1)[start:stop] if start < stop else torch.empty(0, dtype=weight.dtype)
+        width = math.prod(weight.shape[1:])
+        first = start // width
+        rows = self.rows(weight, first, -(-stop // width)).view(-1)
+        return rows[start - first * width : stop - first * width]
+
+    def __enter__(self) -> FileReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.clear()
+        self._closing.close()
+
+    def _read(self, weight: WeightInFile, part: Callable[[Any], torch.Tensor]) -> torch.Tensor:
+        try:
+            with os_errors_name(weight.file):
+                if weight.file not in self._open:
+                    opened = safe_open(weight.file, framework="pt")
+                    self._open[weight.file] = self._closing.enter_context(opened)
+                values = part(self._open[weight.file].get_slice(weight.key))
+        except SafetensorError as failure:
+            raise StepError(f"cannot read {weight.file}: {failure}") from None
+        self.bytes_read += values.nbytes
+        return values.to(weight.rounded_to).to(weight.dtype).contiguous()
+
+
+@contextmanager
+def _building(wanted: _Wanted) -> Iterator[_Wanted]:
+    token = _wanted.set(wanted)
+    try:
+        yield wanted
+    finally:
+        _wanted.reset(token)
+
+
+def _files_by_key(folder: Path) -> dict[str, Path]:
+    if (folder / WEIGHTS_FILE).is_file():
+        with safe_open(folder / WEIGHTS_FILE, framework="pt") as opened:
+            return dict.fromkeys(opened.keys(), folder / WEIGHTS_FILE)
+    index = json.loads((folder / WEIGHTS_INDEX).read_bytes())
+    return {key: folder / name for key, name in index["weight_map"].items()}
+
+
+def _first_floating_dtype(files: dict[str, Path]) -> torch.dtype:
+    """Return what transformers loads a model as whose configuration says nothing: as the first floating tensor."""
+    with safe_open(min(files.values()), framework="pt") as opened:
+        dtypes = (_DTYPES.get(opened.get_slice(key).get_dtype()) for key in opened.keys())  # noqa: SIM118
+        return next(dtype for dtype in dtypes if dtype is not None and dtype.is_floating_point)
+
+
+@contextmanager
+def _parameters_without_memory() -> Iterator[None]:
+    """A context in which modules' parameters move to the meta device as they are registered; buffers do not."""
+    register = torch.nn.Module.register_parameter
+
+    def register_on_meta(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None) -> None:
+        if parameter is not None and not parameter.is_meta:
+            parameter = torch.nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+        register(module, name, parameter)
+
+    torch.nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+def _refuse_conversions(model: Any, keys: Sequence[str]) -> None:
+    """NotInFiles if transformers would rename or compute some of the tensors while it loads them."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
+    for transform in get_model_conversion_mapping(model):
+        if any(transform.rename_source_key(key)[1] is not None for key in keys):
+            raise NotInFiles("converted when loaded")
+
+
+def _located(
+    found: dict[torch.Tensor, str], files: dict[str, Path], dtype: torch.dtype, model: Any
+) -> dict[torch.Tensor, WeightInFile]:
+    """Return where each tensor is. NotInFiles for another shape, or a rounding from which a model exempts some."""
+    weights = {}
+    with ExitStack() as stack:
+        opened = {file: stack.enter_context(safe_open(file, framework="pt")) for file in set(files.values())}
+        for tensor, key in found.items():
+            part = opened[files[key]].get_slice(key)
+            if tuple(part.get_shape()) != tuple(tensor.shape):
+                raise NotInFiles("of another shape")
+            is_floating = tensor.is_floating_point()
+            in_file = _DTYPES.get(part.get_dtype())
+            if in_file is None or in_file.is_floating_point != is_floating:
+                raise NotInFiles("of another type")
+            rounded_to = dtype if is_floating else in_file
+            if rounded_to != in_file and (model._keep_in_fp32_modules or model._keep_in_fp32_modules_strict):
+                raise NotInFiles("rounded in parts")
+            final = torch.float32 if is_floating else tensor.dtype
+            weights[tensor] = WeightInFile(files[key], key, tuple(tensor.shape), rounded_to, final)
+    return weights
+
+
+def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the same shape in fp32 that takes no memory. In main memory: peft would follow it to meta."""
+    is_floating = tensor.is_floating_point()
+    value = torch.full((), math.nan) if is_floating else torch.zeros((), dtype=tensor.dtype)
+    values = value.expand(tensor.shape)
+    return torch.nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else values
+
+
+def _on_meta(model: torch.nn.Module, weights: dict[torch.Tensor, WeightInFile]) -> dict[torch.Tensor, WeightInFile]:
+    """Replace what stands for weights by tensors on the meta device. NotInFiles if something was made from it."""
+    present = {tensor for owner in model.modules() for tensors in _own(owner) for tensor in tensors.values()}
+    if not weights or not weights.keys() <= present:
+        raise NotInFiles("not all of it is used")
+    for tensor in present - weights.keys():
+        if tensor is not None and (tensor.is_meta or (tensor.is_floating_point() and tensor.isnan().any())):
+            raise NotInFiles("something was computed from weights")
+    on_meta = {}
+    for tensor in weights:
+        values = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        on_meta[tensor] = torch.nn.Parameter(values, tensor.requires_grad) if is_parameter else values
+    _replace(model, on_meta)
+    return {on_meta[tensor]: weight for tensor, weight in weights.items()}
+
+
+def _replace(model: torch.nn.Module, replacements: dict[torch.Tensor, torch.Tensor]) -> None:
+    for owner in model.modules():
+        for tensors in _own(owner):
+            for name, tensor in tensors.items():
+                if tensor is not None and tensor in replacements:
+                    tensors[name] = replacements[tensor]
+
+
+def _own(owner: torch.nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a module's own parameters and buffers."""
+    return owner._parameters, owner._buffers
