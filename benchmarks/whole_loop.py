@@ -33,7 +33,6 @@ from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import seed_everything
 from trainyard.steps.training.samples.batches import MicroBatch, Tensors
 from trainyard.steps.training.samples.plan import Progress, Step, TrainingPlan
-from trainyard.steps.training.schedule import Schedule
 from trainyard.steps.training.stopping import StopRequest
 from trainyard.steps.training.tasks.base import Task
 from trainyard.steps.training.validation import Validation
@@ -104,13 +103,11 @@ def whole_loop(
         train_to_the_end(
             TrainingRun(
                 settings=config,
-                world=world,
                 task=task,
                 plan=plan,
                 engine=engine,
                 precision=precision,
                 batches=_BatchesInMemory(plan, batches),  # type: ignore[arg-type]
-                schedule=Schedule.of(config, plan.total_steps),
                 agreement=Agreement(world),
                 checkpoints=checkpoints,
                 stop_request=stop_request,
@@ -124,7 +121,6 @@ def whole_loop(
                 ),
                 validation=Validation(config, task, None),
                 progress=Progress(),
-                base_digest=None,
             )
         )
         hang_watch.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 
 import torch
@@ -32,15 +33,11 @@ class TrainingRun:
     """Everything that a training consists of."""
 
     settings: Training
-    world: World
     task: Task
-    base_digest: str | None
-    """The SHA-256 of the model that training started from, if it started from one."""
     plan: TrainingPlan
     engine: Engine
     precision: Precision
     batches: Batches
-    schedule: Schedule
     agreement: Agreement
     checkpoints: Checkpoints
     stop_request: StopRequest
@@ -48,6 +45,16 @@ class TrainingRun:
     validation: Validation
     progress: Progress
     """How far the training has come; exact whenever the loop does anything other than take steps."""
+
+    @property
+    def world(self) -> World:
+        """The ranks, which share the engine."""
+        return self.engine.world
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The learning rate of each step of the plan."""
+        return Schedule.of(self.settings, self.plan.total_steps)
 
 
 def train(run: TrainingRun) -> bool:

@@ -18,20 +18,15 @@ from trainyard.steps.runtime.rank_variables import read_rank_variables
 from trainyard.steps.runtime.versions import banner
 from trainyard.steps.runtime.world import World, join_world, lost_connections_explained
 from trainyard.steps.training.adapters import save_trained_model
-from trainyard.steps.training.building import (
-    CheckedRequest,
-    build_training,
-    check_request,
-    require_same_settings,
-)
+from trainyard.steps.training.building import build_training
 from trainyard.steps.training.engines.base import Engine
 from trainyard.steps.training.loop import TrainingRun, save_last_checkpoint, train
 from trainyard.steps.training.observing.hang_watch import HangWatch, late_ranks_named
 from trainyard.steps.training.observing.memory import memory_summary
 from trainyard.steps.training.randomness import random_state, restore_random_state
+from trainyard.steps.training.request import CheckedRequest, check_request, require_same_settings
 from trainyard.steps.training.stopping import ScheduledEvents, StopRequest, choose_url
 from trainyard.steps.training.tasks.base import require_loss
-from trainyard.steps.training.tasks.chosen import ChosenTask
 
 _COLLECTIVES_FOLDER = "collectives"
 """Within `metrics`: what each rank's last collectives were when the training hung."""
@@ -56,9 +51,10 @@ def run_training(
         with ExitStack() as opened:
             if events_url is not None and world.local_rank == 0:
                 opened.callback(ScheduledEvents(events_url, stop_request.ask).close)
+            request = request.base_model_read(world, hang_watch)
             run = build_training(request, world, stop_request, hang_watch, opened)
             started, steps_before = time.monotonic(), run.progress.step
-            is_complete = _train_and_save(run, request.chosen_task, train_to_the_end)
+            is_complete = _train_and_save(run, request, train_to_the_end)
         seconds, steps = time.monotonic() - started, run.progress.step - steps_before
         if steps:
             world.log(f"at the end: {memory_summary(world)}; {run.observer.measures.summary(seconds)}")
@@ -101,7 +97,7 @@ def ranks_met(
         yield request, world, hang_watch
 
 
-def _train_and_save(run: TrainingRun, chosen_task: ChosenTask, train_to_the_end: Callable[[TrainingRun], bool]) -> bool:
+def _train_and_save(run: TrainingRun, request: CheckedRequest, train_to_the_end: Callable[[TrainingRun], bool]) -> bool:
     """Return whether the training has come to its end."""
     warm_up(run)
     if not train_to_the_end(run):
@@ -113,7 +109,7 @@ def _train_and_save(run: TrainingRun, chosen_task: ChosenTask, train_to_the_end:
     def save() -> None:
         try:
             save_trained_model(run.task, model, run.settings)
-            chosen_task.write(run.settings.model, run.base_digest)
+            request.chosen_task.write(run.settings.model, request.base_digest)
         except Exception as failure:  # raised below: whatever is wrong with the model, its training is kept
             failures.append(failure)
 

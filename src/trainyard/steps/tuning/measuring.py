@@ -24,11 +24,12 @@ from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.flags import Value
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreed_step import AgreedStep
-from trainyard.steps.training.building import CheckedRequest, build_training
+from trainyard.steps.training.building import build_training
 from trainyard.steps.training.engines.deepspeed.config import read_config_file
 from trainyard.steps.training.engines.deepspeed.engine import DeepSpeedEngine
 from trainyard.steps.training.loop import TrainingRun, take_step
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
+from trainyard.steps.training.request import CheckedRequest
 from trainyard.steps.training.run import ranks_met, warm_up
 from trainyard.steps.training.stopping import StopRequest
 from trainyard.steps.tuning.measurement import MeasuredCandidate, Study, write_measurement
@@ -56,6 +57,7 @@ def measure_candidate(settings: MeasureConfig, task_settings: Mapping[str, Value
 
             with OutOfMemoryWatch(world, leave):
                 with ExitStack() as opened:
+                    request = request.base_model_read(world, hang_watch)
                     run = build_training(request, world, stop_request, hang_watch, opened)
                     warm_up(run)
                     steps = _take_steps(run)

@@ -15,7 +15,6 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from trainyard.foundation.configs.train_lightning import TrainLightning
 from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.flags import Value
-from trainyard.steps.training.building import CheckedRequest, check_request
 from trainyard.steps.training.engines.base import Engine
 from trainyard.steps.training.lightning.callback import BetweenSteps
 from trainyard.steps.training.lightning.engine import LightningEngine
@@ -28,6 +27,7 @@ from trainyard.steps.training.lightning.user_module import choose_module
 from trainyard.steps.training.lightning.zero import ZeroStrategy
 from trainyard.steps.training.loop import TrainingRun, may_begin
 from trainyard.steps.training.precision import DTYPES
+from trainyard.steps.training.request import CheckedRequest, check_request
 from trainyard.steps.training.run import run_training
 from trainyard.steps.training.stopping import StopRequest
 

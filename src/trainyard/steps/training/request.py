@@ -1,0 +1,185 @@
+"""A request to train: what one rank can check alone, what all ranks must share, and what is kept of its settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.foundation.batch_arithmetic import BatchArithmetic, divide_batch
+from trainyard.foundation.configs.training import Training
+from trainyard.foundation.files import file_sha256
+from trainyard.steps.data.dataset.manifest import Manifest
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.flags import Value
+from trainyard.steps.runtime.model_folders import find_model
+from trainyard.steps.runtime.world import World
+from trainyard.steps.training.adapters import check_tuning
+from trainyard.steps.training.engines.base import Engine
+from trainyard.steps.training.engines.blocks import check_blocks
+from trainyard.steps.training.from_transformers import model_digest, model_folder
+from trainyard.steps.training.observing.hang_watch import HangWatch
+from trainyard.steps.training.observing.profiler import ProfiledSteps, parse_profile_steps
+from trainyard.steps.training.samples.training_data import TrainingData, read_training_data
+from trainyard.steps.training.tasks.base import Task
+from trainyard.steps.training.tasks.chosen import ChosenTask, choose_task
+from trainyard.steps.training.validation import check_validation
+
+_OF_ONE_ATTEMPT = frozenset(
+    {"data_cache_mb", "profile_steps", "read_threads", "record_samples", "resume", "scheduled_events_url", "stop_file"}
+)
+"""Settings that say where and how a training is run, not what it computes."""
+_NAMED_RANKS = 8
+
+
+@dataclass(frozen=True)
+class CheckedRequest:
+    """A request to train, checked as far as one rank can before it meets the others."""
+
+    settings: Training
+    step_name: str
+    engine_class: type[Engine]
+    data: TrainingData
+    batch: BatchArithmetic
+    chosen_task: ChosenTask
+    task: Task
+    profiled_steps: ProfiledSteps | None
+    base_digest: str | None = None
+    """The SHA-256 of the model that training starts from, if any, once `base_model_read` has read it."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of `data`, the first of several datasets."""
+        return self.data.first
+
+    @property
+    def most_samples(self) -> int | None:
+        """How many samples have the most tokens to train on, if there is a limit."""
+        return _most_samples(self.settings, self.task)
+
+    def base_model_read(self, world: World, hang_watch: HangWatch) -> CheckedRequest:
+        """Return the request with its `base_digest`. StepError if the data need another model. Every rank calls it."""
+        with hang_watch.long_work("reading the model that training starts from"):
+            folder = model_folder(self.chosen_task.values().get("model_type"))
+            digest = None if folder is None else model_digest(folder, world)
+        for each in self.data.manifests:
+            if problem := self.chosen_task.on(each).base_model_problem(digest):
+                raise StepError(problem)
+        return dataclasses.replace(self, base_digest=digest)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what must be the same for a checkpoint to be of the same training. The world size may change.
+
+        A folder with a model is known by its content: where it lies may change from attempt to attempt.
+        """
+        settings, task_settings = self.settings, self.chosen_task.values(may_change=False)
+        if self.base_digest is not None:
+            task_settings["model_type"] = f"a folder with the SHA-256 {self.base_digest}"
+        names = ("tuning",) if settings.tuning == "full" else ("tuning", "lora_rank", "lora_alpha", "lora_targets")
+        return {
+            "task": settings.task,
+            **task_settings,
+            **{name: getattr(settings, name) for name in names},
+            **({"ema": "on"} if settings.ema_decay > 0 else {}),
+            **({"optimizer": settings.optimizer} if settings.optimizer != "adamw" else {}),
+            "seed": settings.seed,
+            "global_batch_size": settings.global_batch_size,
+            "dataset": self.data.digest(),
+        }
+
+    def settings_to_compare(self) -> dict[str, Any]:
+        """Return what else decides the numbers: a change in the middle of a training is logged."""
+        names = (
+            *("learning_rate", "warmup_fraction", "warmup_steps", "learning_rate_schedule"),
+            *("minimum_learning_rate_fraction", "decay_fraction", "decay_steps", "weight_decay", "gradient_clip_norm"),
+            *("precision", "matmul_precision", "float8", "ema_decay", "best_metric", "evaluation_batches"),
+            *(() if self.settings.tuning == "full" else ("lora_dropout",)),
+        )
+        own = {name: getattr(self.settings, name) for name in names}
+        return {**own, **self.chosen_task.values(may_change=True)}
+
+    def all_settings(self) -> dict[str, Any]:
+        """Return the step's settings and the task's."""
+        return {**dataclasses.asdict(self.settings), **self.chosen_task.values()}
+
+    def parameters(self) -> dict[str, Any]:
+        """Return what to compare runs by in MLflow: no paths, which differ from attempt to attempt."""
+        values = {**self.all_settings(), **dataclasses.asdict(self.batch)}
+        return {
+            name: Path(value).name if name == "model_type" else value
+            for name, value in values.items()
+            if not isinstance(value, Path) and name not in _OF_ONE_ATTEMPT
+        }
+
+
+def check_request(
+    settings: Training,
+    task_settings: Mapping[str, Value],
+    step_name: str,
+    engine_class: type[Engine],
+    world_size: int,
+    chosen_task: ChosenTask | None = None,
+    data: TrainingData | None = None,
+) -> CheckedRequest:
+    """Read the datasets' manifests and create the task, if none are given. StepError for invalid settings."""
+    profiled_steps = parse_profile_steps(settings.profile_steps)
+    data = data or read_training_data(settings)
+    try:
+        batch = divide_batch(settings.global_batch_size, settings.micro_batch_size, world_size)
+    except ValueError as error:
+        raise StepError(str(error)) from None
+    engine_class.check(settings, batch)
+    check_blocks(settings)
+    chosen_task = chosen_task or choose_task(settings.task, task_settings)
+    if settings.base_model is not None:
+        chosen_task = chosen_task.starting_from(find_model(settings.base_model))
+    check_tuning(settings, chosen_task)
+    task, *_ = [chosen_task.on(manifest) for manifest in data.manifests]
+    check_validation(settings, task, data.first.splits)
+    _most_samples(settings, task)
+    return CheckedRequest(settings, step_name, engine_class, data, batch, chosen_task, task, profiled_steps)
+
+
+def _most_samples(settings: Training, task: Task) -> int | None:
+    if settings.max_tokens is None:
+        return None
+    if task.tokens_per_sample is None:
+        raise StepError(
+            f"--max-tokens {settings.max_tokens}: samples of the task {settings.task} have no tokens; use --max-steps"
+        )
+    return math.ceil(settings.max_tokens / task.tokens_per_sample)
+
+
+def require_same_settings(request: CheckedRequest, world: World) -> None:
+    """StepError, on every rank, names the settings that differ between ranks, with their values."""
+    own = {name: value for name, value in _comparable(request).items() if name not in _OF_ONE_ATTEMPT}
+    if len(set(world.gather(hashlib.sha256(repr(sorted(own.items())).encode()).hexdigest()))) == 1:
+        return
+    by_rank = world.gather(own)
+    differing = []
+    for name in sorted(set().union(*by_rank)):
+        ranks_with: dict[str, list[int]] = {}
+        for rank, values in enumerate(by_rank):
+            ranks_with.setdefault(repr(values.get(name)), []).append(rank)
+        if len(ranks_with) > 1:
+            values_by_rank = (f"{value} on {_ranks_in_words(ranks)}" for value, ranks in ranks_with.items())
+            differing.append(f"{name} is {', '.join(values_by_rank)}")
+    raise StepError(f"ranks were started differently: {'; '.join(differing)}; start all with the same command")
+
+
+def _comparable(request: CheckedRequest) -> dict[str, Any]:
+    """Return what must be the same on every rank. Of files the content counts, since paths may differ by node."""
+    settings = dataclasses.asdict(request.settings)
+    paths = {name: value for name, value in settings.items() if isinstance(value, Path)}
+    literal = {name: value for name, value in settings.items() if name not in paths}
+    of_files = {name: file_sha256(path) for name, path in paths.items() if path.is_file()}
+    return {**literal, **request.chosen_task.values(), **of_files, "dataset": request.data.digest()}
+
+
+def _ranks_in_words(ranks: list[int]) -> str:
+    named = ", ".join(map(str, ranks[:_NAMED_RANKS])) + (" …" if len(ranks) > _NAMED_RANKS else "")
+    return f"rank {named}" if len(ranks) == 1 else f"ranks {named}"
