@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from trainyard.local.repository import commit_of
+from trainyard.local.records import commit_of
 
 
 def test_the_commit_and_whether_files_have_changed(tmp_path: Path) -> None:

@@ -146,11 +146,6 @@ class TrainingShape:
         return "bf16" if self.precision == "bf16-true" else self.precision
 
     @property
-    def shards_parameters(self) -> bool:
-        """Whether parameters are spread over the ranks."""
-        return self.engine in ("fsdp", "zero3")
-
-    @property
     def shards(self) -> int:
         """Over how many GPUs one copy of the optimizer's state, and of what is kept like it, is spread."""
         if self.engine == "fsdp":

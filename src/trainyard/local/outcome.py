@@ -6,13 +6,13 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from trainyard.foundation.log_text import last_lines
 from trainyard.local.attempts import Attempt, AttemptEnd
 from trainyard.local.given_inputs import GivenInput
 from trainyard.local.logs import last_error
-from trainyard.local.outward_links import outward_link
 from trainyard.local.processes import ProcessesEnded
 
 _ERROR_LINES = 15
@@ -52,7 +52,7 @@ def outcome(
 def _outcome_of_files(attempt: Attempt, processes: ProcessesEnded, given: Sequence[GivenInput]) -> AttemptEnd:
     """How an attempt ended whose processes all exited with 0, by what they wrote and what they should have."""
     for name, path in {**attempt.output_paths, "artifacts": attempt.artifacts_folder}.items():
-        link = outward_link(path, attempt.job_folder)
+        link = _outward_link(path, attempt.job_folder)
         if link is not None:
             shown = f"{link.relative_to(attempt.job_folder)} -> {os.readlink(link)}"
             return AttemptEnd(
@@ -102,3 +102,26 @@ def _explain(attempt: Attempt, rank: int, code: int, cause: str | None) -> str:
     from trainyard.local.missing_modules import where_to_add  # packaging takes 30 ms to import
 
     return f"{explained}; {where_to_add(missing[1], attempt.job.component.environment)}"
+
+
+def _outward_link(written: Path, job_folder: Path) -> Path | None:
+    """Return the first link, at or beneath a path, that leads out of the job's folder or to its inputs, or None.
+
+    Azure ML's storage has no links. Here, one would bring a file that the run does not hold (or the job's input, which
+    is removed when it ends) into later jobs, the cache and the folders of datastores.
+    """
+    home = os.path.realpath(job_folder)
+    inputs = os.path.join(home, "data", "INPUT_")
+    for link in _links(written):
+        target = os.path.realpath(link)
+        if not target.startswith(home + os.sep) or target.startswith(inputs):
+            return link
+    return None
+
+
+def _links(path: Path) -> Iterator[Path]:
+    if path.is_symlink():
+        yield path
+        return
+    for folder, folders, files in os.walk(path):
+        yield from (link for name in sorted([*folders, *files]) if (link := Path(folder, name)).is_symlink())

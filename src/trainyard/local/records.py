@@ -6,6 +6,7 @@ run.json is replaced as a whole at every change of state, so that a killed run l
 from __future__ import annotations
 
 import fcntl
+import subprocess
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,12 +21,13 @@ from trainyard.foundation.run_record import (
     read_run_record,
 )
 from trainyard.local.errors import UsageError, cannot_write
-from trainyard.local.repository import commit_of
 from trainyard.local.resolution import LocalPath, ResolvedJob, ResolvedPipeline, WrittenValue
 from trainyard.spec.model import Environment
 from trainyard.spec.resolution import JobOutput
 
 LOCK_FILE = "run.lock"
+_GIT_TIMEOUT_SECONDS = 10
+"""In a huge repository on slow storage, a run is not delayed for its commit."""
 
 
 def new_record(name: str, folder: Path, resolved: ResolvedPipeline) -> RunRecord:
@@ -146,3 +148,24 @@ def is_active(run_folder: Path) -> bool:
     except BlockingIOError:
         return True
     return False
+
+
+def commit_of(folder: Path) -> str | None:
+    """Return the commit of the repository that a folder is in, followed by ` + changes` where files have been changed.
+
+    None outside a repository, without git, and where git does not answer in time.
+    """
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return f"{commit} + changes" if changed else commit
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -229,12 +229,7 @@ def _check_output_binding(node: Node, binding: Binding, scope: Scope, reading: R
     if len(path) == 1 and path[0] in MACROS:
         return
     if path[:2] == ("parent", "outputs") and len(path) > 2:
-        name = ".".join(path[2:])
-        if name not in scope.outputs:
-            message = f"the pipeline has no output '{shorten(name)}'"
-            hint = did_you_mean(name, scope.outputs, "The pipeline declares no outputs.")
-            meant = only_close(name, scope.outputs)
-            _report(node, binding, 2, UNKNOWN_PIPELINE_PORT, message, hint, reading, meant=meant)
+        _check_pipeline_port(node, binding, "output", scope.outputs, reading)
         return
     if path[:2] == ("parent", "inputs"):
         # A path may be put together from the pipeline's inputs.
@@ -254,12 +249,7 @@ def _check_parent_binding(node: Node, binding: Binding, scope: Scope, reading: R
         hint = _hint_for_scope(path, "inputs", scope.inputs)
         _report(node, binding, 0, UNKNOWN_SCOPE, message, hint, reading)
     elif len(path) > 2 and path[1] == "inputs":
-        name = ".".join(path[2:])
-        if name not in scope.inputs:
-            message = f"the pipeline has no input '{shorten(name)}'"
-            hint = did_you_mean(name, scope.inputs, "The pipeline declares no inputs.")
-            meant = only_close(name, scope.inputs)
-            _report(node, binding, 2, UNKNOWN_PIPELINE_PORT, message, hint, reading, meant=meant)
+        _check_pipeline_port(node, binding, "input", scope.inputs, reading)
     elif len(path) > 2 and path[1] == "jobs":
         _check_job_binding(node, binding, scope, reading)
     else:
@@ -269,6 +259,14 @@ def _check_parent_binding(node: Node, binding: Binding, scope: Scope, reading: R
         if second not in ("", "inputs", "jobs"):
             hint = f"{did_you_mean(second, ['inputs', 'jobs'])} {hint}"
         _report(node, binding, min(1, len(path) - 1), UNKNOWN_SCOPE, message, hint, reading)
+
+
+def _check_pipeline_port(node: Node, binding: Binding, kind: str, ports: Mapping[str, Port], reading: Reading) -> None:
+    name = ".".join(binding.path[2:])
+    if name not in ports:
+        message = f"the pipeline has no {kind} '{shorten(name)}'"
+        hint = did_you_mean(name, ports, f"The pipeline declares no {kind}s.")
+        _report(node, binding, 2, UNKNOWN_PIPELINE_PORT, message, hint, reading, meant=only_close(name, ports))
 
 
 def _check_job_binding(node: Node, binding: Binding, scope: Scope, reading: Reading) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainyard.spec.bindings import check_command
-from trainyard.spec.diagnostic import Span, SpecError
+from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Node, describe
 from trainyard.spec.environments import read_environment
 from trainyard.spec.literals import whole_number
@@ -167,14 +167,3 @@ def _additional_includes(node: Node, reading: Reading) -> Iterator[Path]:
             found = reading.existing(item, CODE_NOT_FOUND, "an additional include")
             if found is not None:
                 yield found
-
-
-def read_component_file(file: Path, reading: Reading) -> tuple[Node, Reading] | None:
-    """The root of a component's file, and a reading of it; None, and noted, when it cannot be read."""
-    try:
-        document = reading.store.read_mapping(file)
-    except SpecError as error:
-        reading.findings.diagnostics.extend(error.diagnostics)
-        return None
-    reading.findings.diagnostics.extend(document.problems)
-    return document.root, reading.of(document)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import Node, describe
 from trainyard.spec.model import Environment
 from trainyard.spec.parsed import Reading
@@ -87,10 +86,5 @@ def _from_file(node: Node, reading: Reading) -> Environment | None:
     file = reading.existing(node, ENVIRONMENT_FILE_NOT_FOUND, "the environment", folder=False)
     if file is None:
         return None
-    try:
-        document = reading.store.read_mapping(file)
-    except SpecError as error:
-        reading.findings.diagnostics.extend(error.diagnostics)
-        return None
-    reading.findings.diagnostics.extend(document.problems)
-    return environment_of(document.root, reading.of(document))
+    its_reading = reading.of_file(file)
+    return None if its_reading is None else environment_of(its_reading.document.root, its_reading)

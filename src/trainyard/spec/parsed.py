@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.foundation.suggestions import closest
-from trainyard.spec.diagnostic import Span
+from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.findings import DocumentStore, Findings
 from trainyard.spec.model import AnyComponent, Component, PipelineComponent, Port, Value
@@ -119,6 +119,16 @@ class Reading:
     def of(self, document: Document) -> Reading:
         """The same for a file that this one names."""
         return Reading(document, self.store, self.findings, self.parsed)
+
+    def of_file(self, file: Path) -> Reading | None:
+        """The reading of a file that this one names; None, and reported, if it cannot be read."""
+        try:
+            document = self.store.read_mapping(file)
+        except SpecError as error:
+            self.findings.diagnostics.extend(error.diagnostics)
+            return None
+        self.findings.diagnostics.extend(document.problems)
+        return self.of(document)
 
     def existing(self, node: Node, rule: Rule, what: str, *, folder: bool | None = None) -> Path | None:
         """The file or folder that a text names; None, and reported, if it does not exist.

@@ -12,7 +12,6 @@ from trainyard.spec.bindings import check_job, texts_in
 from trainyard.spec.components import (
     read_command,
     read_component,
-    read_component_file,
     read_distribution,
     read_resources,
 )
@@ -89,9 +88,9 @@ class ComponentCache:
         if file not in self._by_file:
             self._by_file[file] = None
             self._being_read.append(file)
-            found = read_component_file(file, reading)
-            if found is not None and not _is_flow_run(found[0]):
-                self._by_file[file] = read_any_component(*found, self)
+            found = reading.of_file(file)
+            if found is not None and not _is_flow_run(found.document.root):
+                self._by_file[file] = read_any_component(found.document.root, found, self)
             self._being_read.pop()
         return self._by_file[file]
 

@@ -22,7 +22,7 @@ from pyarrow import parquet
 
 from trainyard.steps import prepare_text, prepare_text_spark
 from trainyard.steps.data.at_scale.shards import sections_of
-from trainyard.steps.data.at_scale.signatures import Signature, SignatureBuilder, bands_for, shingle_hashes, similarity
+from trainyard.steps.data.at_scale.signatures import Signature, SignatureBuilder, bands_for, similarity
 from trainyard.steps.data.tokenizing.rows import SplitRows
 
 SMALL = ("--vocabulary-size", "300", "--sequence-length", "16", "--shard-samples", "100")
@@ -221,7 +221,8 @@ def test_signatures_estimate_the_exact_similarity_and_bands_find_what_is_alike()
     for _ in range(30):
         original = text_of(generator, 200)
         texts += [original, *(changed(generator, original, share) for share in (0.005, 0.01, 0.02, 0.03, 0.06, 0.3))]
-    shingles = [shingle_hashes(text, 5) for text in texts]
+    words = [text.lower().split() for text in texts]
+    shingles = [{tuple(of_text[at : at + 5]) for at in range(len(of_text) - 4)} for of_text in words]
     signatures = [signature_of(text).values for text in texts]
     threshold = 0.8
     bands = bands_for(threshold, 128)

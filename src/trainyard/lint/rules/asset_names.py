@@ -1,4 +1,4 @@
-"""References to assets that files of the repository define: names that differ by a slip, versions that come later."""
+"""The names of assets: references to those of the repository that differ by a slip, components without a name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node
+from trainyard.spec.model import Component, PipelineComponent
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
+from trainyard.spec.rules.keys import MISSING_KEY
 
 _NAMED = lazy_pattern(r"azureml:([A-Za-z0-9][\w.-]*)(?::([\w.-]+)|@latest)")
 _ENVIRONMENT, _COMPONENT, _DATA = "environment", "component", "data or model"
@@ -125,3 +127,20 @@ def _kind(root: Node) -> str:
     if root.get("version") is not None and root.entries.keys() & _KEYS_OF_COMPONENTS:
         return _COMPONENT
     return _DATA if root.get("path") is not None and root.get("type") is not None else ""
+
+
+@check("file")
+def _without_a_name(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """A component that no pipeline uses by its file is there to be registered."""
+    root = file.document.root
+    if file.kind not in ("component", "pipeline_component") or "name" in root.entries:
+        return
+    if file.document.file not in context.cached("used files", lambda: _files_of_used_components(context)):
+        message = "there is no 'name': a component is registered under one"
+        yield MISSING_KEY.at(next(iter(root.entries.values())).key.span, message, "Write `name: …`.")
+
+
+def _files_of_used_components(context: LintContext) -> frozenset[Path]:
+    jobs = (job for pipeline in context.parsed.pipelines for job in pipeline.model.jobs.values())
+    named = (job.component for job in jobs if isinstance(job.component, (Component, PipelineComponent)))
+    return frozenset(component.file for component in named)

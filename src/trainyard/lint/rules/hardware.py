@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
-from trainyard.lint.dockerfiles import base_image
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
 from trainyard.lint.shell_words import simple_commands
@@ -23,6 +23,9 @@ _BF16_VALUE = lazy_pattern(r"bf16(-mixed|-true)?|bfloat16", re.IGNORECASE)
 _MENTIONS_BF16 = lazy_pattern("bf16|bfloat16", re.IGNORECASE)
 _ON = frozenset({"1", "true", "yes", "y", "t", "on"})
 _OFF = frozenset({"0", "false", "no", "n", "f", "off"})
+_ARG = lazy_pattern(r"ARG\s+(\w+)=[\"']?([^\s\"']+)", re.IGNORECASE)
+_FROM = lazy_pattern(r"FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
+_VARIABLE = lazy_pattern(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)")
 _CUDA_OF_IMAGE = lazy_pattern(r"(?:nvidia/cuda:|cuda-?)(\d{2})(?:\.(\d{1,2}))?(?![\d])")
 # The first CUDA that supports a generation of GPUs, and the first that does not any more, from NVIDIA's release notes:
 # Hopper came with 11.8, Blackwell with 12.8; Kepler left with 12.0, Pascal and Volta with 13.0.
@@ -62,7 +65,7 @@ def image_against_machine(placement: Placement, context: LintContext) -> Iterato
     written, span = environment.reference or environment.image or "", environment.span
     if environment.build_path is not None and environment.dockerfile is not None:
         dockerfile = environment.build_path / environment.dockerfile
-        written, span = context.cached(("FROM", dockerfile), lambda: base_image(dockerfile)) or ("", span)
+        written, span = context.cached(("FROM", dockerfile), lambda: _base_image(dockerfile)) or ("", span)
     text = written.lower()
     message = _against_generation(text, sku)
     if sku.gpu_vendor == "AMD" and re.search(r"cuda|\bacpt\b", text):
@@ -91,6 +94,27 @@ def _against_generation(image: str, sku: Sku) -> str:
     if oldest >= bounds[1]:
         return f"{version} no longer supports the {sku.gpu_model} of {sku.name}"
     return ""
+
+
+def _base_image(dockerfile: Path) -> tuple[str, Span] | None:
+    """The image at the bottom of a Dockerfile's last stage, and where it is written; None if it cannot be read."""
+    try:
+        lines = dockerfile.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    arguments: dict[str, str] = {}
+    stages: dict[str, tuple[str, Span]] = {}
+    last: tuple[str, Span] | None = None
+    for number, line in enumerate(lines, start=1):
+        if (argument := _ARG.match(line.strip())) is not None and last is None:
+            arguments[argument[1]] = argument[2]
+        elif (match := _FROM.match(line)) is not None:
+            image = _VARIABLE.sub(lambda found: arguments.get(found[1] or found[3], found[2] or found[0]), match[1])
+            span = Span(dockerfile, number, match.start(1) + 1, number, match.end(1) + 1)
+            last = stages.get(image.lower(), (image, span))
+            if match[2]:
+                stages[match[2].lower()] = last
+    return last
 
 
 @rule(

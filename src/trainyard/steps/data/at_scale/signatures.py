@@ -108,13 +108,6 @@ def bands_for(threshold: float, minhash_values: int) -> Bands:
     return [bands for bands in candidates if bands.probability(threshold) >= _FOUND_AT_THRESHOLD or bands.rows == 1][-1]
 
 
-def shingle_hashes(text: str, shingle_words: int) -> set[int]:
-    """Return the hashes of a whole text's shingles, for comparing estimates with exact similarities."""
-    words = np.fromiter((_word_hash(word) for word in _WORD.findall(text.lower())), dtype=np.uint64)
-    length = min(shingle_words, len(words))
-    return set(_shingles(words, _powers(shingle_words)[:length]).tolist()) if length else set()
-
-
 @functools.lru_cache(maxsize=1 << 18)
 def _word_hash(word: str) -> int:
     return zlib.crc32(word.encode("utf-8", errors="surrogatepass"))
