@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from trainyard.steps.runtime.durable_files import BLOCK_BYTES
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.checkpoints.durable_files import BLOCK_BYTES
 from trainyard.steps.training.fragments import Fragment
 
 _TYPE_NAMES = {

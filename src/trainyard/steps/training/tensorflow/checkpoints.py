@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from trainyard.foundation.files import describe_os_error
+from trainyard.steps.runtime.durable_files import make_names_durable, write_durably
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.checkpoints.commit import (
     Commit,
@@ -25,7 +26,6 @@ from trainyard.steps.training.checkpoints.commit import (
     refuse_another_training,
     write_commit,
 )
-from trainyard.steps.training.checkpoints.durable_files import make_names_durable, write_durably
 from trainyard.steps.training.checkpoints.folders import (
     choose_checkpoint,
     keep_newest_and_best,
