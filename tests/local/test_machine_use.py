@@ -72,11 +72,9 @@ def test_processor_time_and_memory_of_a_session_are_sampled(job_folder: Path) ->
 
 
 def test_a_job_that_ends_at_once_has_no_samples(job_folder: Path) -> None:
-    started = time.monotonic()
     with running("pass") as process, machine_use_sampled(job_folder, 1, []) as start:
         start([process])
     assert lines_of(job_folder) == []
-    assert time.monotonic() - started < 60, "the end does not wait for a sample"
 
 
 def test_gpus_are_as_nvidia_smi_prints_them(job_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,7 +34,7 @@ def os_errors_name(file: Path) -> Iterator[None]:
 
 
 def replace_text(file: Path, text: str, *, is_durable: bool = True) -> None:
-    """Replace a file's text, keeping its permissions. Raise OSError, which names it, and leave it as it was on failure.
+    """Replace a file's text, keeping its mode and owner. If that fails, it stays as it was; OSError names it.
 
     A file that is not durable may be damaged when the machine, not just the process, stops soon after.
     """
@@ -46,7 +47,12 @@ def replace_text(file: Path, text: str, *, is_durable: bool = True) -> None:
                 stream.flush()
                 os.fsync(stream.fileno())
         with suppress(FileNotFoundError):  # also where another writer has just removed it
-            temporary.chmod(file.stat().st_mode & 0o777)
+            status = file.stat()
+            # Otherwise root, as in a container, would become the owner.
+            if sys.platform != "win32" and status.st_uid != os.geteuid():
+                with suppress(PermissionError):
+                    os.chown(temporary, status.st_uid, status.st_gid)
+            temporary.chmod(status.st_mode & 0o777)
         os.replace(temporary, file)
     except BaseException as error:
         temporary.unlink(missing_ok=True)

@@ -6,16 +6,14 @@ together fail this test, they are tried by halves.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import stat
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.errors import UserError
+from trainyard.foundation.files import replace_text
 from trainyard.lint.linter import LintResult
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import line_starts, parse_document
@@ -58,7 +56,7 @@ def fix(result: LintResult, relint: Relint, is_writable: Callable[[Path], bool] 
     for file in texts:
         _refuse_if_unwritable(file, before[file])
     for file, text in texts.items():
-        _write(file, text)
+        replace_text(Path(os.path.realpath(file)), text)
     return Fixed(tuple(done), result)
 
 
@@ -184,21 +182,3 @@ def _refuse_if_unwritable(file: Path, before: str) -> None:
         raise UserError(f"cannot write the fixes of {file}: permission denied. Nothing was changed.")
     if _read(file) != before:
         raise UserError(f"{file} was changed while lint was running. Nothing was fixed; run it again.")
-
-
-def _write(file: Path, text: str) -> None:
-    """Replace a file atomically, through links, and keep its permissions and owner."""
-    target = Path(os.path.realpath(file))
-    status = target.stat()
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as temporary:
-            temporary.write(text.encode("utf-8"))
-        with contextlib.suppress(PermissionError):
-            # Otherwise root, as in a container, would become the owner.
-            os.chown(name, status.st_uid, status.st_gid)
-        os.chmod(name, stat.S_IMODE(status.st_mode))
-        os.replace(name, target)
-    except BaseException:
-        os.unlink(name)
-        raise

@@ -55,7 +55,8 @@ def test_what_a_training_writes(digits: Path, tmp_path: Path, capsys: pytest.Cap
     lines = metrics(tmp_path)
     assert [line["step"] for line in lines] == [5, 10, 15, 20, 21]
     assert lines[-1]["samples_consumed"] == 1293
-    assert all(0 < line["step_seconds"] < 10 and line["grad_norm"] > 0 for line in lines)
+    seconds = float(said[-1].removeprefix("trained 21 steps in ").split()[0])
+    assert all(0 < line["step_seconds"] <= seconds + 0.05 and line["grad_norm"] > 0 for line in lines)
     assert 0 < lines[-1]["validation_accuracy"] <= 1
 
     settings = json.loads((tmp_path / "metrics" / "settings.json").read_text())
