@@ -265,6 +265,30 @@ def test_the_default_datastore_is_that_of_the_pipelines_settings(run: Any, tmp_p
     assert (tmp_path / ".trainyard" / "datastores" / "mine" / "kept" / "a").is_file()
 
 
+NAMES_DATA = {
+    "a command job": ENVIRONMENT + "command: ls ${{inputs.raw}}\ninputs: {raw: 'azureml:raw:1'}\n",
+    "a job of a pipeline": """
+type: pipeline
+inputs: {raw: 'azureml:raw:1'}
+jobs:
+  job:
+    command: ls ${{inputs.raw}}
+    inputs: {raw: '${{parent.inputs.raw}}'}
+    environment: azureml:some_environment:1
+    compute: azureml:cpu
+""",
+}
+
+
+@pytest.mark.parametrize("text", NAMES_DATA.values(), ids=NAMES_DATA)
+def test_data_replaces_a_text_that_names_data(run: Any, tmp_path: Path, text: str) -> None:
+    """`raw: azureml:raw:1` is a text for Azure ML too; what `--set inputs.raw.path=` puts in its place is data."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "rows.csv").touch()
+
+    assert log_of(run(text, overrides={"inputs.raw.path": str(tmp_path / "data")})) == "rows.csv\n"
+
+
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "www").mkdir()

@@ -274,6 +274,21 @@ def test_a_table_is_divided_by_rows_or_keys(run: Any, tmp_path: Path, division: 
         assert [row[1] for row in rows] == [{"store": 1}, {"store": 2}]
 
 
+def test_a_table_of_files_that_only_azure_ml_can_read_is_refused_before_anything_runs(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    address = "azureml://datastores/raw/paths/a.csv"
+    (tmp_path / "data" / "MLTable").write_text(TABLE.replace("./*.csv", address))
+    (tmp_path / "src" / "score.py").write_text(SCORE)
+
+    with pytest.raises(SpecError) as caught:
+        run(PARALLEL.replace("uri_folder, path: data", "mltable, path: data"))
+
+    [problem] = caught.value.diagnostics
+    assert f"is data, whose MLTable names {address}, which only Azure ML can read" in problem.message
+    assert problem.hint.startswith("give local data in its place: --set jobs.score.inputs.")
+    assert not (tmp_path / ".trainyard" / "runs").exists()
+
+
 TRANSFORMED = """
 paths: [{file: ./a.csv}, {file: ./b.csv}]
 transformations:

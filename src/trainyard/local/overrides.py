@@ -22,12 +22,18 @@ def resolve_with(pipeline: Pipeline, overrides: Mapping[str, str], *, strict: bo
     declared type, range or choice does not allow.
     """
     ports = _settable(Resolution(pipeline))
-    values = {_key(key, ports): Value(text, Span(COMMAND_LINE), text) for key, text in overrides.items()}
+    values = {_key(key, ports): _value(key, text, ports) for key, text in overrides.items()}
     resolution = Resolution(pipeline, values, takes_any_literal=not strict)
     for resolved in resolution.inputs.values():
         if isinstance(resolved, Wrong):
             settled(resolved)
     return resolution
+
+
+def _value(key: str, text: str, ports: Mapping[str, Port]) -> Value:
+    """What is set: data where `.path` says so of an input that was taken for a text, as `raw: azureml:raw:1` is."""
+    is_data = key not in ports and ports[_key(key, ports)].is_parameter
+    return Value({"path": text} if is_data else text, Span(COMMAND_LINE), text)
 
 
 def with_absolute_paths(pipeline: Pipeline, overrides: Mapping[str, str]) -> dict[str, str]:

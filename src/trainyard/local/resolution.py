@@ -307,6 +307,11 @@ def _found(job: ResolvedJob, name: str, source: Source, kept: KeptData) -> Sourc
             message = f"job {job.name!r}: input {name!r} is {source.written}, which {why}"
             raise error_at(source.span, message, f"give local data in its place: {set_it}")
         return replace(source, path=path)
+    if foreign := _foreign_path(source.path):
+        message = f"job {job.name!r}: input {name!r} is {source.written}, whose MLTable names {foreign}"
+        raise error_at(
+            source.span, f"{message}, which only Azure ML can read", f"give local data in its place: {set_it}"
+        )
     if not _is_of(source.path, given_type, port_type):
         is_other = f"{source.path} is a {'folder' if source.path.is_dir() else 'file'}; the input takes a {expected}"
         raise error_at(
@@ -316,6 +321,20 @@ def _found(job: ResolvedJob, name: str, source: Source, kept: KeptData) -> Sourc
             f"correct the path, or give other data in its place: {set_it}",
         )
     return source
+
+
+def _foreign_path(folder: Path) -> str | None:
+    """The first path of a folder's MLTable that only Azure ML can read; a broken one is for the job to report."""
+    if not (folder / "MLTable").is_file():
+        return None
+    from trainyard.local.mltables import read_mltable  # PyYAML is for runs with tables
+
+    try:
+        table = read_mltable(folder)
+    except RunError:
+        return None
+    paths = (path for each in table["paths"] for path in each.values()) if table is not None else ()
+    return next((path for path in paths if _REMOTE.match(path) and web_address(path) is None), None)
 
 
 def _local_copy(written: str, port_type: str, kept: KeptData) -> tuple[Path | None, str]:

@@ -509,6 +509,8 @@ class _Body:
                 hint = f"Give one with --set {key}=VALUE."
                 return Unknown(f"the pipeline's input '{port.name}' has no value", port.key_span, hint)
             return Unknown(f"the input '{port.name}' is set by the users of this component", port.key_span)
+        if isinstance(value.data, dict):
+            return self.resolve(value, key)
         known = Known(value.data if _is_literal(value.data) else None, value, key)
         # `name: 1` declares no type: the value has to suit only what it is bound to.
         is_bare = port.default is not None and port.default.span == port.span
@@ -588,6 +590,8 @@ class _Body:
                 return resolved
             if isinstance(given, JobOutput) and self._is_parameter(given):
                 return Unknown(f"the job '{given.job}' writes it when it runs", value.span, output=given)
+            if resolved.written.span.file == COMMAND_LINE:
+                return resolved  # the command line gives data in place of a text
             message = f"'{port.name}' is of type {port.type} and cannot be bound to files"
             return _wrong(value, WRONG_LITERAL, message, resolved)
         if not port.is_parameter:

@@ -8,12 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from trainyard.local.command import fill_text
 from trainyard.local.downloads import download, web_address
-from trainyard.local.errors import RunError
 from trainyard.local.machine import available_processors
+from trainyard.local.mltables import read_mltable
 from trainyard.local.resolution import ResolvedJob
 from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Parallel, Value
@@ -58,26 +56,11 @@ def write_settings(
 
 
 def _table(source: Path, downloads: Path) -> dict[str, Any] | None:
-    """The paths and transformations of an MLTable; None for other data. Files with a public address are downloaded.
-
-    https://learn.microsoft.com/azure/machine-learning/reference-yaml-mltable
-    """
-    file = source / "MLTable"
-    if not file.is_file():
-        return None
-    try:
-        document = yaml.safe_load(file.read_text(encoding="utf-8"))
-        transformations = [
-            {"name": each, "options": {}}
-            if isinstance(each, str)
-            else {"name": name, "options": {} if options is None else options}
-            for each in document.get("transformations") or ()
-            for name, options in (((each, {}),) if isinstance(each, str) else each.items())
-        ]
-        paths = [{kind: _local(str(path), downloads) for kind, path in each.items()} for each in document["paths"]]
-        return {"paths": paths, "transformations": transformations}
-    except (OSError, yaml.YAMLError, KeyError, AttributeError, UnicodeDecodeError) as error:
-        raise RunError(f"{file}: cannot be read as an MLTable: {error}") from error
+    """The paths and transformations of an MLTable; None for other data. Files with a public address are downloaded."""
+    table = read_mltable(source)
+    if table is not None:
+        table["paths"] = [{kind: _local(path, downloads) for kind, path in each.items()} for each in table["paths"]]
+    return table
 
 
 def _local(path: str, downloads: Path) -> str:
