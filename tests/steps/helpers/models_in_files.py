@@ -19,12 +19,12 @@ from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.runtime.entrypoint import end_process
 from trainyard.steps.runtime.world import World, join_world
 from trainyard.steps.training.adapters import new_model
-from trainyard.steps.training.engines.model_from_files import ModelFromFiles, Shard, shared_model
+from trainyard.steps.training.engines.model_from_files import ModelFromFiles, RowsOfRank, shared_model
 from trainyard.steps.training.engines.rank_zero_model import SharedModel
 from trainyard.steps.training.tasks.language_modeling import LanguageModeling
 
 
-def equals(built: SharedModel, expected: torch.nn.Module, shard: Shard | None) -> bool:
+def equals(built: SharedModel, expected: torch.nn.Module, shard: RowsOfRank | None) -> bool:
     """Whether what this rank must have of a model has the bits that the model has when it is built whole."""
     named, expected_named = (list(model.named_parameters(remove_duplicate=False)) for model in (built.module, expected))
     if [name for name, _ in named] != [name for name, _ in expected_named]:
@@ -59,7 +59,7 @@ def found_of(folder: Path, data: Path, tuning: str, world: World) -> dict[str, A
 
     found: dict[str, Any] = {}
     expected = build()
-    for name, shard in {"rows": Shard(world.rank, world.size), "in turn": None}.items():
+    for name, shard in {"rows": RowsOfRank(world.rank, world.size), "in turn": None}.items():
         built = shared_model(build, world, lambda: None, shard)
         first = dict(built.module.named_parameters())
         for block in [*built.module.modules()][::7]:  # part by part, as engines do

@@ -188,7 +188,9 @@ def step_decided_on_host(optimizer: Any, norm: torch.Tensor, divisor: torch.Tens
         return
     if optimizer.defaults.get("fused"):
         optimizer.grad_scale = divisor
-    elif divisor is not None:
+        optimizer.step()
+        return
+    if divisor is not None:
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         torch._foreach_div_(gradients, divisor)
     # torchao compiles its step for a GPU; for a CPU that takes minutes and gains little.

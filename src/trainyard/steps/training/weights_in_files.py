@@ -96,7 +96,7 @@ def model_in_files(new_model: Callable[[], torch.nn.Module]) -> ModelInFiles | N
 
 
 def weights_may_stay_in_files() -> bool:
-    """Return whether a model is wanted without the weights that its folder holds. Its building may end here."""
+    """Return whether a model is to be built without the weights that its folder holds. Its building may end here."""
     wanted = _wanted.get()
     if wanted is not None and wanted.only_asks:
         raise _Asked

@@ -23,7 +23,7 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.engines.base import Engine, EngineParts, refuse_other_optimizers
 from trainyard.steps.training.engines.blocks import find_separate_blocks, prepare_blocks
-from trainyard.steps.training.engines.model_from_files import Shard, shared_model
+from trainyard.steps.training.engines.model_from_files import RowsOfRank, shared_model
 from trainyard.steps.training.engines.rank_zero_model import SharedModel, whole_model
 from trainyard.steps.training.fragments import (
     MODEL_KEY,
@@ -67,7 +67,7 @@ class FSDPEngine(Engine):
         self.world, self._parts, self._clip_norm = parts.world, parts, settings.gradient_clip_norm
         self.loss_scale = LossScale(self.world.device, enabled=settings.precision == "fp16")
         self._shards = settings.shard_size or self.world.size
-        self._shard = Shard(self.world.rank % self._shards, self._shards)
+        self._shard = RowsOfRank(self.world.rank % self._shards, self._shards)
         built = shared_model(parts.new_model, self.world, parts.still_at_work, self._shard)
         self.model = built.module
         refuse_other_layouts(self.model)
@@ -167,7 +167,7 @@ def shard_to_evaluate(new_model: Callable[[], torch.nn.Module], world: World) ->
 
     Each rank reads its rows. Every rank calls this, and from then on makes as many forward passes as the others.
     """
-    built = shared_model(new_model, world, lambda: None, Shard(world.rank, world.size))
+    built = shared_model(new_model, world, lambda: None, RowsOfRank(world.rank, world.size))
     refuse_single_numbers(built.module)
     mesh = _mesh(world, world.size)
     for unit in [*find_separate_blocks(built.module), built.module]:

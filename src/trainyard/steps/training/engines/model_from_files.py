@@ -15,7 +15,7 @@ from trainyard.steps.training.weights_in_files import FileReader, ModelInFiles, 
 
 
 @dataclass(frozen=True)
-class Shard:
+class RowsOfRank:
     """One of so many shards of a parameter's rows, as FSDP2 cuts them."""
 
     index: int
@@ -31,7 +31,7 @@ def shared_model(
     new_model: Callable[[], torch.nn.Module],
     world: World,
     still_at_work: Callable[[], None],
-    shard: Shard | None = None,
+    shard: RowsOfRank | None = None,
 ) -> SharedModel:
     """Return a new model for all ranks: read by all of them where its weights are in files, else built by rank 0.
 
@@ -52,7 +52,7 @@ class ModelFromFiles(SharedModel):
     """
 
     def __init__(
-        self, found: ModelInFiles, world: World, still_at_work: Callable[[], None], shard: Shard | None
+        self, found: ModelInFiles, world: World, still_at_work: Callable[[], None], shard: RowsOfRank | None
     ) -> None:
         super().__init__(found.module, world)
         self.bytes_read = 0
