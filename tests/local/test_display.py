@@ -109,6 +109,45 @@ def test_a_running_job_shows_its_progress_within_80_columns(tmp_path: Path, monk
     assert all(len(row) <= 80 for row in rows)
 
 
+def rows_of(record: RunRecord, monkeypatch: pytest.MonkeyPatch, *, lines: int) -> tuple[list[str], list[str]]:
+    """What the table of a terminal of 80 columns shows while it is redrawn, and what stays of it."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", str(lines))
+    stream = Terminal()
+    display = Display(stream=stream, live=True)
+    texts = []
+    for step in (lambda: display.run_started(record), display.close):
+        before = len(stream.getvalue())
+        step()
+        text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue()[before:]).replace("\r", "\n")
+        texts.append([line.rstrip() for line in text.splitlines() if line.strip()])
+    return texts[0], texts[1]
+
+
+def test_a_long_name_leaves_room_for_the_other_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "train_and_evaluate_the_first_model.compare_with_the_one_before"
+    jobs = {name: JobRecord(name, "completed", duration_s=72.0)}
+    record = RunRecord("demo", "demo-1", "p", jobs=jobs, folder=tmp_path)
+
+    shown, _ = rows_of(record, monkeypatch, lines=24)
+
+    row = next(line for line in shown if line.startswith("train_and"))
+    assert re.match(r"train_and_evaluat…th_the_one_before +completed +1 min 12 s", row)
+
+
+def test_more_jobs_than_lines_show_those_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = ["completed"] * 60 + ["running", "failed"] + ["waiting"] * 60
+    jobs = {f"job_{number}": JobRecord(f"job_{number}", state) for number, state in enumerate(states)}
+    record = RunRecord("demo", "demo-1", "p", jobs=jobs, folder=tmp_path)
+
+    shown, left = rows_of(record, monkeypatch, lines=10)
+
+    names = [line.split()[0] for line in shown if line.startswith("job_")]
+    assert names == [f"job_{number}" for number in range(60, 67)]
+    assert "and 115 more: 60 completed, 55 waiting" in shown
+    assert sum(line.startswith("job_") for line in left) >= len(jobs), "the table that stays has all"
+
+
 @pytest.mark.parametrize(
     ("line", "share"),
     [

@@ -57,17 +57,34 @@ def weights_digest(run_folder: Path) -> str:
     return hashlib.sha256((run_folder / "jobs/train_ddp/outputs/model/model.safetensors").read_bytes()).hexdigest()
 
 
-def disturb(runner: subprocess.Popen[bytes], run_folder: Path, chance: random.Random) -> str:
-    """Wait for the training, then for a random moment of it, and disturb; return what was done, '' if too late."""
+def ranks_of(run_folder: Path) -> list[int]:
+    """The processes of the training that are alive."""
+    return sorted(pid for pid, command in processes_of(run_folder) if b"trainyard.steps.train_ddp" in command)
+
+
+def wait_for_ranks(runner: subprocess.Popen[bytes], run_folder: Path) -> None:
     deadline = time.monotonic() + LONGEST_RUN_SECONDS
-    while runner.poll() is None and time.monotonic() < deadline:
-        ranks = [pid for pid, command in processes_of(run_folder) if b"trainyard.steps.train_ddp" in command]
-        if ranks:
-            break
+    while runner.poll() is None and not ranks_of(run_folder) and time.monotonic() < deadline:
         time.sleep(0.05)
-    # Starting takes several seconds, the steps about as long: a moment in either.
-    time.sleep(chance.uniform(0.0, 12.0))
-    ranks = sorted(pid for pid, command in processes_of(run_folder) if b"trainyard.steps.train_ddp" in command)
+
+
+def seconds_of_training(run_folder: Path) -> float:
+    """How long the training of a run that nobody disturbs takes, with the start of its processes."""
+    runner = start_run(run_folder)
+    wait_for_ranks(runner, run_folder)
+    began = time.monotonic()
+    while ranks_of(run_folder):
+        time.sleep(0.05)
+    took = time.monotonic() - began
+    assert runner.wait(timeout=LONGEST_RUN_SECONDS) == 0
+    return took
+
+
+def disturb(runner: subprocess.Popen[bytes], run_folder: Path, chance: random.Random, within_seconds: float) -> str:
+    """Wait for the training, then for a random moment of it, and disturb; return what was done, '' if too late."""
+    wait_for_ranks(runner, run_folder)
+    time.sleep(chance.uniform(0.0, within_seconds))
+    ranks = ranks_of(run_folder)
     if runner.poll() is not None or not ranks:
         return ""
     how = chance.choice(("SIGKILL", "SIGTERM", "Ctrl-C"))
@@ -79,15 +96,19 @@ def disturb(runner: subprocess.Popen[bytes], run_folder: Path, chance: random.Ra
     return how
 
 
-def run_until_completed(run_folder: Path, chance: random.Random, kills: int) -> list[str]:
-    """One run, disturbed at most so many times and continued each time; return what was done to it."""
-    done: list[str] = []
-    runner = start(
+def start_run(run_folder: Path) -> subprocess.Popen[bytes]:
+    return start(
         run_folder, "run", "pipelines/ddp.yaml", "--profile", "local", "--no-cache", "--quiet",
         "--run-dir", str(run_folder), *SETTINGS,
     )  # fmt: skip
+
+
+def run_until_completed(run_folder: Path, chance: random.Random, kills: int, within_seconds: float) -> list[str]:
+    """One run, disturbed at most so many times and continued each time; return what was done to it."""
+    done: list[str] = []
+    runner = start_run(run_folder)
     while True:
-        how = disturb(runner, run_folder, chance) if len(done) < kills else ""
+        how = disturb(runner, run_folder, chance, within_seconds) if len(done) < kills else ""
         exit_code = runner.wait(timeout=LONGEST_RUN_SECONDS)
         assert not list(processes_of(run_folder)), f"processes were left after {how or 'the end'}"
         if exit_code == 0:
@@ -102,14 +123,15 @@ def test_disturbed_runs_end_with_the_bits_of_an_undisturbed_one(
 ) -> None:
     chance = random.Random(f"{seed} runs")
     undisturbed = tmp_path / "undisturbed"
-    assert run_until_completed(undisturbed, chance, kills=0) == []
+    within_seconds = seconds_of_training(undisturbed)
     expected = weights_digest(undisturbed)
 
     disturbances = 0
     runs = 0
     while disturbances < disturbances_of_runs:
         run_folder = tmp_path / f"disturbed-{runs}"
-        done = run_until_completed(run_folder, chance, kills=min(5, disturbances_of_runs - disturbances))
+        kills = min(5, disturbances_of_runs - disturbances)
+        done = run_until_completed(run_folder, chance, kills, within_seconds)
         disturbances += len(done)
         with capsys.disabled():
             print(

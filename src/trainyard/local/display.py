@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 _REFRESHES_PER_SECOND = 4
 _WIDE = 100
+_LINES_BESIDE_JOBS = 3
+"""The table's headings, what it leaves out, and the line of the cursor."""
+_OF_MOST_INTEREST = ("running", "failed", "canceled")
 _COLOURS = {
     "completed": "green",
     "reused": "green",
@@ -45,6 +50,7 @@ class Display:
         self._is_live = (is_terminal if live is None else live) and not quiet
         self._record: RunRecord | None = None
         self._live: Live | None = None
+        self._stays = False
         self._time_left = TimeLeft()
 
     def run_started(self, record: RunRecord) -> None:
@@ -55,7 +61,7 @@ class Display:
 
             console = self._console()
             self._live = Live(
-                get_renderable=lambda: _table(record, self._time_left, console.width),
+                get_renderable=lambda: _table(record, self._time_left, console.width, self._rows(console)),
                 console=console,
                 refresh_per_second=_REFRESHES_PER_SECOND,
             )
@@ -95,8 +101,13 @@ class Display:
     def close(self) -> None:
         """Stop redrawing; safe to call twice."""
         if self._live is not None:
+            self._stays = True
             self._live.stop()
             self._live = None
+
+    def _rows(self, console: Console) -> int | None:
+        """How many jobs there is room for while the table is redrawn; the one that stays has all."""
+        return max(1, console.height - _LINES_BESIDE_JOBS) if not self._stays else None
 
     def _show_failure(self, record: RunRecord, name: str, job: JobRecord) -> None:
         """Show the failed rank's last lines, and where its log is; also when quiet."""
@@ -124,8 +135,8 @@ class Display:
         return Console(file=self._stream, force_terminal=True)
 
 
-def _table(record: RunRecord, time_left: TimeLeft, width: int) -> Table:
-    """Return the state of every job; a narrow terminal has no room for the number of processes."""
+def _table(record: RunRecord, time_left: TimeLeft, width: int, rows: int | None) -> Table:
+    """Return the state of every job, or of as many; a narrow terminal has no room for the number of processes."""
     from rich.table import Table
     from rich.text import Text
 
@@ -142,19 +153,43 @@ def _table(record: RunRecord, time_left: TimeLeft, width: int) -> Table:
         table.add_column(heading, no_wrap=True, min_width=least_width)
     # Only a column with a ratio shrinks; without one a long line would take the others' width.
     table.add_column("last line", no_wrap=True, overflow="ellipsis", ratio=1)
+    shown = _jobs_shown(record, rows)
     for name, job in record.jobs.items():
+        if name not in shown:
+            continue
         state = job.status if not _is_from_another_run(job) else "reused" if job.reuse == NOTHING_CHANGED else "taken"
         is_again = job.status == "running" and len(job.attempts) > 1
         line = _last_line(record.folder, job)
         table.add_row(
-            name,
+            _shortened(name, width * 9 // 20),
             Text(f"attempt {len(job.attempts)}" if is_again else state, style=_COLOURS[state]),
             *([str(job.processes)] if is_wide else []),
             duration(elapsed) if (elapsed := _elapsed(job)) is not None else "",
             _progress(name, job, line, time_left),
             Text(line),
         )
+    if others := Counter(job.status for name, job in record.jobs.items() if name not in shown):
+        counts = ", ".join(f"{count} {status}" for status, count in others.items())
+        table.caption = f"and {others.total()} more: {counts}"
+        table.caption_justify = "left"
     return table
+
+
+def _jobs_shown(record: RunRecord, rows: int | None) -> Collection[str]:
+    """The jobs that there is room for: those that run or failed, then what comes next, then what ended last."""
+    jobs = record.jobs
+    if rows is None or len(jobs) <= rows:
+        return jobs
+    first = [name for status in _OF_MOST_INTEREST for name, job in jobs.items() if job.status == status]
+    waiting = [name for name, job in jobs.items() if job.status == "waiting"]
+    ended = [name for name in reversed(jobs) if name not in {*first, *waiting}]
+    return frozenset([*first, *waiting, *ended][:rows])
+
+
+def _shortened(name: str, width: int) -> str:
+    """A name that leaves room for the other columns; the end of a dotted one distinguishes it as the beginning does."""
+    half = (width - 1) // 2
+    return name if len(name) <= width else f"{name[:half]}…{name[-half:]}"
 
 
 def _progress(name: str, job: JobRecord, line: str, time_left: TimeLeft) -> str:
