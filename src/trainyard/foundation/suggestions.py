@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 _MOST_LISTED = 12
+# A word of one or two letters is a language, a size or a variant, and none of these is another one misspelt.
+_SHORT_WORD = 2
+_WORDS = frozenset(("cpu", "gpu", "prep", "pred", "test", "text", "train", "trial", "dev", "prd", "raw", "row"))
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
@@ -35,6 +38,21 @@ def only_close(name: str, known: Iterable[str]) -> str | None:
     """
     found = [candidate for candidate in known if candidate != name and _is_slip(name, candidate)]
     return found[0] if len(found) == 1 else None
+
+
+def misspelt_name(name: str, known: Iterable[str]) -> str | None:
+    """The same for names that people give, where a word may differ on purpose: `torch-cpu`, `sales_de`, `model_a`."""
+    meant = only_close(name, known)
+    return None if meant is not None and _differs_on_purpose(name, meant) else meant
+
+
+def _differs_on_purpose(first: str, second: str) -> bool:
+    words = [text.lower().replace("_", "-").replace(".", "-").split("-") for text in (first, second)]
+    if len(words[0]) != len(words[1]):
+        return False
+    pairs = [pair for pair in zip(*words, strict=True) if pair[0] != pair[1]]
+    is_short = any(max(map(len, pair)) <= _SHORT_WORD for pair in pairs)
+    return is_short or any(_WORDS.issuperset(pair) for pair in pairs)
 
 
 def did_you_mean(name: str, known: Iterable[str], nothing_known: str = "") -> str:

@@ -223,6 +223,8 @@ def _unknown_key(
         fate = _FATE_AT_ROOT["profile"]
     elif not path and kind == "component" and key in _KEYS_OF_JOBS:
         fate, severity = "Azure ML ignores it: the job that uses the component sets it", "warning"
+    elif not path and kind in ("component", "pipeline_component"):
+        severity = "warning" if only_close(key, _writable(known)) is None else "error"
     elif path[-1:] == ["settings"] and kind in ("pipeline", "schedule"):
         fate = _FATE_IN_SETTINGS
         severity = "warning" if kind == "schedule" or only_close(key, _writable(known)) is None else "error"

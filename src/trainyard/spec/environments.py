@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from trainyard.spec.diagnostic import Severity
 from trainyard.spec.documents import Node, describe
 from trainyard.spec.model import Environment
 from trainyard.spec.parsed import Reading
@@ -53,7 +54,9 @@ def environment_of(node: Node, reading: Reading) -> Environment | None:
             findings.add(span, ENVIRONMENT_FILE_NOT_FOUND, message)
     if image is None and build is None and node.get("image") is None and node.get("build") is None:
         message = "an environment has an 'image' or a 'build', and this has neither"
-        findings.add(node.span, MISSING_KEY, message, hint="Write `image: …`.")
+        # What has a name may be created with `az ml environment create --image` or `--build-context`.
+        severity: Severity | None = "warning" if node.get("name") is not None else None
+        findings.diagnostics.append(MISSING_KEY.at(node.span, message, "Write `image: …`.", severity=severity))
     elif image is not None and build is not None:
         message = "an environment has an 'image' or a 'build', not both"
         findings.add(node.key_span("build"), IGNORED_KEY, message, hint="Remove one of them.")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.foundation.lazy_patterns import lazy_pattern
-from trainyard.foundation.suggestions import only_close
+from trainyard.foundation.suggestions import misspelt_name
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Related
@@ -89,8 +89,8 @@ def _asset(reference: Node | None, kind: str, context: LintContext) -> Iterator[
     defined = context.cached("assets defined", lambda: _defined(context))[kind]
     found, name = defined.get(named[1]), named[1]
     if found is None and name not in context.names_defined and len(name) >= _SHORTEST_NAME:
-        meant = only_close(name, defined)
-        if meant is not None and not _is_for_other_machines(name, meant):
+        meant = misspelt_name(name, defined)
+        if meant is not None:
             message = f"the repository defines no {kind} '{name}'"
             related = [Related(defined[meant][0].name.span, f"'{meant}' is defined here")]
             yield unknown_asset.at(reference.span, message, f"Did you mean '{meant}'?", related)
@@ -102,11 +102,6 @@ def _asset(reference: Node | None, kind: str, context: LintContext) -> Iterator[
             yield unknown_asset.at(
                 reference.span, message, "Raise the one, or lower the other.", related, severity="info"
             )
-
-
-def _is_for_other_machines(name: str, other: str) -> bool:
-    """Whether two names differ as `torch-cpu` and `torch-gpu` do, which a letter tells apart."""
-    return name.lower().replace("gpu", "cpu") == other.lower().replace("gpu", "cpu")
 
 
 def _defined(context: LintContext) -> Mapping[str, dict[str, list[_Definition]]]:

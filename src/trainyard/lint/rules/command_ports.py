@@ -28,7 +28,7 @@ _NAMED_TO_ORDER = lazy_pattern(
 )
 _DESCRIBED_TO_ORDER = lazy_pattern(
     r"\b(?:waits? for|(?:starts?|runs?|begins?) (?:only )?(?:after|once|when)|only (?:to|for|used to) order|"
-    r"only (?:to|for) (?:the )?(?:order|ordering|wait|waiting))\b",
+    r"only (?:to|for) (?:the )?(?:order|ordering|wait|waiting)|triggers? (?:the|this) job|not (?:actually )?used)\b",
     re.IGNORECASE,
 )
 _SECOND_DOLLAR = lazy_pattern(r"(?<!\$)\$(?=\$\{\{)")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainyard.foundation.lazy_patterns import lazy_pattern
-from trainyard.foundation.suggestions import only_close, slips
+from trainyard.foundation.suggestions import misspelt_name, only_close, slips
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Related
@@ -174,7 +174,7 @@ def _typo(node: Node | None, file: Path, context: LintContext) -> Iterator[Diagn
     known, name = context.computes.names(file), node.text.removeprefix("azureml:")
     # `cpu-cluster` is not `gpu-cluster` misspelt.
     same_kind = [other for other in known if _DEVICE.findall(other) == _DEVICE.findall(name)]
-    meant = only_close(name, same_kind) if name not in known else None
+    meant = misspelt_name(name, same_kind) if name not in known else None
     if meant is not None:
         message = f"the project's compute files have no '{name}'"
         yield unknown_compute.at(node.span, message, f"Did you mean 'azureml:{meant}'?")

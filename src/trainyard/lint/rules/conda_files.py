@@ -311,6 +311,8 @@ def conda_channels(file: LintedFile, context: LintContext) -> Iterator[Diagnosti
         torch = packages.get("pytorch")
         if torch is None or torch.channel or "cuda" in torch.node.text or "pytorch" not in channels:
             continue
+        if "cudatoolkit" in packages:
+            continue  # builds of other channels use it too, and conda may choose one of these
         first = next(name for name in channels if name == "pytorch" or name in _OTHER_CHANNELS)
         if first != "pytorch":
             message = f"conda looks for pytorch in '{first}' before 'pytorch', and finds a build without CUDA"

@@ -17,7 +17,7 @@ from trainyard.lint.shell_words import simple_commands
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Node, shorten
 
-_REGISTRIES = frozenset(("mcr.microsoft.com", "docker.io", "nvcr.io", "ghcr.io", "quay.io", "public.ecr.aws"))
+_REGISTRIES = frozenset(("mcr.microsoft.com", "docker.io", "nvcr.io", "ghcr.io", "gcr.io", "quay.io", "public.ecr.aws"))
 # https://docs.docker.com/reference/dockerfile/
 _INSTRUCTIONS = (
     *("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL", "MAINTAINER"),
@@ -60,7 +60,7 @@ def _name(image: Node) -> Iterator[Diagnostic]:
     is_host = bool(slash) and ("." in name or ":" in name or name == "localhost")
     path = (rest if is_host else f"{name}{slash}{rest}").rpartition("/")
     lowered = f"{path[0]}{path[1]}{path[2].split(':')[0]}"
-    meant = one_slip_from(name.lower(), _REGISTRIES) if is_host else None
+    meant = one_slip_from(name.lower(), _REGISTRIES) if is_host and name.lower() not in _REGISTRIES else None
     if path[2].count(":") > 1:
         message = f"an image has one tag, and '{shorten(path[2])}' has {path[2].count(':')}"
         yield image_name.at(image.span, message, "Remove one of them.")
@@ -73,7 +73,7 @@ def _name(image: Node) -> Iterator[Diagnostic]:
 
 
 class _Line(NamedTuple):
-    """One instruction of a Dockerfile: its word, what follows, and where the word is written."""
+    """One instruction of a Dockerfile: its word, what follows on all of its lines, and where the word is written."""
 
     word: str
     rest: str
@@ -123,16 +123,24 @@ def _lines(path: Path) -> Iterator[_Line]:
         return
     if "<<" in text or "escape=" in text or "{{" in text or "{%" in text:
         return
-    continued = False
+    open_line: _Line | None = None
     for number, line in enumerate(text.splitlines(), start=1):
         stripped = line.strip()
         if not stripped or stripped.startswith("#"):
             continue
-        word = _INSTRUCTION.match(stripped)
-        if not continued and word is not None:
+        is_continued = stripped.endswith("\\")
+        part = stripped.removesuffix("\\")
+        word = _INSTRUCTION.match(part)
+        if open_line is not None:
+            open_line = open_line._replace(rest=f"{open_line.rest} {part}")
+        elif word is not None:
             start = len(line) - len(line.lstrip()) + 1
-            yield _Line(word[1], stripped[word.end() :], Span(path, number, start, number, start + word.end()))
-        continued = stripped.endswith("\\")
+            open_line = _Line(word[1], part[word.end() :], Span(path, number, start, number, start + word.end()))
+        if open_line is not None and not is_continued:
+            yield open_line
+            open_line = None
+    if open_line is not None:
+        yield open_line
 
 
 def _instruction(line: _Line) -> Iterator[Diagnostic]:
@@ -153,8 +161,10 @@ def _run(line: _Line, above: Sequence[_Line]) -> Iterator[Diagnostic]:
     """What cannot work in a RUN: questions that nobody answers, misspelt sub-commands, files that are not there."""
     if line.word.upper() != "RUN" or "--mount" in line.rest:
         return
+    has_moved = False
     for words in simple_commands(line.rest):
         texts = [word.text for word in words]
+        has_moved = has_moved or texts[0] == "cd"
         program = texts[0] if texts[0] != "sudo" else next(iter(texts[1:]), "")
         verbs = _VERBS.get(program.removesuffix("3"), ())
         verb = next((text for text in texts[texts.index(program) + 1 :] if not text.startswith("-")), "")
@@ -165,8 +175,16 @@ def _run(line: _Line, above: Sequence[_Line]) -> Iterator[Diagnostic]:
         if asks and not any(option in line.rest for option in ("--assume-yes", "-qq", "-qy")):
             message = f"{program} asks before it installs what a package needs, and nobody answers"
             yield dockerfile.at(line.span, message, "Add -y.", severity="info")
-        if program in ("pip", "pip3") and not any(other.word.upper() in ("COPY", "ADD", "ONBUILD") for other in above):
+        copies = any(other.word.upper() in ("COPY", "ADD", "ONBUILD") for other in above)
+        if program in ("pip", "pip3") and not copies and not has_moved and not _starts_from_own_image(above):
             yield from _not_copied(line, texts, above)
+
+
+def _starts_from_own_image(above: Sequence[_Line]) -> bool:
+    """Whether an image comes from a private registry, or builds on another stage: it may have any file."""
+    images = [line.rest.split() for line in above if line.word.upper() == "FROM"]
+    hosts = [words[0].partition("/")[0] for words in images if words and "/" in words[0]]
+    return len(images) != 1 or any(host not in _REGISTRIES and ("." in host or "$" in host) for host in hosts)
 
 
 def _not_copied(line: _Line, texts: Sequence[str], above: Sequence[_Line]) -> Iterator[Diagnostic]:

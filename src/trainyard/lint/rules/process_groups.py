@@ -17,6 +17,7 @@ from trainyard.spec.diagnostic import Diagnostic, Related, Span
 # https://docs.pytorch.org/docs/stable/distributed.html
 _BACKENDS = ("nccl", "gloo", "mpi", "ucc", "xccl", "hccl")
 _OWN_MACHINE = ("localhost", "127.0.0.1")
+_JOIN = "torch.distributed.init_process_group"
 _CONDITIONS = (ast.If, ast.Try, ast.IfExp, ast.ExceptHandler)
 
 
@@ -50,12 +51,36 @@ def process_group(placement: Placement, context: LintContext) -> Iterator[Diagno
         syntax = parse(called.file) if called.file is not None else None
         if syntax is None:
             continue
-        conditional = {id(node) for kind in _CONDITIONS for each in syntax.of(kind) for node in walk(each)}
-        for call in syntax.calls:
-            is_join = dotted(call.func, syntax.imported) == "torch.distributed.init_process_group"
-            if is_join and id(call) not in conditional:
+        joins = [call for call in syntax.calls if dotted(call.func, syntax.imported) == _JOIN]
+        conditional = _conditional(syntax) if joins else set()
+        for call in joins:
+            if id(call) not in conditional:
                 yield from _joined(call, called, placement)
         yield from _own_address(syntax, called, placement)
+
+
+def _conditional(syntax: Syntax) -> set[int]:
+    """The nodes that are only reached on a condition, in functions that are only called on one too."""
+    found: set[int] = set()
+    for kind in _CONDITIONS:
+        for each in syntax.of(kind):
+            if not (isinstance(each, ast.If) and _is_main_guard(each)):
+                found |= {id(node) for node in walk(each)}
+    called_on_condition = {
+        call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id
+        for call in syntax.calls
+        if id(call) in found and isinstance(call.func, (ast.Attribute, ast.Name))
+    }
+    for function in syntax.functions:
+        leaves_early = any(isinstance(node, ast.Return) and id(node) in found for node in walk(function))
+        if leaves_early or function.name in called_on_condition:
+            found |= {id(node) for node in walk(function)}
+    return found
+
+
+def _is_main_guard(node: ast.If) -> bool:
+    """Whether a condition is `__name__ == "__main__"`."""
+    return any(isinstance(name, ast.Name) and name.id == "__name__" for name in ast.walk(node.test))
 
 
 def _joined(call: ast.Call, called: CalledScript, placement: Placement) -> Iterator[Diagnostic]:

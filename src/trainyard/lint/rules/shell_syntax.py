@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
+from trainyard.lint.shell_words import simple_commands
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in
 from trainyard.spec.parsed import ParsedCommand
@@ -59,11 +60,16 @@ def shell_syntax(command: ParsedCommand, context: LintContext) -> Iterator[Diagn
         message = f"there is no command on one side of this {operator[at]}"
         yield shell_syntax.at(command.span(*operator.span(at)), message, "Remove it.")
     strange = _WORD_PROCESSOR.search(bare)
-    if strange is not None:
+    if strange is not None and not _is_printed(command.text, strange.start()):
         what = _NAMES.get(strange[0], f"the typographic quote {strange[0]}")
         message = f"{what} is a letter to the shell, and becomes part of the word"
         hint = "Write a blank." if strange[0] in _NAMES else "Write a straight quote."
         yield shell_syntax.at(command.span(*strange.span()), message, hint)
+
+
+def _is_printed(text: str, position: int) -> bool:
+    """Whether a place of a command is in a word that echo prints, which may have any letters."""
+    return any(words[0].text == "echo" and words[0].end < position < words[-1].end for words in simple_commands(text))
 
 
 def _without_quoted(text: str) -> tuple[str, int | None]:

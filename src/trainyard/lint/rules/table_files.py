@@ -15,18 +15,26 @@ from trainyard.spec.documents import Node, shorten
 from trainyard.spec.reading import is_address
 
 # https://learn.microsoft.com/azure/machine-learning/reference-yaml-mltable
-_KEYS = ("$schema", "type", "paths", "transformations", "metadata", "traits", "name", "version", "description")
+# The words are those of the schema and of `MLTableFileEncoding` in mltable 1.7.0.
+_KEYS = (
+    *("$schema", "type", "paths", "transformations", "metadata", "traits", "query_source"),
+    *("name", "version", "description"),
+)
 _PATH_KEYS = ("file", "folder", "pattern")
 _TRANSFORMATIONS = (
     *("read_delimited", "read_parquet", "read_json_lines", "read_delta_lake", "read_text", "convert_column_types"),
     *("drop_columns", "keep_columns", "extract_columns_from_partition_format", "filter", "skip", "take"),
-    *("take_random_sample", "extract_partition_format_into_columns", "random_split"),
+    *("take_random_sample", "extract_partition_format_into_columns", "random_split", "select_partitions", "sample"),
 )
 # The settings that take one of a few words, by transformation.
 _WORDS = {
     "header": ("no_header", "from_first_file", "all_files_different_headers", "all_files_same_headers"),
     "encoding": ("utf8", "iso88591", "latin1", "ascii", "utf16", "utf8bom", "utf32", "windows1252"),
 }
+# What else is taken, and hints do not name.
+_OTHER_SPELLINGS = frozenset(
+    ("utf-8", "utf8 bom", "utf-8 bom", "iso-8859-1", "latin-1", "utf-16", "utf-32", "windows-1252")
+)
 
 
 @rule(
@@ -135,7 +143,8 @@ def _transformations(root: Node) -> Iterator[Diagnostic]:
         for entry in item.entries.values() if item.is_mapping else ():
             for key, words in _WORDS.items() if entry.value.is_mapping else ():
                 given = entry.value.get(key)
-                meant = only_close(given.text, words) if given is not None and given.text not in words else None
+                known = given is None or given.text.lower() in words or given.text.lower() in _OTHER_SPELLINGS
+                meant = only_close(given.text, words) if given is not None and not known else None
                 if given is not None and given.is_text and meant is not None:
                     message = f"'{key}' is one of {', '.join(words)}, not '{shorten(given.text)}'"
                     yield table_file.at(given.span, message, f"Did you mean '{meant}'?")

@@ -1,0 +1,140 @@
+"""What is right in public files, though it looks like a mistake: each case stands for one that was reported falsely."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainyard.lint.linter import lint
+from trainyard.spec.diagnostic import Diagnostic
+
+COMPONENT = "type: command\nname: c\nis_deterministic: false\nenvironment: azureml:e:1\n"
+JOB = "type: command\nenvironment: azureml:e:1\ncompute: azureml:gpu-cluster\n"
+
+
+def findings(folder: Path, text: str) -> list[Diagnostic]:
+    file = folder / "file.yml"
+    file.write_text(text)
+    return list(lint([file]).diagnostics)
+
+
+def rules(folder: Path, text: str) -> list[str]:
+    return [found.rule for found in findings(folder, text)]
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "expected"),
+    [
+        ("FROM python:3.12\nRUN pip install -r requirements.txt\n", ["AML420"]),
+        ("FROM acme.azurecr.io/base:3\nRUN pip install -r requirements.txt\n", []),
+        ("FROM python:3.12\nRUN cd /opt/app && pip install -r requirements.txt\n", []),
+        ("FROM python:3.12\nRUN apt-get update && \\\n    git clone https://x.org/y\nRUN pip install -r y/r.txt\n", []),
+        ("FROM python:3.12\nRUN apt-get install \\\n    -y vim\n", []),
+        ("FROM python:3.12\nCOPY train.py \\\n    missing.py /app/\n", ["AML420"]),
+    ],
+    ids=["nothing_copied", "own_image", "elsewhere", "cloned_on_a_second_line", "two_lines", "copied_on_a_second_line"],
+)
+def test_an_instruction_of_a_dockerfile_may_have_several_lines(
+    tmp_path: Path, dockerfile: str, expected: list[str]
+) -> None:
+    (tmp_path / "docker").mkdir()
+    (tmp_path / "docker" / "Dockerfile").write_text(dockerfile)
+    (tmp_path / "docker" / "train.py").write_text("print('trained')\n")
+    assert rules(tmp_path, "name: e\nversion: 1\nbuild: {path: ./docker}\n") == expected
+
+
+@pytest.mark.parametrize("image", ["gcr.io/acme/train:1", "ghcr.io/acme/train:1", "library/python:latest"])
+def test_a_registry_is_not_another_one_misspelt(tmp_path: Path, image: str) -> None:
+    assert rules(tmp_path, f"name: e\nversion: 1\nimage: {image}\n") == []
+
+
+def test_what_a_name_lacks_may_come_from_the_command_line(tmp_path: Path) -> None:
+    text = "$schema: https://azuremlschemas.azureedge.net/latest/environment.schema.json\n"
+    (found,) = findings(tmp_path, text + "name: training\ndescription: built from a folder\n")
+    assert (found.rule, found.severity) == ("AML102", "warning")
+
+
+@pytest.mark.parametrize(("key", "severity"), [("display", "warning"), ("contact", "warning"), ("envronment", "error")])
+def test_a_key_that_nothing_reads_is_an_error_only_if_another_is_meant(tmp_path: Path, key: str, severity: str) -> None:
+    text = COMPONENT.replace("environment", key if severity == "error" else "environment") + "command: run\n"
+    text += "" if severity == "error" else f"{key}: someone\n"
+    assert (("AML101", severity)) in [(found.rule, found.severity) for found in findings(tmp_path, text)]
+
+
+@pytest.mark.parametrize(
+    ("defined", "named", "expected"),
+    [
+        ("torch-gpu", "torch-cpu", []),
+        ("sales_en", "sales_de", []),
+        ("model_a", "model_b", []),
+        ("taxi_prep", "taxi_pred", []),
+        ("taxi_train", "taxi_trian", ["AML422"]),
+    ],
+)
+def test_one_word_of_a_name_may_differ_on_purpose(
+    tmp_path: Path, defined: str, named: str, expected: list[str]
+) -> None:
+    (tmp_path / "defined.yml").write_text(f"name: {defined}\nversion: 1\nimage: python:3.12\n")
+    (tmp_path / "job.yml").write_text(JOB.replace("azureml:e:1", f"azureml:{named}:1") + "command: run\n")
+    assert [found.rule for found in lint([tmp_path]).diagnostics] == expected
+
+
+@pytest.mark.parametrize(("word", "expected"), [("echo", []), ("python", ["AML561"])])
+def test_echo_prints_typographic_quotes(tmp_path: Path, word: str, expected: list[str]) -> None:
+    text = JOB + f"command: {word} It’s “running” now\n"
+    assert rules(tmp_path, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("encoding: utf-8, header: all_files_same_headers", []),
+        ("encoding: utf8bom, header: All_Files_Same_Headers", []),
+        ("encoding: utff8, header: no_header", ["AML421"]),
+        ("encoding: latin-1, header: all_file_same_headers", ["AML421"]),
+    ],
+)
+def test_a_table_has_the_words_of_its_schema(tmp_path: Path, words: str, expected: list[str]) -> None:
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table" / "MLTable").write_text(
+        "paths: [{file: ./a.csv}]\ntransformations: [{read_delimited: {" + words + "}}, {sample: {probability: 0.1}}]\n"
+    )
+    assert rules(tmp_path, "name: d\nversion: 1\ntype: mltable\npath: ./table\n") == expected
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("def setup():\n    dist.init_process_group('nccl')\n\n\nsetup()\n", ["AML621"]),
+        (
+            "def main():\n    dist.init_process_group('nccl')\n\n\nif __name__ == '__main__':\n    main()\n",
+            ["AML621"],
+        ),
+        ("def setup():\n    dist.init_process_group('nccl')\n\n\nif torch.cuda.is_available():\n    setup()\n", []),
+        (
+            "def setup():\n    if not torch.cuda.is_available():\n        return\n"
+            "    dist.init_process_group('nccl')\n\n\nsetup()\n",
+            [],
+        ),
+    ],
+    ids=["always", "main", "if_called", "unless_left"],
+)
+def test_processes_may_be_joined_on_a_condition(tmp_path: Path, script: str, expected: list[str]) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text(f"import torch\nimport torch.distributed as dist\n\n\n{script}")
+    text = "type: command\ncommand: python train.py\ncode: ./src\nenvironment: azureml:torch:3\n"
+    text += "distribution: {type: pytorch, process_count_per_instance: 4}\n"
+    text += "resources: {instance_type: Standard_D8s_v5, shm_size: 4g}\n"
+    assert rules(tmp_path, text) == expected
+
+
+@pytest.mark.parametrize(("package", "expected"), [("cudatoolkit=11.3", []), ("numpy=1.23", ["AML417"])])
+def test_a_conda_file_with_cudatoolkit_may_get_a_build_for_cuda_from_any_channel(
+    tmp_path: Path, package: str, expected: list[str]
+) -> None:
+    channels = "{channels: [defaults, pytorch], dependencies: [python=3.8, pytorch=1.13.1, " + package + "]}"
+    assert (
+        rules(tmp_path, f"name: e\nversion: 1\nimage: python:3.12\nconda_file: {channels}\n$schema: x/environment\n")
+        == expected
+    )
