@@ -115,13 +115,15 @@ def rows_of(record: RunRecord, monkeypatch: pytest.MonkeyPatch, *, lines: int) -
     monkeypatch.setenv("LINES", str(lines))
     stream = Terminal()
     display = Display(stream=stream, live=True)
-    texts = []
-    for step in (lambda: display.run_started(record), display.close):
-        before = len(stream.getvalue())
-        step()
-        text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue()[before:]).replace("\r", "\n")
-        texts.append([line.rstrip() for line in text.splitlines() if line.strip()])
-    return texts[0], texts[1]
+
+    display.run_started(record)
+    redrawn = len(stream.getvalue())
+    display.close()
+
+    texts = (stream.getvalue()[:redrawn], stream.getvalue()[redrawn:])
+    plain = (re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).replace("\r", "\n") for text in texts)
+    shown, left = ([line.rstrip() for line in text.splitlines() if line.strip()] for text in plain)
+    return shown, left
 
 
 def test_a_long_name_leaves_room_for_the_other_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,8 +138,10 @@ def test_a_long_name_leaves_room_for_the_other_columns(tmp_path: Path, monkeypat
 
 
 def test_more_jobs_than_lines_show_those_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    states = ["completed"] * 60 + ["running", "failed"] + ["waiting"] * 60
-    jobs = {f"job_{number}": JobRecord(f"job_{number}", state) for number, state in enumerate(states)}
+    jobs = {f"job_{number}": JobRecord(f"job_{number}", "waiting") for number in range(122)}
+    for number in range(60):
+        jobs[f"job_{number}"].status = "completed"
+    jobs["job_60"].status, jobs["job_61"].status = "running", "failed"
     record = RunRecord("demo", "demo-1", "p", jobs=jobs, folder=tmp_path)
 
     shown, left = rows_of(record, monkeypatch, lines=10)
