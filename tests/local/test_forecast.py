@@ -82,6 +82,15 @@ def test_code_values_and_commands_that_changed_are_named(workspace: Any, pipelin
     ]
 
 
+def test_of_a_command_with_several_lines_those_that_changed_are_shown(workspace: Any) -> None:
+    command = "echo one\necho two\necho three\n"
+    workspace.run(workspace.one_job(command), name="first")
+
+    jobs = of(workspace, workspace.one_job(command.replace("two", "2\necho 2.5")))
+
+    assert jobs["work"].changes == ["command: echo 2 ⏎ echo 2.5 instead of echo two"]
+
+
 def test_settings_that_forbid_reuse_are_named(workspace: Any, pipeline: Path) -> None:
     random = workspace.component("draws", "echo $RANDOM", outputs={"out": "uri_folder"}, is_deterministic=False)
     reads = workspace.component("reads", "true", inputs={"data": {"type": "uri_folder"}})

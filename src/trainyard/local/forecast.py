@@ -123,8 +123,17 @@ def _described(
 
 def _difference(name: str, old: str | None, new: str | None) -> str:
     if not name:
-        return f"{new} instead of {old}"
+        return _changed_lines(str(old), str(new))
     return f"{name} (new)" if old is None else f"{name} (gone)" if new is None else name
+
+
+def _changed_lines(old: str, new: str) -> str:
+    """Two values in one line: of texts with several, those that differ."""
+    before, after = old.splitlines(), new.splitlines()
+    for place in (0, -1):
+        while before and after and before[place] == after[place]:
+            del before[place], after[place]
+    return f"{' ⏎ '.join(after) or 'nothing'} instead of {' ⏎ '.join(before) or 'nothing'}"
 
 
 _MOST_NAMES = 8
