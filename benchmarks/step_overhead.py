@@ -168,7 +168,7 @@ class Turns:
 
 
 def _run_to_end(contender: Loop, batches: Iterator[Tensors]) -> None:
-    """End the process when a contender fails, or the others would wait for ever."""
+    """End the process when a contender fails, or the others would wait forever."""
     try:
         contender(batches)
     except BaseException:

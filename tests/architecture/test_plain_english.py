@@ -36,6 +36,18 @@ RETIRED = {
     r"\bis to be hit\b|\bcosts nothing to find out\b|\bwhatever the end\b": "plain words",
     r"\b[Ee]ach word once\b|\blibrary that starts\b|\bIn the way are\b": "plain words",
     r"\btells what it cost\b|\btells what would\b": "reports, shows",
+    r"\b(?:FROM|what|texts?|values?|launchers?|which|that) stands? (?:in|under|within|above) (?!for\b|place\b)":
+        "is in, is under, is above",
+    r"\bstands? alone\b": "a standalone job",
+    r"\b[Aa]nother \w+ than\b|\bsomething else than\b|\bother \w+ than the\b":
+        "a different one from, one other than, anything but",
+    r"\bin the place of\b": "in place of",
+    r"\bas (?:an? |the )?[\w'.]+(?: of \w+)? has it\b": "as in, as it says",
+    r"\blets? (?:it |them )?pass\b": "accepts",
+    r"\bby a slip\b": "by a typo",
+    r"\bfor ever\b": "forever",
+    r"\bNot reported (?:is|are)\b|\bChecked are\b": "x is not reported",
+    r"\b(?:that|than) there (?:is|are) not\b": "unknown",
     r"\bSurroundings\b|\blint\.surroundings\b": "lint context",
     r"\bComponentShelf\b": "components that were read",
     r"\b(?:lending|[Ll]ent|find_lent)\b": "reuse, reused",
@@ -89,6 +101,9 @@ def test_retired_phrases_do_not_return() -> None:
         ("a recommendation that is amended", False),
         ("Run a pipeline; gives its record.", True),
         ("what Azure ML gives a job", False),
+        ("another vocabulary than the dataset", True),
+        ("what stands in the file", True),
+        ("for every job; it stands in for the file", False),
     ],
 )
 def test_the_patterns_find_the_misuse_alone(text: str, is_retired: bool) -> None:

@@ -191,7 +191,7 @@ def test_a_cluster_with_too_few_machines_is_found_before_anything_is_uploaded(
 ) -> None:
     azure.clusters = {"gpu-t4": {"scaleSettings": {"maxNodeCount": 0}}}
     outcome = trainyard("submit", PIPELINE)
-    assert "a job takes 1 node and would wait for ever: 'gpu-t4' has at most 0" in outcome.stderr
+    assert "a job takes 1 node and would wait forever: 'gpu-t4' has at most 0" in outcome.stderr
     assert azure.blobs == {}
 
 

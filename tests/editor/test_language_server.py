@@ -34,7 +34,7 @@ KIND_BY_FOLDER = {
 
 @pytest.fixture(scope="session", autouse=True)
 def installed() -> None:
-    """The language server, as the lock file has it."""
+    """The language server, of the lock file's version."""
     if not SERVER.is_file():
         command = [str(NODE.with_name("npm")), "ci", "--no-fund", "--no-audit", "--prefix", str(HERE)]
         subprocess.run(command, check=True, capture_output=True, timeout=100, env=NODE_ENVIRONMENT)
@@ -56,7 +56,7 @@ def editor_settings() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with our schemas, as an editor has it open."""
+    """A folder with our schemas, as opened in an editor."""
     folder = tmp_path_factory.mktemp("workspace")
     for name in ("schemas", *KIND_BY_FOLDER):
         shutil.copytree(ROOT / name, folder / name)
@@ -100,7 +100,7 @@ def test_every_key_of_the_repository_is_explained(server: LanguageServer, worksp
 
 
 def key_spans(node: Node) -> Iterator[Span]:
-    """Where each key beneath a value stands."""
+    """Where each key beneath a value is."""
     for key, value in node.entries.values():
         yield key.span
         yield from key_spans(value)

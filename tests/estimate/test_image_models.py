@@ -85,7 +85,7 @@ def test_adapters_are_those_that_peft_injects(model_type: str) -> None:
 
 
 def test_adapters_that_cannot_be_are_refused() -> None:
-    with pytest.raises(UsageError, match="a resnet has no linear layers, which adapters are beside"):
+    with pytest.raises(UsageError, match="a resnet has no linear layers to put adapters beside"):
         Adapters(8).matrices(image_model("resnet", {}, Images()))
     with pytest.raises(UsageError, match="adapters of chosen layers of a vit are not estimated; expected all-linear"):
         Adapters(8, "query,value").matrices(image_model("vit", {}, Images()))

@@ -132,7 +132,7 @@ class TookTooLong(BaseException):
 
 @contextlib.contextmanager
 def _limited() -> Iterator[None]:
-    """Raise TookTooLong in what takes more of the processor's time than a file may, or waits for ever."""
+    """Raise TookTooLong in what takes more of the processor's time than a file may, or waits forever."""
 
     def stop(number: int, _: FrameType | None) -> None:
         raise TookTooLong(signal.Signals(number).name)

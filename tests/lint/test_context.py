@@ -161,7 +161,7 @@ def test_a_text_that_breaks_its_quotes_is_reported_where_it_is_set(pipeline: Pat
     pipeline.write_text(text.replace("mode: fast", "mode: '${{parent.inputs.mode}}'") + 'inputs: {mode: "it\'s"}\n')
     found = [each for each in lint([pipeline]).diagnostics if each.rule == "AML557"]
     assert [(each.span.file, each.span.line) for each in found] == [(pipeline, len(text.splitlines()) + 1)]
-    assert found[0].message == "'mode' stands within ' in the command, and this text has ' in it"
+    assert found[0].message == "'mode' is within ' in the command, and this text contains '"
     assert [related.span.file.name for related in found[0].related] == ["train.yaml"]
 
 

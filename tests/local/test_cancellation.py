@@ -40,7 +40,7 @@ time.sleep(120)
 """
 
 
-# A shell that stands before its Python dies of SIGTERM at once; the Python takes a second to save its state.
+# A shell that started its Python dies of SIGTERM at once; the Python takes a second to save its state.
 SAVING = """
 import signal, sys, time
 def save(*_):

@@ -1,4 +1,4 @@
-"""Where each character of a string stands in its file, whatever style it is written in."""
+"""Where each character of a string is in its file, whatever style it is written in."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class StaleCopy:
 
 
 def current_copies() -> dict[str, str]:
-    """Return the text of every copy as the installed version has it, by its path in a project; the lock file last."""
+    """Return the text of every copy as in the installed version, by its path in a project; the lock file last."""
     roots = [PACKAGE / name for name in JOB_CODE]
     code = sorted(file for root in roots for file in ([root] if root.is_file() else root.rglob("*.py")))
     copies = {f"src/trainyard/{file.relative_to(PACKAGE).as_posix()}": file for file in code}

@@ -61,7 +61,7 @@ class Layers:
         return rule.at(spans.get(path, Span(self.files[0])), message, hint=hint)
 
     def _setting_about(self, path: KeyPath) -> str | None:
-        """The `--set` that gave what stands at a path, or that made the path."""
+        """The `--set` that gave the value at a path, or that made the path."""
         for given, text in self.set_texts.items():
             if path and (given[: len(path)] == path or path[: len(given)] == given) and path not in self.value_spans:
                 return text

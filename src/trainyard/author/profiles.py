@@ -94,7 +94,7 @@ class Profile:
         return {**_EVERY_GPU, **(_EVERY_NVIDIA_GPU if self.sku.gpu_vendor == "NVIDIA" else {}), **own}
 
     def environment_of(self, step: str) -> str:
-        """What a step's component says as its environment, as the profile has it."""
+        """The environment that a step's component names, as the profile gives it."""
         return self.environments.get(step, self.environments["default"])
 
 

@@ -82,7 +82,7 @@ def _read_value(key: str, text: str) -> object:
 
 
 def _refuse_what_is_not_one_line(key: str, texts: Iterable[str]) -> None:
-    """Values stand in the headers of rendered files and in messages: on one line, and printable."""
+    """Values appear in the headers of rendered files and in messages: on one line, and printable."""
     found = next((c for text in texts for c in text if unicodedata.category(c) in _NOT_ON_ONE_LINE), None)
     if found is not None:
         raise UsageError(f"--set {printable(key)}: the value holds {found!a}; expected one line of printable text.")

@@ -59,7 +59,7 @@ class ServiceError:
 def in_words(error: Exception, workspace: Workspace, file: Path | None) -> UserError | SpecError:
     """Return what a failed call means to the user, who submits `file` if there is one.
 
-    SpecError where the answer names something that stands in the file; else UserError. An error that is not of Azure's
+    SpecError where the answer names something in the file; else UserError. An error that is not of Azure's
     client is a bug, and is raised as it is.
     """
     from azure.core.exceptions import (
@@ -192,7 +192,7 @@ def place_of(error: ServiceError, root: Node) -> Node | None:
 
 
 def _as_in_yaml(word: str) -> str:
-    """Return a key of a request as YAML has it: computeId is compute, defaultCompute is default_compute."""
+    """Return a key of a request as it is spelt in YAML: computeId is compute, defaultCompute is default_compute."""
     return re.sub(r"(?<=[a-z])([A-Z])", r"_\1", word).lower().removesuffix("_id") if word != "Id" else word
 
 

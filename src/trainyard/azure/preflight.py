@@ -84,7 +84,7 @@ def _cluster_problems(client: Any, workspace: Workspace, pipeline: Pipeline) -> 
         most = getattr(cluster, "max_instances", None)
         if most is not None and most < use.nodes:
             message = (
-                f"a job takes {counted(use.nodes, 'node')} and would wait for ever: '{use.name}' has at most {most}"
+                f"a job takes {counted(use.nodes, 'node')} and would wait forever: '{use.name}' has at most {most}"
             )
             hint = f"az ml compute update --name {use.name} --max-instances {use.nodes}"
             yield Diagnostic(use.written.span, _RULE, message, hint=hint)

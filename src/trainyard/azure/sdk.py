@@ -47,6 +47,6 @@ def connect(workspace: Workspace) -> Any:
         workspace.resource_group,
         workspace.name,
         enable_telemetry=False,
-        # Without it, version 1.35.2 of the client waits for ever when the upload of one file fails.
+        # Without it, version 1.35.2 of the client waits forever when the upload of one file fails.
         show_progress=True,
     )

@@ -1,7 +1,7 @@
 """Which modules Python packages bring, with those of the packages that they require.
 
 `python_packages.csv` holds the common packages: their names on PyPI and in conda's channels, their modules, and what
-they require, as their metadata has it. What one version of a package required it is taken to require in all of them.
+they require, as their metadata says. What one version of a package required it is taken to require in all of them.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class VerbGroup(click.Group):
         return list(self.commands)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse what stands before the verb."""
+        """Parse what comes before the verb."""
         if not args:
             click.echo(ctx.get_help(), err=True)
             ctx.exit(2)

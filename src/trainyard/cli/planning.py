@@ -32,7 +32,7 @@ def plan(
     """Show what a pipeline takes: machines and batches, memory and time of its training, what it costs.
 
     A training's figures are estimated from published formulas (docs/plan.md). What a local run of the same pipeline
-    measured stands beside them; --from-run gives the metrics.jsonl of one on the same machines, which replaces them.
+    measured is shown beside them; --from-run gives the metrics.jsonl of one on the same machines, which replaces them.
     --against compares with the same file at a git revision: batch, GPUs, memory, time and price, and every setting that
     Azure ML reads differently; not comments, order or spelling. Without FILE: every pipeline here that changed.
 

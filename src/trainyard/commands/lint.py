@@ -75,7 +75,7 @@ def lint(paths: Sequence[Path], options: LintOptions) -> bool:
 
 
 def errors_before_a_run(file: Path, store: DocumentStore) -> tuple[Sequence[Diagnostic], Sequence[Diagnostic]]:
-    """Return the errors in a job's file that Azure ML refuses it for, and those that it lets pass.
+    """Return the errors in a job's file that Azure ML refuses it for, and those that it accepts.
 
     The files that are read stay in `store`.
     """

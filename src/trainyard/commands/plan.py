@@ -66,7 +66,7 @@ def _with_measured(planned: Plan, file: Path, from_run: Path | None) -> Plan:
 def _local_run(job: JobPlan, file: Path) -> Measured | None:
     """Return what the newest completed local run of this job measured; None without one, and for other jobs.
 
-    It ran on this machine, so it stands beside the estimate and does not replace it; its number of steps is taken.
+    It ran on this machine, so it is shown beside the estimate and does not replace it; its number of steps is taken.
     """
     if not job.is_training or not runs_folder().is_dir():
         return None

@@ -21,7 +21,7 @@ _ON_DISK = "the files on disk"
 
 
 def meanings(project: Project, rendering: Rendering) -> Iterator[str]:
-    """Yield a text for each cluster and pipeline of a rendering that means something else than the file on disk."""
+    """Yield a text for each cluster and pipeline of a rendering that differs in meaning from the file on disk."""
     with tempfile.TemporaryDirectory(prefix="trainyard-") as temporary:
         aside = Path(temporary).resolve()
         _write_aside(project, rendering, aside)

@@ -68,7 +68,7 @@ def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: boo
     pipeline = load_job(path, store, strict=options.strict)
     for each in let_pass:
         place = f"{short(each.span.file)}:{each.span.line}:{each.span.column}"
-        click.echo(f"{place}: {each.message} [{each.rule}: Azure ML lets it pass, --strict does not]", err=True)
+        click.echo(f"{place}: {each.message} [{each.rule}: Azure ML accepts it, --strict does not]", err=True)
     working_folder.keep_out_of_git()
     keep_runs_out_of_snapshots(pipeline)
     with ExitStack() as opened:
@@ -155,7 +155,7 @@ def _set_options(values: Mapping[str, str]) -> list[str]:
 
 
 def _can_be_planned(pipeline: Pipeline) -> bool:
-    """Return whether `plan` takes the file: a pipeline of command jobs; a job that stands alone fills its file."""
+    """Return whether `plan` takes the file: a pipeline of command jobs; a standalone job fills its file."""
     jobs = pipeline.jobs.values()
     return not any(job.span == pipeline.span or isinstance(job.component, OtherComponent) for job in jobs)
 

@@ -46,7 +46,7 @@ class Adapters:
         if self.targets != ALL_LINEAR:
             raise UsageError(f"adapters of chosen layers of a {model.name} are not estimated; expected {ALL_LINEAR}")
         if not model.linear_layers:
-            raise UsageError(f"a {model.name} has no linear layers, which adapters are beside")
+            raise UsageError(f"a {model.name} has no linear layers to put adapters beside")
         return model.linear_layers
 
     def parameters(self, model: Architecture | ImageModel) -> int:

@@ -76,7 +76,7 @@ _STAND_INS = {
     "CDNA2": "CDNA3",
 }
 """Generations that no curve was fitted to, and the nearest one with a curve. Turing has Volta's tensor cores; Pascal
-has none, and its own peaks in fp32 and fp16 stand in the catalogue."""
+has none, and its own peaks in fp32 and fp16 are in the catalogue."""
 
 
 def curve_for(generation: str) -> Efficiency | None:

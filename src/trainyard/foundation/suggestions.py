@@ -16,7 +16,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     return _closest(name, tuple(known))
 
 
-# One mistake may stand in a file thousands of times.
+# One mistake may occur in a file thousands of times.
 @lru_cache
 def _closest(name: str, known: tuple[str, ...]) -> str | None:
     from difflib import get_close_matches

@@ -1,4 +1,4 @@
-"""What stands at a place of a document: the keys that lead there, the key or value, and a binding in it."""
+"""What is at a place in a document: the keys that lead there, the key or value, and a binding in it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Cursor:
 
 
 def cursor_at(document: Document, line: int, column: int) -> Cursor | None:
-    """Return what stands at a place; None between values."""
+    """Return what is at a place; None between values."""
     path: list[str | int] = []
     holders: list[Node] = []
     node = document.root
@@ -62,5 +62,5 @@ def cursor_at(document: Document, line: int, column: int) -> Cursor | None:
 
 
 def covers(span: Span, line: int, column: int) -> bool:
-    """Whether a place is in a span or right behind it, where a cursor stands after typing it."""
+    """Whether a place is in a span or right behind it, where the cursor is after typing it."""
     return (span.line, span.column) <= (line, column) <= (span.end_line, span.end_column)

@@ -89,7 +89,7 @@ def text_at(span: Span, text: str) -> str | None:
 
 
 def template_of(text: str) -> str | None:
-    """Return the template that a file was rendered from, as its header has it; None if it was not rendered."""
+    """Return the template that a file was rendered from, as named in its header; None if it was not rendered."""
     try:
         header = read_header(text)
     except UnknownHeaderFormat:

@@ -33,7 +33,7 @@ class Places:
         self._is_plain = text.isascii()
 
     def range_of(self, span: Span) -> types.Range:
-        """Return a span of the linter as the protocol has it."""
+        """Return a span of the linter in the protocol's form."""
         if self._is_plain:
             start = types.Position(span.line - 1, span.column - 1)
             return types.Range(start, types.Position(span.end_line - 1, span.end_column - 1))

@@ -108,7 +108,7 @@ class TrainyardServer(LanguageServer):
             self.checker.changed([file])
 
     def changed_on_disk(self, uris: Iterable[str]) -> None:
-        """Check files that something else than this editor's buffers has changed."""
+        """Check files that were changed outside this editor's buffers."""
         files = [file for uri in uris if (file := path_of(uri)) is not None]
         if any(not is_yaml(file.name) or "profiles" in file.parts for file in files):
             self.files.forget_other_files()
@@ -164,7 +164,7 @@ class TrainyardServer(LanguageServer):
         return str(types.PositionEncodingKind(self.workspace.position_encoding or "utf-16").value)
 
     def range_of(self, span: Span, texts: Mapping[Path, str] = MappingProxyType({})) -> types.Range:
-        """Return a span as the protocol has it."""
+        """Return a span in the protocol's form."""
         return self.places(span.file, texts).range_of(span)
 
     def location_of(self, span: Span, texts: Mapping[Path, str] = MappingProxyType({})) -> types.Location:

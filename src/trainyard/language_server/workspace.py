@@ -54,7 +54,7 @@ class Interrupted(BaseException):
 class EditorWorkspace:
     """The folders that an editor has open, and the buffers that replace files on disk.
 
-    Passes may run in another thread than the one that changes `buffers`: each begins with a copy of them.
+    Passes may run in a different thread from the one that changes `buffers`: each begins with a copy of them.
     """
 
     folders: tuple[Path, ...] = ()

@@ -294,7 +294,7 @@ class _Session:
         self._found_by_readers.extend(findings.diagnostics)
 
     def _without_typos(self, found: Sequence[Diagnostic], file: LintedFile) -> Iterator[Diagnostic]:
-        """What a schema reports, but not as missing what stands there under a misspelt name."""
+        """What a schema reports, but not as missing what is there under a misspelt name."""
         is_partial = file.kind == "profile" and file.document.root.get("extends") is not None
         unknown = {diagnostic.span for diagnostic in found if diagnostic.rule == UNKNOWN_KEY.id}
         for diagnostic in found:
@@ -327,7 +327,7 @@ class _Session:
         if is_other_resource(document.root):
             message = "this is a connection or another resource; nothing in it was checked"
             hint = (
-                "Checked are: jobs, components, environments, compute, data, models, schedules, endpoints, deployments."
+                "Lint checks jobs, components, environments, computes, data, models, schedules, endpoints, deployments."
             )
         self._add([UNKNOWN_KIND.at(document.root.span, message, hint, severity="info")])
 

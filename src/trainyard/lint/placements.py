@@ -121,7 +121,7 @@ def placements_of_pipeline(seen: ParsedPipeline, context: LintContext) -> Iterat
 
 
 def placement_of_command(seen: ParsedCommand, context: LintContext) -> Placement:
-    """The placement of a component by itself, or of a command job that stands alone."""
+    """The placement of a component by itself, or of a standalone command job."""
     compute = seen.node.get("compute")
     variables = seen.node.get("environment_variables")
     use = resolve_component(

@@ -95,7 +95,7 @@ def _shared_definitions() -> dict[str, Any]:
 def _words(name: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
     """The values that a document needs for some definitions of its schema to matter, such as `spark`, and their form.
 
-    A value that stands alone has no letter or hyphen beside it, as it has in `data-parallel`.
+    A standalone value has no letter or hyphen beside it, as it has in `data-parallel`.
     """
     definitions = bundled_schema(name).get("$defs", {}).values()
     words = sorted({definition[_WORD] for definition in definitions if _WORD in definition})

@@ -121,7 +121,7 @@ class AttemptEnd:
     """How an attempt ended; `reason` is None when it completed. `trials` are those of a sweep, as in run.json.
 
     `was_preempted` if it is to start again; `progress` is known of jobs that are hit on purpose. `warnings` are of what
-    Azure ML lets pass.
+    Azure ML accepts.
     """
 
     processes: ProcessesEnded

@@ -30,7 +30,7 @@ _BELONGS_TO_PYTHON = frozenset({"pip", "setuptools", "wheel"})
 
 @dataclass(frozen=True)
 class _CondaSource:
-    """Conda's keys, and where they stand: in `file`, from the line `start` (counted from 1)."""
+    """Conda's keys, and where they are: in `file`, from the line `start` (counted from 1)."""
 
     data: Any
     file: Path
@@ -39,13 +39,13 @@ class _CondaSource:
 
     @property
     def dependencies(self) -> list[Any]:
-        """What stands under `dependencies`."""
+        """What is under `dependencies`."""
         found = self.data.get("dependencies") if isinstance(self.data, dict) else None
         return found if isinstance(found, list) else []
 
     @property
     def pip_entries(self) -> list[str]:
-        """What stands under `pip` there."""
+        """What is under `pip` there."""
         lists = (entry.get("pip") for entry in self.dependencies if isinstance(entry, dict))
         return [str(each) for listed in lists if isinstance(listed, list) for each in listed]
 

@@ -137,6 +137,6 @@ def _install(place: Path, lines: list[str], target: Path, base: Path, note: Call
 
 
 def _cause(log: Path) -> str:
-    """Pip's own error, which stands before its other lines."""
+    """Pip's own error, which comes before its other lines."""
     errors = [line for line in last_lines(log, 200) if line.startswith("ERROR: ")]
     return errors[0].removeprefix("ERROR: ") if errors else "\n".join(last_lines(log, 1))

@@ -20,7 +20,7 @@ class _Flow:
 
 
 def as_mermaid(pipeline: Pipeline) -> str:
-    """The graph as a Mermaid flowchart, which GitHub draws where it stands in a ```mermaid block."""
+    """The graph as a Mermaid flowchart, which GitHub draws in a ```mermaid block."""
     resolution = Resolution(pipeline)
     lines = ["flowchart LR"]
     for name in resolution.order(resolution.leaves):

@@ -1,4 +1,4 @@
-"""One YAML file, read once: its values as Python has them, and where each key and value stands.
+"""One YAML file, read once: its values as Python objects, and where each key and value is.
 
 Positions come from the YAML parser itself; scalars are resolved as PyYAML does (YAML 1.1), because that is what
 Azure ML's client reads with. Nothing here knows what the keys mean.
@@ -135,7 +135,7 @@ class Node:
     """A value of a document, with its place.
 
     `data` is its plain Python form; `text` a scalar's text without quotes; `entries` a mapping's entries by key (the
-    last of duplicates, as PyYAML has it); `items` a list's items.
+    last of duplicates, as PyYAML does); `items` a list's items.
     """
 
     __slots__ = ("_place", "data", "entries", "file", "items", "text")
@@ -157,7 +157,7 @@ class Node:
 
     @property
     def span(self) -> Span:
-        """Where this stands; a block's end is where the next thing begins."""
+        """Where this is; a block's end is where the next thing begins."""
         place = self._place
         return Span(
             self.file,
@@ -205,7 +205,7 @@ class Node:
         return found.entries if found is not None else _NO_ENTRIES
 
     def key_span(self, key: str) -> Span:
-        """Where a key of this mapping stands."""
+        """Where a key of this mapping is."""
         return self.entries[key].key.span
 
 
@@ -259,17 +259,17 @@ class Document:
         return node
 
     def value_span(self, path: Sequence[str | int]) -> Span:
-        """Where the value at a path stands."""
+        """Where the value at a path is."""
         return self.node_at(path).span
 
     def key_span(self, path: Sequence[str | int]) -> Span:
-        """Where the key that a path ends with stands; for a list's item and for the root, the value's place."""
+        """Where the key at the end of a path is; for a list's item and for the root, the value's place."""
         if not path or isinstance(path[-1], int):
             return self.value_span(path)
         return self.node_at(path[:-1]).key_span(path[-1])
 
     def span_within(self, node: Node, start: int, end: int) -> Span:
-        """Where a part of a string stands, by its offsets in the string's value.
+        """Where a part of a string is, by its offsets in the string's value.
 
         Exact in plain, quoted and block strings; where escapes have changed the part's spelling, the whole string.
         """
@@ -508,7 +508,7 @@ def _refuse_alias_bombs(file: Path, root: yaml.Node) -> None:
 
 
 def _span_at(file: Path, mark: Any) -> Span:
-    """The one character that a parser's mark stands before."""
+    """The one character after a parser's mark."""
     return Span(file, mark.line + 1, mark.column + 1, mark.line + 1, mark.column + 2)
 
 

@@ -30,7 +30,7 @@ class Binding(NamedTuple):
     end: int
 
     def part_offsets(self, index: int, *, to_end: bool = False) -> tuple[int, int]:
-        """Where the path's `index`-th name stands in the whole text; `to_end` includes all names after it."""
+        """Where the path's `index`-th name is in the whole text; `to_end` includes all names after it."""
         inner = self.text[3:-2]
         leading_blanks = len(inner) - len(inner.lstrip())
         start = self.start + 3 + leading_blanks + sum(len(name) + 1 for name in self.path[:index])

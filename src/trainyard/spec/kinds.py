@@ -95,7 +95,7 @@ _SCHEMA_NAME = re.compile(r"azureml\S*/([A-Za-z]+)(?:\.schema)?\.json")
 def kind_of(document: Document) -> Kind | None:
     """The kind of a document, or None when it is none that is known here.
 
-    What stands in it decides: `type`, `jobs`, `command`, `image`, and where these leave it open, `$schema`.
+    Its content decides: `type`, `jobs`, `command`, `image`, and where these leave it open, `$schema`.
     """
     root = document.root
     if not root.is_mapping:

@@ -38,7 +38,7 @@ def load_pipeline(file: Path, store: DocumentStore | None = None, *, on_azure: b
 def load_job(
     file: Path, store: DocumentStore | None = None, *, strict: bool = False, on_azure: bool = False
 ) -> Pipeline:
-    """Read what `run`, `plan`, `graph` and `submit` take: a pipeline, or a job that stands alone as one with one job.
+    """Read what `run`, `plan`, `graph` and `submit` take: a pipeline, or a standalone job as one with one job.
 
     As `load_pipeline`, but raises only for what Azure ML itself refuses, unless `strict`.
     """
@@ -59,12 +59,12 @@ def require_job(file: Path, store: DocumentStore) -> Kind | None:
 
 
 def is_only_on_azure(error: Diagnostic) -> bool:
-    """Return whether an error says that only Azure ML has something, which `on_azure` lets pass."""
+    """Return whether an error says that only Azure ML has something, which `on_azure` accepts."""
     return error.rule in _NOT_HERE
 
 
 def is_job(file: Path) -> bool:
-    """Return whether a file is what `load_job` reads: a pipeline, or a job that stands alone."""
+    """Return whether a file is what `load_job` reads: a pipeline, or a standalone job."""
     kind = kind_of(DocumentStore().read_mapping(Path(os.path.abspath(file))))
     return kind in (*_STANDALONE_JOBS, "pipeline")
 

@@ -1,7 +1,7 @@
 """The typed model of a pipeline: what lint checks, plan prices, run executes and the report draws.
 
 Every value that a person wrote is a `Value`: its plain Python form together with the span it was written at. Bindings
-stand in it as they were written; `spec.resolution` follows them.
+are in it as they were written; `spec.resolution` follows them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DistributionType = Literal["pytorch", "mpi", "tensorflow", "ray"]
 
 
 class Value(NamedTuple):
-    """A value as Python has it (str, int, float, bool, None, list, dict), its span, and its text as typed."""
+    """A value as a Python object (str, int, float, bool, None, list, dict), its span, and its text as typed."""
 
     data: Any
     span: Span

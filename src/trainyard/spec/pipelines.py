@@ -370,7 +370,7 @@ def _given(node: Node) -> Value:
 
 
 def _see_ports_of_other_kinds(used: UsedJob, kind: str, reading: Reading, cache: ComponentCache) -> None:
-    """Read the ports of a job of another type than command, if it names a component's file."""
+    """Read the ports of a job of a type other than command, if it names a component's file."""
     reference = used.node.get("trial" if kind == "sweep" else "component")
     if reference is None and kind in ("parallel", "spark"):
         _check_own_script(used, kind, reading)
@@ -678,7 +678,7 @@ def _kept_reference(component: Node | None) -> str:
 
 
 def _time_limit(used: UsedJob, limits: Node | None, findings: Findings) -> Value | None:
-    """The `limits.timeout` of a job; a sweep's bounds all of its trials, and stands in the sweep."""
+    """The `limits.timeout` of a job; a sweep's bounds all of its trials, and is in the sweep."""
     code = code_of(used.component)
     if limits is None or (code is not None and code.task is not None):
         return None

@@ -36,5 +36,5 @@ def several_in_one(value: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text as it can stand in a message: escaped where a character of it cannot."""
+    """Return a text as it can be shown in a message: escaped where a character of it cannot."""
     return text if text.isprintable() else ascii(text)

@@ -1,4 +1,4 @@
-"""How a string of a YAML file is spelt in its source: where in the file each character of the value stands."""
+"""How a string of a YAML file is spelt in its source: where in the file each character of the value is."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def spelling_of(value: str, text: str, begin: int, end: int) -> Spelling | None:
 
 
 def _next(text: str, position: int, end: int, style: str) -> int:
-    """The first place from here on that spells something else than a blank."""
+    """The first place from here on that spells anything but a blank."""
     while position < end:
         if style == '"' and text[position] == "\\" and text[position + 1] in _BLANK_ESCAPES:
             position += 2

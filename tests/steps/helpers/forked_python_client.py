@@ -1,4 +1,4 @@
-"""In the place of `python`: has the server of forked_python.py fork a module's process, and ends as that ends.
+"""In place of `python`: has the server of forked_python.py fork a module's process, and ends as that ends.
 
     python -IS forked_python_client.py SOCKET PYTHON [ARGUMENT…]
 

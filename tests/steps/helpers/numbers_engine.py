@@ -25,7 +25,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def some_tensors(seed: int, width: int = 40) -> Tensors:
-    """State as an engine has it: matrices, a vector, scalars, integers; all numbers differ."""
+    """State like an engine's: matrices, a vector, scalars, integers; all numbers differ."""
     torch.manual_seed(seed)
     return {
         "model/0.weight": torch.randn(width, 3 * width),

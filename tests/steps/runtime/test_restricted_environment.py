@@ -44,7 +44,7 @@ def restricted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def python(restricted: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run this Python with no other packages than the restricted ones: -S leaves its own site-packages out."""
+    """Run this Python with no packages but the restricted ones: -S leaves its own site-packages out."""
     return subprocess.run(
         [sys.executable, "-S", *arguments],
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{SOURCE}:{restricted}:{TESTS}"},

@@ -189,7 +189,7 @@ def test_models_and_datasets_that_do_not_fit(text: Path, model: Path, digits: Pa
     with pytest.raises(StepError, match=r"takes at most 32 tokens at once; the dataset's rows have 33\. Prepare"):
         task_for(longer, str(model), None).new_model()
     larger = prepared("larger", "--vocabulary-size", "330", "--sequence-length", "32")
-    with pytest.raises(StepError, match=r"has another vocabulary than the dataset: prepare the text .*--tokenizer"):
+    with pytest.raises(StepError, match=r"is not the dataset's: prepare the text .*--tokenizer"):
         task_for(larger).load_model(model)
     nameless = shutil.copytree(model, tmp_path / "nameless", ignore=shutil.ignore_patterns("tokenizer*"))
     with pytest.raises(StepError, match=r"has 320 tokens; the dataset has 330\. Prepare"):

@@ -217,7 +217,7 @@ def test_other_data_and_another_base_model_are_refused(
     moved(read_model(other)).save_pretrained(other)
     wrong = [
         (arguments(pairs, base, tmp_path), "has no log-probabilities of a reference model; run compute_reference"),
-        (arguments(data, other, tmp_path), "are those of another model than the one that training starts from"),
+        (arguments(data, other, tmp_path), "are not those of the model that training starts from"),
         (arguments(text, base, tmp_path), "the task preferences needs pairs of answers; this dataset holds tokens"),
         (
             [str(flag) for flag in training_arguments(data, tmp_path, "language_modeling", "--base-model", base)],

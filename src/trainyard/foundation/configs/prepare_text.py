@@ -23,7 +23,7 @@ class TextDataset:
     """The field of a .jsonl object, or the column of a .parquet file, that holds the text."""
 
     tokenizer: Path | None = input_folder(optional=True)
-    """A folder with the tokenizer.json to use, as a model of transformers has it; not given, one is trained."""
+    """A folder with the tokenizer.json to use, as in a transformers model; not given, one is trained."""
 
     vocabulary_size: int = parameter(8192, minimum=257, maximum=1000000)
     """Tokens in the vocabulary, if one is trained."""

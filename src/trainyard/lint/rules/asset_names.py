@@ -1,4 +1,4 @@
-"""The names of assets: references to those of the repository that differ by a slip, components without a name."""
+"""The names of assets: references to those of the repository that differ by a typo, components without a name."""
 
 from __future__ import annotations
 
@@ -99,9 +99,7 @@ def _asset(reference: Node | None, kind: str, context: LintContext) -> Iterator[
         if own.text.isdecimal() and asked.isdecimal() and int(asked) > int(own.text):
             message = f"the repository defines version {own.text} of '{name}', not {asked}"
             related = [Related(own.span, "its version is set here")]
-            yield unknown_asset.at(
-                reference.span, message, "Raise the one, or lower the other.", related, severity="info"
-            )
+            yield unknown_asset.at(reference.span, message, "Raise one, or lower the other.", related, severity="info")
 
 
 def _defined(context: LintContext) -> Mapping[str, dict[str, list[_Definition]]]:

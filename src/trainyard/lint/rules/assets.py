@@ -222,7 +222,7 @@ def _asset_form(node: Node, what: str) -> Iterator[Diagnostic]:
     label = _LABELLED.fullmatch(text)
     if label is not None and label[2] != "latest" and (label[2].isdecimal() or only_close(label[2], ["latest"])):
         right = f"{label[1]}:{label[2]}" if label[2].isdecimal() else f"{label[1]}@latest"
-        message = f"'{label[2]}' is not a label: after '@' stands 'latest', and versions follow a colon"
+        message = f"'{label[2]}' is not a label: the only one is '@latest', and versions follow a colon"
         yield BAD_REFERENCE.at(node.span, message, f"Write {right}.", severity="warning", replacement=right)
         return
     if _LATEST_AS_VERSION.fullmatch(text):

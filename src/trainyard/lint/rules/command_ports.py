@@ -149,8 +149,8 @@ def required_input_inside(command: ParsedCommand, context: LintContext) -> Itera
     "warning",
     summary="The command does not use a declared input.",
     why="Setting it has no effect. Only reported if the command runs scripts of the code that do not read environment "
-    "variables, where `AZUREML_PARAMETER_…` has the values of inputs. Not reported is data that only makes the job "
-    "wait for another one, by its name (`wait_for`, `after_training`) or description.",
+    "variables, where `AZUREML_PARAMETER_…` has the values of inputs. Data that only makes the job wait for another "
+    "one, by its name (`wait_for`, `after_training`) or description, is not reported.",
     example="""\
 type: command
 name: train

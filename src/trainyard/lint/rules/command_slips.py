@@ -34,8 +34,8 @@ _WAITS = lazy_pattern(r"\bwait\b")
     "repeated-flag",
     "warning",
     summary="The command passes a flag twice.",
-    why="argparse keeps the last value and drops the others without a word. Not reported are flags that collect "
-    'values (`action="append"`, click\'s `multiple=True`), and scripts whose flags cannot be read.',
+    why="argparse keeps the last value and drops the others silently. Flags that collect values "
+    '(`action="append"`, click\'s `multiple=True`) are not reported, nor are scripts whose flags cannot be read.',
     example="""\
 type: command
 name: train

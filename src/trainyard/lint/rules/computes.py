@@ -106,7 +106,7 @@ def _idle_minutes(file: LintedFile, context: LintContext) -> Iterator[Diagnostic
 
 @check("file")
 def _location(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    """A region of Azure that differs by a slip from one that there is."""
+    """A region of Azure that differs by a typo from one that there is."""
     location = file.document.root.get("location") if file.kind in _HAVE_A_LOCATION else None
     # `West Europe` is the same.
     name = location.text.replace(" ", "").lower() if location is not None and location.is_text else ""

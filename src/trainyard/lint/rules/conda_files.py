@@ -1,4 +1,4 @@
-"""Conda files that cannot be installed, or install something else than they seem to: pins and channels."""
+"""Conda files that cannot be installed, or do not install what they seem to: pins and channels."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def _not_a_requirement(package: CondaPackage) -> Iterator[Diagnostic]:
 
 
 def _other_name(package: CondaPackage) -> Iterator[Diagnostic]:
-    """A module's name for that of its package, and names that differ by a slip from a common package's."""
+    """A module's name for that of its package, and names that differ by a typo from a common package's."""
     name = package.name
     if name is None or package.channel:
         return
@@ -221,7 +221,7 @@ def _other_name(package: CondaPackage) -> Iterator[Diagnostic]:
     elif package.with_pip and len(name) >= _LONG_NAME and not is_known_package(name):
         meant = one_slip_from(package_name(name), known_packages())
         if meant is not None:
-            message = f"'{name}' differs by a slip from the package {meant}: there may be no such package, or another's"
+            message = f"'{name}' differs by a typo from the package {meant}: there may be no such package, or another's"
             yield pins_conflict.at(package.node.span, message, f"Did you mean '{meant}'?", severity="warning")
 
 
@@ -246,7 +246,7 @@ def _torchvision(pins: dict[str, _Pin]) -> Iterator[Diagnostic]:
     if torch is None or vision is None or expected is None or vision.version == expected[0]:
         return
     if vision.version in known:
-        message = f"torchvision {vision.version} needs another torch than {torch.version}"
+        message = f"torchvision {vision.version} needs a torch other than {torch.version}"
         related = [Related(torch.node.span, f"torch {torch.version} is pinned here")]
         yield pins_conflict.at(vision.node.span, message, f"Write {expected[0]}.", related)
 
@@ -285,7 +285,7 @@ _OTHER_CHANNELS = ("defaults", "conda-forge", "anaconda", "main")
     "AML417",
     "conda-channels",
     "warning",
-    summary="The channels of a conda file, or their order, do not bring the package that is meant.",
+    summary="The channels of a conda file, or their order, do not provide the package that is meant.",
     why="Conda takes a package from the first channel that has it. Images are built on machines without GPUs, for "
     "which `defaults` and `conda-forge` have a pytorch without CUDA: the training runs, on the CPU. `pytorch-cuda` is "
     "in the channel `pytorch`, and needs `nvidia`.",
@@ -324,7 +324,7 @@ def _misspelt_channels(channels: Mapping[str, Node]) -> Iterator[Diagnostic]:
     for name, node in channels.items():
         meant = one_slip_from(name, _CHANNELS) if len(name) > _SHORT and name not in _CHANNELS else None
         if meant is not None:
-            message = f"the channel '{shorten(name)}' differs by a slip from {meant}"
+            message = f"the channel '{shorten(name)}' differs by a typo from {meant}"
             yield conda_channels.at(node.span, message, f"Did you mean '{meant}'?", replacement=meant)
 
 

@@ -20,7 +20,7 @@ _EXPORTED = {"database": "uri_file", "file_system": "uri_folder"}
     "AML317",
     "data-transfer",
     "error",
-    summary="A data transfer has other data than its kind takes or makes.",
+    summary="A data transfer has data that its kind does not take or make.",
     why="`copy_data` has one output, of the type of its only input, or a uri_folder for several. `import_data` has one "
     "output `sink`: an mltable from a database, a uri_folder from a file system. `export_data` has one input `source`: "
     "a uri_file for a database. Azure ML's client refuses anything else.",

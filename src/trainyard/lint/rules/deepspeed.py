@@ -319,7 +319,7 @@ def deepspeed_wrong_value(placement: Placement, context: LintContext) -> Iterato
 
 
 def _misspelt_types(document: Document) -> Iterator[Diagnostic]:
-    """Optimizers and schedulers that differ by a slip from DeepSpeed's, and settings that theirs do not take."""
+    """Optimizers and schedulers that differ by a typo from DeepSpeed's, and settings that theirs do not take."""
     for section, known in (("optimizer", OPTIMIZERS), ("scheduler", SCHEDULERS)):
         kind, settings = document.root.find(section, "type"), document.root.find(section, "params")
         meant = only_close(kind.text, known) if kind is not None and kind.is_text and kind.text not in known else None

@@ -66,7 +66,7 @@ def endpoint_traffic(file: LintedFile, context: LintContext) -> Iterator[Diagnos
 
 
 def _unknown_deployments(endpoint: Node, context: LintContext) -> Iterator[Diagnostic]:
-    """Names of deployments that differ by a slip from one that a file defines for the endpoint."""
+    """Names of deployments that differ by a typo from one that a file defines for the endpoint."""
     name = endpoint.get("name")
     known: dict[str, Node] = {}
     for root in context.computes.store.roots():

@@ -154,7 +154,7 @@ def _without_an_image(lines: Sequence[_Line]) -> Iterator[Diagnostic]:
     """A Dockerfile that names no image to start from before it does something."""
     first = next((line for line in lines if line.word.upper() != "ARG"), None)
     if first is not None and first.word.upper() in _INSTRUCTIONS and first.word.upper() != "FROM":
-        yield dockerfile.at(first.span, "no FROM stands above this, so that there is no image to build on")
+        yield dockerfile.at(first.span, "there is no FROM above this, so there is no image to build on")
 
 
 def _run(line: _Line, above: Sequence[_Line]) -> Iterator[Diagnostic]:

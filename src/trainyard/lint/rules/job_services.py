@@ -24,7 +24,7 @@ _TYPES = ("tensor_board", "ssh", "jupyter_lab", "vs_code")
     "warning",
     summary="A service of a job lacks what it needs, or its type has no underscore.",
     why="The client takes `tensorboard` and `TensorBoard` and drops the service, and sends one without `log_dir`, "
-    "which then shows nothing. The job runs; what was to be seen in it is not there.",
+    "which then shows nothing. The job runs without it.",
     example="""\
 type: command
 command: python train.py
@@ -52,5 +52,5 @@ def _service(name: str, kind: Node, service: Node) -> Iterator[Diagnostic]:
         yield job_service.at(kind.span, message, f"Write {meant}.", replacement=meant)
     elif written in _NEEDED and service.get(_NEEDED[written][0]) is None and service.get("properties") is None:
         key, what, hint = _NEEDED[written]
-        message = f"'{name}' has no '{key}', so that nobody says {what}"
+        message = f"'{name}' has no '{key}', which says {what}"
         yield job_service.at(kind.span, message, f"Write `{hint}`.")

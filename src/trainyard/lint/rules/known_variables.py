@@ -1,4 +1,4 @@
-"""Environment variables of NCCL, CUDA and the like: names that differ by a slip, levels that there are not."""
+"""Environment variables of NCCL, CUDA and the like: misspelt names and unknown levels."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _LEVELS = {
     "AML560",
     "misspelt-variable",
     "warning",
-    summary="A variable differs by a slip from one of NCCL's, CUDA's or Python's, or has a level that there is not.",
+    summary="A variable differs by a typo from one of NCCL's, CUDA's or Python's, or has an unknown level.",
     why="Nothing reads a variable of that name, and nothing says so.",
     example="""\
 type: command

@@ -62,7 +62,7 @@ _MACHINES = ("nnodes", "num_machines", "num_nodes")
     "AML622",
     "launcher-flag",
     "error",
-    summary="A flag of torchrun, accelerate or deepspeed is misspelt, or names other machines than the job has.",
+    summary="A flag of torchrun, accelerate or deepspeed is misspelt, or asks for machines that the job does not have.",
     why="The launcher ends at once with an unknown flag. With more machines than there are, the processes wait for "
     "the others until the job times out; with `--standalone`, each machine trains by itself.",
     example="""\

@@ -25,7 +25,7 @@ _ADD_ATTRIBUTES = frozenset({"setattr", "vars", "Namespace", "__dict__", "update
     "AML515",
     "unknown-argument",
     "error",
-    summary="A script reads an argument that it does not declare, and that differs by a slip from one that it does.",
+    summary="A script reads an argument that it does not declare, and that differs by a typo from one that it does.",
     why="`args.epoch` of a parser with `--epochs` is an AttributeError, maybe after hours. Only scripts with one "
     "argparse parser are looked at, and only where nothing can have added the attribute.",
     example="""\

@@ -21,7 +21,7 @@ _KEYS = ("on_init", "on_finalize")
     "AML218",
     "init-job",
     "error",
-    summary="`on_init` and `on_finalize` name jobs of the pipeline that stand alone.",
+    summary="`on_init` and `on_finalize` name jobs of the pipeline that are not bound to others.",
     why="They run before all others and after them, so they are two different jobs that are bound to no other, beside "
     "at least one more. Azure ML's client refuses anything else.",
     example="""\
@@ -46,7 +46,7 @@ def init_job(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnos
             message = f"'{key}' names the job '{shorten(node.text)}', which the pipeline does not have"
             yield init_job.at(node.span, message, did_you_mean(node.text, jobs))
         elif (bound := _bound_to(jobs[node.text], jobs)) is not None:
-            message = f"the job of '{key}' stands alone, but '{node.text}' is bound to '{bound.name}'"
+            message = f"the job of '{key}' must not be bound to others, but '{node.text}' is bound to '{bound.name}'"
             hint = "Name a job that is bound to the pipeline's own inputs alone."
             yield init_job.at(node.span, message, hint, [Related(bound.key_span, f"'{bound.name}' is here")])
     if len(named) == len(_KEYS) and len({node.text for node in named.values()}) == 1:

@@ -101,8 +101,8 @@ def _fewer_visible_gpus(placement: Placement, context: LintContext) -> Iterator[
     "warning",
     summary="A job of several processes sets the variables by which they find each other.",
     why="Azure ML sets RANK, WORLD_SIZE, LOCAL_RANK, NODE_RANK, MASTER_ADDR and MASTER_PORT for each process of a "
-    "`distribution`. One value for all of them is either overwritten or lets the processes wait for each other for "
-    "ever.",
+    "`distribution`. One value for all of them is either overwritten, or the processes wait for each other "
+    "forever.",
     example=_JOB
     + """\
 environment_variables:

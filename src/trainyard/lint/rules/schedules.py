@@ -92,7 +92,7 @@ def _lists(trigger: Node) -> Iterator[Diagnostic]:
             yield schedule_trigger.at(listed.span, f"'{key}' is empty, so that the schedule has no time to start at")
         for item in listed.items:
             if item.text.lower() in seen:
-                yield schedule_trigger.at(item.span, f"{item.text} stands in '{key}' twice", "Remove one of them.")
+                yield schedule_trigger.at(item.span, f"{item.text} is in '{key}' twice", "Remove one of them.")
             seen.add(item.text.lower())
 
 

@@ -95,7 +95,7 @@ def _slip(called: CalledScript, word: Word, name: str, flags: ScriptFlags) -> It
     meant = only_close(name, free) if name.startswith("--") else None
     if meant is not None:
         span = called.span(Word(name, word.start, word.start + len(name)))
-        message = f"{called.name} has no flag {name}, ignores it, and goes on without {meant}"
+        message = f"{called.name} has no flag {name}, ignores it, and continues without {meant}"
         related = [declared(flags.flags[meant])]
         yield unknown_flag.at(span, message, f"Did you mean '{meant}'?", related, severity="warning")
 

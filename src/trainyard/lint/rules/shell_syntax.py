@@ -31,7 +31,7 @@ _OTHER_SYNTAX = lazy_pattern(r"<<|\(\(|\$'|\besac\b|(?<!\S)#")
     "error",
     summary="The shell cannot read the command: an open quote, an operator without a command, typographic quotes.",
     why="The job ends at once, after its machine has started. Word processors and chats replace straight quotes and "
-    "blanks by others, which the shell takes for letters.",
+    "blanks with others, which the shell takes for letters.",
     example="""\
 type: command
 name: train

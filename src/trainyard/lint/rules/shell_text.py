@@ -22,7 +22,7 @@ _FETCHED = lazy_pattern(
     r"\b(?:curl|wget)\b[^|;&\n]*\|\s*python[0-9.]*\b"
 )
 _CONTINUATION = lazy_pattern(r"(?<!\\)\\(?=\s+-{1,2}\w|\s*\n|\s*\Z|\s+\$\[\[)")
-# A binding of another form than a job's: it may name data as well as a string, and is an error anyway.
+# A binding of a form that jobs do not have: it may name data as well as a string, and is an error anyway.
 _WRONG_SCOPE = lazy_pattern(r"\s*\$\{\{\s*(?!parent\.)[\w.-]+\s*\}\}\s*")
 # A flag at the beginning of a line; the line above does not end with a backslash or an operator that continues it.
 _FLAG_ON_ITS_OWN_LINE = lazy_pattern(r"(?<![\\\\|&\n])\n+[ \t]*(--?[A-Za-z][\w-]*)")
@@ -107,7 +107,7 @@ def text_breaks_quotes(command: ParsedCommand, context: LintContext) -> Iterator
             broken = _BREAKS[quote].search(value.text) if "${{" not in value.text else None
             if broken is None:
                 continue
-            message = f"'{port.name}' stands within {quote} in the command, and this text has {broken[0]} in it"
+            message = f"'{port.name}' is within {quote} in the command, and this text contains {broken[0]}"
             used = Related(command.span(binding.start, binding.end), "it is used here")
             yield text_breaks_quotes.at(value.span, message, "Set it to a text without it.", [used])
 

@@ -164,7 +164,7 @@ def _executors(job: Node) -> Iterator[Diagnostic]:
     if least is None or most is None:
         return
     if not 0 < least <= most:
-        message = f"executors are to be between {least} and {most}: at least 1, and not more than maxExecutors"
+        message = f"expected executors from {least} to {most}: at least 1, and not more than maxExecutors"
         yield spark_machines.at(conf.entries[_LEAST].value.span, message, f"Write a number from 1 to {max(most, 1)}.")
     elif instances and not least <= instances <= most:
         message = f"{instances} executors are not between minExecutors ({least}) and maxExecutors ({most})"

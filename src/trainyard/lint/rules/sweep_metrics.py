@@ -35,7 +35,7 @@ _MOST_FILES = 100
     "AML507",
     "metric-not-logged",
     "warning",
-    summary="The trial's scripts log other metrics than the one that the sweep compares.",
+    summary="The trial's scripts log metrics, but not the one that the sweep compares.",
     why="A sweep reads `primary_metric` from each trial's run by its exact name; without it all trials are the same. "
     "Only reported if the scripts log metrics by literal names, and nothing in the code can log others (`autolog`, "
     "names that are put together, packages that log by themselves).",

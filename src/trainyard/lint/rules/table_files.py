@@ -1,4 +1,4 @@
-"""The files MLTable of local tables: what is missing in them, and words that differ by a slip from those they know."""
+"""The files MLTable of local tables: what is missing in them, and words that differ by a typo from those they know."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def _unknown(size: Value) -> Iterator[Diagnostic]:
         if cpus not in _CPUS and generation >= (2 if family == "F" else 3):
             near = sorted(sorted(_CPUS, key=lambda known: abs(known - cpus))[:2])
             message = f"no {family} machine has {cpus} CPUs, as '{shorten(size.text)}' says"
-            yield unknown_sku.at(size.span, message, f"There are such with {near[0]} and {near[1]}.")
+            yield unknown_sku.at(size.span, message, f"Known ones have {near[0]} and {near[1]}.")
 
 
 def _without_separators(name: str) -> str:

@@ -127,7 +127,7 @@ def write_mlflow_model(serving: Serving, files: Path, folder: Path) -> None:
 
 
 def require_same(serving: Serving, folder: Path, model: torch.nn.Module) -> None:
-    """Load the MLflow model again. StepError if it computes other bits than the model."""
+    """Load the MLflow model again. StepError if it does not compute the same bits as the model."""
     import mlflow.pyfunc
 
     if not serving.computes_the_same(mlflow.pyfunc.load_model(str(folder)), model):

@@ -1,4 +1,4 @@
-"""A user's own LightningDataModule in the place of a prepared dataset: its samples, in the order of all train steps.
+"""A user's own LightningDataModule in place of a prepared dataset: its samples, in the order of all train steps.
 
 What a sample draws at random follows from the seed, the epoch and the sample, as in the other train steps. So neither
 the number of ranks, nor that of worker processes, nor a resume changes what a sample looks like.

@@ -1,4 +1,4 @@
-"""A user's own LightningModule in the place of a task: it has its own loss, optimizer and validation."""
+"""A user's own LightningModule in place of a task: it has its own loss, optimizer and validation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ITS_OPTIMIZER = "its configure_optimizers decides that"
 _ITS_CODE = "its own code decides that"
 _AT_EPOCHS = "Lightning validates it at the ends of epochs"
 _WITHOUT_EFFECT: Mapping[str, str] = {
-    "task": "it is trained in the place of a task",
+    "task": "it is trained in place of a task",
     "learning_rate": _ITS_OPTIMIZER,
     "warmup_fraction": _ITS_OPTIMIZER,
     "warmup_steps": _ITS_OPTIMIZER,

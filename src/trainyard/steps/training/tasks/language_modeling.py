@@ -308,13 +308,13 @@ class LanguageModeling(Task):
             )
 
     def _require_same_tokens(self, folder: Path) -> None:
-        """Raise StepError if a model's folder has another vocabulary than the dataset: every figure would be wrong."""
+        """Raise StepError if a model and the dataset have different vocabularies: every figure would be wrong."""
         file = folder / TOKENIZER_FILE
         if not file.is_file():
             return
         if read_tokenizer(file).get_vocab() != self._tokenizer.get_vocab():
             raise StepError(
-                f"{folder} has another vocabulary than the dataset: prepare the text with the model's own tokenizer "
+                f"the vocabulary of {folder} is not the dataset's: prepare the text with the model's own tokenizer "
                 f"(--tokenizer {folder})"
             )
 

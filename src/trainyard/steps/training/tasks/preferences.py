@@ -61,7 +61,7 @@ class Preferences(LanguageModeling):
             )
         if self.manifest.source.get(REFERENCE_MODEL) != sha256:
             return (
-                f"the log-probabilities in {self.manifest.folder} are those of another model than the one that "
+                f"the log-probabilities in {self.manifest.folder} are not those of the model that "
                 "training starts from: their SHA-256 differ; run compute_reference with the same --base-model"
             )
         return None

@@ -18,7 +18,7 @@ DOCUMENT_STARTS = "document_starts"
 """The name of a batch's tensor that is not an array of the dataset: see `TokenRows.starts`."""
 
 IGNORED = -100
-"""The label of a token that is not predicted, as cross_entropy has it by default."""
+"""The label of a token that is not predicted, cross_entropy's default."""
 
 
 class TokenRows(NamedTuple):

@@ -23,8 +23,8 @@ _TOLERANCE = 1e-4
 def write_saved_model(folder: Path, model: keras.Model, state: State, manifest: Manifest, inputs: Any) -> float:
     """Give a newly built model the trained variables, and write it. Return how far outputs differ when loaded again.
 
-    `model` was built outside any strategy, so that nothing of one is in the SavedModel. StepError if it computes
-    something else than the model.
+    `model` was built outside any strategy, so that nothing of one is in the SavedModel. StepError if it does
+    not compute what the model computes.
     """
     trained = [array for name, array in state.items() if name.startswith("model/")]
     for variable, array in zip(model.variables, trained, strict=True):
@@ -40,7 +40,7 @@ def write_saved_model(folder: Path, model: keras.Model, state: State, manifest: 
     largest = max(float(np.abs(e - f).max() / max(1.0, np.abs(e).max())) for e, f in zip(expected, found, strict=True))
     if not largest <= _TOLERANCE:
         raise StepError(
-            f"the SavedModel in {folder}, loaded again, computes something else than the model: outputs differ by "
+            f"the SavedModel in {folder}, loaded again, does not compute what the model computes: outputs differ by "
             f"{largest:.2g}"
         )
     return largest
