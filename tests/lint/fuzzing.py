@@ -22,9 +22,9 @@ from trainyard.lint.reporting.sarif import as_sarif
 from trainyard.lint.reporting.text import as_text
 from trainyard.lint.rules.linting import CHECK_FAILED
 from trainyard.spec.diagnostic import SpecError
-from trainyard.spec.documents import source_lines
 from trainyard.spec.loading import load_component, load_pipeline
 from trainyard.spec.resolution import Resolution
+from trainyard.spec.yaml_parsing import source_lines
 
 ROOT = Path(__file__).parents[2]
 SEED = 20261121

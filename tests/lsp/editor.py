@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard.spec.documents import line_starts
+from trainyard.spec.yaml_parsing import line_starts
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "editor"))
 

@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import (
-    LARGEST_FILE_BYTES,
     describe,
     parse_document,
     read_document,
     require_mapping,
-    source_lines,
 )
 from trainyard.spec.rules.documents import (
     KEY_NOT_TEXT,
@@ -27,6 +25,7 @@ from trainyard.spec.rules.documents import (
     WRONG_ENCODING,
     YAML_SYNTAX,
 )
+from trainyard.spec.yaml_parsing import LARGEST_FILE_BYTES, source_lines
 
 FILE = Path("file.yaml")
 scalars = st.one_of(

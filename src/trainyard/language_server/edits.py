@@ -15,7 +15,8 @@ from trainyard.language_server.workspace import EditorWorkspace
 from trainyard.lint.fixes import written_as
 from trainyard.lint.rules import RULES
 from trainyard.spec.diagnostic import Diagnostic, Span
-from trainyard.spec.documents import Document, line_starts
+from trainyard.spec.documents import Document
+from trainyard.spec.yaml_parsing import line_starts
 
 _NEW_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

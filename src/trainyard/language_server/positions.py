@@ -17,7 +17,7 @@ from urllib.request import url2pathname
 from lsprotocol import types
 
 from trainyard.spec.diagnostic import Span
-from trainyard.spec.documents import line_starts
+from trainyard.spec.yaml_parsing import line_starts
 
 _LINE_BREAK = re.compile("\r\n|\r|\n")
 _BYTES_PER_UNIT = {"utf-8": 1, "utf-16": 2, "utf-32": 4}

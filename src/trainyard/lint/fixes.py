@@ -16,7 +16,8 @@ from trainyard.errors import UserError
 from trainyard.foundation.files import replace_text
 from trainyard.lint.linter import LintResult
 from trainyard.spec.diagnostic import Diagnostic, SpecError
-from trainyard.spec.documents import line_starts, parse_document
+from trainyard.spec.documents import parse_document
+from trainyard.spec.yaml_parsing import line_starts
 
 _BOM = "\ufeff"
 _QUOTES = ("'", '"')

@@ -20,8 +20,8 @@ from trainyard.foundation.suggestions import slips
 from trainyard.lint.explanation import suggest_rule
 from trainyard.lint.rules.linting import BAD_IGNORE, UNUSED_IGNORE
 from trainyard.spec.diagnostic import Diagnostic, Span
-from trainyard.spec.documents import Loader, line_starts
 from trainyard.spec.rule import Rule
+from trainyard.spec.yaml_parsing import Loader, line_starts
 
 _COMMENT = lazy_pattern(r"(?<!\S)#[^\r\n\x85\u2028\u2029]*")
 _LINE_BREAK = lazy_pattern(r"[\r\n\x85\u2028\u2029]")

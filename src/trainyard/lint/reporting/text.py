@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.spec.diagnostic import Diagnostic, Severity, Span
-from trainyard.spec.documents import source_lines
+from trainyard.spec.yaml_parsing import source_lines
 
 _RESET, _BOLD, _BLUE, _GREEN = "\x1b[0m", "\x1b[1m", "\x1b[34m", "\x1b[32m"
 _COLOUR: dict[Severity, str] = {"error": "\x1b[31m", "warning": "\x1b[33m", "info": "\x1b[36m"}

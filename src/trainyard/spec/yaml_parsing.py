@@ -1,0 +1,297 @@
+"""From a file's bytes to PyYAML's nodes: how a file is read, what is refused, and syntax errors in words.
+
+What is refused would make a reader fail or take too long: huge files, deep nesting, aliases that expand without end.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
+from trainyard.spec.rules.documents import (
+    NOT_ONE_DOCUMENT,
+    TOO_LARGE,
+    UNREADABLE_FILE,
+    WRONG_ENCODING,
+    YAML_SYNTAX,
+)
+
+if TYPE_CHECKING:
+    _SafeLoader = yaml.SafeLoader
+else:
+    _SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+LARGEST_FILE_BYTES = 2 * 1024 * 1024
+DEEPEST_NESTING = 100
+# Aliases share what they name, but every reader walks the tree they stand for.
+MOST_VALUES = 200_000
+
+_LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
+# Cheap signs that nesting might be deep; only then are the parser's events counted (libyaml's composer recurses in C).
+_MANY_NESTED_ON_ONE_LINE = re.compile(rf"(?:[-?:][ \t]+){{{DEEPEST_NESTING}}}")
+_DEEP_INDENT = " " * DEEPEST_NESTING
+
+# Shorter text cannot nest that deeply: each level takes two characters at least.
+_SHORTEST_DEEP_LINE = 2 * DEEPEST_NESTING
+
+STRING_TAG = "tag:yaml.org,2002:str"
+_COLLECTION_TAG_OF: dict[type[yaml.Node], str] = {
+    yaml.MappingNode: "tag:yaml.org,2002:map",
+    yaml.SequenceNode: "tag:yaml.org,2002:seq",
+}
+COLLECTION_TAGS = frozenset(_COLLECTION_TAG_OF.values())
+
+_HINT_BY_PROBLEM = (
+    ("mapping values are not allowed", "Quote a value that holds ': ', and check this line's indentation."),
+    ("could not find expected ':'", "A key is followed by ': '; check this line and the one above."),
+    ("did not find expected key", "Check the indentation of this line and the quotes of the lines above."),
+    ("did not find expected ',' or", "A '[' or '{' above is not closed, or a comma is missing."),
+    ("expected ',' or", "A '[' or '{' above is not closed, or a comma is missing."),
+    ("did not find expected node content", "A '[' or '{' above is not closed, or a comma is too many."),
+    ("did not find expected '-' indicator", "The items of a list begin in the same column, each with '- '."),
+    ("tab character that violates indentation", "Indent with spaces."),
+    ("undefined alias", "A value that begins with '*' is quoted, or the anchor (&name) is written above it."),
+    ("unexpected end of stream", "A quote is not closed."),
+)
+
+
+# What is opened here and missed only later, or at the end of the file.
+_TOLD_WHERE_IT_BEGINS = (
+    "found unexpected end of stream",
+    "could not find expected ':'",
+    "did not find expected ',' or",
+    "expected ',' or",
+)
+
+
+class Loader(_SafeLoader):
+    """PyYAML's safe loader, without the work for resolvers by path, of which there are none."""
+
+    def descend_resolver(self, current_node: yaml.Node | None, current_index: int | yaml.Node | None) -> None:
+        """Nothing: there are no paths to follow."""
+
+    def ascend_resolver(self) -> None:
+        """Nothing, as above."""
+
+    def resolve(self, kind: type[yaml.Node], value: str | None, implicit: tuple[bool, bool]) -> str:
+        """The tag of a node that is written without one."""
+        if kind is not yaml.ScalarNode:
+            return _COLLECTION_TAG_OF[kind]
+        assert value is not None
+        for tag, pattern in self.yaml_implicit_resolvers.get(value[:1], ()) if implicit[0] else ():
+            if pattern.match(value):
+                return str(tag)
+        return STRING_TAG
+
+
+def source_lines(text: str) -> list[str]:
+    """Split a text where YAML does."""
+    return _LINE_BREAK.split(text)
+
+
+def line_starts(text: str) -> list[int]:
+    """Where each line of a text begins, in characters."""
+    return [0, *(line_break.end() for line_break in _LINE_BREAK.finditer(text))]
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a file in UTF-8. Raises SpecError for any other, and for one that cannot be read."""
+    try:
+        content = _read_bytes(file)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise SpecError(UNREADABLE_FILE.at(Span(file), f"cannot be read: {reason}")) from None
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode("utf-8-sig", errors="replace")
+        span = _point(file, before)
+        message = f"the file is not UTF-8: byte 0x{content[error.start]:02x} is invalid"
+        hint = "Save it as UTF-8."
+        raise SpecError(WRONG_ENCODING.at(span, message, hint=hint)) from None
+    return text
+
+
+def compose(file: Path, text: str, problems: list[Diagnostic]) -> yaml.Node:
+    """Return the root of a text in PyYAML's form. Raises SpecError when it cannot be read at all."""
+    _refuse_unreadable(file, text)
+    if _may_nest_deeply(text):
+        _refuse_deep_nesting(file, text)
+    try:
+        composed = _compose(file, text, problems)
+    except yaml.YAMLError as error:
+        raise SpecError(_syntax_problem(file, text, error)) from None
+    if composed is None:
+        hint = "Write YAML into it, or remove it."
+        raise SpecError(NOT_ONE_DOCUMENT.at(Span(file), "there is no value, only blanks or comments", hint=hint))
+    if "*" in text and "&" in text:
+        _refuse_alias_bombs(file, composed)
+    return composed
+
+
+def _refuse_unreadable(file: Path, text: str) -> None:
+    # A character takes four bytes at most, so that only large texts are encoded.
+    if len(text) * 4 > LARGEST_FILE_BYTES and len(text.encode("utf-8", "surrogatepass")) > LARGEST_FILE_BYTES:
+        raise SpecError(_too_many_bytes(file, len(text.encode("utf-8", "surrogatepass"))))
+    if "\0" in text:
+        span = _point(file, text[: text.index("\0")])
+        raise SpecError(WRONG_ENCODING.at(span, "the file is binary, or UTF-16: it contains a NUL byte"))
+
+
+def _too_many_bytes(file: Path, size_bytes: int) -> Diagnostic:
+    message = f"the file has {size_bytes:,} bytes; at most {LARGEST_FILE_BYTES:,} are read"
+    return TOO_LARGE.at(Span(file), message)
+
+
+def _read_bytes(file: Path) -> bytes:
+    if "\0" in str(file):
+        raise SpecError(UNREADABLE_FILE.at(Span(file), "a file name cannot contain NUL"))
+    status = os.stat(file)
+    if status.st_size > LARGEST_FILE_BYTES:
+        raise SpecError(_too_many_bytes(file, status.st_size))
+    if not stat.S_ISREG(status.st_mode):
+        raise SpecError(UNREADABLE_FILE.at(Span(file), "this is not a file"))
+    return file.read_bytes()
+
+
+def _point(file: Path, before: str) -> Span:
+    """The place just behind a text that a file begins with."""
+    lines = source_lines(before)
+    line, column = len(lines), len(lines[-1]) + 1
+    return Span(file, line, column, line, column + 1)
+
+
+def _compose(file: Path, text: str, problems: list[Diagnostic]) -> yaml.Node | None:
+    loader = Loader(text)
+    try:
+        first = loader.get_node() if loader.check_node() else None
+        second = loader.get_node() if first is not None and loader.check_node() else None
+        if second is not None:
+            span = span_at(file, second.start_mark)
+            message = "a second document begins here; Azure ML reads files of one document"
+            hint = "Put it into a file of its own, or remove the line '---'."
+            problems.append(NOT_ONE_DOCUMENT.at(span, message, hint=hint))
+        return first
+    finally:
+        loader.dispose()
+
+
+def _may_nest_deeply(text: str) -> bool:
+    return (
+        # A '{' of a binding opens nothing: '$' is part of a plain text, which it goes on.
+        text.count("[") + text.count("{") - 2 * text.count("${{") > DEEPEST_NESTING
+        or (_DEEP_INDENT in text)
+        or any(
+            len(line) >= _SHORTEST_DEEP_LINE and _MANY_NESTED_ON_ONE_LINE.search(line) is not None
+            for line in text.split("\n")
+        )
+    )
+
+
+def _refuse_deep_nesting(file: Path, text: str) -> None:
+    depth = 0
+    try:
+        for event in yaml.parse(text, Loader=Loader):
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+                if depth > DEEPEST_NESTING:
+                    span = span_at(file, event.start_mark)
+                    message = f"values are nested more than {DEEPEST_NESTING} deep here"
+                    raise SpecError(TOO_LARGE.at(span, message))
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+    except yaml.YAMLError as error:
+        raise SpecError(_syntax_problem(file, text, error)) from None
+
+
+def _children(node: yaml.Node) -> Iterator[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield key
+            yield value
+    elif isinstance(node, yaml.SequenceNode):
+        yield from node.value
+
+
+def _refuse_alias_bombs(file: Path, root: yaml.Node) -> None:
+    """Refuse aliases that contain themselves, or that expand to more values than anybody writes."""
+    sizes: dict[int, int] = {}
+    being_counted: set[int] = set()
+
+    def count(node: yaml.Node) -> int:
+        known = sizes.get(id(node))
+        if known is not None:
+            return known
+        if id(node) in being_counted:
+            span = span_at(file, node.start_mark)
+            raise SpecError(TOO_LARGE.at(span, "this value contains itself through an alias"))
+        being_counted.add(id(node))
+        size = 1 + sum(count(child) for child in _children(node))
+        being_counted.discard(id(node))
+        if size > MOST_VALUES:
+            message = f"aliases expand this value to {size:,} values; at most {MOST_VALUES:,} are read"
+            raise SpecError(TOO_LARGE.at(span_at(file, node.start_mark), message))
+        sizes[id(node)] = size
+        return size
+
+    count(root)
+
+
+def span_at(file: Path, mark: Any) -> Span:
+    """The one character after a parser's mark."""
+    return Span(file, mark.line + 1, mark.column + 1, mark.line + 1, mark.column + 2)
+
+
+def _syntax_problem(file: Path, text: str, error: yaml.YAMLError) -> Diagnostic:
+    if isinstance(error, yaml.reader.ReaderError):
+        # libyaml counts this position in bytes of UTF-8.
+        before = text.encode()[: error.position].decode(errors="ignore")
+        message = "control character; YAML allows none"
+        return YAML_SYNTAX.at(_point(file, before), message)
+    assert isinstance(error, yaml.MarkedYAMLError), error
+    mark, context_mark = error.problem_mark or error.context_mark, error.context_mark
+    problem = error.problem or error.context or "not YAML"
+    assert mark is not None, error
+    character = text[mark.index : mark.index + 1]
+    hint = next((hint for part, hint in _HINT_BY_PROBLEM if part in problem), "")
+    if "cannot start any token" in problem:
+        if character == "\t":
+            problem, hint = "a tab where YAML requires spaces", "Indent with spaces."
+        else:
+            problem, hint = f"a value cannot begin with {character!r}", "Quote the value."
+    related = []
+    if context_mark is not None and any(part in problem for part in _TOLD_WHERE_IT_BEGINS):
+        mark, context_mark = context_mark, None
+    if context_mark is not None and error.context and context_mark.index != mark.index:
+        span = Span(
+            file, context_mark.line + 1, context_mark.column + 1, context_mark.line + 1, context_mark.column + 2
+        )
+        related.append(Related(span, error.context))
+    opening = _swallowing_quote(text, mark.line)
+    if opening is not None:
+        problem, hint = f"the quote that opens here closes in line {mark.line + 1} only", "Close it on its own line."
+        mark, related = opening, []
+    return YAML_SYNTAX.at(span_at(file, mark), f"not YAML: {problem}", hint=hint, related=tuple(related))
+
+
+def _swallowing_quote(text: str, line: int) -> Any | None:
+    """Where a quote opens that was never closed, and so took all lines up to the next quote; None where none did."""
+    last = None
+    try:
+        for token in yaml.scan(text, Loader=Loader):
+            if token.start_mark.line > line:
+                break
+            if not isinstance(token, yaml.ScalarToken) or token.style not in ("'", '"'):
+                continue
+            if token.start_mark.line < token.end_mark.line == line and ":" in token.value:
+                last = token.start_mark
+    except yaml.YAMLError:
+        pass
+    return last
