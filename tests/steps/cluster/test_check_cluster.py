@@ -15,12 +15,18 @@ from hypothesis import strategies as st
 
 from trainyard.foundation.configs.check_cluster import CheckCluster
 from trainyard.steps import check_cluster
-from trainyard.steps.cluster.bandwidth import Measurement, message_sizes, rounds_of_pairs
+from trainyard.steps.cluster.bandwidth import Measurement, message_sizes
 from trainyard.steps.cluster.figures import ClusterFigures
 from trainyard.steps.cluster.floors import missed_floors, world_floor_gb
 from trainyard.steps.cluster.gpus import differences_between_nodes, gpu_facts, gpu_problems, read_nvidia_table
 from trainyard.steps.cluster.network import falls_back_to_sockets, nccl_log, network_in_log
 from trainyard.steps.cluster.node import measure_mount
+from trainyard.steps.cluster.pairs import (
+    PairMeasurement,
+    partners_between_nodes,
+    partners_within_nodes,
+    rounds_of_pairs,
+)
 from trainyard.steps.cluster.picture import size_text
 from trainyard.steps.cluster.slow import rates_of_units, slow_ones
 from trainyard.steps.runtime.errors import StepError
@@ -40,16 +46,26 @@ def test_in_a_whole_tournament_every_pair_meets_once(count: int) -> None:
     assert meetings == Counter(itertools.combinations(range(count), 2))
 
 
+def test_ranks_meet_those_at_their_own_place_on_other_nodes_and_all_on_their_own() -> None:
+    between = partners_between_nodes(nodes=3, node_ranks=2, most_rounds=100)
+    met = sorted((rank, other) for partners in between for rank, other in partners.items() if rank < other)
+    assert met == [(0, 2), (0, 4), (1, 3), (1, 5), (2, 4), (3, 5)]
+    within = partners_within_nodes(nodes=2, node_ranks=3, most_rounds=100)
+    met = sorted((rank, other) for partners in within for rank, other in partners.items() if rank < other)
+    assert met == [(0, 1), (0, 2), (1, 2), (3, 4), (3, 5), (4, 5)]
+
+
 def test_a_large_cluster_plays_some_rounds_of_the_tournament() -> None:
     rounds = list(rounds_of_pairs(512, most_rounds=16))
     assert len(rounds) == 16
     assert all(len(partners) == 512 for partners in rounds)
 
 
-def test_message_sizes_grow_fourfold_to_the_largest() -> None:
-    assert message_sizes(64, 1024) == [64, 256, 1024]
-    assert message_sizes(64, 1000) == [64, 256, 1000]
-    assert message_sizes(64, 64) == [64]
+def test_message_sizes_grow_to_the_largest() -> None:
+    assert message_sizes(64, 1024, 4) == [64, 256, 1024]
+    assert message_sizes(64, 1000, 4) == [64, 256, 1000]
+    assert message_sizes(64, 64, 4) == [64]
+    assert message_sizes(64, 1024, 16) == [64, 1024]
     assert [size_text(size) for size in (512, 65536, 2**20, 3 * 2**29)] == ["512 bytes", "64 KiB", "1 MiB", "1.5 GiB"]
 
 
@@ -165,8 +181,15 @@ def figures(pairs: dict[tuple[int, int], float], gather: float, node_bus: float 
             Measurement("all_gather", 2**32, 1.0, 0.0, gather),
         ],
         node_bus=dict.fromkeys(range(count), node_bus),
-        pairs=pairs,
-        pairs_of="node",
+        node_pairs=[
+            PairMeasurement(pair, operation, size, 1.0, bus)
+            for pair, rate in pairs.items()
+            for operation, size, bus in (
+                ("all_reduce", 2**20, 1e9),
+                ("all_reduce", 2**32, rate * 1.1),
+                ("all_gather", 2**32, rate),
+            )
+        ],
     )
 
 
@@ -174,11 +197,11 @@ def test_floors_between_nodes_name_the_slow_one(tmp_path: Path) -> None:
     floors = CheckCluster(report=tmp_path, minimum_node_bus_gb_per_second=460.0, minimum_network_gb_per_second=300.0)
     pairs = {pair: 100e9 if 1 in pair else 370e9 for pair in itertools.combinations(range(4), 2)}
     assert list(map(str, missed_floors(floors, figures(pairs, gather=90e9)))) == [
-        "node 1 (host1): exchange with other nodes at 100 GB/s, below 300 GB/s",
+        "node 1 (host1): pairs with other nodes at 100 GB/s, below 300 GB/s",
         "all-gather of 4 GiB over all nodes at 90 GB/s, below 300 GB/s",
     ]
     assert list(map(str, missed_floors(floors, figures({(0, 1): 100e9}, gather=301e9)))) == [
-        "node 0 (host0) and node 1 (host1): exchange at 100 GB/s, below 300 GB/s"
+        "node 0 (host0) and node 1 (host1): the pair at 100 GB/s, below 300 GB/s"
     ]
     assert list(map(str, missed_floors(floors, figures({(0, 1): 370e9}, gather=350e9, node_bus=400e9)))) == [
         f"node {number} (host{number}): all-reduce within the node at 400 GB/s, below 460 GB/s" for number in (0, 1)
@@ -250,11 +273,37 @@ def test_four_ranks_measure_every_size_and_pair(tmp_path: Path, nodes: int) -> N
         assert each["algorithm_bytes_per_second"] == pytest.approx(each["bytes"] / each["seconds"])
         assert each["bus_bytes_per_second"] == pytest.approx(each["algorithm_bytes_per_second"] * factor)
     assert set(map(frozenset, sizes.values())) == {frozenset({65536, 262144, 1048576})}
-    assert document["pairs_of"] == ("rank" if nodes == 1 else "node")
-    pairs = [each["pair"] for each in document["pairs"]]
-    assert pairs == [list(pair) for pair in itertools.combinations(range(4 if nodes == 1 else 2), 2)]
+    expected = {
+        "rank_pairs": list(itertools.combinations(range(4), 2)) if nodes == 1 else [(0, 1), (2, 3)],
+        "node_pairs": [] if nodes == 1 else [(0, 1)],
+    }
+    for kind, pairs in expected.items():
+        ranks_per_pair = 2 if kind == "node_pairs" else 1
+        measured = {(tuple(each["pair"]), each["operation"], each["bytes"]) for each in document[kind]}
+        message_bytes = {ranks_per_pair * size for size in (65536, 1048576)}
+        assert measured == set(itertools.product(pairs, sizes, message_bytes))
+        for each in document[kind]:
+            factor = 1 if each["operation"] == "all_reduce" else 1 / 2
+            assert each["bus_bytes_per_second"] == pytest.approx(each["bytes"] / each["seconds"] * factor)
     assert len(document["node_bus_bytes_per_second"]) == nodes
     assert (tmp_path / "cluster.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_with_an_odd_number_of_ranks_one_sits_out_each_round(tmp_path: Path) -> None:
+    exit_codes, outputs = forked_ranks().run("check_cluster", arguments(tmp_path), 3)
+    assert exit_codes == [0] * 3, outputs
+    document = json.loads((tmp_path / "cluster.json").read_text())
+    assert {tuple(each["pair"]) for each in document["rank_pairs"]} == {(0, 1), (0, 2), (1, 2)}
+
+
+@pytest.mark.slow
+def test_no_round_of_pairs_begins_after_its_time(tmp_path: Path) -> None:
+    exit_codes, outputs = forked_ranks().run("check_cluster", arguments(tmp_path, "--pair-seconds", 0), 4)
+    assert exit_codes == [0] * 4, outputs
+    document = json.loads((tmp_path / "cluster.json").read_text())
+    assert {tuple(each["pair"]) for each in document["rank_pairs"]} == {(0, 3), (1, 2)}
+    assert "1 of 3 rounds of pairs" in outputs[0]
 
 
 @pytest.mark.slow
@@ -273,5 +322,5 @@ def test_a_network_below_its_floor_fails_with_its_measurements(tmp_path: Path) -
     assert exit_codes == [1, 1]
     assert "below --minimum-network-gb-per-second 100000; the measurements are in" in outputs[0]
     problems = "\n".join(json.loads((tmp_path / "cluster.json").read_text())["problems"])
-    assert "exchange at" in problems
+    assert "the pair at" in problems
     assert "over all nodes at" in problems

@@ -1,4 +1,4 @@
-"""The bandwidth of collectives over message sizes, and of pairs of nodes or ranks.
+"""The bandwidth of collectives over message sizes.
 
 Bus bandwidth is the figure that does not depend on the number of ranks: the speed of the slowest link if the algorithm
 is optimal. Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,9 +16,10 @@ import torch.distributed as dist
 
 from trainyard.steps.runtime.world import World
 
-_SIZE_RATIO = 4
 _LEAST_BYTES_PER_ROUND = 2**22
 _MOST_CALLS_PER_ROUND = 5
+_ENOUGH_SECONDS = 5.0
+"""After which a measurement is not repeated: over a network a hundred times too slow, all would take hours."""
 _FLOAT_BYTES = 4
 # Renamed in torch 2.13, which warns of the old names.
 _all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -65,101 +66,64 @@ class Measurement:
     bus_bytes_per_second: float
 
 
-def message_sizes(smallest_bytes: int, largest_bytes: int) -> list[int]:
-    """Return sizes from the smallest to the largest, each four times the one before; the largest is always there."""
+@dataclass(frozen=True)
+class Team:
+    """The ranks that a collective runs over, and how many they are."""
+
+    group: dist.ProcessGroup | None
+    size: int
+
+
+def message_sizes(smallest_bytes: int, largest_bytes: int, ratio: int) -> list[int]:
+    """Return sizes from the smallest to the largest, each `ratio` times the one before; the largest is always there."""
     sizes = []
     size = smallest_bytes
     while size < largest_bytes:
         sizes.append(size)
-        size *= _SIZE_RATIO
+        size *= ratio
     return [*sizes, largest_bytes]
 
 
 def measure_collective(
-    collective: Collective,
-    world: World,
-    size_bytes: int,
-    repetitions: int,
-    group: dist.ProcessGroup | None = None,
-    group_size: int | None = None,
+    collective: Collective, world: World, size_bytes: int, repetitions: int, team: Team | None = None
 ) -> Measurement:
     """Return the median of several rounds; a round lasts as long as it does on its slowest rank.
 
-    Every rank of the world must call this, with the group it belongs to.
+    The ranks of a team begin each round when the whole world does: a rank without a team must `sit_out` meanwhile.
     """
-    ranks = group_size or world.size
-    elements = max(1, size_bytes // (_FLOAT_BYTES * ranks)) * ranks
-    call = collective.make(torch.zeros(elements, device=world.device), ranks, group)
+    team = team or Team(None, world.size)
+    elements = max(1, size_bytes // (_FLOAT_BYTES * team.size)) * team.size
+    call = collective.make(torch.zeros(elements, device=world.device), team.size, team.group)
     calls = max(1, min(_MOST_CALLS_PER_ROUND, _LEAST_BYTES_PER_ROUND // size_bytes))
     call()  # connections are made in the first call
-    rounds = torch.tensor([_seconds_of(call, calls, world) for _ in range(repetitions)])
-    dist.all_reduce(rounds, op=dist.ReduceOp.MAX, group=group)
-    seconds = statistics.median(rounds.tolist())
-    message_bytes = elements * _FLOAT_BYTES
+    rounds = torch.tensor(_seconds_of_rounds(call, calls, world, repetitions), device=world.device)
+    dist.all_reduce(rounds, op=dist.ReduceOp.MAX, group=team.group)
+    return measurement(collective, team.size, elements * _FLOAT_BYTES, statistics.median(rounds.tolist()))
+
+
+def measurement(collective: Collective, ranks: int, message_bytes: int, seconds: float) -> Measurement:
+    """Return the rates of a message that takes so long among so many ranks."""
     rate = message_bytes / seconds
     bus_rate = rate * collective.bus_transfers * (ranks - 1) / ranks
     return Measurement(collective.name, message_bytes, seconds, rate, bus_rate)
 
 
-def _seconds_of(call: Callable[[], object], calls: int, world: World) -> float:
-    world.barrier()
-    start = time.perf_counter()
-    for _ in range(calls):
-        call()
-    if world.device.type == "cuda":
-        torch.cuda.synchronize(world.device)
-    return (time.perf_counter() - start) / calls
+def sit_out(world: World, repetitions: int) -> None:
+    """Begin the rounds of one measurement with the others, and do nothing in them."""
+    _seconds_of_rounds(lambda: None, 1, world, repetitions)
 
 
-def rounds_of_pairs(count: int, most_rounds: int) -> Iterator[dict[int, int]]:
-    """Yield rounds in which each of `count` units has another partner; with an odd count one sits out.
-
-    This is the circle method of a round-robin tournament. If there are more rounds than asked for, they are spread
-    evenly over the tournament.
-    """
-    units: list[int | None] = [*range(count), *([None] if count % 2 else [])]
-    total = len(units) - 1
-    chosen = {total * number // most_rounds for number in range(most_rounds)} if most_rounds < total else None
-    for number in range(total):
-        if chosen is None or number in chosen:
-            halves = zip(units[: len(units) // 2], reversed(units[len(units) // 2 :]), strict=True)
-            pairs = [(a, b) for a, b in halves if a is not None and b is not None]
-            yield {one: other for a, b in pairs for one, other in ((a, b), (b, a))}
-        units = [units[0], units[-1], *units[1:-1]]
-
-
-def measure_pairs(
-    world: World, unit_ranks: int, size_bytes: int, most_rounds: int, repetitions: int
-) -> dict[tuple[int, int], float]:
-    """Return the bandwidth of pairs of units in bytes per second and direction, over all their ranks.
-
-    A unit is `unit_ranks` ranks that follow each other: a node, or a single rank. In each round every unit exchanges
-    data with one other in both directions at once, rank by rank.
-    """
-    own, place = divmod(world.rank, unit_ranks)
-    message = torch.zeros(max(1, size_bytes // _FLOAT_BYTES), device=world.device)
-    received = torch.empty_like(message)
-    seconds_of_partner: dict[int, float] = {}
-    for partners in rounds_of_pairs(world.size // unit_ranks, most_rounds):
-        partner = partners.get(own)
-
-        def exchange(partner: int | None = partner) -> None:
-            if partner is None:
-                return
-            peer = partner * unit_ranks + place
-            for work in dist.batch_isend_irecv(
-                [dist.P2POp(dist.isend, message, peer), dist.P2POp(dist.irecv, received, peer)]
-            ):
-                work.wait()
-
-        exchange()  # connections are made in the first call
-        timed = [_seconds_of(exchange, 1, world) for _ in range(repetitions)]
-        if partner is not None:
-            seconds_of_partner[partner] = statistics.median(timed)
-    unit_bytes = message.numel() * _FLOAT_BYTES * unit_ranks
-    slowest: dict[tuple[int, int], float] = {}
-    for rank, found in enumerate(world.gather(seconds_of_partner)):
-        for partner, seconds in found.items():
-            pair = min(rank // unit_ranks, partner), max(rank // unit_ranks, partner)
-            slowest[pair] = max(seconds, slowest.get(pair, 0.0))
-    return {pair: unit_bytes / seconds for pair, seconds in sorted(slowest.items())}
+def _seconds_of_rounds(call: Callable[[], object], calls: int, world: World, repetitions: int) -> list[float]:
+    rounds: list[float] = []
+    for _ in range(repetitions):
+        # What all agree on is also the barrier before each round.
+        is_enough = torch.tensor(float(sum(rounds) * calls > _ENOUGH_SECONDS), device=world.device)
+        if world.sum(is_enough).item() > 0:
+            break
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        if world.device.type == "cuda":
+            torch.cuda.synchronize(world.device)
+        rounds.append((time.perf_counter() - start) / calls)
+    return rounds

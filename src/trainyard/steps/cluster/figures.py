@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trainyard.steps.cluster.bandwidth import Measurement
 from trainyard.steps.cluster.node import Facts
+from trainyard.steps.cluster.pairs import PairMeasurement
 
 GB = 1e9
 
@@ -21,8 +24,9 @@ class ClusterFigures:
     collectives: list[Measurement] = field(default_factory=list)
     node_bus: dict[int, float] = field(default_factory=dict)
     """By node: the bus bandwidth of the largest all-reduce within it. Empty with one process per node."""
-    pairs: dict[tuple[int, int], float] = field(default_factory=dict)
-    pairs_of: str = "rank"
+    node_pairs: list[PairMeasurement] = field(default_factory=list)
+    rank_pairs: list[PairMeasurement] = field(default_factory=list)
+    """Of ranks on the same node."""
 
     @property
     def has_several_nodes(self) -> bool:
@@ -34,11 +38,26 @@ class ClusterFigures:
         largest = max((each.bytes for each in self.collectives), default=0)
         return [each for each in self.collectives if each.bytes == largest]
 
+    @property
+    def processes_per_node(self) -> int:
+        """How many ranks a node has."""
+        return len(self.arithmetic) // len(self.nodes)
+
     def name(self, unit: str, number: int) -> str:
         """Return `node 3 (its host)`, or `rank 5 on node 0 (its host)`."""
-        node = number if unit == "node" else number // (len(self.arithmetic) // len(self.nodes))
+        node = number if unit == "node" else number // self.processes_per_node
         place = f"node {node} ({self.nodes[node]['host']})"
         return place if unit == "node" else f"rank {number} on {place}"
+
+
+def slowest_collectives(pairs: Sequence[PairMeasurement]) -> dict[tuple[int, int], float]:
+    """Return each pair's lowest bus bandwidth among its collectives of the largest message."""
+    largest = max((each.bytes for each in pairs), default=0)
+    rates: dict[tuple[int, int], float] = {}
+    for each in pairs:
+        if each.bytes == largest:
+            rates[each.pair] = min(each.bus_bytes_per_second, rates.get(each.pair, math.inf))
+    return rates
 
 
 def rate_text(bytes_per_second: float) -> str:

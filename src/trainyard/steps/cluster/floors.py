@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainyard.foundation.configs.check_cluster import CheckCluster
-from trainyard.steps.cluster.figures import GB, ClusterFigures, rate_text
+from trainyard.steps.cluster.figures import GB, ClusterFigures, rate_text, slowest_collectives
 from trainyard.steps.cluster.picture import size_text
 from trainyard.steps.cluster.slow import rates_of_units
 
@@ -45,14 +45,15 @@ def missed_floors(settings: CheckCluster, found: ClusterFigures) -> Iterator[Mis
 
 def _missed_between_nodes(settings: CheckCluster, found: ClusterFigures) -> Iterator[Miss]:
     flag, floor = "--minimum-network-gb-per-second", settings.minimum_network_gb_per_second
-    of_node = rates_of_units(found.pairs)
+    pairs = slowest_collectives(found.node_pairs)
+    of_node = rates_of_units(pairs)
     # Two nodes have one pair: it does not tell which of them is slow.
     slow = {node: rate for node, rate in of_node.items() if rate < floor * GB} if len(of_node) > 2 else {}
     for node, rate in slow.items():
-        yield Miss(f"{found.name('node', node)}: exchange with other nodes", rate, floor, flag)
-    for (one, other), rate in found.pairs.items():
+        yield Miss(f"{found.name('node', node)}: pairs with other nodes", rate, floor, flag)
+    for (one, other), rate in pairs.items():
         if rate < floor * GB and one not in slow and other not in slow:
-            yield Miss(f"{found.name('node', one)} and {found.name('node', other)}: exchange", rate, floor, flag)
+            yield Miss(f"{found.name('node', one)} and {found.name('node', other)}: the pair", rate, floor, flag)
     floor = world_floor_gb(settings, found) if floor else 0.0
     for each in found.of_largest_message():
         if each.bus_bytes_per_second < floor * GB:

@@ -1,14 +1,18 @@
-"""The measurements as one picture: bus bandwidth over message sizes, and the bandwidth of each pair."""
+"""The measurements as one picture: bus bandwidth over message sizes, of all ranks and of pairs, and each pair's."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trainyard.steps.cluster.bandwidth import Measurement
+from trainyard.steps.cluster.figures import ClusterFigures, slowest_collectives
+from trainyard.steps.cluster.pairs import PairMeasurement
+from trainyard.steps.cluster.slow import rates_of_units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,25 +23,26 @@ _MOST_UNITS_WITH_NUMBERS = 12
 _GB = 1e9
 
 
-def draw_cluster(
-    measurements: Sequence[Measurement],
-    pairs: Mapping[tuple[int, int], float],
-    unit: str,
-    floor_bytes_per_second: float,
-    title: str,
-    file: Path,
-) -> None:
-    """Write a PNG. `unit` is what pairs are of: node or rank. A floor of 0 is not drawn."""
+def draw_cluster(found: ClusterFigures, floor_bytes_per_second: float, title: str, file: Path) -> None:
+    """Write a PNG: the whole world and pairs over message sizes, and each pair's rate. A floor of 0 is not drawn."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11.5 if pairs else 6.5, 4.6), dpi=120, layout="constrained")
+    of_pairs = [(unit, pairs) for unit, pairs in (("rank", found.rank_pairs), ("node", found.node_pairs)) if pairs]
+    columns = 1 + len(of_pairs)
+    figure = Figure(figsize=(0.8 + 5.4 * columns, 8.6 if of_pairs else 4.6), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, x=0.01, ha="left", fontsize=11.5, color=_INK)
-    panels = figure.subplots(1, 2 if pairs else 1, squeeze=False)[0]
-    _draw_collectives(panels[0], measurements, floor_bytes_per_second)
-    if pairs:
-        _draw_pairs(panels[1], pairs, unit)
+    panels = figure.subplots(2 if of_pairs else 1, columns, squeeze=False)
+    _draw_collectives(panels[0][0], found.collectives, floor_bytes_per_second)
+    if of_pairs:
+        _draw_arithmetic(panels[1][0], found)
+    for column, (unit, pairs) in enumerate(of_pairs, 1):
+        _draw_pairs_over_sizes(panels[0][column], pairs, unit)
+        if unit == "rank" and found.has_several_nodes:
+            _draw_ranks_of_nodes(panels[1][column], found)
+        else:
+            _draw_pairs(panels[1][column], slowest_collectives(pairs), unit)
     figure.savefig(file, facecolor="white", metadata={"Software": None})
 
 
@@ -51,8 +56,30 @@ def _draw_collectives(axes: Axes, measurements: Sequence[Measurement], floor_byt
         )  # fmt: skip
     if floor_bytes_per_second:
         axes.axhline(floor_bytes_per_second / _GB, color=_SOFT, linestyle="--", linewidth=1, label="floor")
+    axes.set_title("all ranks", loc="left", fontsize=10, color=_SOFT)
+    _draw_axes_of_sizes(axes, sorted({each.bytes for each in measurements}))
+
+
+def _draw_pairs_over_sizes(axes: Axes, pairs: Sequence[PairMeasurement], unit: str) -> None:
+    """Draw the median pair as a line, and from the slowest to the fastest as a band."""
+    sizes = sorted({each.bytes for each in pairs})
+    for operation in dict.fromkeys(each.operation for each in pairs):
+        rates = [
+            [each.bus_bytes_per_second / _GB for each in pairs if (each.operation, each.bytes) == (operation, size)]
+            for size in sizes
+        ]
+        colour = _COLOURS[operation]
+        axes.fill_between(sizes, [min(each) for each in rates], [max(each) for each in rates], color=colour, alpha=0.15)
+        axes.plot(
+            sizes, [statistics.median(each) for each in rates],
+            marker="o", markersize=4, color=colour, label=operation.replace("_", "-"),
+        )  # fmt: skip
+    axes.set_title(f"pairs of {unit}s: median, slowest to fastest", loc="left", fontsize=10, color=_SOFT)
+    _draw_axes_of_sizes(axes, sizes)
+
+
+def _draw_axes_of_sizes(axes: Axes, sizes: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
-    sizes = sorted({each.bytes for each in measurements})
     axes.set_xticks(sizes, [size_text(size) for size in sizes], rotation=45, ha="right", fontsize=8)
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
@@ -63,26 +90,57 @@ def _draw_collectives(axes: Axes, measurements: Sequence[Measurement], floor_byt
     _quiet_frame(axes)
 
 
+def _draw_arithmetic(axes: Axes, found: ClusterFigures) -> None:
+    axes.bar(list(found.arithmetic), [rate / 1e12 for rate in found.arithmetic.values()], color=_LINE)
+    axes.set_xlabel("rank", color=_SOFT)
+    axes.set_ylabel("TFLOP/s", color=_SOFT)
+    axes.set_title("matrix products", loc="left", fontsize=10, color=_SOFT)
+    axes.set_xticks(*_ticks(len(found.arithmetic)))
+    _quiet_frame(axes)
+
+
 def _draw_pairs(axes: Axes, pairs: Mapping[tuple[int, int], float], unit: str) -> None:
     count = 1 + max(other for _, other in pairs)
     rates = np.full((count, count), np.nan)
     for (one, other), rate in pairs.items():
         rates[one, other] = rates[other, one] = rate / _GB
-    image = axes.imshow(rates, cmap="Blues", vmin=0, interpolation="nearest")
-    if count <= _MOST_UNITS_WITH_NUMBERS:
+    _draw_rates(axes, rates, unit, unit)
+    axes.set_title(
+        f"largest message, slowest collective, GB/s by pair of {unit}s", loc="left", fontsize=10, color=_SOFT
+    )
+
+
+def _draw_ranks_of_nodes(axes: Axes, found: ClusterFigures) -> None:
+    per_node = found.processes_per_node
+    rates = np.full((len(found.nodes), per_node), np.nan)
+    for rank, rate in rates_of_units(slowest_collectives(found.rank_pairs)).items():
+        rates[divmod(rank, per_node)] = rate / _GB
+    _draw_rates(axes, rates, "node", "local rank")
+    axes.set_title(
+        "largest message, slowest collective, GB/s: a rank's median pair", loc="left", fontsize=10, color=_SOFT
+    )
+
+
+def _draw_rates(axes: Axes, rates: np.ndarray[Any, np.dtype[np.float64]], of_rows: str, of_columns: str) -> None:
+    image = axes.imshow(rates, cmap="Blues", vmin=0, interpolation="nearest", aspect="auto")
+    if max(rates.shape) <= _MOST_UNITS_WITH_NUMBERS:
         highest = np.nanmax(rates)
         for (row, column), rate in np.ndenumerate(rates):
             if not np.isnan(rate):
                 colour = "white" if rate > 0.55 * highest else _INK
                 axes.text(column, row, f"{rate:.3g}", ha="center", va="center", fontsize=8, color=colour)
-    ticks = np.unique(np.linspace(0, count - 1, min(count, 16)).round().astype(int))
-    axes.set_xticks(ticks, [str(tick) for tick in ticks])
-    axes.set_yticks(ticks, [str(tick) for tick in ticks])
-    axes.set_xlabel(unit, color=_SOFT)
-    axes.set_ylabel(unit, color=_SOFT)
-    axes.set_title(f"GB/s in each direction, by pair of {unit}s", loc="left", fontsize=10, color=_SOFT)
+    rows, columns = rates.shape
+    axes.set_yticks(*_ticks(rows))
+    axes.set_xticks(*_ticks(columns))
+    axes.set_ylabel(of_rows, color=_SOFT)
+    axes.set_xlabel(of_columns, color=_SOFT)
     axes.figure.colorbar(image, ax=axes, shrink=0.8)
     _quiet_frame(axes)
+
+
+def _ticks(count: int) -> tuple[list[int], list[str]]:
+    places = [int(place) for place in np.unique(np.linspace(0, count - 1, min(count, 16)).round())]
+    return places, [str(place) for place in places]
 
 
 def _quiet_frame(axes: Axes) -> None:

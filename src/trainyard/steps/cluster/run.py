@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,11 +16,11 @@ from trainyard.foundation.quantities import counted
 from trainyard.steps.cluster.bandwidth import (
     ALL_REDUCE,
     COLLECTIVES,
+    Team,
     measure_collective,
-    measure_pairs,
     message_sizes,
 )
-from trainyard.steps.cluster.figures import GB, ClusterFigures, rate_text
+from trainyard.steps.cluster.figures import GB, ClusterFigures, rate_text, slowest_collectives
 from trainyard.steps.cluster.floors import missed_floors, world_floor_gb
 from trainyard.steps.cluster.gpus import differences_between_nodes, gpu_problems
 from trainyard.steps.cluster.network import falls_back_to_sockets, nccl_log, network_in_log
@@ -29,6 +30,13 @@ from trainyard.steps.cluster.node import (
     measure_disk,
     measure_mount,
     node_facts,
+)
+from trainyard.steps.cluster.pairs import (
+    PairMeasurement,
+    Partners,
+    measure_pairs,
+    partners_between_nodes,
+    partners_within_nodes,
 )
 from trainyard.steps.cluster.picture import draw_cluster, size_text
 from trainyard.steps.cluster.slow import rates_of_units, slow_ones
@@ -40,6 +48,7 @@ from trainyard.steps.runtime.world import World, join_world, lost_connections_ex
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
 
 _MIB = 2**20
+_SIZE_RATIO, _SIZE_RATIO_OF_PAIRS = 4, 16
 
 
 def run_check(settings: CheckCluster) -> int:
@@ -94,19 +103,33 @@ def _node_line(node: Mapping[str, Any]) -> str:
 
 def _measure_bandwidth(settings: CheckCluster, world: World, node_ranks: int, found: ClusterFigures) -> None:
     largest = _affordable_bytes(settings.largest_message_mib * _MIB, world, node_ranks)
+    smallest = min(settings.smallest_message_kib * 1024, largest)
     for collective in COLLECTIVES:
-        for size in message_sizes(min(settings.smallest_message_kib * 1024, largest), largest):
+        for size in message_sizes(smallest, largest, _SIZE_RATIO):
             measured = measure_collective(collective, world, size, settings.repetitions)
             found.collectives.append(measured)
             world.log(
                 f"{measured.operation} of {size_text(measured.bytes)}: {measured.seconds * 1e3:.3g} ms, "
                 f"bus bandwidth {rate_text(measured.bus_bytes_per_second)}"
             )
+    sizes = message_sizes(smallest, largest, _SIZE_RATIO_OF_PAIRS)
+
+    def pairs_of(unit: str, rounds: Sequence[Partners], unit_ranks: int) -> list[PairMeasurement]:
+        pairs = measure_pairs(world, rounds, unit_ranks, sizes, settings.repetitions, settings.pair_seconds)
+        rates = slowest_collectives(pairs).values()
+        if rates:
+            world.log(
+                f"{counted(len(rates), 'pair')} of {unit}s: bus bandwidth {rate_text(min(rates))} to "
+                f"{rate_text(max(rates))}, median {rate_text(statistics.median(rates))}"
+            )
+        return pairs
+
+    nodes, most_rounds = len(found.nodes), settings.pair_rounds
     if node_ranks > 1:
         found.node_bus = _measure_within_nodes(settings, world, node_ranks, largest)
-    found.pairs_of = "node" if found.has_several_nodes else "rank"
-    unit_ranks = node_ranks if found.has_several_nodes else 1
-    found.pairs = measure_pairs(world, unit_ranks, largest, settings.pair_rounds, settings.repetitions)
+        found.rank_pairs = pairs_of("rank", partners_within_nodes(nodes, node_ranks, most_rounds), 1)
+    if found.has_several_nodes:
+        found.node_pairs = pairs_of("node", partners_between_nodes(nodes, node_ranks, most_rounds), node_ranks)
 
 
 def _affordable_bytes(wanted: int, world: World, node_ranks: int) -> int:
@@ -125,8 +148,8 @@ def _affordable_bytes(wanted: int, world: World, node_ranks: int) -> int:
 def _measure_within_nodes(settings: CheckCluster, world: World, node_ranks: int, size: int) -> dict[int, float]:
     ranks = range(0, world.size, node_ranks)
     groups = [dist.new_group(list(range(first, first + node_ranks))) for first in ranks]
-    own = world.rank // node_ranks
-    measured = measure_collective(ALL_REDUCE, world, size, settings.repetitions, groups[own], node_ranks)
+    team = Team(groups[world.rank // node_ranks], node_ranks)
+    measured = measure_collective(ALL_REDUCE, world, size, settings.repetitions, team)
     return {rank // node_ranks: rate for rank, rate in enumerate(world.gather(measured.bus_bytes_per_second))}
 
 
@@ -152,11 +175,16 @@ def _slow(settings: CheckCluster, found: ClusterFigures) -> Iterator[str]:
     for what, unit, rates, shown in (
         ("matrix products", "rank", found.arithmetic, lambda rate: f"{rate / 1e12:.3g} TFLOP/s"),
         ("all-reduce within the node", "node", found.node_bus, rate_text),
-        ("exchange with others", found.pairs_of, rates_of_units(found.pairs), rate_text),
+        ("pairs with others on the node", "rank", _rates_in_pairs(found.rank_pairs), rate_text),
+        ("pairs with other nodes", "node", _rates_in_pairs(found.node_pairs), rate_text),
     ):
         for slow in slow_ones(rates, share):
             name = found.name(unit, slow.number)
             yield f"{name} is slow: {what} at {shown(slow.rate)}, {slow.below_median:.0%} below the median"
+
+
+def _rates_in_pairs(pairs: Sequence[PairMeasurement]) -> dict[int, float]:
+    return rates_of_units(slowest_collectives(pairs))
 
 
 def _write(settings: CheckCluster, world: World, found: ClusterFigures, problems: Sequence[str]) -> None:
@@ -170,8 +198,8 @@ def _write(settings: CheckCluster, world: World, found: ClusterFigures, problems
         "flop_per_second_of_ranks": list(found.arithmetic.values()),
         "collectives": [dataclasses.asdict(each) for each in found.collectives],
         "node_bus_bytes_per_second": list(found.node_bus.values()),
-        "pairs_of": found.pairs_of,
-        "pairs": [{"pair": list(pair), "bytes_per_second": rate} for pair, rate in found.pairs.items()],
+        "rank_pairs": [dataclasses.asdict(each) for each in found.rank_pairs],
+        "node_pairs": [dataclasses.asdict(each) for each in found.node_pairs],
     }
     write_json(settings.report / "cluster.json", document)
     mlflow = MlflowLog()
@@ -180,12 +208,15 @@ def _write(settings: CheckCluster, world: World, found: ClusterFigures, problems
         figures = {
             f"{each.operation}_bus_gb_per_second": each.bus_bytes_per_second / GB for each in found.of_largest_message()
         }
+        for unit, pairs in (("rank", found.rank_pairs), ("node", found.node_pairs)):
+            if pairs:
+                figures[f"slowest_{unit}_pair_bus_gb_per_second"] = min(slowest_collectives(pairs).values()) / GB
         mlflow.metrics(figures, step=0)
         title = f"{counted(len(found.nodes), 'node')}, {counted(world.size, 'rank')} on {world.device.type}"
         file = settings.report / "cluster.png"
         floor = world_floor_gb(settings, found) * GB
         try:
-            draw_cluster(found.collectives, found.pairs, found.pairs_of, floor, title, file)
+            draw_cluster(found, floor, title, file)
         except ImportError as failure:
             raise StepError(f"the picture of the cluster needs the package matplotlib: {failure}") from None
         mlflow.artifact(file)
