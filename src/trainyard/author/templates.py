@@ -19,6 +19,7 @@ from jinja2.utils import missing
 from trainyard.author.header import digest
 from trainyard.author.project import Project
 from trainyard.author.values import origin_of, wrap, written, yaml_list, yaml_scalar
+from trainyard.foundation.step_fields import StepField
 
 SUFFIX = ".j2"
 
@@ -115,10 +116,17 @@ class TemplateSet(ImmutableSandboxedEnvironment):
             lstrip_blocks=True,
             autoescape=False,
             bytecode_cache=compiled,
+            optimized=False,  # constants are few, and looking for them takes longer than they save
             **options,
         )
         self.uses: dict[str, set[str]] = {}
         self.filters |= _OWN_FILTERS
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Return what the sandbox does. Most lookups are of a step's fields, which have no internals to hide."""
+        if type(obj) is StepField and attribute in StepField.__dataclass_fields__:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
 
     def join_path(self, template: str, parent: str) -> str:
         """Return the name of an imported, included or extended template; names are relative to `templates/`."""

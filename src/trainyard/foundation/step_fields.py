@@ -105,7 +105,7 @@ def step_fields(config_class: type) -> tuple[StepField, ...]:
     Raises `AssertionError` when a field has no documentation or a type that Azure ML has no word for: a mistake
     of whoever writes a step, found by its first test.
     """
-    hints = typing.get_type_hints(config_class)
+    hints = {name: hint for base in reversed(config_class.__mro__) for name, hint in _own_hints(base).items()}
     documentation = _documentation_beneath_fields(config_class)
     for field in dataclasses.fields(config_class):
         if field.name not in documentation and "documented_in" in field.metadata:
@@ -114,6 +114,12 @@ def step_fields(config_class: type) -> tuple[StepField, ...]:
         describe_field(field, hints[field.name], documentation.get(field.name, ""))
         for field in dataclasses.fields(config_class)
     )
+
+
+@functools.cache
+def _own_hints(of: type) -> dict[str, Any]:
+    """The types of the fields that a class itself has; what steps share is read once, unlike by `get_type_hints`."""
+    return inspect.get_annotations(of, eval_str=True)
 
 
 def describe_field(field: dataclasses.Field[Any], hint: Any, description: str) -> StepField:
