@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,9 @@ class Family:
     `names` are the keys of config.json, which differ between families; `defaults` are those of transformers.
     `linear_layers` are a layer's matrices by their names in transformers, with what they take and give: "hidden",
     "queries", "keys" (also the values' width), "all" three of them, "inner" of the MLP. `kept_by_mlp` is how many
-    tensors of its inner width the backward pass of an MLP without a gate needs, in eager mode.
+    tensors of its inner width the backward pass of an MLP without a gate needs, in eager mode; `moved_by_mlp` how many
+    its nonlinearity reads and writes. `moved_scores` is how often attention's scores are, without flash attention: by
+    default written, read and written by a fused softmax, and read again.
     """
 
     names: Mapping[str, str]
@@ -36,6 +38,8 @@ class Family:
     head_norms: bool = False
     linear_layers: tuple[tuple[str, str, str], ...] = ()
     kept_by_mlp: int = 2
+    moved_by_mlp: int = 2
+    moved_scores: int = 4
 
 
 _LLAMA_LINEAR = (
@@ -159,8 +163,11 @@ FAMILIES: dict[str, Family] = {
         2,
         1,
         linear_layers=_fused_linear("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"),
-        # transformers computes GPT-2's GELU operation by operation.
+        # transformers computes GPT-2's GELU operation by operation: six with one tensor, two with two.
         kept_by_mlp=5,
+        moved_by_mlp=18,
+        # Its attention divides, masks, takes the softmax and drops out, each in an operation.
+        moved_scores=10,
     ),
     "opt": Family(
         {**_LLAMA_NAMES, "intermediate_size": "ffn_dim"},
@@ -198,6 +205,9 @@ FAMILIES: dict[str, Family] = {
 """Families whose parameters are counted in closed form; tests hold each to the count of transformers' own model."""
 
 OTHER_FAMILY = ""
+_MEGATRON = replace(FAMILIES["gpt2"], kept_by_mlp=2, moved_by_mlp=2, moved_scores=4)
+"""GPT-2 as in Megatron-LM and OneFlow, which have one kernel for GELU, and one for the softmax of masked scores."""
+
 _OTHER = Family(
     {},
     {},
@@ -238,7 +248,7 @@ class Architecture:
 
     @property
     def _family(self) -> Family:
-        return FAMILIES.get(self.family, _OTHER)
+        return _MEGATRON if self.family == "megatron" else FAMILIES.get(self.family, _OTHER)
 
     @property
     def is_gated(self) -> bool:
@@ -249,6 +259,16 @@ class Architecture:
     def kept_by_mlp(self) -> int:
         """How many tensors of its inner width the backward pass of an MLP without a gate needs, in eager mode."""
         return self._family.kept_by_mlp
+
+    @property
+    def moved_by_mlp(self) -> int:
+        """How many tensors of its inner width the nonlinearity of an MLP without a gate reads and writes, eager."""
+        return self._family.moved_by_mlp
+
+    @property
+    def moved_scores(self) -> int:
+        """How often attention's scores are read or written in a forward pass without flash attention."""
+        return self._family.moved_scores
 
     @property
     def query_width(self) -> int:
