@@ -500,3 +500,65 @@ BATCH = "name: blue\nendpoint_name: digits\nmodel: azureml:m\ncompute: azureml:c
 )
 def test_endpoints_deployments_and_stores_that_work_are_silent(tmp_path: Path, text: str) -> None:
     assert [found for found in findings(tmp_path, text) if found.rule != "AML011"] == []
+
+
+RECURRENCE = "trigger: {type: recurrence, frequency: day, interval: 1}\n"
+CRON = "name: s\ncreate_job: azureml:job_one\ntrigger: {type: cron, expression: '%s'}\n"
+SPARK = """\
+type: spark
+name: s
+code: .
+entry: {file: run.py}
+conf:
+  spark.driver.cores: 1
+  spark.driver.memory: 2g
+  spark.executor.cores: 1
+  spark.executor.memory: 2048m
+  %s
+"""
+SEARCH = """\
+type: sweep
+trial: {command: 'echo ${{search_space.a}}', environment: azureml:e:1}
+search_space: {a: {type: uniform, min_value: %s, max_value: 1}}
+objective: {goal: minimize, primary_metric: loss}
+limits: {max_total_trials: 4}
+sampling_algorithm: random
+compute: azureml:c
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CRON % "0 5 29 2 *",
+        CRON % "0 5 31 1,4 *",
+        CRON % "0 5 30,31 2 MON",
+        CRON % "0 5 28-31 * *",
+        CRON % "0 5 30 jan,feb *",
+        SPARK % "spark.executor.instances: 2",
+        SPARK % "spark.executor.instances: '2'\n  spark.driver.memoryOverheadFactor: 0.2",
+        SPARK % "spark.executor.instances: 2\n  spark.sql.shuffle.partitions: 200\n  spark.our.own: 1",
+        SPARK % "spark.dynamicAllocation.enabled: 'True'\n  spark.dynamicAllocation.minExecutors: 1\n"
+        "  spark.dynamicAllocation.maxExecutors: 4",
+        SEARCH % "1e-4",
+        SEARCH % "-.5",
+        "name: d\ntype: uri_file\npath: azureml://datastores/a/paths/b.csv\nversion: '1'\ntags: {a: b}\n",
+        "name: m\ntype: custom_model\npath: azureml://datastores/a/paths/b/\nstage: Production\nflavors: {}\n",
+        "name: c1\ntype: amlcompute\nsize: Standard_DS3_v2\nidentity: {type: SystemAssigned}\n",
+        "name: k1\ntype: kubernetes\nnamespace: a\nresource_id: /subscriptions/s\nidentity: {type: none}\n",
+        "name: s\n" + RECURRENCE + "import_data: ./imported.yml\n",
+        "name: s\n" + RECURRENCE + "create_monitor: {compute: {instance_type: standard_e4s_v3}, "
+        "alert_notification: azmonitoring, monitoring_signals: {a: {type: Custom, component_id: 'azureml:c:1'}}}\n",
+    ],
+)
+def test_neighbours_of_what_is_reported_are_silent(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.py").write_text("print('done')\n")
+    (tmp_path / "imported.yml").write_text("type: mltable\n")
+    assert findings(tmp_path, text) == []
+
+
+def test_a_mini_batch_may_come_with_a_default(tmp_path: Path) -> None:
+    (tmp_path / "score.py").write_text("def init(): ...\ndef run(batch, context=None): return batch\n")
+    text = "type: parallel\nname: p\ninputs: {d: {type: mltable}}\ninput_data: ${{inputs.d}}\npartition_keys: [a]\n"
+    text += "task: {type: run_function, code: ., entry_script: score.py, environment: azureml:e:1}\n"
+    assert findings(tmp_path, text) == []

@@ -120,9 +120,9 @@ def kind_of(document: Document) -> Kind | None:
         return _form(root, named, "component", "other_job")
     if type_text == "sweep" and "trial" in keys:
         return "component" if named == "component" or _looks_like_component(root) else "sweep_job"
-    if type_text in _ASSET_TYPES and "path" in keys and "name" in keys:
+    if (type_text in _ASSET_TYPES or type_text.startswith("uri_")) and "path" in keys and "name" in keys:
         return "asset"
-    if {"create_job", "trigger"} <= keys:
+    if "trigger" in keys and keys & {"create_job", "import_data", "create_monitor"}:
         return "schedule"
     if named is not None:
         return named

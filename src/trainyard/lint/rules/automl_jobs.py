@@ -11,6 +11,7 @@ from trainyard.spec.documents import Node, shorten
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import PARAMETER_TYPES
+from trainyard.spec.rules.keys import UNKNOWN_KEY
 
 # The first may not exceed the second.
 _LIMITS = (
@@ -45,6 +46,7 @@ def automl_contradiction(file: LintedFile, context: LintContext) -> Iterator[Dia
         kind = job.get("type") if job.is_mapping else None
         if kind is not None and kind.text.lower() == "automl":
             yield from _forecast(job)
+            yield from _positive_label(job)
             yield from _limits(job)
             yield from _algorithms(job)
             yield from _tables(job, root)
@@ -60,6 +62,14 @@ def _forecast(job: Node) -> Iterator[Diagnostic]:
     if settings is None or (settings.is_mapping and settings.get("time_column_name") is None):
         message = "a forecast needs the column of times, and there is no 'time_column_name'"
         yield automl_contradiction.at(task.span, message, "Write `forecasting: {time_column_name: …}`.")
+
+
+def _positive_label(job: Node) -> Iterator[Diagnostic]:
+    """The label that counts as positive, which only a classification has."""
+    task, label = job.get("task"), job.entries.get("positive_label")
+    if task is not None and label is not None and task.text.lower() in ("regression", "forecasting"):
+        message = f"unknown key 'positive_label' for `task: {task.text}`; Azure ML's client refuses the file"
+        yield UNKNOWN_KEY.at(label.key.span, message, "Only a classification has labels.")
 
 
 def _validation(job: Node) -> Iterator[Diagnostic]:

@@ -14,7 +14,8 @@ from trainyard.lint.conda import CondaPackage, conda_of, packages_of
 from trainyard.lint.context import LintContext
 from trainyard.lint.environments import environments_in
 from trainyard.spec.diagnostic import Diagnostic, Related
-from trainyard.spec.documents import Node, shorten
+from trainyard.spec.documents import Node, describe, shorten
+from trainyard.spec.rules.keys import WRONG_TYPE
 
 # torch: its torchvision, and the oldest and newest Python that its wheels are for.
 # https://github.com/pytorch/vision#installation and https://github.com/pytorch/pytorch/blob/main/RELEASE.md
@@ -122,6 +123,7 @@ environment:
 )
 def pins_conflict(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for conda in _conda_files(file, context):
+        yield from _not_a_list(conda)
         yield from _misspelt_keys(conda)
         yield from _misspelt_installer(conda)
         pins = dict(_pins(conda))
@@ -144,6 +146,14 @@ def pins_conflict(file: LintedFile, context: LintContext) -> Iterator[Diagnostic
                 message = f"{name} {pin.version} is for Python {span_of_versions}, not {python.version}"
                 related = [Related(python.node.span, f"Python {python.version} is pinned here")]
                 yield pins_conflict.at(pin.node.span, message, "Pin another version of one of them.", related)
+
+
+def _not_a_list(conda: Node) -> Iterator[Diagnostic]:
+    """Packages that are no list, of which conda reads none."""
+    listed = conda.get("dependencies")
+    if listed is not None and (listed.is_mapping or (listed.is_text and listed.text)):
+        message = f"'dependencies' is a list, not {describe(listed.data)}"
+        yield WRONG_TYPE.at(listed.span, message, "Write each on a line of its own, after a hyphen.")
 
 
 def _misspelt_keys(conda: Node) -> Iterator[Diagnostic]:

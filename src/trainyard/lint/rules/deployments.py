@@ -166,12 +166,13 @@ _GIVEN_OUTSIDE = {
     "batch_endpoint": ("name", "--name"),
     "online_deployment": ("endpoint_name", "--endpoint-name"),
     "batch_deployment": ("endpoint_name", "--endpoint-name"),
+    "asset": ("name", "--name"),
 }
 
 
 @check("file")
 def _names(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    """An endpoint without a name, and a deployment without an endpoint."""
+    """An endpoint, data or a model without a name, and a deployment without an endpoint."""
     key, option = _GIVEN_OUTSIDE.get(file.kind, ("", ""))
     root = file.document.root
     if key and key not in root.entries and not _has_typo_of(key, root) and "endpoint" not in root.entries:
@@ -242,7 +243,7 @@ def scoring_script(file: LintedFile, context: LintContext) -> Iterator[Diagnosti
         yield scoring_script.at(named.span, message, hint or "Write `def run(data):`.")
     elif all(isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and not takes_one(each) for each in run):
         related = [Related(at_definition(script, run[0]), "it is defined here")]
-        yield scoring_script.at(named.span, f"run() of {script.name} does not take the data", "", related)
+        yield scoring_script.at(named.span, f"run() of {script.name} does not take the data alone", "", related)
     elif "init" not in defined:
         message = f"{script.name} has no function init(), which is called first"
         yield scoring_script.at(named.span, message, "Write `def init():`.")

@@ -16,6 +16,7 @@ from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import shorten
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import PARAMETER_TYPES
+from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY
 
 _BYTES = lazy_pattern(r"[0-9]+(?:[kKmMgG][bB])+")
 _FILES = ("uri_folder", "uri_file")
@@ -73,7 +74,7 @@ def parallel_entry(file: LintedFile, context: LintContext) -> Iterator[Diagnosti
             yield parallel_entry.at(span, message, hint or "Write `def run(mini_batch):`.")
         elif all(isinstance(each, _FUNCTIONS) and not takes_one(each) for each in run):
             related = [Related(at_definition(script, run[0]), "it is defined here")]
-            yield parallel_entry.at(span, f"run() of {script.name} does not take the mini-batch", "", related)
+            yield parallel_entry.at(span, f"run() of {script.name} does not take the mini-batch alone", "", related)
         elif all(isinstance(each, _FUNCTIONS) and _returns_nothing(each) for each in run):
             message = f"run() of {script.name} returns nothing; the step counts what it returns"
             related = [Related(at_definition(script, run[0]), "it is defined here")]
@@ -119,10 +120,12 @@ def _returns_nothing(function: ast.AST) -> bool:
 
 
 def takes_one(function: ast.AST) -> bool:
-    """Whether a function takes an argument by its place."""
+    """Whether a function can be called with a single argument."""
     assert isinstance(function, _FUNCTIONS)
     arguments = function.args
-    return bool(arguments.posonlyargs or arguments.args or arguments.vararg)
+    taken = len(arguments.posonlyargs) + len(arguments.args)
+    needed = taken - len(arguments.defaults)
+    return (bool(taken) or arguments.vararg is not None) and needed <= 1
 
 
 @rule(
@@ -165,6 +168,16 @@ def mini_batches(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]
         if size is not None and kind in _FILES and _BYTES.fullmatch(size.text):
             message = f"of files, mini_batch_size is a number, not a size such as {size.text}"
             yield mini_batches.at(size.span, message, 'Write `mini_batch_size: "10"`.')
+        keys = step.node.entries.get("partition_keys")
+        if size is not None and keys is not None and keys.value.items:
+            message = "'mini_batch_size' has no effect: the columns of 'partition_keys' make the mini-batches"
+            span = step.node.key_span("mini_batch_size")
+            yield IGNORED_KEY.at(span, message, "Remove one of them.", severity="warning")
+        if step.entry is None and "model" not in step.task.entries and len(step.task.entries) > 1:
+            message = "there is no 'entry_script', which the step imports"
+            if not any(only_close(name, ["entry_script"]) for name in step.task.entries):
+                span = step.node.key_span("task")
+                yield MISSING_KEY.at(span, message, "Write `entry_script: score.py`.", severity="warning")
         yield from _appends(step)
 
 

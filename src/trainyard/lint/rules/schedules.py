@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -32,6 +32,8 @@ _CRON_FIELDS: tuple[tuple[str, int, int, list[str]], ...] = (
     ("month", 1, 12, _MONTHS),
     ("weekday", 0, 6, _DAYS),
 )
+# The most days of each month.
+_LENGTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _CRON_PART = lazy_pattern(r"(?:\*|([0-9a-z]+)(?:-([0-9a-z]+))?)(?:/([0-9]+))?", re.IGNORECASE)
 # What PyYAML reads as a date, which Azure ML's client then refuses.
 _PLAIN_TIME = lazy_pattern(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2})?)?")
@@ -55,9 +57,22 @@ create_job: {type: pipeline, job: azureml:forecast}
 """.replace("‸15 ", "15 ‸"),
 )
 def schedule_trigger(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    trigger = file.document.root.get("trigger") if file.kind == "schedule" else None
-    if trigger is None or not trigger.is_mapping:
-        return
+    for trigger in _triggers(file):
+        yield from _trigger(trigger, file)
+
+
+def _triggers(file: LintedFile) -> Iterator[Node]:
+    """The triggers of a schedule, and those that start and stop a compute instance."""
+    root = file.document.root
+    listed = root.find("schedules", "compute_start_stop") if file.kind == "compute" else None
+    holders = listed.items if listed is not None else [root] if file.kind == "schedule" else []
+    for holder in holders:
+        trigger = holder.get("trigger") if holder.is_mapping else None
+        if trigger is not None and trigger.is_mapping:
+            yield trigger
+
+
+def _trigger(trigger: Node, file: LintedFile) -> Iterator[Diagnostic]:
     expression, zone = trigger.get("expression"), trigger.get("time_zone")
     if expression is not None and expression.is_text:
         yield from _expression(expression, file.document)
@@ -116,6 +131,22 @@ def _expression(expression: Node, document: Document) -> Iterator[Diagnostic]:
             yield schedule_trigger.at(
                 span, f"the {name} '{shorten(text)}' {problem}", f"Write {least} to {most}, or *."
             )
+    missing = _missing_day(fields)
+    if missing:
+        text, start, end = fields[2]
+        span = document.span_within(expression, start, end)
+        yield schedule_trigger.at(span, f"the day '{shorten(text)}' {missing}", "Write an earlier day.")
+
+
+def _missing_day(fields: Sequence[tuple[str, int, int]]) -> str:
+    """Why none of the days comes in any of the months, in words; empty if one does, or if a field cannot be read."""
+    (days, *_), (months, *_), (weekday, *_) = fields[2:]
+    numbers = [int(day) for day in days.split(",") if day.isdecimal()]
+    chosen = [_MONTHS.index(month[:3]) + 1 if month[:3] in _MONTHS else month for month in months.lower().split(",")]
+    if weekday != "*" or len(numbers) != days.count(",") + 1 or not all(str(month).isdecimal() for month in chosen):
+        return ""
+    longest = max((_LENGTHS[int(month) - 1] for month in chosen if 1 <= int(month) <= 12), default=31)
+    return f"never comes: the longest of these months has {longest} days" if longest < min(numbers) <= 31 else ""
 
 
 def _wrong(part: str, least: int, most: int, names: list[str]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from trainyard.foundation.lazy_patterns import lazy_pattern
-from trainyard.foundation.suggestions import close_match, only_close
+from trainyard.foundation.suggestions import close_match, only_close, slips
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.rules.files_in_code import file_not_in_code
@@ -18,7 +18,7 @@ from trainyard.spec.documents import Entry, Node, shorten
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import AnyComponent
 from trainyard.spec.parsed import ParsedPipeline
-from trainyard.spec.rules.keys import MISSING_KEY
+from trainyard.spec.rules.keys import MISSING_KEY, UNKNOWN_KEY
 from trainyard.spec.script_steps import python_files
 
 # What Spark gives to its executors: paths within the code.
@@ -26,6 +26,18 @@ _FILE_KEYS = ("py_files", "jars", "files", "archives")
 _PLAIN_PATH = lazy_pattern(r"(?![/~]|\.\.)[\w./ -]+")
 _LEAST, _MOST = "spark.dynamicAllocation.minExecutors", "spark.dynamicAllocation.maxExecutors"
 _INSTANCES = "spark.executor.instances"
+_DYNAMIC = "spark.dynamicAllocation.enabled"
+# https://spark.apache.org/docs/latest/configuration.html and sql-performance-tuning.html: those that people set.
+_SETTINGS = (
+    *("spark.driver.cores", "spark.driver.memory", "spark.driver.memoryOverhead", "spark.driver.maxResultSize"),
+    *("spark.executor.cores", "spark.executor.memory", "spark.executor.memoryOverhead", _INSTANCES),
+    *(_DYNAMIC, _LEAST, _MOST, "spark.default.parallelism", "spark.sql.shuffle.partitions"),
+    *("spark.serializer", "spark.jars.packages", "spark.task.cpus", "spark.sql.adaptive.enabled"),
+)
+_MOST_SLIPS = 2
+_VERSION = lazy_pattern(r"\s*([0-9]+)\.([0-9]+)")
+# https://learn.microsoft.com/azure/machine-learning/apache-spark-azure-ml-concepts
+_FIRST_VERSION = (3, 2)
 _CORES = ("spark.driver.cores", "spark.executor.cores")
 _MEMORIES = ("spark.driver.memory", "spark.executor.memory")
 _MEMORY = lazy_pattern(r"([0-9]+)[a-z]*", re.IGNORECASE)
@@ -204,7 +216,67 @@ def _sizes(job: Node) -> Iterator[Diagnostic]:
 @check("file")
 def _sizes_in_component(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     if file.kind == "component" and _is_spark(file.document.root):
-        yield from _sizes(file.document.root)
+        yield from chain(_executors(file.document.root), _sizes(file.document.root), _ports(file.document.root))
+
+
+def _ports(component: Node) -> Iterator[Diagnostic]:
+    """Ports of a component with a mode that none of its jobs can have."""
+    for kind in ("inputs", "outputs"):
+        for name, entry in component.entries_of(kind).items():
+            mode = entry.value.get("mode") if entry.value.is_mapping else None
+            if mode is not None and mode.is_text and mode.text.lower() != "direct":
+                message = f"Spark reads and writes data only directly, and '{name}' has the mode {mode.text}"
+                yield spark_mode.at(mode.span, message, "Write `mode: direct`.", severity="warning")
+
+
+@check("file")
+def _settings_of_spark(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """Settings of Spark that differ by a slip from a known one, or have a value of another type."""
+    root = file.document.root
+    for job in (root, *(entry.value for entry in root.entries_of("jobs").values() if entry.value.is_mapping)):
+        if not _is_spark(job):
+            continue
+        entries = job.entries_of("conf")
+        for key, entry in entries.items():
+            meant = next((known for known in _SETTINGS if key != known and _is_slip(key, known)), None)
+            if key not in _SETTINGS and meant is not None and meant not in entries:
+                message = f"unknown setting '{shorten(key)}'; Spark ignores it"
+                hint = f"Did you mean '{meant}'?"
+                yield UNKNOWN_KEY.at(entry.key.span, message, hint, replacement=meant, severity="warning")
+        for key in (_INSTANCES, _LEAST, _MOST):
+            count = entries.get(key)
+            if count is None or count.value.data is None or "${{" in count.value.text:
+                continue
+            if whole_number(count.value.data) is None:
+                yield spark_machines.at(count.value.span, f"'{key}' is a whole number, not '{count.value.text}'")
+        switch = entries.get(_DYNAMIC)
+        if switch is not None and not _may_be_boolean(switch.value):
+            message = f"'{_DYNAMIC}' is true or false, not '{shorten(switch.value.text)}'"
+            yield spark_machines.at(switch.value.span, message)
+
+
+def _may_be_boolean(node: Node) -> bool:
+    return isinstance(node.data, (bool, type(None))) or node.text.lower() in ("true", "false") or "${{" in node.text
+
+
+def _is_slip(key: str, known: str) -> bool:
+    """Whether a key is a known one without `spark.`, or with one or two letters wrong."""
+    if f"spark.{key}" == known or key.lower() == known.lower():
+        return True
+    return abs(len(key) - len(known)) <= _MOST_SLIPS and slips(key, known) <= _MOST_SLIPS
+
+
+@check("file")
+def _runtime_of_spark(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """A version of Spark before the first that Azure ML has had."""
+    root = file.document.root
+    holders = [root.get("resources"), *(entry.value.get("resources") for entry in root.entries_of("jobs").values())]
+    for resources in holders:
+        version = resources.get("runtime_version") if resources is not None and resources.is_mapping else None
+        form = _VERSION.match(version.text) if version is not None else None
+        if version is not None and form is not None and (int(form[1]), int(form[2])) < _FIRST_VERSION:
+            message = f"Azure ML has no Spark {version.text}: its first version was 3.2"
+            yield spark_machines.at(version.span, message, 'Write `runtime_version: "3.4"`.', severity="warning")
 
 
 @check("file")
