@@ -191,7 +191,8 @@ def test_what_cannot_be_read_is_a_diagnostic_each(tmp_path: Path) -> None:
         ("type: pipeline\nname: p\nversion: 1\njobs:\n  x:\n    component: azureml:c:1\n"
          "    inputs: {b: '${{parent.inputs.a}}'}\n",
          ["AML203"]),
-        ("type: parallel\nname: p\nversion: 1\ninputs: {a: {type: uri_folder}}\ntask: {type: function}\nmore: 1\n",
+        ("type: parallel\nname: p\nversion: 1\ninputs: {a: {type: uri_folder}}\n"
+         "task: {type: function, entry_script: x.py, environment: azureml:e:1}\nmore: 1\n",
          ["AML101"]),
         ("name: e\nimage: x\nversion: 3\n", []),
         ("name: ci\ntype: computeinstance\nsize: Standard_DS3_v2\nidle_time_before_shutdown_minutes: 30\n", []),

@@ -149,7 +149,7 @@ def pins_conflict(file: LintedFile, context: LintContext) -> Iterator[Diagnostic
 
 
 def _not_a_list(conda: Node) -> Iterator[Diagnostic]:
-    """Packages that are no list, of which conda reads none."""
+    """Packages that are not a list: conda reads none of them."""
     listed = conda.get("dependencies")
     if listed is not None and (listed.is_mapping or (listed.is_text and listed.text)):
         message = f"'dependencies' is a list, not {describe(listed.data)}"

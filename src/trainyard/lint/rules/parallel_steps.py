@@ -20,6 +20,7 @@ from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY
 
 _BYTES = lazy_pattern(r"[0-9]+(?:[kKmMgG][bB])+")
 _FILES = ("uri_folder", "uri_file")
+_OTHER_KEYS_OF_TASKS = frozenset({"type", "code", "environment", "program_arguments", "append_row_to"})
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -173,11 +174,11 @@ def mini_batches(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]
             message = "'mini_batch_size' has no effect: the columns of 'partition_keys' make the mini-batches"
             span = step.node.key_span("mini_batch_size")
             yield IGNORED_KEY.at(span, message, "Remove one of them.", severity="warning")
-        if step.entry is None and "model" not in step.task.entries and len(step.task.entries) > 1:
+        # Any other key stands for the missing one, and is reported.
+        if step.entry is None and len(step.task.entries) > 1 and step.task.entries.keys() <= _OTHER_KEYS_OF_TASKS:
             message = "there is no 'entry_script', which the step imports"
-            if not any(only_close(name, ["entry_script"]) for name in step.task.entries):
-                span = step.node.key_span("task")
-                yield MISSING_KEY.at(span, message, "Write `entry_script: score.py`.", severity="warning")
+            span = step.node.key_span("task")
+            yield MISSING_KEY.at(span, message, "Write `entry_script: score.py`.", severity="warning")
         yield from _appends(step)
 
 

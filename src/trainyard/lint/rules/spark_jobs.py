@@ -40,6 +40,7 @@ _VERSION = lazy_pattern(r"\s*([0-9]+)\.([0-9]+)")
 _FIRST_VERSION = (3, 2)
 _CORES = ("spark.driver.cores", "spark.executor.cores")
 _MEMORIES = ("spark.driver.memory", "spark.executor.memory")
+_NEEDED = frozenset({*_CORES, *_MEMORIES, _INSTANCES})
 _MEMORY = lazy_pattern(r"([0-9]+)[a-z]*", re.IGNORECASE)
 # Spark takes a number without a unit for megabytes, and no process of it starts with less.
 _FEWEST_MEGABYTES = 256
@@ -239,7 +240,9 @@ def _settings_of_spark(file: LintedFile, context: LintContext) -> Iterator[Diagn
         entries = job.entries_of("conf")
         for key, entry in entries.items():
             meant = next((known for known in _SETTINGS if key != known and _is_slip(key, known)), None)
-            if key not in _SETTINGS and meant is not None and meant not in entries:
+            # Jobs need the first of them, and a misspelt one is reported as what is missing.
+            is_reported = file.kind != "component" and meant in _NEEDED
+            if key not in _SETTINGS and meant is not None and meant not in entries and not is_reported:
                 message = f"unknown setting '{shorten(key)}'; Spark ignores it"
                 hint = f"Did you mean '{meant}'?"
                 yield UNKNOWN_KEY.at(entry.key.span, message, hint, replacement=meant, severity="warning")
