@@ -232,7 +232,7 @@ def _ports(component: Node) -> Iterator[Diagnostic]:
 
 @check("file")
 def _settings_of_spark(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    """Settings of Spark that differ by a slip from a known one, or have a value of another type."""
+    """Settings of Spark that differ by a typo from a known one, or have a value of another type."""
     root = file.document.root
     for job in (root, *(entry.value for entry in root.entries_of("jobs").values() if entry.value.is_mapping)):
         if not _is_spark(job):
