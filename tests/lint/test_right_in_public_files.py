@@ -138,3 +138,22 @@ def test_a_conda_file_with_cudatoolkit_may_get_a_build_for_cuda_from_any_channel
         rules(tmp_path, f"name: e\nversion: 1\nimage: python:3.12\nconda_file: {channels}\n$schema: x/environment\n")
         == expected
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"), [("images/dogs/**", []), ("images/*/dogs", ["AML415"]), ("images/*.csv", ["AML415"])]
+)
+def test_all_that_is_beneath_a_folder_is_the_folder(tmp_path: Path, path: str, expected: list[str]) -> None:
+    text = JOB + "command: ls '${{inputs.d}}'\n"
+    text += f"inputs: {{d: {{type: uri_folder, path: 'azureml://datastores/raw/paths/{path}'}}}}\n"
+    assert rules(tmp_path, text) == expected
+
+
+@pytest.mark.parametrize(("processes", "machines", "expected"), [(1, 1, []), (8, 1, ["AML617"]), (1, 2, ["AML617"])])
+def test_one_process_is_no_distributed_training(
+    tmp_path: Path, processes: int, machines: int, expected: list[str]
+) -> None:
+    text = COMPONENT.replace("is_deterministic: false\n", "") + "command: python -m train\n"
+    text += f"distribution: {{type: mpi, process_count_per_instance: {processes}}}\n"
+    text += f"resources: {{instance_count: {machines}, shm_size: 8g}}\n"
+    assert rules(tmp_path, text) == expected

@@ -137,8 +137,8 @@ def _meant_scheme(scheme: str) -> str | None:
 
 
 def _has_wildcard(text: str) -> bool:
-    # A question mark in an address begins its query.
-    return _WILDCARD.search(text.split("?")[0] if "://" in text else text) is not None
+    # A question mark in an address begins its query, and all that is beneath a folder is the folder.
+    return _WILDCARD.search(text.removesuffix("/**").split("?")[0] if "://" in text else text) is not None
 
 
 def _other_type(data: Data, file: LintedFile) -> Iterator[Diagnostic]:

@@ -102,6 +102,13 @@ def _uploaded(node: Node) -> Iterator[Diagnostic]:
             yield uploaded_checkpoints.at(mode.span, message, "Write `mode: rw_mount`.", replacement="rw_mount")
 
 
+def _has_one_process(component: Node) -> bool:
+    """Whether a component says that it is one process on one machine."""
+    processes = component.find("distribution", "process_count_per_instance")
+    machines = component.find("resources", "instance_count")
+    return processes is not None and processes.text == "1" and (machines is None or machines.text == "1")
+
+
 @rule(
     "command",
     "AML617",
@@ -124,6 +131,8 @@ resources: {shm_size: 64g}
 def left_deterministic(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     node, is_distributed = command.node, command.component.distribution is not None
     if not command.is_component or not is_distributed or node.get("is_deterministic") is not None:
+        return
+    if _has_one_process(node):
         return
     if _PROGRAM.search(command.text) and not _EVALUATION.search(f"{command.component.name} {command.text}"):
         head = node.entries.get("name") or next(iter(node.entries.values()))
