@@ -401,5 +401,5 @@ def test_what_azure_ml_fills_in_is_refused_with_the_key_that_replaces_it(workspa
         workspace.run(file)
 
     (diagnostic,) = raised.value.diagnostics
-    assert diagnostic.message == "Azure ML fills in ${{name}}"
-    assert diagnostic.hint == "Give another in its place with --set jobs.work.inputs.data.path=VALUE."
+    assert diagnostic.message == "${{name}} is known to Azure ML alone, which fills it in"
+    assert diagnostic.hint == "Give another in its place with --set jobs.work.inputs.data.path=./data."

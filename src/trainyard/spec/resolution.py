@@ -506,7 +506,11 @@ class _Body:
             if port.optional:
                 return Known(None, Value(None, port.key_span), key)
             if isinstance(self.pipeline, Pipeline):
-                hint = f"Give one with --set {key}=VALUE."
+                hint = (
+                    f"Give one with --set {key}=VALUE."
+                    if port.is_parameter
+                    else f"Give data with --set {key}.path=./data."
+                )
                 return Unknown(f"the pipeline's input '{port.name}' has no value", port.key_span, hint)
             return Unknown(f"the input '{port.name}' is set by the users of this component", port.key_span)
         if isinstance(value.data, dict):
@@ -533,7 +537,8 @@ class _Body:
         binding = only_binding(data)
         resolved = self._filled(value, key, own) if binding is None else self._follow(binding, value, own)
         if isinstance(resolved, Unknown) and key and not resolved.hint and resolved.output is None:
-            return resolved._replace(hint=f"Give another in its place with --set {key}=VALUE.")
+            what = "./data" if key.endswith(".path") else "VALUE"
+            return resolved._replace(hint=f"Give another in its place with --set {key}={what}.")
         return resolved
 
     def _filled(self, value: Value, key: str, own: JobUse | None) -> Resolved:
@@ -573,7 +578,7 @@ class _Body:
         if own is not None and path[0] == "inputs" and ".".join(path[1:]) in own.component.inputs:
             return own.input(".".join(path[1:]))
         if path == ("parent", "name") or (len(path) == 1 and path[0] in MACROS):
-            return Unknown(f"Azure ML fills in {binding.text}", value.span)
+            return Unknown(f"{binding.text} is known to Azure ML alone, which fills it in", value.span)
         return _wrong(value, UNKNOWN_SCOPE, f"{binding.text} names nothing in this pipeline")
 
     def typed(self, resolved: Resolved, port: Port, value: Value) -> Resolved:
