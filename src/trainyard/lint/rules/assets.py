@@ -76,6 +76,7 @@ def _components(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diag
         component = job.node.get("component") or job.node.get("trial")
         if component is not None and component.is_text:
             yield from _reference(component, "component")
+            yield from _moving(component, "component")
 
 
 @check("file")
@@ -118,14 +119,6 @@ def moving_version(command: ParsedCommand, context: LintContext) -> Iterator[Dia
     environment = command.node.get("environment")
     if environment is not None and environment.is_text:
         yield from _moving(environment, "environment")
-
-
-@check("pipeline")
-def _moving_components(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    for job in pipeline.scope.jobs.values():
-        component = job.node.get("component") or job.node.get("trial")
-        if component is not None and component.is_text:
-            yield from _moving(component, "component")
 
 
 def _moving(node: Node, what: str) -> Iterator[Diagnostic]:

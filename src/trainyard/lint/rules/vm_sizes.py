@@ -72,12 +72,6 @@ def retired_sku(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
         yield from _retired(size)
 
 
-@check("placement")
-def _retired_instance_type(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
-    for size in _instance_type(placement):
-        yield from _retired(size)
-
-
 def _retired(size: Value) -> Iterator[Diagnostic]:
     from trainyard.catalogue.skus import closest_current
 
@@ -133,8 +127,10 @@ def unknown_sku(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
 
 
 @check("placement")
-def _unknown_instance_type(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
-    for size in _instance_type(placement):
+def _instance_type(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    size = placement.resources.instance_type if placement.resources is not None else None
+    if size is not None and isinstance(size.data, str):
+        yield from _retired(size)
         yield from _unknown(size)
 
 
@@ -202,12 +198,6 @@ def _size_of_cluster(file: LintedFile) -> Iterator[Value]:
         # On Kubernetes an instance type is a name of the cluster's own.
         if kind is None or kind.text.lower() != "kubernetes":
             yield size.value
-
-
-def _instance_type(placement: Placement) -> Iterator[Value]:
-    size = placement.resources.instance_type if placement.resources is not None else None
-    if size is not None and isinstance(size.data, str):
-        yield size
 
 
 def _several_nodes(placement: Placement) -> Value | None:
