@@ -16,7 +16,12 @@ from rank_processes import training_arguments
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
+from trainyard.foundation.configs.tasks import LanguageModelingSettings
 from trainyard.steps import train_ddp
+from trainyard.steps.data.dataset.manifest import read_manifest
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.training.tasks.language_modeling import LanguageModeling
+from trainyard.steps.training.weights_in_files import FileReader, WeightInFile, model_in_files
 
 RANKS = 3
 BUILT_BY_RANK_ZERO = ("of the base model alone", "tied, and in the file twice")
@@ -120,3 +125,60 @@ def test_every_engine_starts_from_the_same_bits(text: Path, llama: Path, tmp_pat
         found, expected = (load_file(tmp_path / each / "model" / file) for each in (name, "ddp"))
         assert found.keys() == expected.keys()
         assert all(torch.equal(found[key], expected[key]) for key in expected), name
+
+
+def new_model_of(folder: Path, text: Path) -> Callable[[], torch.nn.Module]:
+    settings = LanguageModelingSettings(model_type=str(folder))
+    return LanguageModeling(read_manifest(text), settings).new_model
+
+
+def test_what_is_not_in_files_as_it_is_in_the_model_has_to_be_built(text: Path, llama: Path, tmp_path: Path) -> None:
+    """New weights, weights that transformers merges, quantized ones, and files that cannot be read."""
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    assert model_in_files(new_model_of(llama, text)) is not None
+    fresh = Path(shutil.copytree(llama, tmp_path / "fresh", ignore=shutil.ignore_patterns("*.safetensors")))
+    assert model_in_files(new_model_of(fresh, text)) is None
+
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vocabulary = json.loads((llama / "config.json").read_text())["vocab_size"]
+    experts = MixtralConfig(vocab_size=vocabulary, num_key_value_heads=2, num_local_experts=2, **sizes)
+    MixtralForCausalLM(experts).save_pretrained(tmp_path / "experts")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(llama / name, tmp_path / "experts" / name)
+    assert model_in_files(new_model_of(tmp_path / "experts", text)) is None
+
+    quantized = with_config(llama, tmp_path / "quantized", quantization_config={"quant_method": "fp8"})
+    assert model_in_files(new_model_of(quantized, text)) is None
+    cut = Path(shutil.copytree(llama, tmp_path / "cut"))
+    (cut / "model.safetensors").write_bytes((llama / "model.safetensors").read_bytes()[:-100])
+    assert model_in_files(new_model_of(cut, text)) is None
+
+
+def test_parts_of_a_tensor_are_read_as_they_are(tmp_path: Path) -> None:
+    tensors = {"matrix": torch.randn(5, 3, 2), "number": torch.tensor(2.5), "empty": torch.empty(0, 4)}
+    save_file(tensors, tmp_path / "a.safetensors")
+
+    def weight(key: str) -> WeightInFile:
+        shape, dtype = tuple(tensors[key].shape), torch.float32
+        return WeightInFile(tmp_path / "a.safetensors", key, shape, rounded_to=torch.bfloat16, dtype=dtype)
+
+    with FileReader() as reader:
+        rounded = tensors["matrix"].bfloat16().float()
+        for start in range(31):
+            for stop in range(start, 31):
+                found = reader.elements(weight("matrix"), start, stop)
+                assert torch.equal(found, rounded.view(-1)[start:stop])
+        assert reader.rows(weight("matrix"), 5, 5).shape == (0, 3, 2)
+        assert reader.whole(weight("number")) == 2.5
+        assert reader.elements(weight("number"), 0, 1).tolist() == [2.5]
+        assert reader.elements(weight("number"), 1, 1).numel() == 0
+        assert reader.whole(weight("empty")).shape == (0, 4)
+
+
+def test_a_file_that_breaks_while_it_is_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes(b"nothing to read")
+    for name in ("a", "missing"):
+        weight = WeightInFile(tmp_path / f"{name}.safetensors", "x", (2,), torch.float32, torch.float32)
+        with FileReader() as reader, pytest.raises(StepError, match=rf"cannot read .*{name}\.safetensors"):
+            reader.whole(weight)

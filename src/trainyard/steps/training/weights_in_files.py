@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from trainyard.foundation.files import os_errors_name
 from trainyard.steps.runtime.errors import StepError
 
 WEIGHTS_FILE = "model.safetensors"
@@ -170,12 +169,11 @@ class FileReader:
 
     def _read(self, weight: WeightInFile, part: Callable[[Any], torch.Tensor]) -> torch.Tensor:
         try:
-            with os_errors_name(weight.file):
-                if weight.file not in self._open:
-                    opened = safe_open(weight.file, framework="pt")
-                    self._open[weight.file] = self._closing.enter_context(opened)
-                values = part(self._open[weight.file].get_slice(weight.key))
-        except SafetensorError as failure:
+            if weight.file not in self._open:
+                opened = safe_open(weight.file, framework="pt")
+                self._open[weight.file] = self._closing.enter_context(opened)
+            values = part(self._open[weight.file].get_slice(weight.key))
+        except (SafetensorError, OSError) as failure:
             raise StepError(f"cannot read {weight.file}: {failure}") from None
         self.bytes_read += values.nbytes
         return values.to(weight.rounded_to).to(weight.dtype).contiguous()
