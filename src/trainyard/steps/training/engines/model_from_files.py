@@ -68,7 +68,7 @@ class ModelFromFiles(SharedModel):
         self._still_at_work()
         with FileReader() as reader:
             for tensor in dict.fromkeys(tensor for owner in part.modules() for _, _, tensor in own_tensors(owner)):
-                if tensor in self._in_files:
+                if tensor in self._in_files and tensor not in self._arrived:
                     self._read_own(tensor, reader)
         self.bytes_read += reader.bytes_read
         super().materialize(part)
