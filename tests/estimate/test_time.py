@@ -41,6 +41,18 @@ def _seconds(training: TrainingShape) -> float:
     return time.total
 
 
+@pytest.mark.parametrize("gpu", ["A100-SXM-80GB", "V100-SXM-32GB"])
+def test_an_eager_gpt_2_of_transformers_takes_longer_than_one_with_fused_operations(gpu: str) -> None:
+    shape = find_architecture("gpt2-xl")
+    settings = {"micro_batch_size": 4, "accumulation_steps": 1, "sequence_length": 1024, "precision": "fp16"}
+    eager = TrainingShape(shape, _machines(1, gpu), engine="zero2", **settings)
+    fused = replace(eager, architecture=replace(shape, family="megatron"))
+    assert _seconds(fused) < _seconds(eager) < _seconds(replace(eager, engine="ddp"))
+    without_flash_attention = not eager.machines.gpu.flash_attention
+    compiled = [_seconds(replace(each, compiled=True)) for each in (fused, eager)]
+    assert (compiled[0] < compiled[1]) == without_flash_attention
+
+
 def test_a_ring_sends_all_but_one_share_over_the_slowest_link() -> None:
     size, machines = 1e9, _machines(1)
     expected = BASE_LATENCY + 7 * LINK_LATENCY + 7 / 8 * size / (300e9 * 0.8)
