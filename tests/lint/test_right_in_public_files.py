@@ -157,3 +157,15 @@ def test_one_process_is_no_distributed_training(
     text += f"distribution: {{type: mpi, process_count_per_instance: {processes}}}\n"
     text += f"resources: {{instance_count: {machines}, shm_size: 8g}}\n"
     assert rules(tmp_path, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [("mini_batch", []), ("table, mini_batch_context", []), ("table, model", ["AML506"]), ("", ["AML506"])],
+)
+def test_a_step_may_ask_for_the_context_of_its_mini_batch(tmp_path: Path, arguments: str, expected: list[str]) -> None:
+    (tmp_path / "score.py").write_text(f"def init():\n    pass\n\n\ndef run({arguments}):\n    return []\n")
+    text = "type: parallel\nname: p\ninputs: {d: {type: uri_folder}}\noutputs: {o: {type: uri_file}}\n"
+    text += "input_data: ${{inputs.d}}\nmini_batch_size: '10'\ntask: {type: run_function, code: ., "
+    text += "entry_script: score.py, environment: azureml:e:1, append_row_to: '${{outputs.o}}'}\n"
+    assert rules(tmp_path, text) == expected

@@ -21,6 +21,8 @@ from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY
 _BYTES = lazy_pattern(r"[0-9]+(?:[kKmMgG][bB])+")
 _FILES = ("uri_folder", "uri_file")
 _OTHER_KEYS_OF_TASKS = frozenset({"type", "code", "environment", "program_arguments", "append_row_to"})
+# https://learn.microsoft.com/azure/machine-learning/how-to-use-parallel-job-in-pipeline
+_CONTEXT = "mini_batch_context"
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -121,11 +123,11 @@ def _returns_nothing(function: ast.AST) -> bool:
 
 
 def takes_one(function: ast.AST) -> bool:
-    """Whether a function can be called with a single argument."""
+    """Whether a function can be called with a single argument, and Azure ML's context of the mini-batch if it asks."""
     assert isinstance(function, _FUNCTIONS)
     arguments = function.args
     taken = len(arguments.posonlyargs) + len(arguments.args)
-    needed = taken - len(arguments.defaults)
+    needed = taken - len(arguments.defaults) - any(each.arg == _CONTEXT for each in arguments.args[1:])
     return (bool(taken) or arguments.vararg is not None) and needed <= 1
 
 
