@@ -138,7 +138,7 @@ def _batch(root: Node) -> Iterator[Diagnostic]:
     needed, others = ("component", ("job_definition",)) if word == "pipeline" else ("model", ("component",))
     if not root.entries.keys() & {needed, *others} and not _has_typo_of(needed, root):
         message = f"a deployment of a {word} has a '{needed}', and this has none"
-        yield MISSING_KEY.at(root.key_span("type" if kind is not None else "name"), message)
+        yield MISSING_KEY.at(root.key_span("type" if kind is not None else next(iter(root.entries))), message)
     count = root.find("settings", "instance_count")
     if word == "model" and count is not None and root.get("resources") is not None:
         message = "the machines are counted here and in 'resources'; Azure ML's client refuses both"
