@@ -25,6 +25,7 @@ from trainyard.lint.settings import LintSettings, settings_for
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Document, read_document
 from trainyard.spec.findings import DocumentStore
+from trainyard.spec.rules.keys import UNKNOWN_KEY
 from trainyard.spec.rules.let_pass import stops_a_run
 from trainyard.terminal import colour_choice, print_diagnostics, short
 
@@ -75,20 +76,30 @@ def lint(paths: Sequence[Path], options: LintOptions) -> bool:
 
 
 def errors_before_a_run(file: Path, store: DocumentStore) -> tuple[Sequence[Diagnostic], Sequence[Diagnostic]]:
-    """Return the errors in a job's file that Azure ML refuses it for, and those that it accepts.
+    """Return the errors in a job's file that Azure ML refuses it for, and those that it accepts with the keys it drops.
 
     The files that are read stay in `store`.
     """
     # A local run uses this machine as its compute.
-    errors = [each for each in errors_before_a_submission(file, store) if each.rule != no_compute.id]
-    return [each for each in errors if stops_a_run(each)], [each for each in errors if not stops_a_run(each)]
+    found = [each for each in _found_before(file, store) if each.rule != no_compute.id]
+    refused = [each for each in found if each.severity == "error" and stops_a_run(each)]
+    return refused, [each for each in found if each not in refused]
 
 
 def errors_before_a_submission(file: Path, store: DocumentStore) -> Sequence[Diagnostic]:
     """Return the errors in a job's file and in what it names. The files that are read stay in `store`."""
+    return [each for each in _found_before(file, store) if each.severity == "error"]
+
+
+def _found_before(file: Path, store: DocumentStore) -> Sequence[Diagnostic]:
     settings, result = _check([file], store)
     found = without_known(result.diagnostics, settings.baseline, result.files)
-    return with_template_lines([each for each in found if each.severity == "error"])
+    return with_template_lines([each for each in found if _does_damage(each)])
+
+
+def _does_damage(diagnostic: Diagnostic) -> bool:
+    """Whether a finding is an error, or a warning of a key that is dropped: most of those are harmless, not all."""
+    return diagnostic.severity == "error" or diagnostic.rule == UNKNOWN_KEY.id
 
 
 def rules_that_find_something(file: Path) -> list[str]:
