@@ -36,7 +36,8 @@ def copied_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "latin.yaml").write_bytes("# café\ntype: pipeline\n".encode("latin-1"))
     (folder / "tabs.yaml").write_text("type: pipeline\njobs:\n\ta: 1\n")
     (folder / "open.yaml").write_text("type: pipeline\njobs: {a: [\n")
-    deployment = "$schema: https://azuremlschemas.azureedge.net/latest/batchDeployment.schema.json\nname: batch\n"
+    schema = "https://azuremlschemas.azureedge.net/latest/batchDeployment.schema.json"
+    deployment = f"$schema: {schema}\nname: batch\nmodel: azureml:digits:1\n"
     (folder / "deployment.yaml").write_text(deployment)
     (folder / "broken.json").write_text("{")
     with_component = "type: pipeline\njobs:\n  evaluate:\n    component: "
@@ -195,10 +196,10 @@ WRONG_FILES = [
     (("run", "pipelines/windows.yaml"), ("pipelines/windows.yaml:4:16:", "Write ../components/evaluate.yaml")),
     (("run", "profiles/t4.yaml"), ("profiles/t4.yaml:", "a profile, not a pipeline")),
     (("run", "compute/gpu_cluster.yaml"), ("compute/gpu_cluster.yaml:6:7:", "a compute target, not a pipeline")),
-    (("run", "deployment.yaml"), ("deployment.yaml:1:1:", "a deployment, an endpoint", "not a pipeline")),
+    (("run", "deployment.yaml"), ("deployment.yaml:1:1:", "a batch deployment, not a pipeline")),
     (("submit", "components/train_ddp.yaml", "--dry-run"), ("components/train_ddp.yaml:5:7:", "a component, not a")),
     (("submit", "environments/trainyard.yaml", "--dry-run"), ("environments/trainyard.yaml:", "an environment")),
-    (("submit", "deployment.yaml", "--dry-run"), ("deployment.yaml:1:1:", "a deployment, an endpoint")),
+    (("submit", "deployment.yaml", "--dry-run"), ("deployment.yaml:1:1:", "a batch deployment")),
     (("init", "."), ("files would be overwritten", "choose another folder", "--force")),
 ]
 
