@@ -57,12 +57,12 @@ def test_exit_1_is_for_errors_alone(trainyard: Run, here: Path, output_format: s
 
 
 def test_fix_says_what_it_did_and_what_remains(trainyard: Run, here: Path) -> None:
-    (here / "c.yaml").write_text(MISTAKEN + "outputs: {}\nnothing_like_it: 3\n")
+    (here / "c.yaml").write_text(MISTAKEN + "outputs: {}\ninputs: 3\n")
     outcome = trainyard("lint", "--fix", "c.yaml")
     assert outcome.exit_code == 1
     assert "fixed c.yaml:4: unknown key 'is_determinstic'" in outcome.stderr
-    assert "unknown key 'nothing_like_it'" in outcome.stderr
-    assert (here / "c.yaml").read_text() == COMPONENT + "outputs: {}\nnothing_like_it: 3\n"
+    assert "c.yaml:7:9: error[AML103]" in outcome.stderr
+    assert (here / "c.yaml").read_text() == COMPONENT + "outputs: {}\ninputs: 3\n"
     (here / "c.yaml").write_text(MISTAKEN)
     assert trainyard("lint", "--fix", "c.yaml").exit_code == 0
 

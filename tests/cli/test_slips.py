@@ -36,8 +36,7 @@ def copied_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "latin.yaml").write_bytes("# café\ntype: pipeline\n".encode("latin-1"))
     (folder / "tabs.yaml").write_text("type: pipeline\njobs:\n\ta: 1\n")
     (folder / "open.yaml").write_text("type: pipeline\njobs: {a: [\n")
-    schema = "https://azuremlschemas.azureedge.net/latest/batchDeployment.schema.json"
-    deployment = f"$schema: {schema}\nname: batch\nmodel: azureml:digits:1\n"
+    deployment = "$schema: https://azuremlschemas.azureedge.net/latest/batchDeployment.schema.json\nname: batch\n"
     (folder / "deployment.yaml").write_text(deployment)
     (folder / "broken.json").write_text("{")
     with_component = "type: pipeline\njobs:\n  evaluate:\n    component: "

@@ -25,6 +25,7 @@ from trainyard.lint.settings import LintSettings, settings_for
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Document, read_document
 from trainyard.spec.findings import DocumentStore
+from trainyard.spec.loading import require_job
 from trainyard.spec.rules.keys import UNKNOWN_KEY
 from trainyard.spec.rules.let_pass import stops_a_run
 from trainyard.terminal import colour_choice, print_diagnostics, short
@@ -78,10 +79,12 @@ def lint(paths: Sequence[Path], options: LintOptions) -> bool:
 def errors_before_a_run(file: Path, store: DocumentStore) -> tuple[Sequence[Diagnostic], Sequence[Diagnostic]]:
     """Return the errors in a job's file that Azure ML refuses it for, and those that it accepts with the keys it drops.
 
-    The files that are read stay in `store`.
+    The files that are read stay in `store`. Raise SpecError for a file that is not a job.
     """
+    found = _found_before(file, store)
+    require_job(file, store)
     # A local run uses this machine as its compute.
-    found = [each for each in _found_before(file, store) if each.rule != no_compute.id]
+    found = [each for each in found if each.rule != no_compute.id]
     refused = [each for each in found if each.severity == "error" and stops_a_run(each)]
     return refused, [each for each in found if each not in refused]
 

@@ -54,7 +54,7 @@ def _checked(file: Path) -> Pipeline | None:
     Raise SpecError for errors that lint finds.
     """
     store = DocumentStore()
-    kind = require_job(file, store)
+    kind = require_job(file, store, on_azure=True)
     if errors := errors_before_a_submission(file, store):
         raise SpecError(errors)
     if kind not in ("pipeline", "command_job"):

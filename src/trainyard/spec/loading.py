@@ -19,6 +19,7 @@ from trainyard.spec.rules.let_pass import stops_a_run
 from trainyard.spec.rules.references import DATA_NOT_FOUND, NOT_SEEN_OFFLINE
 
 _STANDALONE_JOBS: tuple[Kind, ...] = ("command_job", "sweep_job", "other_job")
+_RUNS_HERE: tuple[Kind, ...] = (*_STANDALONE_JOBS, "pipeline", "pipeline_component")
 
 
 def load_pipeline(file: Path, store: DocumentStore | None = None, *, on_azure: bool = False) -> Pipeline:
@@ -42,7 +43,7 @@ def load_job(
 
     As `load_pipeline`, but raises only for what Azure ML itself refuses, unless `strict`.
     """
-    reading = _open(file, (*_STANDALONE_JOBS, "pipeline", "pipeline_component"), "pipeline", store or DocumentStore())
+    reading = _open(file, _RUNS_HERE, "pipeline", store or DocumentStore())
     root, kind = reading.document.root, kind_of(reading.document)
     read = read_standalone_job if kind in _STANDALONE_JOBS else read_pipeline
     pipeline = read(root, reading, ComponentCache())
@@ -50,12 +51,14 @@ def load_job(
     return pipeline
 
 
-def require_job(file: Path, store: DocumentStore) -> Kind | None:
-    """Return the kind of a file that can be submitted: a pipeline or another job; None if its content does not tell.
+def require_job(file: Path, store: DocumentStore, *, on_azure: bool = False) -> Kind | None:
+    """Return the kind of a pipeline or another job; None if its content does not tell.
 
-    Raise SpecError for a component, an environment, a deployment and everything else that is not a job.
+    Raise SpecError for a component, an environment, a deployment and everything else that is not a job. A pipeline
+    component runs here as a job would, but not `on_azure`.
     """
-    return kind_of(_open(file, (*_STANDALONE_JOBS, "pipeline"), "pipeline", store).document)
+    readable = (*_STANDALONE_JOBS, "pipeline") if on_azure else _RUNS_HERE
+    return kind_of(_open(file, readable, "pipeline", store).document)
 
 
 def is_only_on_azure(error: Diagnostic) -> bool:
