@@ -138,6 +138,8 @@ def test_the_same_words_for_every_architecture(text: Path) -> None:
     assert (config.n_layer, config.n_embd) == (1, 16)
     with pytest.raises(StepError, match=r"gpt2 has no setting 'n_layers'; did you mean n_layer\?"):
         task_for(text, "gpt2", '{"n_layers": 1}').new_model()
+    with pytest.raises(StepError, match="n_layer is -1; expected a number of at least 0"):
+        task_for(text, "gpt2", '{"n_layer": -1}').new_model()
 
 
 def test_what_a_training_leaves_is_what_transformers_reads(text: Path, model: Path) -> None:

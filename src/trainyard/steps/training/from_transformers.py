@@ -289,7 +289,8 @@ def _refuse_unknown_type(model_type: str, needs: ModelNeeds) -> None:
 def _own_names(settings: Mapping[str, Any], config: Any) -> dict[str, Any]:
     """Return the overrides by the configuration's own names, such as `n_layer` for `num_hidden_layers`.
 
-    transformers accepts any name, and a misspelt setting would change nothing: here it raises StepError.
+    transformers accepts any name, and a misspelt setting would change nothing: here it raises StepError. So does a
+    negative count: -1 layers would be a model without any.
     """
     known = [name for name in config.to_dict() if not name.startswith("_")]
     own = {}
@@ -299,8 +300,15 @@ def _own_names(settings: Mapping[str, Any], config: Any) -> dict[str, Any]:
             close = difflib.get_close_matches(name, known, n=1)
             meant = f"; did you mean {close[0]}?" if close else ""
             raise StepError(f"--model-overrides: {config.model_type} has no setting {name!r}{meant}")
+        if _is_count(getattr(config, own_name, None), own_name) and isinstance(value, int) and value < 0:
+            raise StepError(f"--model-overrides: {name} is {value}; expected a number of at least 0")
         own[own_name] = value
     return own
+
+
+def _is_count(default: Any, name: str) -> bool:
+    # Ids of tokens may be negative for "none".
+    return isinstance(default, int) and not isinstance(default, bool) and default > 0 and not name.endswith("_id")
 
 
 def _first_line(failure: BaseException) -> str:
