@@ -17,12 +17,14 @@ import importlib.util
 import io
 import json
 import logging
+import multiprocessing
 import re
 import statistics
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,16 @@ SCHEMA_OF_KIND: dict[Kind, str] = {
     "command_job": "command_job",
     "environment": "environment",
     "compute": "compute",
+    "online_endpoint": "online_endpoint",
+    "batch_endpoint": "batch_endpoint",
+    "online_deployment": "online_deployment",
+    "batch_deployment": "batch_deployment",
+    "datastore": "datastore",
+    "workspace": "workspace",
+    "registry": "registry",
+    "feature_store": "feature_store",
+    "feature_set": "feature_set",
+    "feature_store_entity": "feature_store_entity",
 }
 
 
@@ -117,12 +129,7 @@ def _loaded(file: Path) -> Iterator[Said]:
     import azure.ai.ml as azure_ml
 
     kind = kind_in(file) or ("component" if file.parent.name == "components" else "pipeline")
-    load = {
-        "component": azure_ml.load_component,
-        "pipeline_component": azure_ml.load_component,
-        "environment": azure_ml.load_environment,
-        "compute": azure_ml.load_compute,
-    }.get(kind, azure_ml.load_job)
+    load = getattr(azure_ml, f"load_{kind.removeprefix('pipeline_')}", azure_ml.load_job)
     with (
         warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()),
@@ -180,6 +187,15 @@ def _line_of_path(file: Path, path: str) -> frozenset[tuple[str, int]]:
 PROGRAMMES: dict[str, Programme] = dict(zip(PROGRAMS, (ours, clients, schema_checkers), strict=True))
 
 
+@dataclass(frozen=True)
+class Judgement:
+    """What a program made of one mistake: whether it said something, on the line, and in how many characters."""
+
+    flagged: bool
+    on_line: bool
+    characters: int
+
+
 @dataclass
 class Tally:
     """The results of one program on a group of mistakes."""
@@ -189,13 +205,20 @@ class Tally:
     on_line: int = 0
     lengths: list[int] = field(default_factory=list)
 
+    def count(self, judgement: Judgement) -> None:
+        self.mistakes += 1
+        self.flagged += judgement.flagged
+        self.on_line += judgement.on_line
+        if judgement.flagged:
+            self.lengths.append(judgement.characters)
+
 
 # Messages of each program about a clean project, which do not count.
 _SAID_OF_CLEAN: dict[tuple[str, str, str], set[str]] = {}
 
 
-def judge(mistake: Any, program: Programme, tally: Iterable[Tally]) -> None:
-    """Plant one mistake, run one program, and count."""
+def judge(mistake: Any, program: Programme) -> Judgement:
+    """Plant one mistake, and run one program."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         project = mistake.copy_project(folder)
@@ -207,12 +230,16 @@ def judge(mistake: Any, program: Programme, tally: Iterable[Tally]) -> None:
         file, line, _ = mistake.plant(project)
         said = [each for each in program(project, spoilt) if _without_places(each.text, project) not in before]
         on_line = [each for each in said if (str(file), line) in each.places]
-        for each in tally:
-            each.mistakes += 1
-            each.flagged += bool(said)
-            each.on_line += bool(on_line)
-            if said:
-                each.lengths.append(len((on_line or said)[0].text))
+        return Judgement(bool(said), bool(on_line), len((on_line or said)[0].text) if said else 0)
+
+
+# Set before processes are forked: mistakes are of a module that no process could import by name.
+_MISTAKES: list[Any] = []
+
+
+def judged(number: int) -> dict[str, Judgement]:
+    """Return what each program makes of one of the mistakes."""
+    return {name: judge(_MISTAKES[number], program) for name, program in PROGRAMMES.items()}
 
 
 def _without_places(text: str, project: Path) -> str:
@@ -270,13 +297,17 @@ def _median(lengths: list[int]) -> str:
 def main() -> int:
     logging.disable(logging.CRITICAL)
     mistakes = planted()
+    _MISTAKES[:] = mistakes
     by_family: dict[str, dict[str, Tally]] = {}
     total = {program: Tally() for program in PROGRAMS}
-    for number, mistake in enumerate(mistakes, start=1):
-        family = by_family.setdefault(mistake.rule[3], {program: Tally() for program in PROGRAMS})
-        for name, program in PROGRAMMES.items():
-            judge(mistake, program, (family[name], total[name]))
-        print(f"\r{number} of {len(mistakes)}", end="", file=sys.stderr)
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("fork")) as processes:
+        judgements = processes.map(judged, range(len(mistakes)), chunksize=10)
+        for number, (mistake, by_program) in enumerate(zip(mistakes, judgements, strict=True), start=1):
+            family = by_family.setdefault(mistake.rule[3], {program: Tally() for program in PROGRAMS})
+            for name, judgement in by_program.items():
+                family[name].count(judgement)
+                total[name].count(judgement)
+            print(f"\r{number} of {len(mistakes)}", end="", file=sys.stderr)
     versions = {name: importlib.metadata.version(name) for name in PROGRAMS[1:]}
     text = document(by_family, total, versions)
     DOCUMENT.write_text(text, encoding="utf-8")
