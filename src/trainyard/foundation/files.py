@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -31,6 +33,30 @@ def os_errors_name(file: Path) -> Iterator[None]:
         if error.filename is None:
             error.filename = str(file)
         raise
+
+
+class TooLarge(OSError):
+    """A file that is larger than its reader takes."""
+
+
+def read_regular(file: str | os.PathLike[str], limit_bytes: int) -> bytes:
+    """Return the content of a regular file, through symbolic links.
+
+    A repository can hold a pipe, or a link to a device, that never ends: neither is waited for. Raise OSError that
+    names the file: TooLarge above the limit, IsADirectoryError for a folder, ENOTSUP for whatever else is not regular.
+    """
+    name = os.fspath(file)
+    descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    with open(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.ENOTSUP, "not a regular file", name)
+        content = stream.read(limit_bytes + 1)
+        if len(content) > limit_bytes:
+            raise TooLarge(errno.EFBIG, f"larger than {limit_bytes:,} bytes", name)
+    return content
 
 
 def replace_text(file: Path, text: str, *, is_durable: bool = True) -> None:
