@@ -19,6 +19,7 @@ from trainyard.author.project import Project
 from trainyard.author.rendered_files import rendered_for
 from trainyard.author.source_maps import SourceMap, map_sources
 from trainyard.author.steps import step_descriptions
+from trainyard.author.template_access import TemplateFunction
 from trainyard.author.template_errors import explaining_errors
 from trainyard.author.templates import SUFFIX, TemplateSet, names_of_rendered, template_names
 from trainyard.author.tuning import tuning_proposal
@@ -129,10 +130,10 @@ def context_of(project: Project, profile: Profile, root: Path, template: str) ->
     return {
         "profile": profile,
         "steps": step_descriptions(project),
-        "path_to": path_to,
-        "environment_for": environment_for,
-        "data_path": data_path,
-        "tuning_proposal": partial(tuning_proposal, profile),
+        "path_to": TemplateFunction(path_to),
+        "environment_for": TemplateFunction(environment_for),
+        "data_path": TemplateFunction(data_path),
+        "tuning_proposal": TemplateFunction(partial(tuning_proposal, profile)),
     }
 
 

@@ -1,4 +1,7 @@
-"""The project's Jinja templates: a sandbox where undefined names are errors; it records which template uses which."""
+"""The project's Jinja templates: a sandbox where undefined names are errors; it records which template uses which.
+
+A template may be a stranger's, so it reads data and calls what is listed in `template_access.py`, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from jinja2.utils import missing
 
 from trainyard.author.header import digest
 from trainyard.author.project import Project
+from trainyard.author.template_access import FIELD_OF_STEP, TemplateFunction, is_callable, is_readable
 from trainyard.author.values import origin_of, wrap, written, yaml_list, yaml_scalar
 from trainyard.foundation.step_fields import StepField
 
@@ -121,12 +125,26 @@ class TemplateSet(ImmutableSandboxedEnvironment):
         )
         self.uses: dict[str, set[str]] = {}
         self.filters |= _OWN_FILTERS
+        del self.globals["lipsum"]
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Return what the sandbox does. Most lookups are of a step's fields, which have no internals to hide."""
-        if type(obj) is StepField and attribute in StepField.__dataclass_fields__:
+        """Return what the sandbox does. Most lookups are of a step's fields, whose values need no further look."""
+        if type(obj) is StepField and attribute in FIELD_OF_STEP:
             return getattr(obj, attribute)
         return super().getattr(obj, attribute)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Return whether a template may read an attribute, by the type of the object that has it."""
+        return is_readable(obj, attr)
+
+    def is_safe_callable(self, obj: Any) -> bool:
+        """Return whether a template may call an object."""
+        return is_callable(obj, self.globals.values())
+
+    def wrap_str_format(self, value: Any) -> Any:
+        """Return the sandbox's own str.format, as a function that templates may call; None for any other value."""
+        wrapped = super().wrap_str_format(value)
+        return None if wrapped is None else TemplateFunction(wrapped)
 
     def join_path(self, template: str, parent: str) -> str:
         """Return the name of an imported, included or extended template; names are relative to `templates/`."""
