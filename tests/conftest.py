@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent / "steps" / "helpers"))
 
 from forked_python import ForkedPython
 
+from trainyard.cli import main
 from trainyard.local.machine import available_processors
 
 # Tests start more processes than a machine may have GPUs, and state numbers to the bit: they are of the CPU.
@@ -44,3 +46,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first: at the end of a run no worker is left alone with one."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command printed, and its exit code."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def trainyard(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """The command line, run in this process."""
+
+    def run(*arguments: str) -> Outcome:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        code = ended.value.code
+        return Outcome(code if isinstance(code, int) else int(code is not None), captured.out, captured.err)
+
+    return run

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jinja2 import Undefined
 
+from trainyard.author.drift import find_drift
 from trainyard.author.profiles import load_profile
 from trainyard.author.project import Project
 from trainyard.author.rendering import context_of, render
@@ -17,6 +20,7 @@ from trainyard.author.template_access import is_callable, is_readable
 from trainyard.author.templates import TemplateSet
 from trainyard.spec.diagnostic import SpecError
 
+CommandLine = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]
 PLAIN = (str, int, float, bool, type(None))
 
@@ -139,3 +143,84 @@ def test_a_template_names_only_templates(project: Project, name: str, tag: str) 
     with pytest.raises(SpecError, match="unknown template") as caught:
         render(project, "mine")
     assert "the secret" not in str(caught.value)
+
+
+# Without limits of the machine, these would take hours, or all memory.
+EXCESSES = {
+    "a long text": ("{{ '%10000000000s' % 1 }}", "GiB of memory"),
+    "a repeated text": ("{{ 'x' * 10 ** 10 }}", "GiB of memory"),
+    "much output": ("{% for i in range(80) %}{{ '%1000000s' % 1 }}{% endfor %}", "MiB of text"),
+    "nested loops": (
+        "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}"
+        "{% endfor %}",
+        "seconds of processor time",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "limit"), EXCESSES.values(), ids=EXCESSES)
+def test_what_a_rendering_may_take_is_limited(project: Project, text: str, limit: str) -> None:
+    attack(project, text)
+    with pytest.raises(SpecError, match=limit) as caught:
+        find_drift(project, "mine")
+    assert caught.value.diagnostics[0].span.file == project.templates / "pipelines" / "x.txt.j2"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{% include 'pipelines/x.txt.j2' %}",
+        "{{ range(10 ** 9) | list }}",
+        "{{ 'x' | center(10 ** 12) }}",
+    ],
+)
+def test_a_rendering_without_end_is_one_finding(project: Project, text: str) -> None:
+    attack(project, text)
+    with pytest.raises(SpecError) as caught:
+        find_drift(project, "mine")
+    assert len(caught.value.diagnostics) == 1
+
+
+@pytest.fixture
+def hostile(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A rendered pipeline with a mistake and a forged header, whose template writes a file once it is rendered."""
+    attack(project, "{% set x = profile.files[0].joinpath('MARK').write_text('x') %}\nnothing: 1\n")
+    (project.templates / "pipelines" / "x.txt.j2").rename(project.templates / "pipelines" / "x.yaml.j2")
+    header = {"format": "trainyard.rendered/1", "template": "pipelines/x.yaml.j2", "profile": "mine", "settings": {}}
+    header |= {"template_digest": "0", "profile_digest": "0", "content_digest": "0"}
+    (project.root / "pipelines").mkdir()
+    (project.root / "pipelines" / "x.yaml").write_text(f"# x\n# trainyard: {json.dumps(header)}\ntype: pipeline\n")
+    monkeypatch.chdir(project.root)
+    return project
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["lint"], ["lint", "--no-templates"], ["render", "--check"], ["render", "mine", "--diff"], ["lint", "--fix"]],
+    ids=" ".join,
+)
+def test_no_command_that_checks_runs_what_a_template_says(
+    trainyard: CommandLine, hostile: Project, arguments: list[str]
+) -> None:
+    assert trainyard(*arguments).exit_code == 1
+    assert not (hostile.root / "mark").exists()
+
+
+def test_the_process_that_renders_imports_nothing_from_the_project(trainyard: CommandLine, hostile: Project) -> None:
+    for name in ("json.py", "trainyard.py", "jinja2.py"):
+        (hostile.root / name).write_text(f"open({str(hostile.root / 'mark')!r}, 'w')")
+    trainyard("render", "--check")
+    assert not (hostile.root / "mark").exists()
+
+
+def test_lint_without_templates_renders_nothing(
+    trainyard: CommandLine, hostile: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a process is started")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    assert trainyard("lint", "--no-templates", "pipelines/x.yaml").exit_code == 1
+    with pytest.raises(AssertionError, match="a process is started"):
+        trainyard("lint", "pipelines/x.yaml")

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from trainyard.author.copies import stale_copies
 from trainyard.author.header import content_of, read_header, was_edited
+from trainyard.author.limited_rendering import render_limited
 from trainyard.author.project import Project
 from trainyard.author.rendered_files import FileOnDisk, files_on_disk
-from trainyard.author.rendering import RenderedFile, Rendering, render
+from trainyard.author.rendering import RenderedFile, Rendering
 from trainyard.author.settings import as_arguments
 
 
@@ -34,7 +35,7 @@ def find_drift(
 
     Without a profile's name, it is the one in the files' headers.
     """
-    rendering = render(project, profile_name, settings, out)
+    rendering = render_limited(project, profile_name, settings, out)
     copies = stale_copies(project) if rendering.root == project.root else []
     return drift_from(project, rendering) + [
         Drift(copy.path, copy.reason, _diff(project, copy.path, copy.old or "", copy.new or "")) for copy in copies

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from trainyard.author.header import Header
+from trainyard.author.limited_rendering import render_limited
 from trainyard.author.project import Project
-from trainyard.author.rendered_files import read_rendered
-from trainyard.author.rendering import RenderedFile, Rendering, render
+from trainyard.author.rendered_files import FileOnDisk, read_rendered
+from trainyard.author.rendering import RenderedFile
 from trainyard.author.templates import SUFFIX
 from trainyard.errors import UsageError
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 
+_MOST_PROCESSES = 8
+"""Forged headers could name any number of profiles and settings."""
 _FROM_PROFILE = "the value comes from the profile"
 
 
 class SourceFinder:
-    """Finds the sources of lines in rendered files. Each profile is rendered again for this, once."""
+    """Finds the sources of lines in rendered files, whose templates are rendered again for this, with limits."""
 
     def __init__(self, project: Project) -> None:
         self._project = project
-        self._renderings: dict[str, Rendering | None] = {}
+        self._rendered: dict[tuple[str, str], RenderedFile | None] = {}
+        self._processes = 0
 
     def relate(
         self, diagnostics: Sequence[Diagnostic], texts: Mapping[Path, str] = MappingProxyType({})
@@ -34,7 +37,9 @@ class SourceFinder:
         Lines that were edited by hand since are distinguished from others; if the profile or a template no longer
         renders, findings stay as they are. `texts` replace what is on disk.
         """
-        lines = {file: self._line_sources(file, texts) for file in {each.span.file for each in diagnostics}}
+        files = {each.span.file for each in diagnostics}
+        self._render_together([found for file in files if (found := _rendered_at(file)) is not None])
+        lines = {file: self._line_sources(file, texts) for file in files}
         return [each._replace(related=(*each.related, *lines[each.span.file](each.span.line))) for each in diagnostics]
 
     def written_at(self, span: Span) -> Span:
@@ -44,28 +49,57 @@ class SourceFinder:
         return [span, *(each.span for each in sources), *from_profile][-1]
 
     def _line_sources(self, file: Path, texts: Mapping[Path, str]) -> Callable[[int], tuple[Related, ...]]:
-        try:
-            on_disk = read_rendered(file)
-            if on_disk is None:
-                return lambda _: ()
-        except (SpecError, UsageError):
+        on_disk = _rendered_at(file)
+        if on_disk is None:
             return lambda _: ()
-        target = Path(on_disk.header.template.removesuffix(SUFFIX))
-        root = file.resolve().parents[len(target.parts) - 1]
-        rendering = self._rendering(on_disk.header, root)
-        rendered = rendering.files.get(root / target) if rendering is not None else None
+        self._render_together([on_disk])
+        rendered = self._rendered[_key(on_disk), on_disk.header.template]
         if rendered is None:
             return lambda _: ()
         return _sources_by_disk_line(rendered, texts.get(file, on_disk.text))
 
-    def _rendering(self, header: Header, root: Path) -> Rendering | None:
-        key = json.dumps([str(root), header.profile, header.settings], sort_keys=True, default=str)
-        if key not in self._renderings:
-            try:
-                self._renderings[key] = render(self._project, header.profile, header.settings, root)
-            except (SpecError, UsageError):
-                self._renderings[key] = None
-        return self._renderings[key]
+    def _render_together(self, files: Sequence[FileOnDisk]) -> None:
+        """Render the templates of files, those of one profile in one process."""
+        by_profile: dict[str, list[FileOnDisk]] = {}
+        for file in files:
+            if (_key(file), file.header.template) not in self._rendered:
+                by_profile.setdefault(_key(file), []).append(file)
+        for key, same in by_profile.items():
+            templates = {file.header.template for file in same}
+            found = self._render(same[0], templates)
+            self._rendered |= {(key, template): found.get(template) for template in templates}
+
+    def _render(self, file: FileOnDisk, templates: Collection[str]) -> dict[str, RenderedFile]:
+        if self._processes == _MOST_PROCESSES:
+            return {}
+        self._processes += 1
+        header, root = file.header, _root_of(file)
+        try:
+            rendering = render_limited(
+                self._project, header.profile, header.settings, root, only=templates, with_sources=True
+            )
+        except (SpecError, UsageError):
+            return {}
+        return {each.template: each for each in rendering.files.values()}
+
+
+def _rendered_at(file: Path) -> FileOnDisk | None:
+    try:
+        return read_rendered(file)
+    except (SpecError, UsageError):
+        return None
+
+
+def _root_of(file: FileOnDisk) -> Path:
+    """Return the folder that the project's root corresponds to, which may be that of `render --out`."""
+    depth = len(Path(file.header.template.removesuffix(SUFFIX)).parts)
+    above = file.path.resolve().parents
+    return above[min(depth, len(above)) - 1]
+
+
+def _key(file: FileOnDisk) -> str:
+    """Return what one rendering has in common."""
+    return json.dumps([str(_root_of(file)), file.header.profile, file.header.settings], sort_keys=True, default=str)
 
 
 def _sources_by_disk_line(rendered: RenderedFile, text: str) -> Callable[[int], tuple[Related, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -57,8 +57,13 @@ def render(
     profile_name: str | None = None,
     settings: Mapping[str, object] | None = None,
     out: Path | None = None,
+    *,
+    only: Collection[str] | None = None,
+    begins: Callable[[str], object] = lambda template: None,
 ) -> Rendering:
     """Render every template for a profile; `settings` (dotted keys) take precedence over its own.
+
+    `only` are the templates that are rendered, if not all; `begins` is told each before it is rendered.
 
     Without a profile's name it is the one that the files on disk were rendered for, with their settings. The files
     belong below `out`, or in the project itself; their references to code and data are valid from either.
@@ -70,6 +75,9 @@ def render(
     templates = TemplateSet(project)
     files: dict[Path, RenderedFile] = {}
     for template in names_of_rendered(template_names(project)):
+        if only is not None and template not in only:
+            continue
+        begins(template)
         content = _render_one(templates, project, profile, root, template)
         # A template that is empty for a profile renders no file: a cluster's, if there is no cluster.
         if content.strip():

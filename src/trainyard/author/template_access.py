@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from jinja2.environment import TemplateModule
-from jinja2.runtime import BlockReference, LoopContext, Macro
+from jinja2.runtime import BlockReference, LoopContext, Macro, Undefined
 from jinja2.utils import Cycler, Joiner, Namespace
 
 from trainyard.author.profiles import Cluster, Profile
@@ -77,7 +77,7 @@ _VALUES: Mapping[type, frozenset[str]] = {
 }
 _NAMESPACES = (TemplateModule, Namespace)
 """What a template imports, or makes itself: all their names are its own."""
-_CALLABLE = (TemplateFunction, Macro, BlockReference, LoopContext, Joiner)
+_CALLABLE = (TemplateFunction, Macro, BlockReference, LoopContext, Joiner, Undefined)
 
 
 def is_readable(owner: object, name: str) -> bool:

@@ -45,6 +45,8 @@ class LintOptions:
     baseline: Path | None = None
     write_baseline: bool = False
     pedantic: bool = False
+    renders: bool = True
+    """Whether findings in rendered files get the template's line, for which it is rendered, with limits."""
 
 
 def lint(paths: Sequence[Path], options: LintOptions) -> bool:
@@ -67,7 +69,7 @@ def lint(paths: Sequence[Path], options: LintOptions) -> bool:
         _write_baseline(baseline, found, result.files)
         return True
     left = without_known(found, baseline, result.files)
-    related = with_template_lines(left)
+    related = with_template_lines(left) if options.renders else left
     _print(related, options.output_format)
     if options.output_format == "text":
         known, fixable = len(found) - len(left), 0 if options.fix else _count_fixable(left)

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from trainyard.author import drift as drifts
+from trainyard.author.limited_rendering import render_limited
 from trainyard.author.rendering import Rendering, render
 from trainyard.author.settings import read_applied, read_settings
 from trainyard.author.writing import write
@@ -52,7 +53,7 @@ def show_difference(options: RenderOptions) -> None:
     from trainyard.commands.rendered_meaning import meanings  # an eighth of the time of a rendering without it
 
     project = working_folder.project()
-    rendering = render(project, options.profile, options.settings(), options.out)
+    rendering = render_limited(project, options.profile, options.settings(), options.out)
     _print_adjustments(rendering)
     for text in meanings(project, rendering):
         click.echo(f"{text}\n")

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from trainyard.author.limited_rendering import render_limited
 from trainyard.author.project import Project
-from trainyard.author.rendering import Rendering, render
+from trainyard.author.rendering import Rendering
 from trainyard.commands.plan_difference import planned_with_settings
 from trainyard.errors import UsageError
 from trainyard.plan.difference import PlanDifference
@@ -37,7 +38,7 @@ def meanings(project: Project, rendering: Rendering) -> Iterator[str]:
 def _write_aside(project: Project, rendering: Rendering, folder: Path) -> None:
     """Write the same rendering into a folder of its own, where its files refer to each other."""
     profile = rendering.profile
-    for path, file in render(project, profile.name, profile.settings, folder).files.items():
+    for path, file in render_limited(project, profile.name, profile.settings, folder).files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(file.text, encoding="utf-8")
 
