@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.errors import UsageError, UserError
+from trainyard.git import GitAnswer, NoGit, ask_git, repository_top
 
 # What a pipeline reads is text; of anything larger only its name matters.
 _LARGEST_BYTES = 1024 * 1024
 _SYMBOLIC_LINK, _SUBMODULE = "120000", "160000"
+_MISSING = "BAD"
+"""What git prints for the size of an object that it does not have."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Revision:
     def yaml_files(self) -> list[Path]:
         """Return all YAML files, relative to the top: those here that git does not ignore, and the revision's."""
         listed = _git(self.top, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.yml", "*.yaml")
-        here = listed.decode("utf-8", "surrogateescape").split("\0")
+        here = listed.output.decode("utf-8", "surrogateescape").split("\0")
         then = (path.relative_to(self.root) for ending in ("*.yml", "*.yaml") for path in self.root.rglob(ending))
         return sorted({*(Path(name) for name in here if name), *then})
 
@@ -47,20 +49,20 @@ def revision_of(folder: Path, ref: str) -> Iterator[Revision]:
     Nothing in the repository changes: no checkout, no worktree, no filter runs. UsageError outside a repository and for
     an unknown revision; UserError without git.
     """
-    top = Path(_git_text(folder, "rev-parse", "--show-toplevel")).resolve()
+    top = _top_of(folder)
     commit = _commit(folder, ref)
     with tempfile.TemporaryDirectory(prefix="trainyard-") as temporary:
         root = Path(temporary).resolve()
         _lay_out(top, commit, root)
-        yield Revision(ref, _git_text(top, "rev-parse", "--short", commit), top, root)
+        yield Revision(ref, _git(top, "rev-parse", "--short", commit).text, top, root)
 
 
 def _commit(folder: Path, ref: str) -> str:
     """Return the full name of the commit that a branch, a tag or an expression such as HEAD~1 means."""
-    done = _run(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
-    if done.returncode == 0:
-        return done.stdout.decode().strip()
-    shallow = _run(folder, "rev-parse", "--is-shallow-repository").stdout.strip() == b"true"
+    answer = _ask(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+    if answer.succeeded:
+        return answer.text
+    shallow = _ask(folder, "rev-parse", "--is-shallow-repository").text == "true"
     hint = "this clone is shallow: fetch its history, such as `git fetch --unshallow`, or `fetch-depth: 0` in CI"
     raise UsageError(
         f"unknown git revision {ref!r}; {hint if shallow else 'expected a branch, a tag, a commit or HEAD~1'}"
@@ -69,11 +71,11 @@ def _commit(folder: Path, ref: str) -> str:
 
 def _lay_out(top: Path, commit: str, root: Path) -> None:
     """Write every file of a commit; those that are too large to be read as YAML are empty."""
-    listed = _git(top, "ls-tree", "-r", "-z", "--long", "--full-tree", commit).decode("utf-8", "surrogateescape")
+    listed = _git(top, "ls-tree", "-r", "-z", "--long", "--full-tree", commit).text
     entries = [_entry(line) for line in listed.split("\0") if line]
     wanted = [each for each in entries if each[0] != _SUBMODULE and each[2] <= _LARGEST_BYTES]
     objects = "".join(f"{name}\n" for _, name, _, _ in wanted).encode()
-    contents = _contents(_git(top, "cat-file", "--batch", given=objects))
+    contents = _contents(_git(top, "cat-file", "--batch", given=objects).output)
     for mode, name, size, path in entries:
         target = root / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -96,6 +98,8 @@ def _entry(line: str) -> tuple[str, str, int, str]:
     """Return mode, object, size and path of `<mode> <type> <object> <size>\\t<path>`."""
     facts, _, path = line.partition("\t")
     mode, _, name, size = facts.split()
+    if size == _MISSING:
+        raise UserError(f"{path} is missing from this repository, as in a partial clone; run `git fetch --refetch`")
     return mode, name, 0 if size == "-" else int(size), path
 
 
@@ -111,24 +115,26 @@ def _contents(batch: bytes) -> dict[str, bytes]:
     return found
 
 
-def _git_text(folder: Path, *arguments: str) -> str:
-    return _git(folder, *arguments).decode("utf-8", "surrogateescape").strip()
+def _git(folder: Path, *arguments: str, given: bytes = b"") -> GitAnswer:
+    """Return git's answer. UsageError with git's own last line where it fails."""
+    answer = _ask(folder, *arguments, given=given)
+    if not answer.succeeded:
+        raise UsageError(f"git {arguments[0]} failed in {folder}: {answer.error}")
+    return answer
 
 
-def _git(folder: Path, *arguments: str, given: bytes = b"") -> bytes:
-    """Return what git prints. UsageError with git's own last line where it fails."""
-    done = _run(folder, *arguments, given=given)
-    if done.returncode == 0:
-        return done.stdout
-    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    if said and "not a git repository" in said[-1]:
-        raise UsageError(f"{folder} is not in a git repository; --against compares with a version that git knows")
-    raise UsageError(f"git {arguments[0]} failed in {folder}: {said[-1] if said else f'exit code {done.returncode}'}")
-
-
-def _run(folder: Path, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+def _ask(folder: Path, *arguments: str, given: bytes = b"") -> GitAnswer:
     try:
-        return subprocess.run(command, input=given, capture_output=True, check=False)
-    except FileNotFoundError:
+        return ask_git(folder, *arguments, given=given)
+    except NoGit:
         raise UserError("--against needs git, which is not on the PATH") from None
+
+
+def _top_of(folder: Path) -> Path:
+    try:
+        top = repository_top(folder)
+    except NoGit:
+        raise UserError("--against needs git, which is not on the PATH") from None
+    if top is None:
+        raise UsageError(f"{folder} is not in a git repository; --against compares with a version that git knows")
+    return top

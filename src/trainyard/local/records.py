@@ -6,13 +6,14 @@ run.json is replaced as a whole at every change of state, so that a killed run l
 from __future__ import annotations
 
 import fcntl
-import subprocess
+import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
+from trainyard.foundation.files import read_regular
 from trainyard.foundation.run_record import (
     InvalidRunRecord,
     JobRecord,
@@ -20,14 +21,16 @@ from trainyard.foundation.run_record import (
     RunRecordWriter,
     read_run_record,
 )
+from trainyard.git import NoGit, ask_git, index_of, is_object, repository_top
 from trainyard.local.errors import UsageError, cannot_write
 from trainyard.local.resolution import LocalPath, ResolvedJob, ResolvedPipeline, WrittenValue
 from trainyard.spec.model import Environment
 from trainyard.spec.resolution import JobOutput
 
 LOCK_FILE = "run.lock"
-_GIT_TIMEOUT_SECONDS = 10
+_GIT_SECONDS = 10
 """In a huge repository on slow storage, a run is not delayed for its commit."""
+_LARGEST_COMPARED_BYTES = 64 * 2**20
 
 
 def new_record(name: str, folder: Path, resolved: ResolvedPipeline) -> RunRecord:
@@ -155,17 +158,31 @@ def commit_of(folder: Path) -> str | None:
 
     None outside a repository, without git, and where git does not answer in time.
     """
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
-        return None
-    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    return f"{commit} + changes" if changed else commit
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        top = repository_top(folder)
+        commit = ask_git(folder, "rev-parse", "HEAD")
+        if top is None or not commit.succeeded:
+            return None
+        return f"{commit.text} + changes" if _has_changes(top) else commit.text
+    except NoGit:
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _has_changes(top: Path) -> bool:
+    """Return whether a tracked file differs from the commit. `git status` would run filters that its settings name."""
+    if not ask_git(top, "diff-index", "--cached", "--quiet", "HEAD", seconds=_GIT_SECONDS).succeeded:
+        return True
+    listed = ask_git(top, "diff-files", "--name-only", "-z", "--ignore-submodules=all", seconds=_GIT_SECONDS).output
+    touched = [name for name in listed.decode("utf-8", "surrogateescape").split("\0") if name]
+    if not touched:
+        return False
+    objects = index_of(top, *touched)
+    return not all(_is_unchanged(top / name, objects.get(top / name, "")) for name in touched)
+
+
+def _is_unchanged(file: Path, name: str) -> bool:
+    try:
+        content = os.fsencode(file.readlink()) if file.is_symlink() else read_regular(file, _LARGEST_COMPARED_BYTES)
+    except OSError:
+        return False
+    return is_object(name, content)
