@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 _READ_BYTES = 1 << 20
 
@@ -57,6 +58,12 @@ def read_regular(file: str | os.PathLike[str], limit_bytes: int) -> bytes:
         if len(content) > limit_bytes:
             raise TooLarge(errno.EFBIG, f"larger than {limit_bytes:,} bytes", name)
     return content
+
+
+def open_lock_file(file: Path) -> TextIO:
+    """Return a file to lock, made for its owner only if there is none. It is never emptied; OSError for a link."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    return os.fdopen(descriptor, "r+", encoding="utf-8")
 
 
 def replace_text(file: Path, text: str, *, is_durable: bool = True) -> None:

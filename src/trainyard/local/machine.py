@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import glob
 import os
 import socket
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard.foundation.files import open_lock_file
 from trainyard.local.errors import RunError
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -88,10 +91,9 @@ def reserved_port() -> Iterator[int]:
     The ranks themselves bind the port, so it must be unbound when they start; a lock file keeps other runners away
     until then. Raise `RunError` when every candidate is taken.
     """
-    folder = Path(tempfile.gettempdir(), f"trainyard-ports-{os.getuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder = _folder_of_locks()
     for port in _CANDIDATE_PORTS:
-        with (folder / str(port)).open("w") as lock:
+        with open_lock_file(folder / str(port)) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -103,6 +105,33 @@ def reserved_port() -> Iterator[int]:
         f"MASTER_PORT: every port from {_CANDIDATE_PORTS[0]} to {_CANDIDATE_PORTS[-1]} is in use; "
         "stop the programs that use them"
     )
+
+
+def _folder_of_locks() -> Path:
+    """Return this user's own folder for the locks of ports. RunError for one that somebody else may have prepared."""
+    session = os.environ.get("XDG_RUNTIME_DIR", "")
+    if session and _is_private(Path(session)):
+        folder = Path(session, "trainyard-ports")
+    else:
+        folder = Path(tempfile.gettempdir(), f"trainyard-ports-{os.getuid()}")
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    if not _is_private(folder):
+        raise RunError(
+            f"{folder}: expected a folder that only you can write to, for the locks of ports; remove it, or set "
+            "XDG_RUNTIME_DIR to a folder of your own"
+        )
+    return folder
+
+
+def _is_private(folder: Path) -> bool:
+    """Return whether this is a folder, no link, of this user, which nobody else can write to."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & others
 
 
 def is_free(port: int) -> bool:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
-from trainyard.foundation.files import read_regular
+from trainyard.foundation.files import open_lock_file, read_regular
 from trainyard.foundation.run_record import (
     InvalidRunRecord,
     JobRecord,
@@ -130,7 +130,7 @@ def hold_lock(run_folder: Path) -> Iterator[None]:
     Raise `UsageError` when another runner holds it.
     """
     try:
-        lock = (run_folder / LOCK_FILE).open("w")
+        lock = open_lock_file(run_folder / LOCK_FILE)
     except OSError as error:
         raise cannot_write(run_folder / LOCK_FILE, error) from error
     with lock:

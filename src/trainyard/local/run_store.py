@@ -59,7 +59,7 @@ def _create(folder: Path, *, may_exist: bool) -> Path:
     except OSError as error:
         raise cannot_write(folder, error) from error
     try:
-        folder.mkdir()
+        folder.mkdir(mode=0o700)  # its logs and models are the user's, on a machine that others share
     except FileExistsError:
         if may_exist and folder.is_dir() and not any(folder.iterdir()):
             return folder

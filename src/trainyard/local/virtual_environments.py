@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard.foundation.files import open_lock_file
 from trainyard.foundation.log_text import last_lines
 from trainyard.foundation.quantities import duration
 from trainyard.local.cache import local_packages, python_version
@@ -92,7 +93,7 @@ def _build(wanted: _VirtualEnvironment, note: Callable[[str], None]) -> None:
     target = wanted.target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with target.with_name(f"{target.name}.lock").open("w") as lock:
+        with open_lock_file(target.with_name(f"{target.name}.lock")) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # another run may be building the same
             if not wanted.is_complete:
                 _install(wanted.place, wanted.lines, target, wanted.base, note)

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from trainyard.foundation.files import open_lock_file
 from trainyard.foundation.log_text import last_lines
 from trainyard.foundation.quantities import duration
 from trainyard.local.containers.engine import ContainerEngine
@@ -169,7 +170,7 @@ def _one_builder(folder: Path) -> Iterator[None]:
     """Let one run at a time pull and build: others want the same images."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "images.lock").open("w") as lock:
+        with open_lock_file(folder / "images.lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
     except OSError as error:
