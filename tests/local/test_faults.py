@@ -217,7 +217,7 @@ def test_a_trial_of_a_sweep_is_preempted_by_its_number(workspace: Any) -> None:
 
     record = workspace.run(file, preempt=("search:trial1@step:12",), kill=("search:trial0:rank0@step:1000",))
 
-    assert [trial["attempts"] for trial in record.jobs["search"].trials] == [1, 2]
+    assert [trial.attempts for trial in record.jobs["search"].trials] == [1, 2]
     assert (record.folder / "jobs/search/trials/1/outputs/state/step").read_text() == "40"
     assert record.notes == ["--kill search:trial0:rank0@step:1000 did not happen: search ended before"]
     with pytest.raises(UsageError, match="'search' is a sweep; name one of its trials, as in search:trial0"):

@@ -132,12 +132,12 @@ def test_a_sweep_takes_over_the_outputs_of_its_best_trial(run: Any) -> None:
 
     job = record.jobs["job"]
     assert record.status == "completed"
-    assert [(trial["status"], trial["inputs"]) for trial in job.trials] == [
+    assert [(trial.status, trial.inputs) for trial in job.trials] == [
         ("completed", {"rate": 0.1}),
         ("completed", {"rate": 0.6}),
         ("failed", {"rate": 2.0}),
     ]
-    assert "the rate is too high" in job.trials[2]["reason"]
+    assert "the rate is too high" in str(job.trials[2].reason)
     assert (record.folder / record.outputs["model"] / "rate.txt").read_text() == "0.6"
     assert "best: trial 1" in (record.folder / job.logs[0]).read_text()
     assert run(SWEEP).jobs["job"].reused_from == record.name

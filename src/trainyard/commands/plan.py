@@ -74,10 +74,10 @@ def _local_run(job: JobPlan, file: Path) -> Measured | None:
 
     for record in list_runs(runs_folder()):
         done = record.jobs.get(job.name)
-        output = done.outputs.get(_METRICS_PORT) if done else None
+        output = done.output_folders(record.folder).get(_METRICS_PORT) if done else None
         if done is None or output is None or done.status != "completed" or not _is_of(record.pipeline_file, file):
             continue
-        metrics = record.folder / output / METRICS_FILE
+        metrics = output / METRICS_FILE
         if metrics.is_file():
             return read_measured(metrics, record.name, processes=done.processes, replaces=False)
     return None

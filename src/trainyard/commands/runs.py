@@ -31,7 +31,7 @@ _LEAST_VALUE_WIDTH = 12
 def print_runs(*, as_json: bool) -> None:
     """Print all runs, newest first."""
     folder = working_folder.runs_folder()
-    found = list_runs(folder)
+    found = list_runs(folder, lambda text: click.echo(f"warning: left out: {text}", err=True))
     if as_json:
         click.echo(json.dumps([as_document(record) for record in found], indent=2))
     elif not found:

@@ -60,6 +60,11 @@ def read_regular(file: str | os.PathLike[str], limit_bytes: int) -> bytes:
     return content
 
 
+def is_file_within(file: Path, folder: Path) -> bool:
+    """Return whether this is a regular file, and inside of a folder also where links lead."""
+    return file.is_file() and file.resolve().is_relative_to(folder.resolve())
+
+
 def open_lock_file(file: Path) -> TextIO:
     """Return a file to lock, made for its owner only if there is none. It is never emptied; OSError for a link."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainyard.foundation.run_record import TrialRecord
 from trainyard.local.command import fill_command
 from trainyard.local.errors import cannot_write
 from trainyard.local.given_inputs import GivenInput, give_input, place_of_input, take_back_inputs
@@ -127,7 +128,7 @@ class AttemptEnd:
     processes: ProcessesEnded
     reason: str | None = None
     error_lines: list[str] | None = None
-    trials: list[dict[str, object]] | None = None
+    trials: list[TrialRecord] | None = None
     was_preempted: bool = False
     progress: AttemptProgress | None = None
     warnings: tuple[str, ...] = ()

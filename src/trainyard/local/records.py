@@ -144,12 +144,15 @@ def hold_lock(run_folder: Path) -> Iterator[None]:
 def is_active(run_folder: Path) -> bool:
     """Return whether a runner is working on this run."""
     try:
-        with (run_folder / LOCK_FILE).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
+        lock = os.open(run_folder / LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
         return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    finally:
+        os.close(lock)
     return False
 
 

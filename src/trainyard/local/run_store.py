@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from itertools import count
 from pathlib import Path
@@ -71,14 +71,14 @@ def _create(folder: Path, *, may_exist: bool) -> Path:
     return folder
 
 
-def list_runs(runs_folder: Path) -> list[RunRecord]:
-    """Return every run in a folder, newest first, without those whose record cannot be read."""
+def list_runs(runs_folder: Path, note: Callable[[str], object] = lambda text: None) -> list[RunRecord]:
+    """Return every run in a folder, newest first. `note` is told of each whose record cannot be read."""
     records = []
-    for file in runs_folder.glob(f"*/{RECORD_FILE}"):
+    for file in sorted(runs_folder.glob(f"*/{RECORD_FILE}")):
         try:
             records.append(read_record(file.parent))
-        except UsageError:
-            continue
+        except UsageError as error:
+            note(str(error))
     return sorted(records, key=lambda record: (record.started, record.name), reverse=True)
 
 
@@ -114,7 +114,8 @@ def log_files(record: RunRecord, job: str | None = None, rank: int | None = None
         known = f"its ranks are 0 to {ranks - 1}" if ranks > 1 else "its only rank is 0" if ranks else "no logs yet"
         raise UsageError(f"{owner} has no rank {rank}; {known}")
     chosen = [log for of_job in jobs for log in (of_job.logs if rank is None else of_job.logs[rank : rank + 1])]
-    return [file for log in chosen if (file := record.folder / log).is_file()]
+    existing = {log: file for of_job in jobs for log, file in of_job.log_files(record.folder).items()}
+    return [existing[log] for log in chosen if log in existing]
 
 
 def runs_to_clean(
@@ -128,7 +129,7 @@ def runs_to_clean(
     if older_than_days is not None:
         limit = datetime.now(timezone.utc) - timedelta(days=older_than_days)
         records = [record for record in records if record.started_at is not None and record.started_at < limit]
-    return [record for record in records if not is_active(record.folder)]
+    return [record for record in records if not record.folder.is_symlink() and not is_active(record.folder)]
 
 
 def clean(runs_folder: Path, records: Sequence[RunRecord]) -> int:
@@ -144,6 +145,8 @@ def clean(runs_folder: Path, records: Sequence[RunRecord]) -> int:
             shutil.rmtree(record.folder)
         except OSError as error:
             raise RunError(f"{record.folder}: cannot be removed ({error.strerror or error})") from error
+        if not record.id:
+            continue  # written before runs had one
         identity = store.identity(record.experiment, record.id)
         for run in (identity, *(identity.of_job(job) for job in record.jobs)):
             store.remove_run(run)

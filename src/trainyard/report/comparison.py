@@ -79,10 +79,7 @@ def write_comparison(comparison: Comparison, file: Path) -> None:
 
 
 def _results(record: RunRecord) -> dict[str, JobResults]:
-    return {
-        name: read_job_results({port: record.folder / path for port, path in job.outputs.items()})
-        for name, job in record.jobs.items()
-    }
+    return {name: read_job_results(job.output_folders(record.folder)) for name, job in record.jobs.items()}
 
 
 def _metrics_of(job: str, results: Mapping[str, Mapping[str, JobResults]]) -> dict[str, Metrics]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trainyard.foundation.evaluation_format import EVALUATION_COUNTS, EVALUATION_FORMAT
+from trainyard.foundation.files import is_file_within, read_regular
 from trainyard.foundation.quantities import counted
 
 Parsed = TypeVar("Parsed")
@@ -23,6 +24,8 @@ Parsed = TypeVar("Parsed")
 _TOO_LARGE_TO_DRAW = 1e300
 
 _MOST_WRONG_SAMPLES, _LARGEST_PICTURE_BYTES = 24, 1 << 16
+
+_LARGEST_BYTES = 1 << 30
 
 Point = tuple[float, float]
 """A step and a value, which may be NaN or infinite."""
@@ -157,12 +160,13 @@ def _document(
     folders: list[Path], name: str, known_format: str, parse: Callable[[dict[str, Any]], Parsed], notes: list[str]
 ) -> Parsed | None:
     """Return the first file of this name and format, parsed; None if there is none, with a note if it is invalid."""
-    for file in (folder / name for folder in folders):
-        if not file.is_file():
+    for folder in folders:
+        file = folder / name
+        if not is_file_within(file, folder):
             continue
         try:
-            document = json.loads(file.read_bytes())
-        except (OSError, ValueError):
+            document = json.loads(read_regular(file, _LARGEST_BYTES))
+        except (OSError, ValueError, RecursionError):
             notes.append(f"{name} could not be read: it is not valid JSON.")
             continue
         found = document.get("format") if isinstance(document, dict) else None
@@ -173,7 +177,7 @@ def _document(
             continue
         try:
             return parse(document)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError):
             notes.append(f"{name} is ignored: it is not a valid {known_format}.")
     return None
 
@@ -278,10 +282,11 @@ def _metrics(folders: list[Path], notes: list[str]) -> Metrics | None:
     """Return the complete lines of metrics.jsonl; of two with the same step, as after a restart, the later."""
     rows: dict[float, dict[str, Any]] = {}
     broken = 0
-    for file in (folder / "metrics.jsonl" for folder in folders):
-        if not file.is_file():
+    for folder in folders:
+        file = folder / "metrics.jsonl"
+        if not is_file_within(file, folder):
             continue
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_regular(file, _LARGEST_BYTES).decode("utf-8", errors="replace").splitlines()
         for line_number, line in enumerate(lines, start=1):
             row = _logged_step(line)
             if row is not None:

@@ -56,11 +56,11 @@ class LivePage:
         """Return what changes when anything on the page but the logs changes: times and sizes of what it is made of."""
         files = [self.run_folder / RECORD_FILE]
         for name, job in record.jobs.items():
-            files += [self.run_folder / folder / "metrics.jsonl" for folder in job.outputs.values()]
+            files += [folder / "metrics.jsonl" for folder in job.output_folders(self.run_folder).values()]
             files.append(self.run_folder / "jobs" / name / "system_logs" / MACHINE_USE_FILE)
-            if job.tracking:
-                tracked = self.run_folder / job.tracking / "metrics"
-                files += sorted(tracked.iterdir()) if tracked.is_dir() else []
+            tracked = job.tracked_folder(self.run_folder)
+            if tracked is not None and (tracked / "metrics").is_dir():
+                files += sorted((tracked / "metrics").iterdir())
         return sha256(repr([record.status, *map(_stamp, files)]).encode()).hexdigest()
 
     def page(self) -> bytes:
@@ -94,8 +94,8 @@ class LivePage:
                 rest_seconds = max(_LEAST_SECONDS_BETWEEN_PAGES, _REST_PER_RENDER * self._render_seconds)
                 next_page = time.monotonic() + rest_seconds
             for job in record.jobs.values():
-                for log in job.logs:
-                    while text := self._added(log, positions):
+                for log, file in job.log_files(self.run_folder).items():
+                    while text := self._added(log, file, positions):
                         yield "log", json.dumps({"log": log, "text": text})
             if is_over or is_last:
                 yield "ended", f"The run has ended: {record.status}." if is_over else "The server was stopped."
@@ -103,10 +103,10 @@ class LivePage:
             yield "", ""
             self.closing.wait(_SECONDS_BETWEEN_LOOKS)
 
-    def _added(self, log: str, positions: dict[str, int]) -> str:
+    def _added(self, log: str, file: Path, positions: dict[str, int]) -> str:
         """Return what a log has beyond its position: at first its last lines; up to the last complete line."""
         try:
-            with (self.run_folder / log).open("rb") as stream:
+            with file.open("rb") as stream:
                 if log not in positions:
                     positions[log] = max(0, stream.seek(0, 2) - _FIRST_LOG_BYTES)
                     stream.seek(positions[log])

@@ -29,12 +29,13 @@ def log_tails(run: RunRecord, run_folder: Path, *, with_lines: bool) -> dict[str
     left = _MOST_LOGS if with_lines else sum(len(job.logs) for job in jobs)
     for job in jobs:
         shown = job.logs[:left]
+        files = job.log_files(run_folder) if with_lines else {}
         left -= len(shown)
         tails[job.name] = [
             LogTail(
                 path,
                 f"Log of rank {rank}" if len(job.logs) > 1 else "Log",
-                tuple(line[:_LINE_CHARACTERS] for line in last_lines(run_folder / path, _LINES)) if with_lines else (),
+                tuple(line[:_LINE_CHARACTERS] for line in last_lines(files[path], _LINES)) if path in files else (),
             )
             for rank, path in enumerate(shown)
         ]

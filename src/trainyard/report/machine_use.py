@@ -74,7 +74,7 @@ def _sampled_folders(job: JobRecord, folder: Path) -> Iterator[tuple[str, Path]]
     """Yield the folder of a job and those of a sweep's trials, each with its title."""
     yield job.name, folder
     for trial in job.trials:
-        yield f"{job.name}, trial {trial['number']}", folder / "trials" / str(trial["number"])
+        yield f"{job.name}, trial {trial.number}", folder / "trials" / str(trial.number)
 
 
 def _read(file: Path) -> _Samples | None:

@@ -108,7 +108,7 @@ def run_page(run: RunRecord, run_folder: Path, *, is_live: bool = False) -> str:
 
 
 def _view(job: JobRecord, origins: dict[str, str], run_folder: Path) -> JobView:
-    results = read_job_results({port: run_folder / path for port, path in job.outputs.items()})
+    results = read_job_results(job.output_folders(run_folder))
     confusion = results.confusion_matrix
     tracked = _tracked(job, results, run_folder)
     return JobView(
@@ -129,9 +129,10 @@ def _view(job: JobRecord, origins: dict[str, str], run_folder: Path) -> JobView:
 
 def _tracked(job: JobRecord, results: JobResults, run_folder: Path) -> Tracked | None:
     """Return what a job logged with MLflow beyond what its outputs hold: our steps log the same to both."""
-    if job.tracking is None:
+    folder = job.tracked_folder(run_folder)
+    if folder is None:
         return None
-    found = read_tracked(run_folder / job.tracking)
+    found = read_tracked(folder)
     known = set(results.metrics.series if results.metrics else ())
     if results.evaluation:
         known |= {f"{results.evaluation.split}_{name}" for name in results.evaluation.figures}

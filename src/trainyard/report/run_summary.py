@@ -27,7 +27,7 @@ def summarise(run: RunRecord) -> list[Line]:
     figures: list[Line] = []
     files: list[Line] = []
     for job in run.jobs.values():
-        folders = {port: run.folder / path for port, path in job.outputs.items()}
+        folders = job.output_folders(run.folder)
         evaluation = read_job_results(folders).evaluation
         if evaluation is not None:
             figures += _figures(evaluation)

@@ -35,10 +35,11 @@ def running_jobs(run: RunRecord, run_folder: Path) -> list[RunningJob]:
         if job.status != "running":
             continue
         began = job.attempts[-1].started_at if job.attempts else None
-        written = {log: (run_folder / log).stat() for log in job.logs if (run_folder / log).is_file()}
+        files = job.log_files(run_folder)
+        written = {log: file.stat() for log, file in files.items()}
         spoken = {log: status.st_mtime for log, status in written.items() if status.st_size}
         latest = max(spoken, key=lambda log: spoken[log], default=None)
-        lines = last_lines(run_folder / latest, 1) if latest else []
+        lines = last_lines(files[latest], 1) if latest else []
         found.append(
             RunningJob(
                 job.name,

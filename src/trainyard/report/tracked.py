@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard.foundation.files import is_file_within
 from trainyard.report.job_results import Metrics, Point
 
 _IMAGE_TYPES = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".gif": "gif", ".webp": "webp", ".svg": "svg+xml"}
@@ -52,7 +53,7 @@ def read_tracked(folder: Path) -> Tracked:
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
     for file in sorted(folder.rglob("*")):
-        if file.is_file():
+        if is_file_within(file, folder):
             yield file.relative_to(folder).as_posix(), file
 
 

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trainyard.foundation.run_record import TrialRecord
 from trainyard.local.attempts import Attempt, AttemptEnd, lose_what_a_preemption_takes, make_folders
 from trainyard.local.cache import link_or_copy
 from trainyard.local.cancellation import Cancellation, limited
@@ -31,20 +32,19 @@ class Trial:
     reason: str | None
     attempts: int = 1
 
-    @property
-    def as_record(self) -> dict[str, object]:
-        """The trial as in run.json."""
-        status = "completed" if self.reason is None else "failed"
-        inputs = dict(self.drawn)
-        return {
-            "number": self.number,
-            "status": status,
-            "inputs": inputs,
-            "metric": self.metric,
-            "reason": self.reason,
-            "folder": f"trials/{self.number}",
-            "attempts": self.attempts,
-        }
+    def as_record(self, metric_name: str, best: Trial | None) -> TrialRecord:
+        """Return the trial as in run.json."""
+        return TrialRecord(
+            number=self.number,
+            status="completed" if self.reason is None else "failed",
+            inputs=dict(self.drawn),
+            metric=self.metric,
+            reason=self.reason,
+            folder=f"trials/{self.number}",
+            attempts=self.attempts,
+            metric_name=metric_name,
+            is_best=self is best,
+        )
 
 
 def run_sweep(attempt: Attempt, sweep: Sweep, store: TrackingStore, cancellation: Cancellation) -> AttemptEnd:
@@ -67,7 +67,7 @@ def run_sweep(attempt: Attempt, sweep: Sweep, store: TrackingStore, cancellation
         stream.writelines(f"{_described(trial, sweep)}\n" for trial in ended)
     completed = [trial for trial in ended if trial.reason is None]
     best = _best(completed, sweep)
-    records = [{**trial.as_record, "metric_name": sweep.primary_metric, "is_best": trial is best} for trial in ended]
+    records = [trial.as_record(sweep.primary_metric, best) for trial in ended]
     processes = ProcessesEnded({trial.number: 0 if trial.reason is None else 1 for trial in ended})
     processes.was_canceled = cancellation.requested.is_set()
     if processes.was_canceled:
