@@ -8,7 +8,6 @@ record names as a file lies in the folder of its run.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import graphlib
 import json
 import math
@@ -301,7 +300,7 @@ def _objects(fields: Mapping[str, Any], key: str, where: str) -> list[dict[str, 
 def _record(kind: type[Record], fields: Mapping[str, Any], where: str) -> Record:
     """Return a record of these fields. ValueError for one of another type, and for one that is missing."""
     given = {known.name: fields[known.name] for known in dataclasses.fields(kind) if fields.get(known.name) is not None}
-    for name, hint in _hints(kind).items():
+    for name, hint in _HINTS[kind].items():
         if name in given:
             _check_type(given[name], hint, f"{where}.{name}".lstrip("."))
     missing = [
@@ -317,9 +316,9 @@ def _record(kind: type[Record], fields: Mapping[str, Any], where: str) -> Record
     return kind(**given)
 
 
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+_HINTS: Mapping[type, Mapping[str, Any]] = {
+    kind: typing.get_type_hints(kind) for kind in (AttemptRecord, TrialRecord, JobRecord, RunRecord)
+}
 
 
 def _check_type(value: object, hint: Any, where: str) -> None:
