@@ -221,7 +221,7 @@ def test_files_that_are_not_there_or_are_no_files(tmp_path: Path) -> None:
             read_document(path)
         assert caught.value.diagnostics[0].rule == UNREADABLE_FILE.id
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(SpecError, match="not a file"):
+    with pytest.raises(SpecError, match="not a regular file"):
         read_document(tmp_path / "pipe")
 
 

@@ -15,6 +15,7 @@ from trainyard import __version__
 from trainyard.author import rules
 from trainyard.author.header import digest
 from trainyard.author.project import Project
+from trainyard.project_files import read_text
 from trainyard.resources import PACKAGE, shipped
 from trainyard.spec.diagnostic import Span, SpecError
 
@@ -60,7 +61,7 @@ def stale_copies(project: Project) -> list[StaleCopy]:
     stale = []
     for path in sorted({*lock["files"], *current}):
         file = project.root / path
-        old = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
+        old = read_text(file, errors="replace") if file.is_file() else None
         new = current.get(path)
         if old == new:
             continue
@@ -77,7 +78,7 @@ def stale_copies(project: Project) -> list[StaleCopy]:
 
 def _read_lock(file: Path) -> dict[str, Any]:
     try:
-        lock = json.loads(file.read_text(encoding="utf-8"))
+        lock = json.loads(read_text(file))
         if lock["format"] == _FORMAT and isinstance(lock["files"], dict) and isinstance(lock["trainyard"], str):
             return dict(lock)
     except (ValueError, KeyError, TypeError):

@@ -14,6 +14,7 @@ from trainyard.author.project import Project
 from trainyard.author.rendered_files import FileOnDisk, files_on_disk
 from trainyard.author.rendering import RenderedFile, Rendering
 from trainyard.author.settings import as_arguments
+from trainyard.project_files import read_text
 
 
 @dataclass(frozen=True)
@@ -99,4 +100,7 @@ def _diff(project: Project, path: Path, old: str, new: str) -> str:
 
 
 def _text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    try:
+        return read_text(path, errors="replace")
+    except OSError:
+        return ""

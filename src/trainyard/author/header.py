@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.author.settings import as_arguments
+from trainyard.project_files import beginning_of
 
 FORMAT = "trainyard.rendered/1"
 LINES = 2
@@ -104,8 +105,7 @@ def was_edited(text: str, header: Header) -> bool:
 def may_hold_header(file: Path) -> bool:
     """Return whether a file begins as a rendered one does, without reading all of it."""
     mark = f'"{_JSON_KEY}"' if file.suffix == JSON_SUFFIX else f"\n{_MARK}"
-    with file.open("rb") as opened:
-        return mark.encode() in opened.read(_LONGEST_HEADER_CHARACTERS)
+    return mark.encode() in beginning_of(file, _LONGEST_HEADER_CHARACTERS)
 
 
 def _entry(text: str) -> Any:

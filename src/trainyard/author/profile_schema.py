@@ -23,6 +23,7 @@ from trainyard.foundation.configs.tasks import BUILT_IN_TASKS
 from trainyard.foundation.step_fields import StepField
 from trainyard.foundation.suggestions import close_match, did_you_mean
 from trainyard.foundation.task_fields import TaskError, task_fields
+from trainyard.project_files import read_text
 from trainyard.resources import schema_file
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import describe
@@ -104,13 +105,15 @@ def _with_one_task(settings: Iterable[str]) -> list[str]:
     return [name for name in names if not (has_own_task and name in BUILT_IN_TASKS)]
 
 
-def _texts_of_template(project: Project, template: str, depth: int = 0) -> Iterator[str]:
-    file = project.templates / template
-    if not file.is_file() or depth > 9:  # a missing or circular template is reported by rendering
+def _texts_of_template(project: Project, template: str, seen: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Yield the texts of a template's chain of `extends`; a missing or circular one is reported by rendering."""
+    try:
+        text = read_text(project.templates / template, errors="replace")
+    except OSError:
         return
-    text = file.read_text(encoding="utf-8", errors="replace")
-    for parent in _EXTENDS.findall(text):
-        yield from _texts_of_template(project, parent, depth + 1)
+    parent = _EXTENDS.search(text)
+    if parent is not None and parent.group(1) not in seen:
+        yield from _texts_of_template(project, parent.group(1), seen | {template})
     yield text
 
 

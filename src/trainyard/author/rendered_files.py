@@ -13,6 +13,7 @@ from trainyard.author.header import Header, UnknownHeaderFormat, may_hold_header
 from trainyard.author.project import Project
 from trainyard.author.templates import SUFFIX
 from trainyard.errors import UsageError
+from trainyard.project_files import read_text
 from trainyard.spec.diagnostic import Span, SpecError
 
 
@@ -43,12 +44,12 @@ def read_rendered(path: Path) -> FileOnDisk | None:
 
     Raise SpecError if another version of Trainyard wrote a header that this one cannot read.
     """
-    if not path.is_file() or not may_hold_header(path):
-        return None
     try:
-        text = path.read_text(encoding="utf-8")
+        if not may_hold_header(path):
+            return None
+        text = read_text(path)
         header = read_header(text)
-    except UnicodeDecodeError:
+    except (OSError, UnicodeDecodeError):
         return None
     except UnknownHeaderFormat as error:
         hint = "Render it with the version that wrote it, or move the file away."

@@ -17,8 +17,10 @@ from trainyard.author import rules
 from trainyard.author.project import Project
 from trainyard.foundation.configs import STEP_CONFIGS
 from trainyard.foundation.configs.tasks import TaskSettings
+from trainyard.foundation.files import os_error_reason
 from trainyard.foundation.step_fields import StepField, step_fields
 from trainyard.foundation.task_fields import UnreadableSettings, fields_of_class, fields_with_task, task_fields
+from trainyard.project_files import read_text
 from trainyard.spec.diagnostic import Span, SpecError
 
 _PROPER_NAMES = {"ddp": "DDP", "fsdp": "FSDP", "deepspeed": "DeepSpeed", "tensorflow": "TensorFlow", "ps": "PS"}
@@ -104,11 +106,18 @@ def own_steps(project: Project) -> dict[str, StepDescription]:
     packages = [folder for folder in sorted(project.source.glob("*/")) if folder.name != "trainyard"]
     found: dict[str, StepDescription] = {}
     for file in (file for package in packages for file in sorted(package.rglob("*.py"))):
-        text = file.read_text(encoding="utf-8", errors="replace")
+        text = _text_of(file)
         module = ".".join(file.relative_to(project.source).with_suffix("").parts)
         if "run_step(" in text and (step := _read_step(project.source, file, text, module)) is not None:
             found[step.name] = step
     return found
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return read_text(file, errors="replace")
+    except OSError as error:
+        raise _unreadable(file, 1, f"cannot be read: {os_error_reason(error)}") from None
 
 
 def _read_step(source: Path, file: Path, text: str, module: str) -> StepDescription | None:

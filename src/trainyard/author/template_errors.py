@@ -20,6 +20,7 @@ from trainyard.author.templates import FILTERS, TESTS, UndefinedName, template_n
 from trainyard.errors import UsageError
 from trainyard.foundation.suggestions import did_you_mean
 from trainyard.foundation.task_fields import TaskError
+from trainyard.project_files import read_text
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.rule import Rule
 
@@ -109,7 +110,7 @@ def _place(project: Project, template: str, error: BaseException) -> tuple[Path,
 
 def _at(file: Path, line: int, name: str, rule: Rule, message: str, hint: str) -> Diagnostic:
     """Return a finding at a name in a line of a template, or at the line's first tag if no name is known."""
-    lines = file.read_text(encoding="utf-8").split("\n")
+    lines = read_text(file).split("\n")
     # For a tag that spans lines, Jinja reports the first or the last; the name may be in another.
     for number in (*range(line, min(line + 10, len(lines) + 1)), *range(line - 1, max(line - 10, 0), -1)):
         found = re.search(rf"(?<![\w]){re.escape(name)}(?![\w])", lines[number - 1]) if name else None
@@ -124,7 +125,7 @@ def _at(file: Path, line: int, name: str, rule: Rule, message: str, hint: str) -
 
 def _names_set_in(file: Path) -> set[str]:
     """Return the names that a template defines itself: `set`, `for`, `macro`, `import`."""
-    text = file.read_text(encoding="utf-8")
+    text = read_text(file)
     made = re.findall(r"\{%-?\s*(?:set|for|macro)\s+(\w+)|\bas\s+(\w+)", text)
     return {name for pair in made for name in pair if name}
 

@@ -24,6 +24,7 @@ from trainyard.author.project import Project
 from trainyard.author.template_access import FIELD_OF_STEP, TemplateFunction, is_callable, is_readable
 from trainyard.author.values import origin_of, wrap, written, yaml_list, yaml_scalar
 from trainyard.foundation.step_fields import StepField
+from trainyard.project_files import read_text
 
 SUFFIX = ".j2"
 
@@ -73,7 +74,7 @@ class _ProjectLoader(BaseLoader):
         path = self.folder / template
         if not path.is_file() or not path.resolve().is_relative_to(self.folder.resolve()):
             raise TemplateNotFound(template)
-        self.texts[template] = path.read_text(encoding="utf-8")
+        self.texts[template] = read_text(path)
         return self.texts[template], str(path), None
 
 

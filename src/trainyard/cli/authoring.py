@@ -61,6 +61,7 @@ def render(
 @click.option("--pedantic", is_flag=True, help="Also report what careful teams differ on.")
 @click.option("--baseline", type=PathOf("file"), help="Known findings, not reported again.")
 @click.option("--write-baseline", is_flag=True, help="Write the current findings to the baseline.")
+@click.option("--root", type=PathOf("folder"), help="Read nothing outside of it.  [default: the repository]")
 @click.option("--no-templates", is_flag=True, help="Render nothing: findings do not name the template's line.")
 def lint(
     paths: tuple[str, ...],
@@ -70,6 +71,7 @@ def lint(
     pedantic: bool,
     baseline: Path | None,
     write_baseline: bool,
+    root: Path | None,
     no_templates: bool,
 ) -> None:
     """Check Azure ML YAML: every mistake with file, line, column and what to do. Exit 1 when there is an error.
@@ -84,7 +86,7 @@ def lint(
     from trainyard.commands.lint import LintOptions
     from trainyard.commands.lint import lint as check
 
-    options = LintOptions(output_format, fix, baseline, write_baseline, pedantic, renders=not no_templates)
+    options = LintOptions(output_format, fix, baseline, write_baseline, pedantic, root, renders=not no_templates)
     if not check([Path(path) for path in (*paths, *more_paths)], options):
         sys.exit(1)
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from trainyard.project_files import read_text
+
 
 class VerbGroup(click.Group):
     """A group whose help has its own order; without a verb it prints its help and exits with 2."""
@@ -173,4 +175,7 @@ def _example_in(*folders: Path) -> Path | None:
 
 
 def _is_job(file: Path) -> bool:
-    return _JOB.search(file.read_text(encoding="utf-8", errors="replace")) is not None
+    try:
+        return _JOB.search(read_text(file, errors="replace")) is not None
+    except OSError:
+        return False

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from trainyard.cli.parameters import AtLeast, OneOf, chosen_file, file_argument
+from trainyard.cli.parameters import AtLeast, OneOf, PathOf, chosen_file, file_argument
 from trainyard.estimate.choices import CHECKPOINTING, ENGINES, OFFLOADS, OPTIMIZERS, PRECISIONS, TUNINGS
 
 _PLAN_FORMATS = ("text", "json", "markdown", "html")
@@ -21,6 +21,7 @@ _GRAPH_FORMATS = ("text", "mermaid")
 @click.option("--from-run", metavar="PATH", help="A metrics.jsonl of this training on these machines, or its folder.")
 @click.option("--against", metavar="REF", help="A branch, a commit or HEAD~1 of git: show only what changes since.")
 @click.option("--base-model", metavar="NAME|PATH", help="What a base model that Azure ML keeps is: llama-3.2-1b.")
+@click.option("--root", type=PathOf("folder"), help="Read nothing outside of it.  [default: the repository]")
 def plan(
     file: str | None,
     file_option: str | None,
@@ -28,6 +29,7 @@ def plan(
     from_run: str | None,
     against: str | None,
     base_model: str | None,
+    root: Path | None,
 ) -> None:
     """Show what a pipeline takes: machines and batches, memory and time of its training, what it costs.
 
@@ -64,7 +66,7 @@ def plan(
     from trainyard.commands.plan import plan_as
 
     run = Path(from_run) if from_run else None
-    click.echo(plan_as(chosen_file(file, file_option), output_format, run, base_model))
+    click.echo(plan_as(chosen_file(file, file_option), output_format, run, base_model, root))
 
 
 @click.command(short_help="Memory, time and price of a training without YAML.")

@@ -22,6 +22,7 @@ from trainyard.lint.processes import processors
 from trainyard.lint.rules import RULES
 from trainyard.lint.rules.computes import no_compute
 from trainyard.lint.settings import LintSettings, settings_for
+from trainyard.project_files import reading_within, root_of
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Document, read_document
 from trainyard.spec.findings import DocumentStore
@@ -45,6 +46,8 @@ class LintOptions:
     baseline: Path | None = None
     write_baseline: bool = False
     pedantic: bool = False
+    root: Path | None = None
+    """The folder that is read at most; None: the repository's, or the project's."""
     renders: bool = True
     """Whether findings in rendered files get the template's line, for which it is rendered, with limits."""
 
@@ -57,6 +60,11 @@ def lint(paths: Sequence[Path], options: LintOptions) -> bool:
     if options.fix and options.write_baseline:
         raise UsageError("--fix and --write-baseline cannot be combined: fix first, then write the baseline.")
     chosen = list(paths) or folders_to_check(Path.cwd())
+    with reading_within(options.root or root_of(chosen)):
+        return _lint(chosen, options)
+
+
+def _lint(chosen: Sequence[Path], options: LintOptions) -> bool:
     settings, result = _check(chosen, pedantic=options.pedantic)
     baseline = options.baseline or settings.baseline
     if options.write_baseline and baseline is None:

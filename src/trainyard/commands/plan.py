@@ -20,6 +20,7 @@ from trainyard.plan.measured import METRICS_FILE, Measured, read_measured
 from trainyard.plan.planner import JobPlan, Plan
 from trainyard.plan.planner import plan as plan_pipeline
 from trainyard.plan.reporters import OnProfile
+from trainyard.project_files import reading_within, root_of
 from trainyard.spec.computes import Computes
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import load_job
@@ -27,15 +28,19 @@ from trainyard.spec.loading import load_job
 _METRICS_PORT = "metrics"
 
 
-def plan_as(file: Path, output_format: str, from_run: Path | None, base_model: str | None = None) -> str:
+def plan_as(
+    file: Path, output_format: str, from_run: Path | None, base_model: str | None = None, root: Path | None = None
+) -> str:
     """Return what to print of a pipeline. `from_run` is a metrics.jsonl of the same training on the same machines.
 
-    `base_model` says what a base model is that Azure ML keeps: one of the table, or the path of a config.json.
+    `base_model` says what a base model is that Azure ML keeps: one of the table, or the path of a config.json. What the
+    pipeline names is read within `root`, or within its repository.
     """
     store = DocumentStore()
-    pipeline = load_job(file, store, strict=True, on_azure=True)
     base = find_model(base_model) if base_model is not None else None
-    planned = plan_pipeline(pipeline, Computes(store, computes_for([file])), base)
+    with reading_within(root or root_of([file])):
+        pipeline = load_job(file, store, strict=True, on_azure=True)
+        planned = plan_pipeline(pipeline, Computes(store, computes_for([file])), base)
     planned = _with_measured(planned, file, from_run)
     profiles = _on_profiles(planned)
     if output_format == "html":

@@ -12,6 +12,7 @@ from trainyard.estimate.architectures import FAMILIES, Architecture, find_archit
 from trainyard.estimate.image_models import CLASSES, IMAGE_FAMILIES, IMAGE_SIZE, ImageModel, Images, image_model
 from trainyard.estimate.meta_model import architecture_on_meta, image_model_on_meta, is_image_type
 from trainyard.foundation.suggestions import close_match
+from trainyard.project_files import read_text
 
 
 class BrokenConfig(UsageError):
@@ -41,8 +42,8 @@ def read_config(file: Path, images: Images | None = None) -> Architecture | Imag
     An image classifier is one for `images`; where they are not given, for those that the configuration names.
     """
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, ValueError) as error:
+        config = json.loads(read_text(file))
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise BrokenConfig(f"{file}: not JSON: {error}") from None
     if not isinstance(config, dict):
         raise BrokenConfig(f"{file}: expected a JSON object, not {type(config).__name__}")

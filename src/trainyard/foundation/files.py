@@ -46,6 +46,14 @@ def read_regular(file: str | os.PathLike[str], limit_bytes: int) -> bytes:
     A repository can hold a pipe, or a link to a device, that never ends: neither is waited for. Raise OSError that
     names the file: TooLarge above the limit, IsADirectoryError for a folder, ENOTSUP for whatever else is not regular.
     """
+    content = read_beginning(file, limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise TooLarge(errno.EFBIG, f"larger than {limit_bytes:,} bytes", os.fspath(file))
+    return content
+
+
+def read_beginning(file: str | os.PathLike[str], count_bytes: int) -> bytes:
+    """Return the first bytes of a regular file, however large it is. Raise OSError as `read_regular`."""
     name = os.fspath(file)
     descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     with open(descriptor, "rb") as stream:
@@ -54,10 +62,7 @@ def read_regular(file: str | os.PathLike[str], limit_bytes: int) -> bytes:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.ENOTSUP, "not a regular file", name)
-        content = stream.read(limit_bytes + 1)
-        if len(content) > limit_bytes:
-            raise TooLarge(errno.EFBIG, f"larger than {limit_bytes:,} bytes", name)
-    return content
+        return stream.read(count_bytes)
 
 
 def is_file_within(file: Path, folder: Path) -> bool:

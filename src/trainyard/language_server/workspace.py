@@ -21,6 +21,7 @@ from trainyard.errors import UserError
 from trainyard.lint.linter import LintResult, lint_files, read_files, yaml_files
 from trainyard.lint.rules import RULES
 from trainyard.lint.settings import LintSettings, settings_for
+from trainyard.project_files import read_text
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Document
 from trainyard.spec.findings import DocumentStore
@@ -145,7 +146,7 @@ class EditorWorkspace:
         if known is not None and isinstance(known[1], Document):
             return known[1].text
         try:
-            return file.read_bytes().decode("utf-8-sig", errors="replace")
+            return read_text(file, encoding="utf-8-sig", errors="replace")
         except OSError:
             return ""
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from trainyard.errors import UsageError
 from trainyard.lint.fingerprints import Fingerprints, Identity
 from trainyard.lint.rules.linting import ABOUT_IGNORING, STALE_BASELINE
+from trainyard.project_files import read_text
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, read_document, shorten
 
@@ -73,7 +74,7 @@ class Baseline:
 def read_baseline(file: Path) -> Baseline:
     """Read a baseline written by `write_baseline`. Raise UnusableBaseline if it is not one."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file)
         document = json.loads(text)
     except OSError as error:
         raise UnusableBaseline(

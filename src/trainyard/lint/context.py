@@ -14,6 +14,7 @@ from trainyard.lint.scripts.dataclass_flags import with_task_flags
 from trainyard.lint.scripts.flags import ScriptFlags
 from trainyard.lint.scripts.reading import read_flags
 from trainyard.lint.shell_words import CalledScript, called_scripts
+from trainyard.project_files import read_bytes
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Node
@@ -171,7 +172,7 @@ def _kept(cache: dict[Hashable, Any], key: Hashable, make: Callable[[], _Made]) 
 
 def _mentions(script: Path, pattern: re.Pattern[bytes]) -> bool:
     try:
-        return pattern.search(script.read_bytes()) is not None
+        return pattern.search(read_bytes(script)) is not None
     except OSError:
         return True
 

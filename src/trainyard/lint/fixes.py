@@ -15,6 +15,7 @@ from pathlib import Path
 from trainyard.errors import UserError
 from trainyard.foundation.files import replace_text
 from trainyard.lint.linter import LintResult
+from trainyard.project_files import read_text
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import parse_document
 from trainyard.spec.yaml_parsing import line_starts
@@ -171,7 +172,7 @@ def _parses(file: Path, text: str) -> bool:
 def _read(file: Path) -> str | None:
     """Return the text with its line ends and byte order mark; None if it is not UTF-8."""
     try:
-        return file.read_bytes().decode("utf-8")
+        return read_text(file)
     except (OSError, UnicodeDecodeError):
         return None
 

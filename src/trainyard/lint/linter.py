@@ -22,6 +22,7 @@ from trainyard.lint.rules.linting import CHECK_FAILED
 from trainyard.lint.rules.port_declarations import mode_unsuited
 from trainyard.lint.schema_checks import check_schema
 from trainyard.lint.settings import LintSettings
+from trainyard.project_files import names_in
 from trainyard.spec.computes import Computes
 from trainyard.spec.deployments import read_deployment
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
@@ -162,8 +163,7 @@ def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
 def _missing(path: Path, absolute: Path) -> str:
     if str(path) == "-":
         return "lint reads files and folders, not standard input: a file's location determines where components are"
-    siblings = os.listdir(absolute.parent) if absolute.parent.is_dir() else []
-    match = closest(absolute.name, siblings)
+    match = closest(absolute.name, names_in(absolute.parent))
     return f"no such file or folder: '{path}'" + (f"; did you mean '{path.parent / match}'?" if match else "")
 
 

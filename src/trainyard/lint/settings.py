@@ -24,8 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainyard.errors import UsageError
+from trainyard.foundation.files import read_regular
 from trainyard.foundation.suggestions import close_match
 from trainyard.lint.explanation import suggest_rule
+from trainyard.project_files import LARGEST_BYTES, read_bytes
 from trainyard.spec.diagnostic import Diagnostic, Severity
 from trainyard.spec.rule import Rule
 
@@ -129,7 +131,7 @@ def _toml(file: Path) -> dict[str, Any]:
         import tomli as tomllib
 
     try:
-        text = file.read_bytes().decode("utf-8")
+        text = _text_of(file)
         # Most pyproject.toml do not mention Trainyard, and are skipped even if they are not valid TOML.
         return tomllib.loads(text) if "trainyard" in text or file.name == ".trainyard.toml" else {}
     except OSError as error:
@@ -138,6 +140,12 @@ def _toml(file: Path) -> dict[str, Any]:
         raise WrongSettings(f"{_named(file)}: not UTF-8.") from None
     except tomllib.TOMLDecodeError as error:
         raise WrongSettings(f"{_named(file)}: not valid TOML: {error}") from None
+
+
+def _text_of(file: Path) -> str:
+    """Return the text of settings, which may be above the root; a link in a repository leads nowhere else."""
+    content = read_bytes(file) if file.is_symlink() else read_regular(file, LARGEST_BYTES)
+    return content.decode("utf-8")
 
 
 def _at(file: Path, content: Mapping[str, Any], *keys: str) -> dict[str, Any] | None:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import UsageError
+from trainyard.project_files import read_text
 
 METRICS_FILE = "metrics.jsonl"
+_LARGEST_METRICS_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Measured:
 def read_measured(file: Path, source: str, *, processes: int | None, replaces: bool) -> Measured:
     """Return what a metrics.jsonl says. UsageError for a file that is not one, or that has no step."""
     try:
-        texts = file.read_text(encoding="utf-8").splitlines()
+        texts = read_text(file, limit_bytes=_LARGEST_METRICS_BYTES).splitlines()
     except UnicodeDecodeError:
         raise UsageError(f"{file}: not a metrics.jsonl: not text") from None
     lines = [_line(text, f"{file}:{number}") for number, text in enumerate(texts, start=1)]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.foundation.quantities import as_text
+from trainyard.project_files import is_within_root, read_bytes
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.model import Environment, Pipeline, code_of
@@ -218,8 +219,8 @@ def _environment(job: str, environment: Environment | None, roots: Sequence[Path
         texts |= {f".conda_file.{key}": text for key, text in _leaves("", _content(environment.conda_file))}
     if environment.build_path is not None:
         texts[".build"] = _path(environment.build_path, roots)
-        for file in sorted(environment.build_path.rglob("*")):
-            if file.is_file():
+        for file in sorted(environment.build_path.rglob("*")) if is_within_root(environment.build_path) else ():
+            if file.is_file() and is_within_root(file):
                 texts[f".build.{file.relative_to(environment.build_path).as_posix()}"] = _fingerprint(file)
     for key, text in texts.items():
         if text:
@@ -228,7 +229,7 @@ def _environment(job: str, environment: Environment | None, roots: Sequence[Path
 
 def _fingerprint(file: Path) -> str:
     """Return a short digest of a file's lines, without those of comments."""
-    lines = [line for line in file.read_bytes().splitlines() if not line.lstrip().startswith(b"#")]
+    lines = [line for line in read_bytes(file).splitlines() if not line.lstrip().startswith(b"#")]
     digest = hashlib.sha256(b"\n".join(lines)).hexdigest()
     return f"content {digest[:8]}"
 

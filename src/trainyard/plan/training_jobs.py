@@ -19,6 +19,7 @@ from trainyard.foundation.configs.training import Training
 from trainyard.foundation.data_weights import MIXED_DATASETS, read_weights
 from trainyard.foundation.small_image_models import small_image_settings
 from trainyard.plan.batches import JobBatch, jobs_before
+from trainyard.project_files import is_within_root, read_text
 from trainyard.spec.literals import whole_number
 from trainyard.spec.resolution import DataPath, JobOutput, JobUse, Known, ProcessCounts, Resolution
 
@@ -150,7 +151,8 @@ class TrainingJobs:
             folder = Path(text)
             if isinstance(place, Known) and isinstance(value, DataPath) and not folder.is_absolute():
                 folder = place.written.span.file.parent / text
-            found = sorted(folder.rglob("config.json"), key=lambda file: len(file.parts))
+            configs = folder.rglob("config.json") if is_within_root(folder) else ()
+            found = sorted(configs, key=lambda file: len(file.parts))
             if not found:
                 if name == "base_model" and self.base_model is not None:
                     return self.base_model
@@ -256,8 +258,8 @@ def _deepspeed_config(job: JobUse) -> dict[str, Any]:
         raise NotEstimated("DeepSpeed's configuration is not known")
     file = found.written.span.file.parent / found.value.text
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        config = json.loads(read_text(file))
+    except (OSError, ValueError, RecursionError):
         raise NotEstimated(f"DeepSpeed's configuration cannot be read: {found.value.text}") from None
     return config if isinstance(config, dict) else {}
 

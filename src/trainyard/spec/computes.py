@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from trainyard.project_files import names_in
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.findings import DocumentStore
@@ -104,10 +105,7 @@ def _compute_of(document: Document) -> Iterator[Compute]:
 
 
 def _yaml_files(folder: Path) -> list[Path]:
-    try:
-        return sorted(file for file in folder.iterdir() if file.suffix in (".yaml", ".yml"))
-    except OSError:
-        return []
+    return [folder / name for name in names_in(folder) if name.endswith((".yaml", ".yml"))]
 
 
 def _text(node: Node, key: str) -> str:

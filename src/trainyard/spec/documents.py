@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from trainyard import project_files
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span, SpecError
 from trainyard.spec.model import Value
 from trainyard.spec.rules.documents import (
@@ -257,10 +258,7 @@ def parse_document(file: Path, text: str) -> Document:
 def beginning_of(file: Path) -> str:
     """What a file begins with, as far as it can be read at all: enough to tell whose it is."""
     try:
-        if not file.is_file():
-            return ""
-        with file.open("rb") as stream:
-            return stream.read(_BEGINNING_BYTES).decode("utf-8", errors="replace")
+        return project_files.beginning_of(file, _BEGINNING_BYTES).decode("utf-8", errors="replace")
     except (OSError, ValueError):
         return ""
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from pathspec import PathSpec, Pattern
 
 # azure-ai-ml 1.35.2, _utils/_asset_utils.py get_ignore_file: only the root's file counts, and .amlignore comes first.
+
+from trainyard.project_files import read_text
+
 _IGNORE_FILES = (".amlignore", ".gitignore")
 
 
@@ -30,7 +33,7 @@ def ignore_rule(folder: Path) -> tuple[Callable[[str], bool], bool]:
     file = ignore_file(folder)
     if file is None:
         return (lambda _: False), True
-    lines = [line.rstrip() for line in file.read_text(encoding="utf-8").splitlines()]
+    lines = [line.rstrip() for line in read_text(file).splitlines()]
     patterns = [line for line in reversed(lines) if line and not line.startswith("#")]
 
     @cache

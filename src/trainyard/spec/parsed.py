@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.foundation.suggestions import closest
+from trainyard.project_files import names_in
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.findings import DocumentStore, Findings
@@ -167,12 +168,7 @@ def _is_there(path: Path, folder: bool | None) -> bool:
 
 
 def _similar_file(path: Path) -> str:
-    folder = path.parent
-    try:
-        names = sorted(entry.name for entry in os.scandir(folder)) if os.path.isdir(folder) else []
-    except (OSError, ValueError):
-        names = []
-    match = closest(path.name, names)
+    match = closest(path.name, names_in(path.parent))
     if match is not None and match != path.name:
         return f"Did you mean '{match}', in the same folder?"
     return ""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trainyard.foundation.suggestions import close_match, did_you_mean
+from trainyard.project_files import is_within_root
 from trainyard.spec.bindings import check_command
 from trainyard.spec.documents import Node
 from trainyard.spec.environments import read_environment
@@ -64,7 +65,7 @@ def python_files(folder: Path) -> list[str]:
     """The Python files under a folder, by their relative path; of a large folder only the first ones."""
     found: list[str] = []
     looked_at = 0
-    for parent, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder) if is_within_root(folder) else ():
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
         looked_at += len(names) + 1
         relative = os.path.relpath(parent, folder)

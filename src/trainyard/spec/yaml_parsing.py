@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from trainyard.foundation.files import TooLarge
+from trainyard.project_files import read_bytes
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.rules.documents import (
     NOT_ONE_DOCUMENT,
@@ -105,6 +106,8 @@ def read_text(file: Path) -> str:
     """Return the text of a file in UTF-8. Raises SpecError for any other, and for one that cannot be read."""
     try:
         content = _read_bytes(file)
+    except TooLarge:
+        raise SpecError(_too_many_bytes(file, os.stat(file).st_size)) from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise SpecError(UNREADABLE_FILE.at(Span(file), f"cannot be read: {reason}")) from None
@@ -153,12 +156,7 @@ def _too_many_bytes(file: Path, size_bytes: int) -> Diagnostic:
 def _read_bytes(file: Path) -> bytes:
     if "\0" in str(file):
         raise SpecError(UNREADABLE_FILE.at(Span(file), "a file name cannot contain NUL"))
-    status = os.stat(file)
-    if status.st_size > LARGEST_FILE_BYTES:
-        raise SpecError(_too_many_bytes(file, status.st_size))
-    if not stat.S_ISREG(status.st_mode):
-        raise SpecError(UNREADABLE_FILE.at(Span(file), "this is not a file"))
-    return file.read_bytes()
+    return read_bytes(file, LARGEST_FILE_BYTES)
 
 
 def _point(file: Path, before: str) -> Span:

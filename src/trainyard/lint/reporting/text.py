@@ -10,6 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
+from trainyard.project_files import read_text
 from trainyard.spec.diagnostic import Diagnostic, Severity, Span
 from trainyard.spec.yaml_parsing import source_lines
 
@@ -156,9 +157,7 @@ def _fitting(text: str, cells: int) -> str:
 
 def _lines_of(file: Path) -> list[str]:
     try:
-        if not file.is_file() or file.stat().st_size > _MOST_BYTES:
-            return []
-        text = file.read_text(encoding="utf-8-sig")
+        text = read_text(file, encoding="utf-8-sig", limit_bytes=_MOST_BYTES)
     except (OSError, ValueError):
         return []
     return [] if "\0" in text else source_lines(text)

@@ -17,6 +17,7 @@ from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.deepspeed_keys import NESTED_KEYS, OPTIMIZERS, RENAMED, SCHEDULERS, TOP_LEVEL_KEYS
 from trainyard.lint.shell_words import Word, simple_commands
+from trainyard.project_files import names_in, read_text
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Document, Node, describe, parse_document, shorten
 from trainyard.spec.expressions import only_binding
@@ -68,10 +69,7 @@ print("training")
 def deepspeed_config_not_found(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     for named in _named_configurations(placement, context):
         if not os.path.isfile(named.file):
-            folder = named.file.parent
-            meant = closest(
-                named.file.name, [file.name for file in folder.glob("*.json")] if os.path.isdir(folder) else []
-            )
+            meant = closest(named.file.name, [name for name in names_in(named.file.parent) if name.endswith(".json")])
             hint = f"Did you mean '{meant}', in the same folder?" if meant else ""
             message = f"the DeepSpeed configuration '{named.reference}' does not exist"
             yield deepspeed_config_not_found.at(named.span, message, hint)
@@ -377,7 +375,7 @@ def _read(file: Path, context: LintContext) -> Document | Diagnostic | None:
 
 def _read_json(file: Path) -> Document | Diagnostic | None:
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        text = read_text(file, encoding="utf-8-sig")
     except (OSError, ValueError):
         return None
     try:

@@ -13,6 +13,7 @@ from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
 from trainyard.lint.shell_words import simple_commands
+from trainyard.project_files import read_text
 from trainyard.spec.diagnostic import Diagnostic, Span
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _against_generation(image: str, sku: Sku) -> str:
 def _base_image(dockerfile: Path) -> tuple[str, Span] | None:
     """The image at the bottom of a Dockerfile's last stage, and where it is written; None if it cannot be read."""
     try:
-        lines = dockerfile.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_text(dockerfile, errors="replace").splitlines()
     except OSError:
         return None
     arguments: dict[str, str] = {}

@@ -14,6 +14,7 @@ from trainyard.lint.checks import LintedFile, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.environments import environments_in
 from trainyard.lint.shell_words import simple_commands
+from trainyard.project_files import read_text
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Node, shorten
 
@@ -118,7 +119,7 @@ def dockerfile(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
 def _lines(path: Path) -> Iterator[_Line]:
     """The instructions of a Dockerfile; none if it cannot be read, or has texts over several lines in it."""
     try:
-        text = path.read_text(encoding="utf-8") if os.path.isfile(path) else ""
+        text = read_text(path) if os.path.isfile(path) else ""
     except (OSError, ValueError):
         return
     if "<<" in text or "escape=" in text or "{{" in text or "{%" in text:

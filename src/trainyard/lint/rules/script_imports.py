@@ -16,6 +16,7 @@ from trainyard.lint.context import LintContext
 from trainyard.lint.scripts.imports import Import, all_imports, imports_at_once, module_in
 from trainyard.lint.scripts.syntax import parse
 from trainyard.lint.shell_words import CalledScript
+from trainyard.project_files import read_text
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Node
 from trainyard.spec.parsed import ParsedCommand
@@ -157,8 +158,15 @@ def _decidable_calls(command: ParsedCommand, context: LintContext) -> Iterator[C
     if _FINDS_MODULES.search(command.text) or "PYTHONPATH" in command.reading.document.text:
         return
     for called in context.calls_of(command):
-        if called.file is not None and not _FINDS_MODULES.search(called.file.read_text(errors="replace")):
+        if called.file is not None and not _finds_modules(called.file):
             yield called
+
+
+def _finds_modules(script: Path) -> bool:
+    try:
+        return _FINDS_MODULES.search(read_text(script, errors="replace")) is not None
+    except OSError:
+        return True
 
 
 def _imported_here(each: Import) -> Related:

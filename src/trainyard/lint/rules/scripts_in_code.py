@@ -9,6 +9,7 @@ from trainyard.foundation.suggestions import closest, only_close
 from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.shell_words import CalledScript
+from trainyard.project_files import names_in
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rules.references import SCRIPT_NOT_FOUND
@@ -86,8 +87,8 @@ def module_not_found(command: ParsedCommand, context: LintContext) -> Iterator[D
         if script.text.endswith(".py") and os.path.isfile(called.root / script.text):
             message = f"-m takes a module, but '{script.text}' is a file"
             yield module_not_found.at(called.span(script), message, f"Write `python {script.text}`.")
-        elif len(names) > 1 and os.path.isdir(package) and any(package.glob("*.py")):
-            siblings = [file.stem for file in folder.glob("*.py")] if os.path.isdir(folder) else []
+        elif len(names) > 1 and any(name.endswith(".py") for name in names_in(package)):
+            siblings = [name.removesuffix(".py") for name in names_in(folder) if name.endswith(".py")]
             message = f"the package '{names[0]}' in the code has no module '{'.'.join(names[1:])}'"
             meant = closest(names[-1], siblings)
             hint = f"Did you mean '{'.'.join([*names[:-1], meant])}'?" if meant else ""

@@ -8,6 +8,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from trainyard.project_files import read_bytes
+
 _LARGEST_SCRIPT_BYTES = 1_000_000
 # Trees are large. Checks ask for one script after the other, so that few need to be kept.
 _KEPT_SCRIPTS = 64
@@ -78,9 +80,7 @@ def syntax_error(file: Path) -> SyntaxError | None:
 
 def _read(file: Path) -> Syntax | SyntaxError | None:
     try:
-        if file.stat().st_size > _LARGEST_SCRIPT_BYTES:
-            return None
-        return _parse(file.read_bytes())
+        return _parse(read_bytes(file, _LARGEST_SCRIPT_BYTES))
     except (OSError, ValueError):
         return None
 

@@ -1,0 +1,90 @@
+"""Reading the files of a project, which may be a stranger's: regular ones, of a bounded size, within its root.
+
+A pull request can bring a pipe, a link to a device or to somebody's keys, and names of files anywhere on the machine.
+Commands that check such files set a root; what is outside of it, also by a link, is not read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainyard.foundation.files import read_beginning, read_regular
+
+LARGEST_BYTES = 64 * 2**20
+_MARKS_OF_A_ROOT = (".git", ".trainyard.toml", "trainyard.lock")
+
+_roots: tuple[str, ...] = ()
+
+
+class OutsideRoot(OSError):
+    """A file that is not read, because it is outside the root."""
+
+
+@contextmanager
+def reading_within(*roots: Path) -> Iterator[None]:
+    """Read nothing outside of these folders while the block lasts."""
+    global _roots
+    before = _roots
+    _roots = tuple(os.path.realpath(root) for root in roots)
+    try:
+        yield
+    finally:
+        _roots = before
+
+
+def root_of(paths: Sequence[Path]) -> Path:
+    """Return the folder that a command may read which checks these paths: the repository's, else the project's.
+
+    Outside of both it is the folder that holds the paths and the working directory.
+    """
+    folders = [os.path.abspath(path) for path in paths] or [os.getcwd()]
+    start = Path(os.path.commonpath(folders))
+    for mark in _MARKS_OF_A_ROOT:
+        for folder in (start, *start.parents):
+            if (folder / mark).exists():
+                return folder
+    return Path(os.path.commonpath([*folders, os.getcwd()]))
+
+
+def is_within_root(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path may be read, by where its links lead."""
+    if not _roots:
+        return True
+    place = os.path.realpath(path)
+    return any(place == root or place.startswith(root.rstrip(os.sep) + os.sep) for root in _roots)
+
+
+def read_bytes(file: Path, limit_bytes: int = LARGEST_BYTES) -> bytes:
+    """Return what a file contains. OSError for one that cannot be read, is no regular file, or is outside the root."""
+    if not is_within_root(file):
+        raise _outside(file)
+    return read_regular(file, limit_bytes)
+
+
+def beginning_of(file: Path, count_bytes: int) -> bytes:
+    """Return the first bytes of a file, however large it is. OSError as `read_bytes`."""
+    if not is_within_root(file):
+        raise _outside(file)
+    return read_beginning(file, count_bytes)
+
+
+def _outside(file: Path) -> OutsideRoot:
+    reason = f"outside of {_roots[0]}, so it is not read (--root sets that folder)"
+    return OutsideRoot(errno.EACCES, reason, str(file))
+
+
+def read_text(file: Path, *, encoding: str = "utf-8", errors: str = "strict", limit_bytes: int = LARGEST_BYTES) -> str:
+    """Return the text of a file. OSError as `read_bytes`, UnicodeDecodeError for another encoding."""
+    return read_bytes(file, limit_bytes).decode(encoding, errors)
+
+
+def names_in(folder: str | os.PathLike[str]) -> list[str]:
+    """Return the sorted names in a folder; none of one that cannot be read, or is outside the root."""
+    try:
+        return sorted(os.listdir(folder)) if is_within_root(folder) else []
+    except OSError:
+        return []
