@@ -24,12 +24,29 @@ class OutsideRoot(OSError):
     """A file that is not read, because it is outside the root."""
 
 
+def limit_reading(*roots: Path) -> None:
+    """Read nothing outside of these folders from now on, until the command has printed its last finding."""
+    global _roots
+    _roots = tuple(os.path.realpath(root) for root in roots)
+
+
 @contextmanager
-def reading_within(*roots: Path) -> Iterator[None]:
-    """Read nothing outside of these folders while the block lasts."""
+def without_limit() -> Iterator[None]:
+    """Begin without a limit, and end the one that the block sets: one process may run several commands."""
+    global _roots
+    before, _roots = _roots, ()
+    try:
+        yield
+    finally:
+        _roots = before
+
+
+@contextmanager
+def reading_also(folder: Path) -> Iterator[None]:
+    """Read a folder of our own too, where reading is limited."""
     global _roots
     before = _roots
-    _roots = tuple(os.path.realpath(root) for root in roots)
+    _roots = (*_roots, os.path.realpath(folder)) if _roots else ()
     try:
         yield
     finally:

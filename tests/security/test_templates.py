@@ -207,6 +207,40 @@ def test_no_command_that_checks_runs_what_a_template_says(
     assert not (hostile.root / "mark").exists()
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"template": ["pipelines/x.yaml.j2"]},
+        {"template": "../../../../../x"},
+        {"template": "/etc/passwd"},
+        {"profile": 5},
+        {"profile": "../../secret"},
+        {"settings": [1]},
+        {"settings": {"nodes.nodes.nodes": {}}},
+    ],
+    ids=str,
+)
+def test_a_forged_header_is_not_ours(trainyard: CommandLine, hostile: Project, fields: dict[str, Any]) -> None:
+    rendered = hostile.root / "pipelines" / "x.yaml"
+    first, second, rest = rendered.read_text().split("\n", 2)
+    header = {**json.loads(second.removeprefix("# trainyard: ")), **fields}
+    rendered.write_text(f"{first}\n# trainyard: {json.dumps(header)}\n{rest}")
+    assert trainyard("lint", "pipelines/x.yaml").exit_code == 1
+    trainyard("render", "--check")
+    assert not (hostile.root / "mark").exists()
+
+
+def test_a_linked_folder_of_templates_is_not_read(trainyard: CommandLine, project: Project, tmp_path: Path) -> None:
+    elsewhere = tmp_path.parent / "elsewhere"
+    project.templates.rename(elsewhere)
+    (elsewhere / "pipelines" / "x.txt.j2").write_text("the secret\n")
+    project.templates.symlink_to(elsewhere)
+    (project.root / ".git").mkdir()
+    with pytest.raises(SpecError) as caught:
+        find_drift(project, "mine")
+    assert "the secret" not in str(caught.value)
+
+
 def test_the_process_that_renders_imports_nothing_from_the_project(trainyard: CommandLine, hostile: Project) -> None:
     for name in ("json.py", "trainyard.py", "jinja2.py"):
         (hostile.root / name).write_text(f"open({str(hostile.root / 'mark')!r}, 'w')")

@@ -76,7 +76,9 @@ def read_header(text: str) -> Header | None:
         content = _entry(text)
         written_as = content.pop("format")
         if written_as == FORMAT:
-            return Header(**content)
+            header = Header(**content)
+            is_text = all(isinstance(each, str) for each in (header.template, header.profile))
+            return header if is_text and isinstance(header.settings, dict) else None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         # No header, a damaged one, or somebody else's comment: never overwrite such a file.
         return None

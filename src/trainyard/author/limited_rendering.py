@@ -21,7 +21,7 @@ from trainyard.author.rendered_files import rendered_for
 from trainyard.author.rendering import RenderedFile, Rendering, render
 from trainyard.author.source_maps import LineSource, SourceMap
 from trainyard.errors import UsageError
-from trainyard.project_files import reading_within, root_of
+from trainyard.project_files import limit_reading, root_of
 from trainyard.resources import PACKAGE
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 
@@ -207,5 +207,5 @@ def _render_as_asked(request: Mapping[str, Any]) -> dict[str, object]:
 if __name__ == "__main__":
     _limit_this_process()
     asked = json.load(sys.stdin)
-    with reading_within(root_of([Path(asked["project"])]), Path(asked["out"])):
-        _say(_render_as_asked(asked))
+    limit_reading(root_of([Path(asked["project"])]), Path(asked["out"]))
+    _say(_render_as_asked(asked))

@@ -110,7 +110,7 @@ def _place(project: Project, template: str, error: BaseException) -> tuple[Path,
 
 def _at(file: Path, line: int, name: str, rule: Rule, message: str, hint: str) -> Diagnostic:
     """Return a finding at a name in a line of a template, or at the line's first tag if no name is known."""
-    lines = read_text(file).split("\n")
+    lines = _text_of(file).split("\n")
     # For a tag that spans lines, Jinja reports the first or the last; the name may be in another.
     for number in (*range(line, min(line + 10, len(lines) + 1)), *range(line - 1, max(line - 10, 0), -1)):
         found = re.search(rf"(?<![\w]){re.escape(name)}(?![\w])", lines[number - 1]) if name else None
@@ -123,9 +123,16 @@ def _at(file: Path, line: int, name: str, rule: Rule, message: str, hint: str) -
     return rule.at(Span(file, line, column, line, max(len(text), column) + 1), message, hint=hint)
 
 
+def _text_of(file: Path) -> str:
+    try:
+        return read_text(file, errors="replace")
+    except OSError:
+        return ""
+
+
 def _names_set_in(file: Path) -> set[str]:
     """Return the names that a template defines itself: `set`, `for`, `macro`, `import`."""
-    text = read_text(file)
+    text = _text_of(file)
     made = re.findall(r"\{%-?\s*(?:set|for|macro)\s+(\w+)|\bas\s+(\w+)", text)
     return {name for pair in made for name in pair if name}
 

@@ -74,7 +74,10 @@ class _ProjectLoader(BaseLoader):
         path = self.folder / template
         if not path.is_file() or not path.resolve().is_relative_to(self.folder.resolve()):
             raise TemplateNotFound(template)
-        self.texts[template] = read_text(path)
+        try:
+            self.texts[template] = read_text(path)
+        except OSError:
+            raise TemplateNotFound(template) from None
         return self.texts[template], str(path), None
 
 

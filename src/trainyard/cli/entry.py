@@ -17,6 +17,7 @@ from trainyard.cli.scaffolding import init, new
 from trainyard.cli.submitting import submit
 from trainyard.cli.usage_errors import usage_message
 from trainyard.foundation.files import describe_os_error
+from trainyard.project_files import without_limit
 from trainyard.terminal import colour_choice, fail, print_diagnostics, write_out_unencodable
 
 _INTERRUPTED = 130
@@ -47,11 +48,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     A user's mistake is one message on stderr, never a traceback.
     """
+    words = list(arguments) if arguments is not None else None
+    write_out_unencodable()
+    with without_limit():
+        _run(words)
+
+
+def _run(words: list[str] | None) -> NoReturn:
     from trainyard.errors import UserError
     from trainyard.spec.diagnostic import SpecError
 
-    words = list(arguments) if arguments is not None else None
-    write_out_unencodable()
     try:
         # With standalone_mode off, click returns the code of its own early exits (--help, --version).
         exit_code = trainyard_command.main(

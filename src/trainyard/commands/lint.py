@@ -22,7 +22,7 @@ from trainyard.lint.processes import processors
 from trainyard.lint.rules import RULES
 from trainyard.lint.rules.computes import no_compute
 from trainyard.lint.settings import LintSettings, settings_for
-from trainyard.project_files import reading_within, root_of
+from trainyard.project_files import limit_reading, root_of
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Document, read_document
 from trainyard.spec.findings import DocumentStore
@@ -60,11 +60,7 @@ def lint(paths: Sequence[Path], options: LintOptions) -> bool:
     if options.fix and options.write_baseline:
         raise UsageError("--fix and --write-baseline cannot be combined: fix first, then write the baseline.")
     chosen = list(paths) or folders_to_check(Path.cwd())
-    with reading_within(options.root or root_of(chosen)):
-        return _lint(chosen, options)
-
-
-def _lint(chosen: Sequence[Path], options: LintOptions) -> bool:
+    limit_reading(options.root or root_of(chosen))
     settings, result = _check(chosen, pedantic=options.pedantic)
     baseline = options.baseline or settings.baseline
     if options.write_baseline and baseline is None:

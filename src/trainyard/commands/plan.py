@@ -20,7 +20,7 @@ from trainyard.plan.measured import METRICS_FILE, Measured, read_measured
 from trainyard.plan.planner import JobPlan, Plan
 from trainyard.plan.planner import plan as plan_pipeline
 from trainyard.plan.reporters import OnProfile
-from trainyard.project_files import reading_within, root_of
+from trainyard.project_files import limit_reading, root_of
 from trainyard.spec.computes import Computes
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import load_job
@@ -38,9 +38,9 @@ def plan_as(
     """
     store = DocumentStore()
     base = find_model(base_model) if base_model is not None else None
-    with reading_within(root or root_of([file])):
-        pipeline = load_job(file, store, strict=True, on_azure=True)
-        planned = plan_pipeline(pipeline, Computes(store, computes_for([file])), base)
+    limit_reading(root or root_of([file]))
+    pipeline = load_job(file, store, strict=True, on_azure=True)
+    planned = plan_pipeline(pipeline, Computes(store, computes_for([file])), base)
     planned = _with_measured(planned, file, from_run)
     profiles = _on_profiles(planned)
     if output_format == "html":

@@ -14,7 +14,7 @@ from trainyard.plan.difference import PlanDifference
 from trainyard.plan.pipeline_settings import Setting, changes_between, settings_of
 from trainyard.plan.planner import Plan, without_jobs
 from trainyard.plan.planner import plan as plan_pipeline
-from trainyard.project_files import reading_within
+from trainyard.project_files import limit_reading
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.findings import DocumentStore
@@ -31,8 +31,8 @@ def plan_against(file: Path, output_format: str, ref: str) -> str:
                 f"{short(file)} does not exist at {revision}; a pipeline that is new has nothing to compare with: "
                 "run `trainyard plan` without --against"
             )
-        with reading_within(revision.top, revision.root):
-            difference = _difference(file, revision)
+        limit_reading(revision.top, revision.root)
+        difference = _difference(file, revision)
     return difference_reporters.FORMATTERS[output_format](difference)
 
 
@@ -46,7 +46,8 @@ def plan_all_against(output_format: str, ref: str) -> tuple[str, list[str]]:
     found: list[PlanDifference] = []
     left_out: list[str] = []
     broken: list[str] = []
-    with revision_of(Path.cwd(), ref) as revision, reading_within(revision.top, revision.root):
+    with revision_of(Path.cwd(), ref) as revision:
+        limit_reading(revision.top, revision.root)
         for file in (revision.top / name for name in revision.yaml_files()):
             if file.is_relative_to(Path.cwd()) and (_is_pipeline(file) or _is_pipeline(revision.place_of(file))):
                 try:

@@ -15,7 +15,7 @@ from trainyard.author.settings import read_applied, read_settings
 from trainyard.author.writing import write
 from trainyard.commands import working_folder
 from trainyard.foundation.quantities import counted
-from trainyard.project_files import reading_within, root_of
+from trainyard.project_files import limit_reading, root_of
 from trainyard.terminal import print_error, short
 
 
@@ -37,8 +37,8 @@ class RenderOptions:
 def check(options: RenderOptions) -> bool:
     """Print the difference of every file that has drifted from its template or profile; return whether none has."""
     project, settings = working_folder.project(), options.settings()
-    with reading_within(root_of([project.root, *([options.out] if options.out else [])])):
-        found = drifts.find_drift(project, options.profile, settings, options.out)
+    limit_reading(root_of([project.root, *([options.out] if options.out else [])]))
+    found = drifts.find_drift(project, options.profile, settings, options.out)
     for drift in found:
         click.echo(f"{short(drift.path)}: {drift.reason}", err=True)
         click.echo(drift.diff, nl=False)
@@ -56,12 +56,13 @@ def show_difference(options: RenderOptions) -> None:
     from trainyard.commands.rendered_meaning import meanings  # an eighth of the time of a rendering without it
 
     project = working_folder.project()
-    rendering = render_limited(project, options.profile, options.settings(), options.out)
+    settings = options.settings()
+    limit_reading(root_of([project.root, *([options.out] if options.out else [])]))
+    rendering = render_limited(project, options.profile, settings, options.out)
     _print_adjustments(rendering)
     for text in meanings(project, rendering):
         click.echo(f"{text}\n")
-    with reading_within(root_of([project.root, rendering.root])):
-        click.echo(drifts.difference(project, rendering), nl=False)
+    click.echo(drifts.difference(project, rendering), nl=False)
 
 
 def write_files(options: RenderOptions) -> None:

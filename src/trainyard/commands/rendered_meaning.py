@@ -16,6 +16,7 @@ from trainyard.errors import UsageError
 from trainyard.plan.difference import PlanDifference
 from trainyard.plan.difference_reporters import as_text, settings_as_text
 from trainyard.plan.pipeline_settings import changes_between, keys_of
+from trainyard.project_files import reading_also
 from trainyard.spec.diagnostic import SpecError
 
 _ON_DISK = "the files on disk"
@@ -23,7 +24,7 @@ _ON_DISK = "the files on disk"
 
 def meanings(project: Project, rendering: Rendering) -> Iterator[str]:
     """Yield a text for each cluster and pipeline of a rendering that differs in meaning from the file on disk."""
-    with tempfile.TemporaryDirectory(prefix="trainyard-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="trainyard-") as temporary, reading_also(Path(temporary)):
         aside = Path(temporary).resolve()
         _write_aside(project, rendering, aside)
         files = sorted(path.relative_to(rendering.root) for path in rendering.files if path.suffix == ".yaml")

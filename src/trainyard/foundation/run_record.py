@@ -367,7 +367,7 @@ def _check_plain(value: object, where: str, depth: int) -> None:
 
 
 def _check_names(record: RunRecord) -> None:
-    """Raise ValueError for names that are no names, files outside the run's folder, and jobs that wait in a circle."""
+    """Raise ValueError for wrong names, files outside the run's folder, and jobs that wait in a circle."""
     names = {"name": record.name, **({"id": record.id} if record.id else {})}
     for key, name in {**names, **{f"jobs.{name}": name for name in record.jobs}}.items():
         if not _NAME.fullmatch(name):

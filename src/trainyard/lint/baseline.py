@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.errors import UsageError
+from trainyard.foundation.files import read_regular
 from trainyard.lint.fingerprints import Fingerprints, Identity
 from trainyard.lint.rules.linting import ABOUT_IGNORING, STALE_BASELINE
-from trainyard.project_files import read_text
+from trainyard.project_files import LARGEST_BYTES
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, read_document, shorten
 
@@ -74,7 +75,7 @@ class Baseline:
 def read_baseline(file: Path) -> Baseline:
     """Read a baseline written by `write_baseline`. Raise UnusableBaseline if it is not one."""
     try:
-        text = read_text(file)
+        text = read_regular(file, LARGEST_BYTES).decode()
         document = json.loads(text)
     except OSError as error:
         raise UnusableBaseline(

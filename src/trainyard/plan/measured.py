@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import UsageError
-from trainyard.project_files import read_text
+from trainyard.foundation.files import read_regular
 
 METRICS_FILE = "metrics.jsonl"
 _LARGEST_METRICS_BYTES = 1 << 30
@@ -33,7 +33,7 @@ class Measured:
 def read_measured(file: Path, source: str, *, processes: int | None, replaces: bool) -> Measured:
     """Return what a metrics.jsonl says. UsageError for a file that is not one, or that has no step."""
     try:
-        texts = read_text(file, limit_bytes=_LARGEST_METRICS_BYTES).splitlines()
+        texts = read_regular(file, _LARGEST_METRICS_BYTES).decode("utf-8").splitlines()
     except UnicodeDecodeError:
         raise UsageError(f"{file}: not a metrics.jsonl: not text") from None
     lines = [_line(text, f"{file}:{number}") for number, text in enumerate(texts, start=1)]
