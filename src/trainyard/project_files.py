@@ -1,7 +1,8 @@
-"""Reading the files of a project, which may be a stranger's: regular ones, of a bounded size, within its root.
+"""The files of a project, which may be a stranger's: what is read of them, and where they are written.
 
 A pull request can bring a pipe, a link to a device or to somebody's keys, and names of files anywhere on the machine.
-Commands that check such files set a root; what is outside of it, also by a link, is not read.
+Read are regular files of a bounded size. Commands that check such files set a root; what is outside of it, also by a
+link, is not read. Whatever is written is within a root that the writer names.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainyard.foundation.files import read_beginning, read_regular
+from trainyard.foundation.files import read_beginning, read_regular, replace_text
 
 LARGEST_BYTES = 64 * 2**20
 _MARKS_OF_A_ROOT = (".git", ".trainyard.toml", "trainyard.lock")
@@ -21,7 +22,7 @@ _roots: tuple[str, ...] = ()
 
 
 class OutsideRoot(OSError):
-    """A file that is not read, because it is outside the root."""
+    """A file that is neither read nor written, because it is outside the root."""
 
 
 def limit_reading(*roots: Path) -> None:
@@ -105,3 +106,20 @@ def names_in(folder: str | os.PathLike[str]) -> list[str]:
         return sorted(os.listdir(folder)) if is_within_root(folder) else []
     except OSError:
         return []
+
+
+def require_within(file: Path, root: Path) -> None:
+    """Raise OutsideRoot for a file that is not in a root, or only by the name of a folder that is a link out of it."""
+    folder, top = os.path.realpath(file.parent), os.path.realpath(root)
+    if folder != top and not folder.startswith(top.rstrip(os.sep) + os.sep):
+        raise OutsideRoot(errno.EACCES, f"it is in {folder}, outside of {top}", str(file))
+
+
+def write_text(file: Path, text: str, root: Path) -> None:
+    """Make a file's folders, and replace its text. OSError if that fails; OutsideRoot as `require_within`.
+
+    A link in the file's own place is replaced, and not written through.
+    """
+    require_within(file, root)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(file, text)

@@ -14,7 +14,7 @@ from trainyard.author.header import was_edited
 from trainyard.author.project import Project
 from trainyard.author.rendered_files import FileOnDisk, files_on_disk
 from trainyard.author.rendering import RenderedFile, Rendering
-from trainyard.foundation.files import replace_text
+from trainyard.project_files import require_within, write_text
 from trainyard.spec.diagnostic import Span, SpecError
 
 
@@ -67,27 +67,26 @@ def write(project: Project, rendering: Rendering) -> WriteReport:
     edited |= {copy.path: copy.old for copy in stale if copy.is_edited and copy.old is not None}
     report.saved = _save(edited, project, rendering.root)
     for file in changed:
-        write_atomically(file.path, file.text)
+        write_atomically(file.path, file.text, rendering.root)
         report.written.append(file.path)
     for orphan in orphans:
-        _remove(orphan.path)
+        _remove(orphan.path, rendering.root)
         report.removed.append(orphan.path)
     for copy in stale:
         if copy.new is None:
-            _remove(copy.path)
+            _remove(copy.path, project.root)
         else:
-            write_atomically(copy.path, copy.new)
+            write_atomically(copy.path, copy.new, project.root)
     report.copies = len(stale)
     return report
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file atomically, making its folder. Raise SpecError naming the path if that fails."""
+def write_atomically(path: Path, text: str, root: Path) -> None:
+    """Write a file below a root atomically, making its folder. Raise SpecError naming the path if that fails."""
     with _explaining(path, "written"):
         if path.parent.is_file():
             raise NotADirectoryError(errno.ENOTDIR, f"{path.parent.name} is a file, not a folder")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(path, text)
+        write_text(path, text, root)
 
 
 def _differs(file: RenderedFile, on_disk: FileOnDisk | None) -> bool:
@@ -111,17 +110,19 @@ def _save(texts: Mapping[Path, str], project: Project, root: Path) -> dict[Path,
     if not texts:
         return {}
     with _explaining(project.replaced, "written"):
+        require_within(project.replaced, project.root)
         project.replaced.mkdir(parents=True, exist_ok=True)
         numbers = [int(folder.name) for folder in project.replaced.iterdir() if folder.name.isdecimal()]
     folder = project.replaced / str(max(numbers, default=0) + 1)
     saved = {path: folder / path.relative_to(root) for path in texts}
     for path, text in texts.items():
-        write_atomically(saved[path], text)
+        write_atomically(saved[path], text, project.root)
     return saved
 
 
-def _remove(path: Path) -> None:
+def _remove(path: Path, root: Path) -> None:
     with _explaining(path, "removed"):
+        require_within(path, root)
         path.unlink()
 
 

@@ -60,17 +60,19 @@ def lint(paths: Sequence[Path], options: LintOptions) -> bool:
     if options.fix and options.write_baseline:
         raise UsageError("--fix and --write-baseline cannot be combined: fix first, then write the baseline.")
     chosen = list(paths) or folders_to_check(Path.cwd())
-    limit_reading(options.root or root_of(chosen))
+    root = options.root or root_of(chosen)
+    limit_reading(root)
     settings, result = _check(chosen, pedantic=options.pedantic)
     baseline = options.baseline or settings.baseline
     if options.write_baseline and baseline is None:
         raise UsageError("--write-baseline requires --baseline FILE.")
     if options.fix:
-        result = _fix(chosen, settings, result)
+        result = _fix(chosen, settings, result, root)
     found = with_profile_findings(result.diagnostics, chosen, result.files, settings)
     if options.write_baseline:
         assert baseline is not None
-        _write_baseline(baseline, found, result.files)
+        # One that the settings name is the repository's choice.
+        _write_baseline(baseline, found, result.files, None if options.baseline else root)
         return True
     left = without_known(found, baseline, result.files)
     related = with_template_lines(left) if options.renders else left
@@ -141,14 +143,14 @@ def _check(
         gc.enable()
 
 
-def _fix(paths: Sequence[Path], settings: LintSettings, result: LintResult) -> LintResult:
+def _fix(paths: Sequence[Path], settings: LintSettings, result: LintResult, root: Path) -> LintResult:
     """Fix what is safe to fix, print what was fixed, and return what remains."""
     from trainyard.lint.fixes import fix
 
     def relint(texts: Mapping[Path, str]) -> LintResult:
         return linter.lint(paths, settings, DocumentStore(texts))
 
-    fixed = fix(result, relint, lambda file: not _is_rendered(file))
+    fixed = fix(result, relint, lambda file: not _is_rendered(file), root)
     for each in fixed.fixed:
         click.echo(f"fixed {short(each.span.file)}:{each.span.line}: {each.message} -> {each.replacement}", err=True)
     remaining = {diagnostic.span.file for diagnostic in fixed.result.diagnostics if diagnostic.replacement is not None}
@@ -172,10 +174,10 @@ def _count_fixable(diagnostics: Sequence[Diagnostic]) -> int:
     return sum(each.replacement is not None and not _is_rendered(each.span.file) for each in diagnostics)
 
 
-def _write_baseline(file: Path, found: Sequence[Diagnostic], checked: Sequence[Path]) -> None:
+def _write_baseline(file: Path, found: Sequence[Diagnostic], checked: Sequence[Path], root: Path | None) -> None:
     from trainyard.lint.baseline import read_baseline, write_baseline
 
-    written = write_baseline(file, found, checked, read_baseline(file) if file.exists() else None)
+    written = write_baseline(file, found, checked, read_baseline(file) if file.exists() else None, root)
     click.echo(f"{short(file)} now contains {counted(written, 'finding')}", err=True)
 
 

@@ -93,4 +93,4 @@ def _write(root: Path, texts: Mapping[str, str], *, force: bool, way_out: str = 
         would_be = f"{counted(len(in_the_way), 'file')} would be overwritten, so nothing was written"
         raise UserError(f"{would_be}: {listed}{more}; {way_out}")
     for path, text in texts.items():
-        write_atomically(root / path, text)
+        write_atomically(root / path, text, root)

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from trainyard.commands import working_folder
+from trainyard.project_files import OutsideRoot, root_of, write_text
 from trainyard.spec.ignore_files import ignore_file, ignore_rule
 from trainyard.spec.model import Component, PipelineComponent
 from trainyard.terminal import short
@@ -35,7 +36,12 @@ def keep_runs_out_of_snapshots(pipeline: PipelineComponent) -> None:
             click.echo(f"warning: {message}", err=True)
             continue
         new = code / ".amlignore"
-        new.write_text(f"# Runs on this machine do not belong to a job's code.\n/{inside}/\n", encoding="utf-8")
+        text = f"# Runs on this machine do not belong to a job's code.\n/{inside}/\n"
+        try:
+            write_text(new, text, root_of([private]))
+        except OutsideRoot as error:
+            click.echo(f"warning: Azure ML would upload {short(private)} with the code of {job}: {error}", err=True)
+            continue
         click.echo(f"wrote {short(new)}: Azure ML would upload {short(private)} with the code of {job}", err=True)
 
 

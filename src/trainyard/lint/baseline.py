@@ -17,7 +17,7 @@ from trainyard.errors import UsageError
 from trainyard.foundation.files import read_regular
 from trainyard.lint.fingerprints import Fingerprints, Identity
 from trainyard.lint.rules.linting import ABOUT_IGNORING, STALE_BASELINE
-from trainyard.project_files import LARGEST_BYTES
+from trainyard.project_files import LARGEST_BYTES, write_text
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, read_document, shorten
 
@@ -116,9 +116,16 @@ def _spans(file: Path, text: str, findings: int) -> list[Span]:
 
 
 def write_baseline(
-    file: Path, diagnostics: Sequence[Diagnostic], checked: Collection[Path], previous: Baseline | None
+    file: Path,
+    diagnostics: Sequence[Diagnostic],
+    checked: Collection[Path],
+    previous: Baseline | None,
+    root: Path | None = None,
 ) -> int:
-    """Write findings to a baseline, keep the entries of files that were not checked, and return their number."""
+    """Write findings to a baseline, keep the entries of files that were not checked, and return their number.
+
+    Raise OutsideRoot for a file that is not below `root`, if that is given.
+    """
     folder = Path(os.path.abspath(file)).parent
     fingerprints = Fingerprints(folder)
     identities = [fingerprints.identity(each) for each in diagnostics if each.rule not in _NEVER_KNOWN]
@@ -129,9 +136,8 @@ def write_baseline(
             if _file_of(identity, folder) not in checked and _file_of(identity, folder).exists()
         ]
     lines = ",".join(f"\n    {json.dumps(identity._asdict())}" for identity in sorted(identities))
-    file.write_text(
-        f'{{\n  "format": {json.dumps(FORMAT)},\n  "findings": [{lines}\n  ]\n}}\n', encoding="utf-8", newline="\n"
-    )
+    text = f'{{\n  "format": {json.dumps(FORMAT)},\n  "findings": [{lines}\n  ]\n}}\n'
+    write_text(file, text, root or folder)
     return len(identities)
 
 

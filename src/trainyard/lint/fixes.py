@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.errors import UserError
-from trainyard.foundation.files import replace_text
 from trainyard.lint.linter import LintResult
-from trainyard.project_files import read_text
+from trainyard.project_files import OutsideRoot, read_text, require_within, write_text
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import parse_document
 from trainyard.spec.yaml_parsing import line_starts
@@ -37,8 +36,15 @@ class Fixed:
     result: LintResult
 
 
-def fix(result: LintResult, relint: Relint, is_writable: Callable[[Path], bool] = lambda _: True) -> Fixed:
+_ANYWHERE = Path(os.sep)
+
+
+def fix(
+    result: LintResult, relint: Relint, is_writable: Callable[[Path], bool] = lambda _: True, root: Path = _ANYWHERE
+) -> Fixed:
     """Write the fixes of findings, and lint again. Files that are not `is_writable` are left alone.
+
+    Nothing outside of `root` is written, whatever refers to it.
 
     What a fix reveals is fixed too, so that a second call has nothing to do.
     """
@@ -46,7 +52,8 @@ def fix(result: LintResult, relint: Relint, is_writable: Callable[[Path], bool] 
     before: dict[Path, str] = {}
     done: list[Diagnostic] = []
     for _ in range(_MOST_ROUNDS):
-        fixable = [d for d in result.diagnostics if d.replacement is not None and is_writable(d.span.file)]
+        wanted = [each for each in result.diagnostics if each.replacement is not None]
+        fixable = [each for each in wanted if _is_below(each.span.file, root) and is_writable(each.span.file)]
         this_round = _Round(texts, result, relint)
         fixed, written = this_round.fix(fixable)
         if not fixed:
@@ -58,8 +65,16 @@ def fix(result: LintResult, relint: Relint, is_writable: Callable[[Path], bool] 
     for file in texts:
         _refuse_if_unwritable(file, before[file])
     for file, text in texts.items():
-        replace_text(Path(os.path.realpath(file)), text)
+        write_text(Path(os.path.realpath(file)), text, root)
     return Fixed(tuple(done), result)
+
+
+def _is_below(file: Path, root: Path) -> bool:
+    try:
+        require_within(Path(os.path.realpath(file)), root)
+    except OutsideRoot:
+        return False
+    return True
 
 
 class _Round:
