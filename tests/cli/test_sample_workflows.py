@@ -138,8 +138,9 @@ def test_the_github_job_writes_what_a_pull_request_changes(merged: Path, tmp_pat
     assert (tmp_path / "summary").read_text() == comment
     assert comment.startswith("### What changes in `pipeline.yaml`, against HEAD^1 (")
     assert "| train | on demand, an hour | $54.39 | $108.79 | × 2 |" in comment
-    assert workflow["jobs"]["plan"]["permissions"]["pull-requests"] == "write"
-    assert "--body-file plan.md" in step_of(workflow, "plan", "gh pr comment")
+    assert workflow["jobs"]["plan"]["permissions"] == {"contents": "read"}
+    assert workflow["jobs"]["comment"]["permissions"] == {"pull-requests": "write"}
+    assert "--body-file plan.md" in step_of(workflow, "comment", "gh pr comment")
 
 
 def test_a_project_without_a_pipeline_yet_has_nothing_to_compare() -> None:

@@ -11,17 +11,20 @@ import json
 import math
 import mimetypes
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from trainyard.errors import UsageError
+from trainyard.foundation.files import read_regular
 from trainyard.foundation.log_text import plain_text
 from trainyard.foundation.run_record import MACHINE_USE_FILE, RECORD_FILE, RunRecord
 from trainyard.report.run_report import run_page
@@ -31,6 +34,10 @@ _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_BETWEEN_COMMENTS = 15.0
 _LEAST_SECONDS_BETWEEN_PAGES, _REST_PER_RENDER = 1.0, 5.0
 """So that writing the page of a large run takes at most a sixth of a processor."""
+_MOST_CONNECTIONS = 64
+_REQUEST_SECONDS = 30.0
+_LAST_SECONDS = 2.0
+_LARGEST_FILE_BYTES = 1 << 30
 _FIRST_LOG_BYTES, _LOG_BYTES_PER_LOOK = 1 << 13, 1 << 16
 _SHOWN_IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _PAGE_POLICY = (
@@ -131,12 +138,11 @@ def served(live: LivePage, port: int = 0) -> Iterator[str]:
         page = live
 
     try:
-        server = ThreadingHTTPServer((LOOPBACK, port), Handler)
+        server = _Server((LOOPBACK, port), Handler)
     except OverflowError:
         raise UsageError(f"--port {port}: expected 0 to 65535") from None
     except OSError as error:
         raise UsageError(f"--port {port}: {(error.strerror or str(error)).lower()}; choose another port") from error
-    server.daemon_threads = False  # so that the end waits for the last events
     thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="live page", daemon=True)
     thread.start()
     try:
@@ -144,8 +150,57 @@ def served(live: LivePage, port: int = 0) -> Iterator[str]:
     finally:
         live.closing.set()
         server.shutdown()
-        server.server_close()
         thread.join()
+        server.end_connections()
+        server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    """Ends with its command, whatever clients do: each request has a deadline, and connections are limited."""
+
+    daemon_threads = False  # so that the end waits for the last events
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self._open: set[socket.socket] = set()
+        self._changing = threading.Lock()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread; a connection too many is closed."""
+        with self._changing:
+            has_room = len(self._open) < _MOST_CONNECTIONS
+            if has_room:
+                self._open.add(request)
+        if has_room:
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        with self._changing:
+            self._open.discard(request)
+        super().shutdown_request(request)
+
+    def end_connections(self) -> None:
+        """Let the last events go out, then cut off who does not read them."""
+        deadline = time.monotonic() + _LAST_SECONDS
+        while self._open and time.monotonic() < deadline:
+            time.sleep(0.01)
+        with self._changing:
+            left = list(self._open)
+        for connection in left:
+            cut_off(connection)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that leaves, or sends what is no request, is not worth a traceback."""
+
+
+def cut_off(connection: socket.socket) -> None:
+    """End a connection that a thread is reading or writing."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -155,6 +210,19 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 10  # of a browser that does not read, in seconds
     server_version = "trainyard"
     sys_version = ""
+
+    def setup(self) -> None:
+        """Begin a request, which must have been sent, and its answer read, before the deadline."""
+        super().setup()
+        self._deadline = threading.Timer(_REQUEST_SECONDS, cut_off, [self.connection])
+        self._deadline.daemon = True
+        self._deadline.start()
+
+    def finish(self) -> None:
+        """End a request."""
+        self._deadline.cancel()
+        with suppress(OSError):
+            super().finish()
 
     def do_GET(self) -> None:
         self._answer(with_body=True)
@@ -178,13 +246,22 @@ class _Handler(BaseHTTPRequestHandler):
         if not separator or not secrets.compare_digest(token.encode(), self.page.token.encode()):
             self._send(HTTPStatus.FORBIDDEN, b"the address lacks its token\n", with_body=with_body)
         elif path == "":
-            self._send(HTTPStatus.OK, self.page.page(), "text/html; charset=utf-8", _PAGE_POLICY, with_body=with_body)
+            self._send_page(with_body=with_body)
         elif path == "events" and with_body:
             self._send_events()
         else:
             self._send_file(path, with_body=with_body)
 
+    def _send_page(self, *, with_body: bool) -> None:
+        try:
+            page = self.page.page()
+        except UsageError:
+            self._send(HTTPStatus.NOT_FOUND, b"the run's folder was removed\n", with_body=with_body)
+        else:
+            self._send(HTTPStatus.OK, page, "text/html; charset=utf-8", _PAGE_POLICY, with_body=with_body)
+
     def _send_events(self) -> None:
+        self._deadline.cancel()  # they last as long as the run; each write has `timeout`
         self._begin(HTTPStatus.OK, "text/event-stream", _FILE_POLICY)
         self.end_headers()
         commented = time.monotonic()
@@ -203,8 +280,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_file(self, path: str, *, with_body: bool) -> None:
         """Send a file of the run, as text unless it is a picture; or the names of a folder's files."""
         root = self.page.run_folder
-        file = (root / path).resolve()
-        if not file.is_relative_to(root) or not file.exists():
+        try:
+            file = (root / path).resolve()
+            is_there = file.is_relative_to(root) and (file.is_dir() or file.is_file())
+        except (OSError, ValueError):
+            is_there = False
+        if not is_there:
             self._send(HTTPStatus.NOT_FOUND, b"not a file of this run\n", with_body=with_body)
         elif file.is_dir():
             names = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in file.iterdir())
@@ -213,7 +294,7 @@ class _Handler(BaseHTTPRequestHandler):
             kind = mimetypes.guess_type(file.name)[0]
             self._send(
                 HTTPStatus.OK,
-                file.read_bytes(),
+                read_regular(file, _LARGEST_FILE_BYTES),
                 kind if kind in _SHOWN_IMAGES else "text/plain; charset=utf-8",
                 with_body=with_body,
             )
