@@ -143,7 +143,7 @@ def test_markdown_is_a_table_with_findings_beneath(pipeline_of, digits) -> None:
     jobs["train"]["inputs"]["global_batch_size"] = 1000
     text = reporters.as_markdown(plan(pipeline_of(components, jobs, display_name="a|b"), ND96))
 
-    assert text.startswith("### Plan of `a\\|b`")
+    assert text.startswith("### Plan of `a|b`")
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len(table) == 5
     assert table[2] == (

@@ -13,6 +13,7 @@ import click
 
 from trainyard.commands import working_folder
 from trainyard.errors import UsageError
+from trainyard.foundation.log_text import plain_text
 from trainyard.foundation.quantities import counted, duration, memory, moment
 from trainyard.foundation.run_record import as_document
 from trainyard.local.records import read_record
@@ -88,8 +89,13 @@ def _print_added(path: Path, printed: dict[Path, int], last: Path | None) -> Pat
         click.echo(click.style(f"==> {short(path)}", bold=True), err=True)
         last = path
     printed[path] = printed.get(path, 0) + len(text)
-    click.echo(text.decode(errors="replace"), nl=False)
+    click.echo(_shown(text.decode(errors="replace")), nl=False)
     return last
+
+
+def _shown(log: str) -> str:
+    """Return a log as it is printed: a terminal would do what its escape sequences say, another program gets it all."""
+    return plain_text(log) if sys.stdout.isatty() else log
 
 
 def compare_runs(names: Sequence[str], out: Path | None) -> None:

@@ -19,13 +19,14 @@ from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import load_job, require_job
 from trainyard.spec.model import Pipeline
+from trainyard.spec.secrets import redacted_data
 from trainyard.terminal import print_facts, print_next
 
 
 def print_bodies(file: Path) -> None:
     """Print as JSON what a submission would send. Raise SpecError for errors that lint finds."""
     _checked(file)
-    click.echo(json.dumps(bodies_of(file), indent=2))
+    click.echo(json.dumps(redacted_data(bodies_of(file)), indent=2))
 
 
 def submit(file: Path, workspace: Workspace, *, name: str | None, stream: bool) -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 _TAIL_BYTES = 1 << 16
 # Escape sequences of terminals, and control characters other than the line feed and tab.
-_NOT_TEXT = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f]")
+_NOT_TEXT = re.compile(
+    r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
 
 
 def plain_text(text: str) -> str:

@@ -13,10 +13,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from trainyard.errors import UsageError
 from trainyard.foundation.quantities import duration
+from trainyard.plan import markdown
 from trainyard.plan.difference import FigureChange, PlanDifference
 from trainyard.plan.pipeline_settings import Change
 from trainyard.plan.planner import JobPlan, UnplannedJob
-from trainyard.plan.reporters import markdown_cell, markdown_table
+from trainyard.spec.secrets import redacted
 
 FORMAT = "trainyard.plan_difference/1"
 
@@ -52,22 +53,22 @@ def settings_as_text(changes: Sequence[Change], indent: int = 2) -> list[str]:
 
 def as_markdown(found: PlanDifference) -> str:
     """Return the difference as tables, as a comment on a pull request shows it."""
-    title = f"### What changes in `{markdown_cell(found.after.file)}`, against {markdown_cell(found.against)}"
+    title = f"### What changes in {markdown.code(found.after.file)}, against {markdown.prose(found.against)}"
     if found.is_empty:
         return f"{title}\n\n{NOTHING.capitalize()}."
     lines = [title]
-    if jobs := [f"- job `{job.name}`: {text}" for job, text in _jobs(found)]:
+    if jobs := [f"- job {markdown.code(job.name)}: {markdown.prose(text)}" for job, text in _jobs(found)]:
         lines += ["", *jobs]
     if rows := [(name, *row) for name, figures in _sections(found) for row in map(_figure_row, figures)]:
-        lines += ["", *markdown_table(_PLAN_COLUMNS, rows)]
+        lines += ["", *markdown.table(_PLAN_COLUMNS, rows)]
     if found.changes:
-        lines += ["", *markdown_table(_SETTING_COLUMNS, [_marked(_setting_row(change)) for change in found.changes])]
+        lines += ["", *markdown.table(_SETTING_COLUMNS, [_marked(_setting_row(change)) for change in found.changes])]
     if found.new_findings:
         lines += ["", "To look at, new:", ""]
-        lines += [f"- **{job}**: {markdown_cell(finding)}" for job, finding in found.new_findings]
+        lines += [f"- **{markdown.prose(job)}**: {markdown.prose(finding)}" for job, finding in found.new_findings]
     if found.solved_findings:
         lines += ["", "Solved:", ""]
-        lines += [f"- **{job}**: {markdown_cell(finding)}" for job, finding in found.solved_findings]
+        lines += [f"- **{markdown.prose(job)}**: {markdown.prose(finding)}" for job, finding in found.solved_findings]
     return "\n".join(lines)
 
 
@@ -170,7 +171,7 @@ def _setting_row(change: Change) -> tuple[str, str, str, str]:
 
 def _marked(row: tuple[str, str, str, str]) -> tuple[str, str, str, str]:
     """Return a row whose values are code in Markdown, where underscores and asterisks would be read as emphasis."""
-    name, before, after, place = (f"`{cell}`" if cell not in ("", "–") else cell for cell in row)
+    name, before, after, place = (markdown.code(cell) if cell not in ("", "–") else cell for cell in row)
     return name, before, after, place
 
 
@@ -178,8 +179,8 @@ def _setting_as_json(change: Change) -> dict[str, Any]:
     return {
         "key": change.key,
         "jobs": list(change.jobs),
-        "before": change.before,
-        "after": change.after,
+        "before": _redacted(change.key, change.before),
+        "after": _redacted(change.key, change.after),
         "file": os.path.relpath(change.place.file) if change.place else None,
         "line": change.place.line if change.place else None,
     }
@@ -201,7 +202,7 @@ def _arrow(change: Change) -> str:
 
 def _shortened(change: Change) -> tuple[str, str]:
     """Return both values; of long ones only the words that differ."""
-    before, after = change.before, change.after
+    before, after = _redacted(change.key, change.before), _redacted(change.key, change.after)
     if before is None or after is None:
         return ("–" if before is None else _cut(before)), ("–" if after is None else _cut(after))
     if max(len(before), len(after)) <= _LONGEST:
@@ -212,6 +213,11 @@ def _shortened(change: Change) -> tuple[str, str]:
         _cut(" … ".join(" ".join(old[start:end]) for _, start, end, _, _ in changed if end > start) or "–"),
         _cut(" … ".join(" ".join(new[start:end]) for _, _, _, start, end in changed if end > start) or "–"),
     )
+
+
+def _redacted(key: str, text: str | None) -> str | None:
+    """Return a value without secrets: a comment on a pull request is read by more people than its files."""
+    return None if text is None else redacted(text, key)
 
 
 def _cut(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from trainyard.estimate import reporters as estimates
 from trainyard.estimate.estimator import Estimate
 from trainyard.estimate.money import Price
 from trainyard.foundation.quantities import count, counted, duration
+from trainyard.plan import markdown
 from trainyard.plan.measured import Measured
 from trainyard.plan.planner import JobPlan, Plan, UnplannedJob
 
@@ -61,44 +62,44 @@ def as_markdown(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
     """The plan as a table of jobs, followed by its trainings and what to look at."""
     header = ("Job", "Machine", "Processes", "GPUs with a process", "Batch", "On demand, $/h", "Spot, $/h")
     lines = [
-        f"### Plan of `{markdown_cell(plan.pipeline)}`",
+        f"### Plan of {markdown.code(plan.pipeline)}",
         "",
-        markdown_row(header),
-        markdown_row(["---"] * len(header)),
     ]
+    rows: list[Sequence[str]] = []
     for job in plan.jobs:
         machine = f"{job.kind.machines} × {job.sku.name}" if job.sku else "not known"
-        lines.append(
-            markdown_row(
-                [
-                    f"`{job.name}`",
-                    machine,
-                    str(job.processes),
-                    _gpus(job) if job.sku else "not known",
-                    str(job.batch) if job.batch else "–",
-                    _amount(job.on_demand.usd_per_hour if job.on_demand else None),
-                    _amount(job.spot.usd_per_hour if job.spot else None),
-                ]
-            )
+        rows.append(
+            [
+                markdown.code(job.name),
+                machine,
+                str(job.processes),
+                _gpus(job) if job.sku else "not known",
+                str(job.batch) if job.batch else "–",
+                _amount(job.on_demand.usd_per_hour if job.on_demand else None),
+                _amount(job.spot.usd_per_hour if job.spot else None),
+            ]
         )
-    lines += [markdown_row([f"`{each.name}`", each.reason, *["–"] * (len(header) - 2)]) for each in plan.not_planned]
+    rows += [[markdown.code(each.name), each.reason, *["–"] * (len(header) - 2)] for each in plan.not_planned]
+    lines += markdown.table(header, rows)
     for job in plan.jobs:
         if job.is_training:
             facts = training_facts(job)
-            lines += ["", f"**{markdown_cell(job.name)}**", ""]
+            lines += ["", f"**{markdown.prose(job.name)}**", ""]
             lines += [
-                f"- {label}: {markdown_cell(text)}" if label else f"  {markdown_cell(text)}" for label, text in facts
+                f"- {label}: {markdown.prose(text)}" if label else f"  {markdown.prose(text)}" for label, text in facts
             ]
     lines += ["", "At one time, at most: " + "; ".join(f"{label} {text}" for label, text in _totals(plan)) + "."]
     if profiles:
         lines += [
             "",
-            *markdown_table(profile_header(profiles), profile_rows(profiles)),
+            *markdown.table(profile_header(profiles), profile_rows(profiles)),
         ]
     prices = dict.fromkeys(_source(price) for job in plan.jobs for price in (job.on_demand, job.spot) if price)
     if prices:
         lines += ["", f"Prices: {'; '.join(prices)}."]
-    findings = [f"- **{job.name}**: {markdown_cell(finding)}" for job in plan.jobs for finding in job.findings]
+    findings = [
+        f"- **{markdown.prose(job.name)}**: {markdown.prose(finding)}" for job in plan.jobs for finding in job.findings
+    ]
     if findings:
         lines += ["", "To look at:", "", *findings]
     return "\n".join(lines)
@@ -412,18 +413,3 @@ def _missing_money(job: JobPlan, hours: float | None) -> list[str]:
     if hours is None:
         reasons.append("how long the job takes is not known")
     return reasons
-
-
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return a table's lines."""
-    return [markdown_row(header), markdown_row(["---"] * len(header)), *map(markdown_row, rows)]
-
-
-def markdown_row(cells: Sequence[str]) -> str:
-    """Return a row of a table."""
-    return f"| {' | '.join(markdown_cell(cell) for cell in cells)} |"
-
-
-def markdown_cell(text: str) -> str:
-    """Return a text that stays within its cell."""
-    return text.replace("|", "\\|").replace("\n", " ")

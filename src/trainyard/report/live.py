@@ -28,6 +28,7 @@ from trainyard.foundation.files import read_regular
 from trainyard.foundation.log_text import plain_text
 from trainyard.foundation.run_record import MACHINE_USE_FILE, RECORD_FILE, RunRecord
 from trainyard.report.run_report import run_page
+from trainyard.spec.secrets import redacted
 
 LOOPBACK = "127.0.0.1"
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -124,7 +125,7 @@ class LivePage:
             return ""
         complete = added if len(added) == _LOG_BYTES_PER_LOOK else added[: added.rfind(b"\n") + 1]
         positions[log] += len(complete)
-        return plain_text(complete.decode("utf-8", errors="replace"))
+        return redacted(plain_text(complete.decode("utf-8", errors="replace")))
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from trainyard.report.running_jobs import LINE_CHARACTERS, LONG_SILENCE_SECONDS,
 from trainyard.report.speed import Figure, speed_figures
 from trainyard.report.timeline import draw_timeline
 from trainyard.report.tracked import Tracked, read_tracked
+from trainyard.spec.secrets import redacted
 
 _MAIN_FIGURES = ("accuracy", "perplexity", "loss")
 
@@ -90,7 +91,7 @@ def run_page(run: RunRecord, run_folder: Path, *, is_live: bool = False) -> str:
         for value in job.inputs:
             source, _, port = value.origin.partition(".")
             carried.setdefault((source, job.record.name), []).append(f"{port} → {value.name}")
-    return templates.get_template("run.html.j2").render(
+    page = templates.get_template("run.html.j2").render(
         run=run,
         jobs=jobs,
         headline=_headline(jobs),
@@ -105,6 +106,7 @@ def run_page(run: RunRecord, run_folder: Path, *, is_live: bool = False) -> str:
         logs=logs,
         version=trainyard.__version__,
     )
+    return redacted(page)
 
 
 def _view(job: JobRecord, origins: dict[str, str], run_folder: Path) -> JobView:

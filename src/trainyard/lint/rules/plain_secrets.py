@@ -11,27 +11,8 @@ from trainyard.lint.checks import LintedFile, rule
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, Node, shorten
+from trainyard.spec.secrets import SECRET_NAME, SECRET_VALUES
 
-# What a secret contains (most texts have none of it), its pattern, compiled when it is needed, and what it is.
-_SECRET_VALUES = (
-    ("sig=", r"[?&]sig=[A-Za-z0-9%+/=]{20,}", "a SAS signature"),
-    ("AccountKey=", r"AccountKey=[A-Za-z0-9+/]{40,}={0,2}", "a storage account's key"),
-    ("SharedAccessKey=", r"SharedAccessKey=[A-Za-z0-9+/]{30,}={0,2}", "a shared access key"),
-    ("hf_", r"\bhf_[A-Za-z0-9]{24,}\b", "a Hugging Face token"),
-    ("gh", r"\bgh[pousr]_[A-Za-z0-9]{30,}\b", "a GitHub token"),
-    ("github_pat_", r"\bgithub_pat_[A-Za-z0-9_]{30,}\b", "a GitHub token"),
-    ("sk-", r"\bsk-(?:proj-|ant-)?[A-Za-z0-9_-]{20,}\b", "an API key"),
-    ("AKIA", r"\bAKIA[0-9A-Z]{16}\b", "an AWS access key"),
-    ("xox", r"\bxox[abps]-[A-Za-z0-9-]{20,}", "a Slack token"),
-    ("PRIVATE KEY", r"-----BEGIN (?:RSA |EC |OPENSSH )?PRIVATE KEY-----", "a private key"),
-    ("eyJ", r"\beyJ[A-Za-z0-9_-]{15,}\.eyJ[A-Za-z0-9_-]{15,}\.[A-Za-z0-9_-]{10,}", "a signed token"),
-    ("@", r"\b[a-z][a-z0-9+.-]*://[^/\s:@${]+:[^/\s:@${]{3,}@", "a password in an address"),
-)
-_SECRET_NAME = lazy_pattern(
-    r"(?:.*_)?(?:password|passwd|pwd_value|secret|client_secret|api_?key|access_?key|account_?key|sas_token|"
-    r"auth_token|access_token|hf_token|github_token|wandb_api_key|connection_string|client_secret_value)",
-    re.IGNORECASE,
-)
 _FLAG_WITH_SECRET = lazy_pattern(
     r"--?(?:password|passwd|secret|api[-_]?key|access[-_]?key|account[-_]?key|client[-_]secret|token|auth[-_]?token)"
     r"[= ]+(?![-$\"']?\$|--)[\"']?([A-Za-z0-9+/_=!.-]{6,})[\"']?",
@@ -72,7 +53,7 @@ def secret(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     if file.kind != "profile":
         # A value with aliases is visited once per use, and reported once.
         found: dict[Span, Diagnostic] = {}
-        possible = [each for each in _SECRET_VALUES if each[0] in file.document.text]
+        possible = [each for each in SECRET_VALUES if each[0] in file.document.text]
         for path, node in file.document.scalars:
             name = path[-1] if path else ""
             if node.is_text and (possible or name == "command" or any(_suggests_secret(name))):
@@ -112,4 +93,4 @@ def _is_named_secret(name: str, text: str) -> bool:
 @lru_cache(maxsize=4096)
 def _suggests_secret(name: str) -> tuple[bool, bool]:
     """Whether a name is that of a secret, and whether it is a variable of tokens or keys, which may be harmless."""
-    return _SECRET_NAME.fullmatch(name) is not None, _TOKEN_VARIABLE.fullmatch(name) is not None
+    return SECRET_NAME.fullmatch(name) is not None, _TOKEN_VARIABLE.fullmatch(name) is not None
