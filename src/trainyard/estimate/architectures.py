@@ -219,7 +219,7 @@ _OTHER = Family(
     linear_layers=_fused_linear("attention", "output", "up", "down"),
 )
 
-_KIND_OF_WEIGHTS = re.compile(r"([-_](hf|base|instruct|chat|it|pt|v\d+(\.\d+)*))+$")
+_KIND_OF_WEIGHTS = re.compile(r"[-_](?:hf|base|instruct|chat|it|pt|v\d+(?:\.\d+)*)$")
 _OPT_EXTRA_POSITIONS = 2
 _POSITIVE = ("hidden_size", "layers", "heads", "kv_heads", "head_size", "intermediate_size", "vocabulary_size")
 
@@ -413,7 +413,9 @@ def _plain(name: str) -> str:
     Dots stay: 1.3b is not 13b.
     """
     bare = name.lower().rsplit("/", 1)[-1].removeprefix("meta-")
-    return re.sub(r"[^a-z0-9.]", "", _KIND_OF_WEIGHTS.sub("", bare))
+    while _KIND_OF_WEIGHTS.search(bare):
+        bare = _KIND_OF_WEIGHTS.sub("", bare)
+    return re.sub(r"[^a-z0-9.]", "", bare)
 
 
 @cache

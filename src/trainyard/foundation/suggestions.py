@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 
 _MOST_LISTED = 12
@@ -11,9 +11,30 @@ _SHORT_WORD = 2
 _WORDS = frozenset(("cpu", "gpu", "prep", "pred", "test", "text", "train", "trial", "dev", "prd", "raw", "row"))
 
 
+# Comparing is slow, and a file may misspell thousands of names where there are thousands. It then gets no more hints.
+_MOST_COMPARISONS_OF_A_FILE = 50_000
+_LONGEST_COMPARED = 200
+_comparisons_left = _MOST_COMPARISONS_OF_A_FILE
+
+
+def begin_file() -> None:
+    """Allow as many comparisons as one file may cost."""
+    global _comparisons_left
+    _comparisons_left = _MOST_COMPARISONS_OF_A_FILE
+
+
+def _may_compare(name: str, candidates: Collection[str]) -> bool:
+    global _comparisons_left
+    if len(name) > _LONGEST_COMPARED or _comparisons_left < len(candidates):
+        return False
+    _comparisons_left -= len(candidates)
+    return True
+
+
 def closest(name: str, known: Iterable[str]) -> str | None:
     """The known name that is most like a mistyped one, or None when none is near. Case counts little."""
-    return _closest(name, tuple(known))
+    candidates = tuple(known)
+    return _closest(name, candidates) if _may_compare(name, candidates) else None
 
 
 # One mistake may occur in a file thousands of times.
@@ -36,7 +57,10 @@ def only_close(name: str, known: Iterable[str]) -> str | None:
 
     One slip in a short name, two in a long one; digits must agree: `train_1` is not a typo of `train_2`.
     """
-    found = [candidate for candidate in known if candidate != name and _is_slip(name, candidate)]
+    candidates = tuple(known)
+    if not _may_compare(name, candidates):
+        return None
+    found = [candidate for candidate in candidates if candidate != name and _is_slip(name, candidate)]
     return found[0] if len(found) == 1 else None
 
 

@@ -28,8 +28,8 @@ from trainyard.spec.model import Port
 from trainyard.spec.parsed import Parsed, ParsedPipeline, UsedJob
 
 _MARK = "trainyard_cursor"
-_WORD = re.compile(r"[\w.$/:@\\-]*$")
-_NAME = re.compile(r"[\w-]*$")
+_WORD = re.compile(r"(?<![\w.$/:@\\-])[\w.$/:@\\-]*$")
+_NAME = re.compile(r"(?<![\w-])[\w-]*$")
 _OPEN_BINDING = re.compile(r"\$\{\{\s*([\w.-]*)$")
 _ENDS_A_KEY = re.compile(r"[\w-]*\s*:")
 _FILES_LISTED = 500

@@ -10,6 +10,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -131,12 +132,20 @@ class _Reader:
         else:
             self._problem(span, f"unknown rule '{rule}'", suggest_rule(rule, self._rules))
 
+    @cached_property
+    def _next_that_is_no_comment(self) -> list[int]:
+        """By the number of each line: itself, or the next below it that is not a comment (the last at least)."""
+        following = [len(self._starts)] * (len(self._starts) + 1)
+        for line in range(len(self._starts) - 1, 0, -1):
+            is_comment = self._line_text(line).lstrip().startswith("#")
+            following[line] = following[line + 1] if is_comment else line
+        return following
+
     def _lines_meant(self, start: int) -> tuple[int, int]:
         """Return the lines that a comment at an offset applies to: its own, or the next that is not a comment."""
         line = self._line_of(start)
         if not self._line_text(line)[: start - self._starts[line - 1]].strip():
-            while line < len(self._starts) and self._line_text(line).lstrip().startswith("#"):
-                line += 1
+            line = self._next_that_is_no_comment[line]
         return line, max((scalar.last_line for scalar in self.scalars if scalar.first_line == line), default=line)
 
     def _line_text(self, line: int) -> str:

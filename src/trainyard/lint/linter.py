@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trainyard.errors import UsageError
-from trainyard.foundation.suggestions import closest
+from trainyard.foundation.suggestions import begin_file, closest
 from trainyard.lint.checks import CHECKS, LintedFile
 from trainyard.lint.context import LintContext
+from trainyard.lint.cpu_limit import CPU_SECONDS, TooSlow, limited_cpu
 from trainyard.lint.ignores import Ignores, read_ignores
 from trainyard.lint.placements import placement_of_command, placements_of_pipeline
 from trainyard.lint.processes import divided
@@ -34,7 +35,7 @@ from trainyard.spec.other_files import read_asset, read_other_job, read_schedule
 from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading
 from trainyard.spec.pipelines import ComponentCache, read_command_job, read_pipeline
 from trainyard.spec.rules.bindings import CYCLE, UNKNOWN_JOB_PORT
-from trainyard.spec.rules.documents import DUPLICATE_KEY, UNKNOWN_KIND, UNREADABLE_FILE, YAML_TRAP
+from trainyard.spec.rules.documents import DUPLICATE_KEY, TOO_LARGE, UNKNOWN_KIND, UNREADABLE_FILE, YAML_TRAP
 from trainyard.spec.rules.keys import BAD_TEXT, MISSING_KEY, NOT_A_CHOICE, OUT_OF_BOUNDS, UNKNOWN_KEY, WRONG_TYPE
 from trainyard.spec.rules.references import BAD_REFERENCE
 from trainyard.spec.rules.values import LITERAL_NOT_A_CHOICE
@@ -221,8 +222,15 @@ class _Session:
         if file in self._started or self._settings.excludes(file):
             return
         self._checkpoint()
+        begin_file()
         try:
-            document = self._store.peek(file)
+            with limited_cpu(CPU_SECONDS):
+                document = self._store.peek(file)
+        except TooSlow:
+            self._started.add(file)
+            self.files.append(file)
+            self._add([_too_slow(file)])
+            return
         except SpecError as error:
             is_readable = all(diagnostic.rule != UNREADABLE_FILE.id for diagnostic in error.diagnostics)
             if reason == "walked" and is_readable and not self._store.says_azureml(file):
@@ -240,17 +248,20 @@ class _Session:
                 self._add_unknown_kind(document)
             return
         self.files.append(file)
-        ignores = read_ignores(file, document.text, RULES)
-        if ignores is not None:
-            self.ignores[file] = ignores
         with self._one_file(file):
+            ignores = read_ignores(file, document.text, RULES)
+            if ignores is not None:
+                self.ignores[file] = ignores
             self._read(document, kind)
 
     @contextmanager
     def _one_file(self, file: Path) -> Iterator[None]:
         """A bug of the linter costs the findings of one file, and is reported; other files are not affected."""
         try:
-            yield
+            with limited_cpu(CPU_SECONDS):
+                yield
+        except TooSlow:
+            self._add([_too_slow(file)])
         except Exception as error:
             self._add([_failed(file, error)])
 
@@ -272,13 +283,17 @@ class _Session:
         self._checkpoint()
         by_schema: list[Diagnostic] = []
         found: list[Diagnostic] = []
+        document = subject.document if isinstance(subject, LintedFile) else subject.reading.document
+        begin_file()
         try:
-            if isinstance(subject, LintedFile):
-                by_schema.extend(check_schema(subject.document, subject.kind))
-            for findings in _findings_of(subject, context):
-                found.extend(findings)
+            with limited_cpu(CPU_SECONDS):
+                if isinstance(subject, LintedFile):
+                    by_schema.extend(check_schema(subject.document, subject.kind))
+                for findings in _findings_of(subject, context):
+                    found.extend(findings)
+        except TooSlow:
+            found.append(_too_slow(document.file))
         except Exception as error:
-            document = subject.document if isinstance(subject, LintedFile) else subject.reading.document
             found.append(_failed(document.file, error))
         return by_schema, found
 
@@ -356,6 +371,11 @@ def _findings_of(subject: _Subject, context: LintContext) -> Iterator[Iterator[D
 def _failed(file: Path, error: Exception) -> Diagnostic:
     message = f"the linter failed on this file, which is a bug in Trainyard: {type(error).__name__}: {error}"
     return CHECK_FAILED.at(Span(file), message, "Please report it, with the file.")
+
+
+def _too_slow(file: Path) -> Diagnostic:
+    message = f"checking this file takes more than {CPU_SECONDS:g} seconds of processor time; the rest is not checked"
+    return TOO_LARGE.at(Span(file), message, "Divide it into several files.")
 
 
 def _place(diagnostic: Diagnostic) -> _Place:

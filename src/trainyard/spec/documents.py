@@ -47,7 +47,7 @@ _BEGINNING_BYTES = 64 * 1024
 # `$schema`, a reference, or the `type` of a job, component or compute at the root. Other programs' files, such as
 # templates of Helm, have none of them.
 _SAYS_AZUREML = re.compile(
-    r"\$schema\W+\S*azureml|azureml:"
+    r"\$schema\W{1,5}\S{0,200}azureml|azureml:"
     r"|^[\"']?type[\"']?\s*:\s*[\"']?(?:command|pipeline|sweep|parallel|spark|automl|amlcompute|computeinstance)\b",
     re.IGNORECASE | re.MULTILINE,
 )

@@ -89,7 +89,7 @@ _KIND_BY_SCHEMA: tuple[tuple[str, Kind], ...] = (
     ("computeInstance", "compute"),
     ("compute", "compute"),
 )
-_SCHEMA_NAME = re.compile(r"azureml\S*/([A-Za-z]+)(?:\.schema)?\.json")
+_SCHEMA_NAME = re.compile(r"azureml\S{0,200}/([A-Za-z]{1,60})(?:\.schema)?\.json")
 
 
 def kind_of(document: Document) -> Kind | None:

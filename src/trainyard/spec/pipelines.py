@@ -43,7 +43,7 @@ from trainyard.spec.ports import (
 )
 from trainyard.spec.reading import is_remote, reference_text
 from trainyard.spec.rules.bindings import CYCLE
-from trainyard.spec.rules.documents import UNKNOWN_KIND
+from trainyard.spec.rules.documents import TOO_LARGE, UNKNOWN_KIND
 from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY, NOT_RUN_LOCALLY, WRONG_TYPE
 from trainyard.spec.rules.references import BAD_REFERENCE, COMPONENT_NOT_FOUND, NOT_SEEN_OFFLINE
 from trainyard.spec.rules.values import MISSING_INPUT, UNKNOWN_INPUT
@@ -67,6 +67,8 @@ JOB_TYPES = (
 _REMOTE_PATH = re.compile(r"azureml:(?:\.|[^/:]+/|[^:]*\.ya?ml$)")
 # A component's own, when the job names one.
 _IGNORED_BESIDE_COMPONENT = ("command", "code", "environment")
+
+_DEEPEST_PIPELINE = 20
 
 
 class ComponentCache:
@@ -93,6 +95,11 @@ class ComponentCache:
                 self._by_file[file] = read_any_component(found.document.root, found, self)
             self._being_read.pop()
         return self._by_file[file]
+
+    @property
+    def depth(self) -> int:
+        """How many components contain the one that is being read."""
+        return len(self._being_read)
 
     def circle_to(self, file: Path) -> list[Path]:
         """The files that contain each other, from one that is being read down to itself; empty without a circle."""
@@ -381,7 +388,7 @@ def _see_ports_of_other_kinds(used: UsedJob, kind: str, reading: Reading, cache:
     if reference is None or not reference.is_text or is_remote(reference.text):
         return
     file = reading.existing(reference, COMPONENT_NOT_FOUND, "the component", folder=False)
-    if file is None or _is_flow(file) or _is_circle(file, reference, reading, cache):
+    if file is None or _is_flow(file) or _is_endless(file, reference, reading, cache):
         return
     found = cache.read(file, reading)
     if found is None:
@@ -405,8 +412,11 @@ def _with_settings_of_job(
     return found._replace(runs=code)
 
 
-def _is_circle(file: Path, reference: Node, reading: Reading, cache: ComponentCache) -> bool:
-    """Whether a component contains the file that names it; it is then reported."""
+def _is_endless(file: Path, reference: Node, reading: Reading, cache: ComponentCache) -> bool:
+    """Whether a component contains the file that names it, or is too deep in others; it is then reported."""
+    if cache.depth >= _DEEPEST_PIPELINE:
+        reading.findings.add(reference.span, TOO_LARGE, f"pipelines are nested more than {_DEEPEST_PIPELINE} deep here")
+        return True
     circle = [file, file] if file == reading.file else cache.circle_to(file)
     if len(circle) == 2:
         reading.findings.add(reference.span, BAD_REFERENCE, "the component is this file itself")
@@ -528,7 +538,7 @@ def _component_in_file(used: UsedJob, component: Node, reading: Reading, cache: 
     if _note_remote(component, reference, "component", reading):
         return None
     file = reading.existing(component, COMPONENT_NOT_FOUND, "the component", folder=False)
-    if file is None or _is_flow(file) or _is_circle(file, component, reading, cache):
+    if file is None or _is_flow(file) or _is_endless(file, component, reading, cache):
         return None
     return None if _is_something_else(file, component, reading) else cache.read(file, reading)
 

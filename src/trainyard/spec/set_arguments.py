@@ -26,7 +26,7 @@ def split_settings(texts: Iterable[str], example: str) -> dict[str, str]:
     return settings
 
 
-_NEXT_SETTING = re.compile(r"[,;\s]\s*((?:inputs|jobs)\.[\w.]+=.*)")
+_NEXT_SETTING = re.compile(r"[,;\s]((?:inputs|jobs)\.[\w.]+=.*)")
 
 
 def several_in_one(value: str) -> str:

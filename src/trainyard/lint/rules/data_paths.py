@@ -28,7 +28,7 @@ _NO_CONTAINER = lazy_pattern(r"(wasbs?|abfss?)://([^/@]+\.(?:blob|dfs)\.core\.[^
 _OTHER_CLOUD = lazy_pattern(r"(?:s3a?|gs|gcs)://", re.IGNORECASE)
 _OWN_MACHINE = lazy_pattern(r"[A-Za-z]:[\\/]|~[\\/]|(?:file://)?/(?:home|Users)/[^/]+/")
 _SINGLE_SLASH = lazy_pattern(r"(azureml|https?|wasbs?|abfss?):/(?![/]|subscriptions/)", re.IGNORECASE)
-_WILDCARD = lazy_pattern(r"[*?]|\[[^\]]+\]")
+_WILDCARD = lazy_pattern(r"[*?]|\[[^\[\]]+\]")
 # A name's ending that is a file's, not a version's or a folder's.
 _FILE_ENDING = lazy_pattern(
     r"\.(?:csv|tsv|parquet|json|jsonl|txt|zip|gz|npy|npz|pkl|h5|jpg|jpeg|png|xlsx?|onnx|pt|pth)$", re.I

@@ -17,9 +17,9 @@ from trainyard.spec.model import Port, Value
 from trainyard.spec.parsed import ParsedCommand
 
 _FETCHED = lazy_pattern(
-    r"\b(?:curl|wget)\b[^|;&\n]*\|\s*(?:sudo\s+)?(?:ba|z|da|k)?sh\b|"
+    r"\b(?:curl|wget)\b[^|;&\n]{0,300}\|\s*(?:sudo\s+)?(?:ba|z|da|k)?sh\b|"
     r"\b(?:ba|z)?sh\s+(?:-c\s+)?[\"']?(?:<\(|\$\()\s*(?:curl|wget)\b|"
-    r"\b(?:curl|wget)\b[^|;&\n]*\|\s*python[0-9.]*\b"
+    r"\b(?:curl|wget)\b[^|;&\n]{0,300}\|\s*python[0-9.]*\b"
 )
 _CONTINUATION = lazy_pattern(r"(?<!\\)\\(?=\s+-{1,2}\w|\s*\n|\s*\Z|\s+\$\[\[)")
 # A binding of a form that jobs do not have: it may name data as well as a string, and is an error anyway.

@@ -37,7 +37,8 @@ TOO_LARGE = Rule(
     "too-large",
     "error",
     summary="The file, its nesting or the expansion of its aliases is too large.",
-    why="Files over 2 MiB, nesting over 100 levels and aliases that expand to more than 200,000 values are not read.",
+    why="Files over 2 MiB, nesting over 100 levels (20 of pipelines) and aliases that expand to more than 200,000 "
+    "values are not read. A file that takes more than 5 seconds of processor time is not checked to its end.",
     example=Example("""\
 type: command
 name: train
