@@ -92,7 +92,6 @@ check: $(VENV)/.ready-to-test ## Style, types, imports, drift of rendered files,
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python docs/generate.py --check
-	@$(BIN)/python docs/generate_rules.py --check
 	@$(BIN)/python docs/generate_packages.py --check
 	@$(BIN)/python docs/generate_estimates.py --check
 	@$(BIN)/python docs/generate_prepare_at_scale.py --check

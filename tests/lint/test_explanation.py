@@ -1,8 +1,9 @@
-"""A rule explained, on the terminal and as a page; the pages in docs/rules are those."""
+"""A rule explained, on the terminal and as a page."""
 
 from __future__ import annotations
 
-import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,10 +57,8 @@ def test_a_rule_without_an_example_is_explained_all_the_same() -> None:
     assert "ignore[" not in as_text(find_rule("AML902", RULES))
 
 
-def test_the_pages_are_as_the_rules_are() -> None:
-    specification = importlib.util.spec_from_file_location("generate_rules", GENERATOR)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    assert module.drifted() == []
+def test_every_rule_has_a_page_and_a_line_in_the_list(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, GENERATOR, tmp_path], check=True)
+    assert {page.stem for page in tmp_path.glob("*.md")} == {"README", *RULES}
+    assert (tmp_path / "AML501.md").read_text(encoding="utf-8") == as_page(RULES["AML501"])
+    assert "[AML501](AML501.md)" in (tmp_path / "README.md").read_text(encoding="utf-8")

@@ -238,8 +238,6 @@ def test_without_an_engine_the_run_says_what_is_missing(workspace: Any, monkeypa
     monkeypatch.setenv("DOCKER_HOST", "ssh://elsewhere")
     with pytest.raises(UsageError, match="DOCKER_HOST is ssh://elsewhere, another machine"):
         workspace.run(pipeline, environments="docker")
-    with pytest.raises(UsageError, match="--isolate and --environments docker cannot be used together"):
-        workspace.run(pipeline, environments="docker", isolate=True)
 
 
 def test_paths_with_commas_and_quotes_are_mounted(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def ray_starts(folder: Path) -> list[ProcessStart]:
         reserved.bind(("127.0.0.1", 0))
         port = reserved.getsockname()[1]
     distribution = Distribution("ray", Span(folder / "job.yaml"))
-    return with_ray(starts, distribution, port, folder, folder / "the head's.log", ["127.0.0.1"] * 2)
+    return with_ray(starts, distribution, port, folder, folder / "the head's.log")
 
 
 def shell(command: str, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:

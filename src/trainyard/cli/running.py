@@ -46,7 +46,6 @@ _RECORD_FORMATS = ("text", "json")
     "--preempt", multiple=True, metavar="JOB@WHEN", help="Take the job's machines away: train@step:50, @30s, @random:5."
 )
 @click.option("--kill", multiple=True, metavar="JOB:rankN@WHEN", help="Kill one process: train:rank1@20s, @step:50.")
-@click.option("--isolate", is_flag=True, help="Give each node of a job a network of its own (root only).")
 @click.option("--run-dir", type=PathOf("folder"), help="Where this run's files go.")
 @click.option("--name", help="The run's name; generated otherwise.")
 @click.option("--watch", is_flag=True, help="Serve the run's page to browsers on this machine while it runs.")
@@ -65,7 +64,6 @@ def run(
     environments: Literal["current", "venv", "docker"],
     preempt: tuple[str, ...],
     kill: tuple[str, ...],
-    isolate: bool,
     run_dir: Path | None,
     name: str | None,
     watch: bool,
@@ -105,7 +103,6 @@ def run(
         environments=environments,
         preempt=preempt,
         kill=kill,
-        isolate=isolate,
     )
     sys.exit(run_file(chosen_file(file, file_option, profile), options, profile=profile, quiet=quiet, watch=watch))
 

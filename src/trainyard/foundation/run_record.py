@@ -180,7 +180,6 @@ class RunRecord:
     strict: bool = False
     python: str | None = None
     environments: str = "current"
-    isolate: bool = False
     only: str | None = None
     from_job: str | None = None
     notes: list[str] = field(default_factory=list)

@@ -52,7 +52,6 @@ class Attempt:
     tracked: Path | None = None
     """The folder of the job's MLflow run."""
     faults: FaultWatch | None = None
-    isolate: bool = False
 
     @property
     def input_paths(self) -> dict[str, Path]:
@@ -104,11 +103,6 @@ class Attempt:
     def has_gpus(self) -> bool:
         """Whether this machine has GPUs for it."""
         return bool(available_gpus(os.environ))
-
-    @property
-    def is_isolated(self) -> bool:
-        """Whether its nodes have networks of their own: there must be several."""
-        return self.isolate and self.job.nodes > 1
 
     @property
     def logs(self) -> list[Path]:

@@ -30,7 +30,8 @@ When = Literal[
     "preemption rehearsed",
 ]
 
-MASTER_ADDRESS = "127.0.0.1"
+NODE_ADDRESS = "127.0.0.1"
+"""Every node of a job is this machine."""
 _NO_SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"
 
 
@@ -41,9 +42,8 @@ class ProcessContext:
     `node_rank` counts nodes, `local_rank` processes on a node. `input_paths` and `output_paths` belong to ports that
     carry files, `parameters` are the literals. `attempt` counts from 1. `gpus` are the node's own; `gpus_are_divided`
     says that they are not all of the machine's. `world_size` counts the processes of all nodes, the
-    `parameter_servers` (TensorFlow's, the last ranks) among them; `task_ports` are TensorFlow's, by rank. `addresses`
-    are those of isolated nodes; without them all nodes are this machine, reached by its loopback. `events_url` is the
-    address of scheduled events, in a run that rehearses a preemption.
+    `parameter_servers` (TensorFlow's, the last ranks) among them; `task_ports` are TensorFlow's, by rank.
+    `events_url` is the address of scheduled events, in a run that rehearses a preemption.
     """
 
     run: RunIdentity
@@ -57,7 +57,6 @@ class ProcessContext:
     data_folder: Path
     world_size: int
     task_ports: Sequence[int] = ()
-    addresses: Sequence[str] = ()
     parameter_servers: int = 0
     attempt: int = 1
     gpus: Sequence[str] = ()
@@ -74,15 +73,6 @@ class ProcessContext:
         return self.node_rank * self.processes_per_node + self.local_rank
 
     @property
-    def master_address(self) -> str:
-        """The first node's address."""
-        return self.address_of(0)
-
-    def address_of(self, node: int) -> str:
-        """Return a node's address."""
-        return self.addresses[node] if self.addresses else MASTER_ADDRESS
-
-    @property
     def process_name(self) -> str:
         """`rank_N` if the ranks know of each other, else `main`."""
         return f"rank_{self.rank}" if self.distribution is not None and self.world_size > 1 else "main"
@@ -91,8 +81,7 @@ class ProcessContext:
     def tf_config(self) -> str:
         """TensorFlow's cluster and this task's place in it, as JSON."""
         workers = self.world_size - self.parameter_servers
-        nodes = (rank // self.processes_per_node for rank in range(self.world_size))
-        hosts = [f"{self.address_of(node)}:{port}" for node, port in zip(nodes, self.task_ports, strict=True)]
+        hosts = [f"{NODE_ADDRESS}:{port}" for port in self.task_ports]
         servers = {"ps": hosts[workers:]} if self.parameter_servers else {}
         is_worker = self.rank < workers
         task = {"type": "worker" if is_worker else "ps", "index": self.rank if is_worker else self.rank - workers}
@@ -130,7 +119,7 @@ _MLFLOW = "azureml-mlflow 1.62.0.post6, service_context_loader.py"
 _LOCAL = "local runs only"
 
 VARIABLES: tuple[Variable, ...] = (
-    Variable("MASTER_ADDR", "pytorch", lambda p: p.master_address, _DISTRIBUTED_DOCS),
+    Variable("MASTER_ADDR", "pytorch", lambda _: NODE_ADDRESS, _DISTRIBUTED_DOCS),
     Variable("MASTER_PORT", "pytorch", lambda p: p.master_port, _CHEATSHEET),
     Variable("WORLD_SIZE", "pytorch", lambda p: p.world_size, _DISTRIBUTED_DOCS),
     Variable("NODE_RANK", "pytorch", lambda p: p.node_rank, _DISTRIBUTED_DOCS),
@@ -144,11 +133,11 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "AZ_BATCH_MASTER_NODE",
         "mpi on several nodes",
-        lambda p: f"{p.master_address}:{p.master_port}",
+        lambda p: f"{NODE_ADDRESS}:{p.master_port}",
         f"{_CHEATSHEET}; DeepSpeed comm.py",
     ),
     Variable(
-        "AZ_BATCHAI_MPI_MASTER_NODE", "mpi on one node", lambda p: p.master_address, "DeepSpeed comm.py mpi_discovery()"
+        "AZ_BATCHAI_MPI_MASTER_NODE", "mpi on one node", lambda _: NODE_ADDRESS, "DeepSpeed comm.py mpi_discovery()"
     ),
     Variable("AZUREML_RUN_ID", "every job", lambda p: p.run.run_id, _OBSERVED),
     Variable("AZUREML_ROOT_RUN_ID", "every job", lambda p: p.run.root_run_id, _OBSERVED),
@@ -165,7 +154,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("AZUREML_CR_COMPUTE_CONTEXT", "every job", lambda p: p.compute_context, _OBSERVED),
     Variable("AZUREML_CR_EXECUTION_WORKING_DIR_PATH", "every job", lambda p: p.working_folder, _OBSERVED),
     Variable("AZUREML_CR_DATA_CAPABILITY_PATH", "every job", lambda p: p.data_folder, _OBSERVED),
-    Variable("AZ_BATCHAI_JOB_MASTER_NODE_IP", "every job", lambda p: p.master_address, f"{_OBSERVED} (AmlCompute)"),
+    Variable("AZ_BATCHAI_JOB_MASTER_NODE_IP", "every job", lambda _: NODE_ADDRESS, f"{_OBSERVED} (AmlCompute)"),
     Variable("AZ_BATCHAI_TASK_INDEX", "every job", lambda p: p.node_rank, f"{_OBSERVED} (AmlCompute)"),
     Variable(
         "AZ_BATCH_IS_CURRENT_NODE_MASTER",
@@ -176,7 +165,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "AZ_BATCH_HOST_LIST",
         "several nodes",
-        lambda p: ",".join(p.address_of(node) for node in range(p.nodes)),
+        lambda p: ",".join([NODE_ADDRESS] * p.nodes),
         f"{_OBSERVED} (AmlCompute)",
     ),
     Variable("MLFLOW_TRACKING_URI", "every job", lambda p: p.run.tracking_uri, _MLFLOW),
@@ -191,7 +180,7 @@ VARIABLES: tuple[Variable, ...] = (
     # Without it a killed rank loses its last lines, and the live display has nothing to show.
     Variable("PYTHONUNBUFFERED", "every job", lambda p: "1", _LOCAL),
     # Several clusters of Ray may run on this machine, and `ray.init()` takes any of them.
-    Variable("RAY_ADDRESS", "ray", lambda p: f"{p.master_address}:{p.master_port}", _LOCAL),
+    Variable("RAY_ADDRESS", "ray", lambda p: f"{NODE_ADDRESS}:{p.master_port}", _LOCAL),
     # On Azure a job asks 169.254.169.254, an address that nobody here can answer at.
     Variable("SCHEDULED_EVENTS_URL", "preemption rehearsed", lambda p: p.events_url, _LOCAL),
 )

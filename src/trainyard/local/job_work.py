@@ -58,7 +58,6 @@ class RunContext:
     named_job: str | None
     faults: Mapping[str, Sequence[Fault]]
     notice_seconds: float
-    isolate: bool
 
     def job_folder(self, job: str) -> Path:
         """Return the folder of a job's files."""
@@ -190,7 +189,6 @@ def _earlier_result(
         (attempt_number > 1, "it is restarted"),
         (context.named_job == job.name, "it was asked for by name"),
         (job.name in context.faults, "it is hit on purpose"),
-        (context.isolate and job.nodes > 1, "its nodes are isolated"),
     )
     by_settings = reason_to_run_again(job.component, use_cache=context.use_cache, force_rerun=context.force_rerun)
     why = next((reason for holds, reason in rules if holds), by_settings)
@@ -251,7 +249,6 @@ def _attempt(
         image=context.images.get(job.name),
         tracked=context.store.folder_of(run),
         faults=faults,
-        isolate=context.isolate,
     )
 
 

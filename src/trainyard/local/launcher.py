@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 from trainyard.local.attempts import Attempt, AttemptEnd, drop_empty_artifacts, note_decision
 from trainyard.local.cancellation import Cancellation
-from trainyard.local.contract import MASTER_ADDRESS, ProcessContext, container_environment, process_environment
+from trainyard.local.contract import ProcessContext, container_environment, process_environment
 from trainyard.local.errors import RunError
 from trainyard.local.given_inputs import GivenInput, take_back_inputs
 from trainyard.local.guardian import remove_containers
-from trainyard.local.isolation import IsolatedNode, isolated_nodes
 from trainyard.local.kinds.mpi_jobs import by_rank, open_mpi, under_mpirun
 from trainyard.local.kinds.ray_jobs import with_ray
 from trainyard.local.machine import AZURE_ML_MASTER_PORT, available_gpus, gpus_of_node, reserved_port
@@ -51,20 +50,15 @@ def _run(attempt: Attempt, cancellation: Cancellation) -> ProcessesEnded:
     with ExitStack() as stack:
         ports = [stack.enter_context(reserved_port()) for _ in range(_ports_needed(attempt.job))]
         events_url = _watch_for_faults(attempt, stack)
-        isolated: Sequence[IsolatedNode] = ()
-        if attempt.is_isolated:
-            isolated = stack.enter_context(isolated_nodes(attempt.job.nodes, attempt.job_folder / "data"))
-            note_decision(attempt, f"nodes: isolated, {', '.join(each.address for each in isolated)}")
-        starts = [_process(attempt, rank, ports, events_url, isolated) for rank in range(attempt.job.processes)]
+        starts = [_process(attempt, rank, ports, events_url) for rank in range(attempt.job.processes)]
         folders: list[Path] = []
         ray = attempt.job.use.job.effective_distribution if attempt.job.distribution == "ray" else None
         if ray is not None:
             temporary = Path(stack.enter_context(TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)))
             folders.append(temporary)
             log = attempt.job_folder / "system_logs" / "ray_head.log"
-            addresses = [each.address for each in isolated] or [MASTER_ADDRESS] * len(starts)
-            starts = with_ray(starts, ray, ports[0], temporary, log, addresses)
-        mpirun = _mpirun(attempt) if attempt.job.distribution == "mpi" and not isolated else None
+            starts = with_ray(starts, ray, ports[0], temporary, log)
+        mpirun = _mpirun(attempt) if attempt.job.distribution == "mpi" else None
         if attempt.job.distribution == "mpi":
             how = f"started by {mpirun}" if mpirun else "no mpirun of Open MPI, its variables only"
             note_decision(attempt, f"mpi: {how}")
@@ -142,9 +136,7 @@ def _mpi_log(attempt: Attempt) -> Path:
     return attempt.job_folder / "system_logs" / "mpirun.log"
 
 
-def _process(
-    attempt: Attempt, rank: int, ports: Sequence[int], events_url: str | None, isolated: Sequence[IsolatedNode]
-) -> ProcessStart:
+def _process(attempt: Attempt, rank: int, ports: Sequence[int], events_url: str | None) -> ProcessStart:
     job = attempt.job
     node, local_rank = divmod(rank, job.processes_per_node)
     resources = job.resources
@@ -159,7 +151,6 @@ def _process(
         local_rank=local_rank,
         master_port=ports[0] if ports else AZURE_ML_MASTER_PORT,
         task_ports=ports,
-        addresses=[each.address for each in isolated],
         world_size=job.processes,
         parameter_servers=job.parameter_servers,
         working_folder=attempt.working_folder(node),
@@ -178,5 +169,4 @@ def _process(
         environment = container_environment(context, own, os.environ, image.environment)
     else:
         environment = process_environment(context, own, os.environ, attempt.python)
-    prefix = isolated[node].prefix if isolated else ()
-    return ProcessStart(rank, attempt.command, environment, context.working_folder, attempt.logs[rank], prefix)
+    return ProcessStart(rank, attempt.command, environment, context.working_folder, attempt.logs[rank])

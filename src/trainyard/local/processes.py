@@ -35,8 +35,7 @@ _LAST_LINES_SECONDS = 5.0
 class ProcessStart:
     """One process to start: a shell line, its environment and folder, and the file for its output.
 
-    `prefix` are words before the shell, which start it somewhere else on this machine: in a network, or in a container,
-    which `ending` kills.
+    `prefix` are words before the shell, which start it in a container, which `ending` kills.
     """
 
     rank: int

@@ -20,7 +20,6 @@ from trainyard.local.display import Display
 from trainyard.local.errors import UsageError
 from trainyard.local.faults import Fault, faults_of
 from trainyard.local.guardian import Guardian
-from trainyard.local.isolation import check_isolation
 from trainyard.local.job_work import RunContext
 from trainyard.local.kinds.mpi_jobs import check_open_mpi
 from trainyard.local.kinds.sampling import trial_component, trials
@@ -70,7 +69,6 @@ class RunOptions:
     kill: tuple[str, ...] = ()
     notice_seconds: float = 30.0
     environments: EnvironmentChoice = "current"
-    isolate: bool = False
 
     @property
     def state_folder(self) -> Path:
@@ -131,7 +129,6 @@ def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, displ
         only=record.only,
         from_job=record.from_job,
         environments=next((each for each in ENVIRONMENT_CHOICES if each == record.environments), "current"),
-        isolate=record.isolate,
     )
     checked = check(pipeline, options, record.folder)
     if set(checked.resolved.jobs) != set(record.jobs):
@@ -150,12 +147,6 @@ def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, displ
 
 def check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> CheckedPipeline:
     """Check all that can be checked before a process starts; `run_folder` is that of the run, or a stand-in."""
-    if options.isolate:
-        if options.preempt:
-            raise UsageError("--isolate and --preempt cannot be used together: isolated nodes do not reach the notice")
-        if options.environments == "docker":
-            raise UsageError("--isolate and --environments docker cannot be used together: containers share a network")
-        check_isolation()
     resolution = resolve_with(pipeline, options.overrides, strict=options.strict)
     selection = select(resolution.waits_for, only=options.only, from_job=options.from_job)
     local_python_digest(options.python)  # a Python that does not start is an error of the whole run
@@ -169,7 +160,7 @@ def check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> CheckedP
         in_containers=options.environments == "docker",
     )
     in_mpi = any(resolved.jobs[name].distribution == "mpi" for name in selection.run)
-    if in_mpi and not options.isolate and options.environments != "docker":
+    if in_mpi and options.environments != "docker":
         check_open_mpi()
     faults = faults_of(options.preempt, options.kill, resolved.jobs, selection.run)
     for name in selection.run:
@@ -208,7 +199,7 @@ def _record(name: str, folder: Path, checked: CheckedPipeline, options: RunOptio
     record.overrides = with_absolute_paths(checked.resolved.pipeline, options.overrides)
     record.max_processes, record.strict, record.python = options.max_processes, options.strict, str(options.python)
     record.only, record.from_job = options.only, options.from_job
-    record.environments, record.isolate = options.environments, options.isolate
+    record.environments = options.environments
     return record
 
 
@@ -301,7 +292,6 @@ def _scheduler(
         named_job=checked.selection.named,
         faults=checked.faults,
         notice_seconds=options.notice_seconds,
-        isolate=options.isolate,
     )
     return Scheduler(
         context, record, checked.resolved, checked.selection, checked.snapshots, display, seconds_spent=seconds_spent

@@ -1,7 +1,7 @@
 """A rule: its id, name, severity and explanation, with one example that is wrong and right.
 
 Rules that the readers of `spec` report are declared in `spec/rules/`; those of the linter are beside their checks in
-`lint/rules/`. `trainyard explain`, docs/rules and the tests are all driven by these declarations.
+`lint/rules/`. `trainyard explain`, the documentation site's pages and the tests are all driven by these declarations.
 """
 
 from __future__ import annotations

@@ -86,28 +86,6 @@ class Sharded(Digits):
             fully_shard(self.layers, mesh=self.device_mesh["data_parallel"])
 
 
-class Decayed(Digits):
-    """Has two groups of parameters, by their shapes. Without dropout, so it learns the same on any number of ranks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers[2] = torch.nn.Identity()
-
-    def configure_optimizers(self) -> Any:
-        matrices = [parameter for parameter in self.parameters() if parameter.dim() == 2]
-        vectors = [parameter for parameter in self.parameters() if parameter.dim() == 1]
-        groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "lr": 0.02}]
-        optimizer = torch.optim.AdamW(groups, lr=0.01, weight_decay=0.0)
-        return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
-
-
-class Clips(Digits):
-    """Clips its gradient by itself."""
-
-    def configure_gradient_clipping(self, optimizer: Any, *_: Any) -> None:
-        self.clip_gradients(optimizer, gradient_clip_val=1.0, gradient_clip_algorithm="norm")
-
-
 class SeveralOptimizers(Digits):
     """Has an optimizer for each layer."""
 
@@ -137,28 +115,6 @@ class UnmonitoredPlateau(Digits):
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(self.parameters(), lr=0.5)
         return [optimizer], [torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)]
-
-
-class ByRows(Digits):
-    """Has an optimizer that looks at the rows of a parameter."""
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.Adafactor(self.parameters())
-
-
-class PartlyTrained(Digits):
-    """Optimizes its last layer only."""
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.layers[3].parameters(), lr=0.5)
-
-
-class PartlyFrozen(PartlyTrained):
-    """Says so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers[1].requires_grad_(False)
 
 
 class PartlySharded(Sharded):

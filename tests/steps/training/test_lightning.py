@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import random
 import sys
 from pathlib import Path
@@ -28,7 +27,6 @@ OWN_DATA = (
 )
 NO_TASK = "image_classification"  # the default, which a module takes no notice of
 SHARDED = ("--module", "lightning_modules:Sharded", "--strategy", "fsdp2")
-ZERO_3 = ("--strategy", "deepspeed_stage_3")
 
 
 def train(step: str, data: Path, out: Path, *flags: object, task: str = "tiny_task:WithoutDropout") -> int:
@@ -96,58 +94,6 @@ def test_a_sharded_module_learns_what_ddp_learns_and_resumes_to_the_same_bits(di
     expected, found = lines(tmp_path / "ddp"), lines(tmp_path / "whole")
     assert [line["loss"] for line in found] == pytest.approx([line["loss"] for line in expected], rel=1e-4)
     assert [line["grad_norm"] for line in found] == pytest.approx([line["grad_norm"] for line in expected], rel=1e-4)
-
-
-@pytest.mark.slow
-def test_deepspeed_learns_what_ddp_learns_and_every_stage_and_number_of_ranks_resumes(
-    digits: Path, tmp_path: Path
-) -> None:
-    """In micro-batches, with a clipped gradient; each epoch's last step, the 21st here, has 13 samples only."""
-    batches = ("--epochs", 2, "--global-batch-size", 64, "--micro-batch-size", 8, "--log-every-steps", 1)
-    flags = ("--module", "lightning_modules:Decayed", "--gradient-clip-norm", 0.5, *batches)
-    for strategy, ranks, last_step in (
-        ("ddp", 2, 23),
-        ("deepspeed_stage_1", 1, 7),
-        ("deepspeed_stage_3", 2, 14),
-        ("deepspeed_stage_2", 2, 23),
-    ):
-        out = tmp_path / strategy.partition("_")[0]
-        more = ("--strategy", strategy, "--max-steps", last_step)
-        arguments = training_arguments(digits, out, NO_TASK, *flags, *more)
-        exit_codes, outputs = forked_ranks().run("train_lightning", arguments, ranks)
-        assert exit_codes == [0] * ranks, (strategy, outputs)
-    expected, found = lines(tmp_path / "ddp"), lines(tmp_path / "deepspeed")
-    for name in ("loss", "grad_norm", "learning_rate"):
-        assert [line[name] for line in found] == pytest.approx([line[name] for line in expected], rel=1e-4)
-    assert max(line["grad_norm"] for line in found) > 0.5
-    assert [line["validation_accuracy"] for line in (found[20], expected[20])] == [pytest.approx(0.6, abs=0.3)] * 2
-    learnt = weights(tmp_path / "deepspeed")
-    for name, tensor in weights(tmp_path / "ddp").items():
-        torch.testing.assert_close(learnt[name], tensor, rtol=1e-4, atol=1e-6)
-    assert "LOCAL_RANK" not in os.environ, "a step that follows in this process has no launcher either"
-
-
-@pytest.mark.slow
-def test_a_module_divided_by_deepspeed_is_killed_and_ends_with_the_same_bits(digits: Path, tmp_path: Path) -> None:
-    def new_training(name: str) -> Training:
-        flags = (*OWN, *ZERO_3, "--precision", "bf16")
-        return LightningTraining(forked_ranks(), LIGHTNING.step, digits, tmp_path / name, flags, task=NO_TASK)
-
-    kill_until(new_training, 1, random.Random(5), print)
-
-
-@pytest.mark.slow
-def test_a_module_that_deepspeed_cannot_divide_is_one_line(digits: Path, tmp_path: Path) -> None:
-    for name, message in (
-        ("ByRows", "Adafactor does not work with DeepSpeed, which divides parameters into flat parts"),
-        ("PartlyTrained", "the parameter layers.1.weight is not in the optimizer of configure_optimizers"),
-        ("PartlyFrozen", "the parameter layers.1.weight is frozen (requires_grad is False), which DeepSpeed does not"),
-    ):
-        flags = ("--module", f"lightning_modules:{name}", *ZERO_3)
-        arguments = training_arguments(digits, tmp_path / name, NO_TASK, *flags)
-        exit_codes, (said,) = forked_ranks().run("train_lightning", arguments, 1)
-        assert exit_codes == [1], said
-        assert message in said.splitlines()[-1]
 
 
 def test_a_module_of_the_user_trains_validates_and_resumes_to_the_same_bits(digits: Path, tmp_path: Path) -> None:
@@ -288,14 +234,10 @@ def test_a_task_resumes_after_a_stop_and_with_other_micro_batches(digits: Path, 
         ((*OWN, "--strategy", "fsdp2"), 2, "Digits lacks configure_model, in which --strategy fsdp2 expects"),
         ((*SHARDED, "--precision", "fp16"), 1, "--strategy fsdp2 does not work with --precision fp16"),
         (("--module", "lightning_modules:PartlySharded", *SHARDED[2:]), 1, "the parameter temperature is not sharded"),
-        (ZERO_3, 1, "--strategy deepspeed_stage_3 is for a LightningModule of your own (--module); train_deepspeed"),
-        ((*OWN, *ZERO_3, "--precision", "fp16"), 1, "--strategy deepspeed_stage_3 does not work with --precision fp16"),
         (("--module", "lightning_modules:SeveralOptimizers"), 2, "configure_optimizers returned 2 optimizers, where"),
-        (("--module", "lightning_modules:SeveralOptimizers", *ZERO_3), 2, "returned 2 optimizers, where"),
-        (("--module", "lightning_modules:SeveralSchedules", *ZERO_3), 2, "returned 2 optimizers, where"),
+        (("--module", "lightning_modules:SeveralSchedules"), 2, "returned 2 optimizers, where"),
         (("--module", "lightning_modules:NoOptimizer"), 2, "configure_optimizers returned None, where"),
         (("--module", "lightning_modules:UnmonitoredPlateau"), 2, "must include a monitor when a `ReduceLROnPlateau`"),
-        (("--module", "lightning_modules:Clips", *ZERO_3), 2, "Clips overrides configure_gradient_clipping, which"),
         (("--module-arguments", "{}"), 1, "--module-arguments is given without --module"),
         (("--data-module", DATA), 1, "--data-module is for a LightningModule of your own (--module)"),
         (("--data-module-arguments", "{}"), 1, "--data-module-arguments is given without --data-module"),
@@ -321,11 +263,3 @@ def test_without_lightning_the_step_names_the_extra(
     monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
     assert train("train_lightning", digits, tmp_path) == 2
     assert 'train_lightning needs the package lightning; pip install "trainyard[lightning]"' in capsys.readouterr().err
-
-
-def test_without_deepspeed_its_strategies_name_the_extra(
-    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "deepspeed", None)
-    assert train("train_lightning", digits, tmp_path, *OWN, *ZERO_3) == 2
-    assert 'pip install "trainyard[train]"' in capsys.readouterr().err

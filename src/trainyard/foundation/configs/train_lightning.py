@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from trainyard.foundation.configs.training import Training
 from trainyard.foundation.step_fields import parameter
 
-_ZERO_STAGES = {"deepspeed_stage_1": 1, "deepspeed_stage_2": 2, "deepspeed_stage_3": 3}
-"""By Lightning's names."""
-
 
 @dataclass(frozen=True)
 class TrainLightning(Training):
@@ -28,15 +25,9 @@ class TrainLightning(Training):
     data_module_arguments: str | None = parameter(None)
     """The arguments of the LightningDataModule as a JSON object, such as {"augment": true}."""
 
-    strategy: str = parameter("ddp", choices=("ddp", "fsdp2", *_ZERO_STAGES))
+    strategy: str = parameter("ddp", choices=("ddp", "fsdp2"))
     """How ranks share the model: ddp, each has all of it; fsdp2, each has its rows of what the configure_model of a
-    LightningModule of your own shards with fully_shard; deepspeed_stage_1 to 3, each has its part of the optimizer's
-    state of a LightningModule of your own, from 2 on also of gradients, with 3 also of parameters."""
+    LightningModule of your own shards with fully_shard."""
 
     module_arguments: str | None = parameter(None)
     """The arguments of the LightningModule as a JSON object, such as {"hidden_size": 64}."""
-
-    @property
-    def zero_stage(self) -> int | None:
-        """The stage of DeepSpeed's ZeRO, if that is the strategy."""
-        return _ZERO_STAGES.get(self.strategy)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from trainyard.local.contract import NODE_ADDRESS
 from trainyard.local.processes import ProcessStart
 from trainyard.spec.model import Distribution
 
@@ -49,30 +50,26 @@ def with_ray(
     port: int,
     temporary: Path,
     log: Path,
-    addresses: Sequence[str],
 ) -> list[ProcessStart]:
     """Return the processes of the nodes: the head starts Ray, waits for the others and runs its command; they serve it.
 
     `temporary` is a folder for Ray's sockets, whose paths must be short; what the head's Ray prints goes into `log`.
-    `addresses` are the nodes'.
     """
-    address = f"{addresses[0]}:{port}"
+    address = f"{NODE_ADDRESS}:{port}"
     common = ["ray", "start", "--disable-usage-stats"]
     dashboard = str(distribution.include_dashboard).lower()
     of_head = ["--head", f"--port={port}", f"--temp-dir={temporary}", f"--include-dashboard={dashboard}"]
-    head = [*common, f"--node-ip-address={addresses[0]}", *of_head]
+    head = [*common, f"--node-ip-address={NODE_ADDRESS}", *of_head]
     wait = ["python", "-c", _WAIT_FOR_NODES, address, str(len(starts)), str(_START_SECONDS)]
     to_log = f">> {shlex.quote(str(log))} 2>&1"
     begin = f"{_line(head, distribution.head_arguments)} {to_log} && {shlex.join(wait)} {to_log}"
     failed = f"{{ echo {shlex.quote(f'error: Ray did not start; see {log}')} >&2; exit 1; }}"
     first, *others = starts
-    until_head_listens = shlex.join(["python", "-c", _WAIT_FOR_HEAD, addresses[0], str(port), str(_START_SECONDS)])
+    until_head_listens = shlex.join(["python", "-c", _WAIT_FOR_HEAD, NODE_ADDRESS, str(port), str(_START_SECONDS)])
     started = [replace(first, command=f"{begin} || {failed}\n{first.command}")]
-    for other, own in zip(others, addresses[1:], strict=True):
-        words = [*common, f"--node-ip-address={own}", f"--address={address}", "--block"]
-        line = f"{until_head_listens} && exec {_line(words, distribution.worker_arguments)}"
-        started.append(replace(other, command=line))
-    return started
+    node = [*common, f"--node-ip-address={NODE_ADDRESS}", f"--address={address}", "--block"]
+    command = f"{until_head_listens} && exec {_line(node, distribution.worker_arguments)}"
+    return [*started, *(replace(other, command=command) for other in others)]
 
 
 def _line(words: Sequence[str], arguments: str) -> str:

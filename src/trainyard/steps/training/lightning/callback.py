@@ -51,10 +51,8 @@ class BetweenSteps(Callback):
         self._run.observer.backward_begins()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
-        """Measure the gradient of a user's module before it is clipped, unless DeepSpeed does."""
+        """Measure the gradient of a user's module before it is clipped."""
         self._run.observer.update_begins()
-        if self._engine.zero is not None:
-            return
         norm = torch.nn.utils.get_total_norm([p.grad for p in pl_module.parameters() if p.grad is not None])
         self._norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
 
@@ -115,5 +113,4 @@ class BetweenSteps(Callback):
                 step, module.learning_rate, module.loss_sum, module.step_terms, module.gradient_norm, marks
             )
         learning_rate = float(trainer.optimizers[0].param_groups[0]["lr"])
-        norm = self._norm if self._engine.zero is None else self._engine.zero.gradient_norm
-        return TakenStep(step, learning_rate, self._loss_sum, float(self._run.world.size), norm, marks)
+        return TakenStep(step, learning_rate, self._loss_sum, float(self._run.world.size), self._norm, marks)

@@ -18,12 +18,9 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.checkpoints.restoring import open_state_file
 from trainyard.steps.training.engines.base import Engine, EngineParts, refuse_adapters, refuse_other_optimizers
 from trainyard.steps.training.engines.blocks import prepare_blocks
-from trainyard.steps.training.engines.deepspeed.start import import_deepspeed
-from trainyard.steps.training.engines.rank_zero_model import whole_model
 from trainyard.steps.training.fragments import Fragment
 from trainyard.steps.training.lightning.plugins import CheckpointInMemory
 from trainyard.steps.training.lightning.sharded import whole_weights
-from trainyard.steps.training.lightning.zero import ZeroStrategy
 from trainyard.steps.training.optimizer import new_optimizer, optimizer_step
 from trainyard.steps.training.precision import LossScale
 
@@ -48,20 +45,12 @@ class LightningEngine(Engine):
             raise StepError(
                 "--ema-decay does not work with train_lightning, whose weights Lightning holds; use train_ddp"
             )
-        if isinstance(settings, TrainLightning) and settings.zero_stage is not None:
-            import_deepspeed()
 
     def __init__(self, parts: EngineParts) -> None:
         self.world, self.settings, self._parts = parts.world, parts.settings, parts
-        own = parts.settings if isinstance(parts.settings, TrainLightning) else None
-        self.is_sharded = own is not None and own.strategy == "fsdp2"
-        self.zero_stage = None if own is None else own.zero_stage
-        self.model = parts.new_model()
-        if self.zero_stage is None:  # else DeepSpeed moves what it leaves there
-            self.model.to(self.world.device)
+        self.is_sharded = isinstance(parts.settings, TrainLightning) and parts.settings.strategy == "fsdp2"
+        self.model = parts.new_model().to(self.world.device)
         self._parameter_count = sum(parameter.numel() for parameter in self.model.parameters())
-        self.zero: ZeroStrategy | None = None
-        """The strategy that has divided the model, if ZeRO has."""
         self.checkpoint_io = CheckpointInMemory()
         self.trainer: Trainer | None = None
         self.unused_parameters = False
@@ -139,8 +128,6 @@ class LightningEngine(Engine):
 
     def whole_model(self) -> torch.nn.Module:
         """Return the model; of a sharded one a new module with the weights on rank 0, elsewhere an untrained one."""
-        if self.zero is not None:
-            return whole_model(self._parts.new_model, self.zero.weights(), self.world, self._parts.still_at_work)
         if not self.is_sharded:
             return self.model
         weights, model = whole_weights(self.model), self._parts.new_model()

@@ -24,9 +24,7 @@ from trainyard.steps.training.lightning.plugins import KnownRanks
 from trainyard.steps.training.lightning.sharded import ShardedStrategy
 from trainyard.steps.training.lightning.user_data import UserBatches, UserValidation, choose_data
 from trainyard.steps.training.lightning.user_module import choose_module
-from trainyard.steps.training.lightning.zero import ZeroStrategy
 from trainyard.steps.training.loop import TrainingRun, may_begin
-from trainyard.steps.training.precision import DTYPES
 from trainyard.steps.training.request import CheckedRequest, check_request
 from trainyard.steps.training.run import run_training
 from trainyard.steps.training.stopping import StopRequest
@@ -60,16 +58,6 @@ def _check(
         raise StepError("--strategy fsdp2 is for a LightningModule of your own (--module); train_fsdp shards tasks")
     if settings.strategy == "fsdp2" and settings.precision == "fp16":
         raise StepError("--strategy fsdp2 does not work with --precision fp16 in Lightning; use bf16 or fp32")
-    if settings.zero_stage is not None and settings.module is None:
-        raise StepError(
-            f"--strategy {settings.strategy} is for a LightningModule of your own (--module); train_deepspeed trains "
-            "tasks with ZeRO"
-        )
-    if settings.zero_stage is not None and settings.precision == "fp16":
-        raise StepError(
-            f"--strategy {settings.strategy} does not work with --precision fp16, whose loss scale would not be in "
-            "Lightning's checkpoint; use bf16 or fp32"
-        )
     if settings.data_module is None and settings.data_module_arguments is not None:
         raise StepError("--data-module-arguments is given without --data-module, whose arguments they are")
     if settings.data_module is not None and settings.module is None:
@@ -119,8 +107,6 @@ def train_with_lightning(run: TrainingRun) -> bool:
         # 0 evaluates only at the end.
         check_val_every_n_epoch=run.settings.evaluate_every_epochs or run.settings.epochs,
         num_sanity_val_steps=0,
-        # What DeepSpeed gathers while it validates, it may keep for the next step.
-        inference_mode=engine.zero_stage is None,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -163,15 +149,6 @@ def _validation_of(module: LightningModule, run: TrainingRun) -> ValidationShare
 
 
 def _strategy(run: TrainingRun, engine: LightningEngine) -> ParallelStrategy:
-    if engine.zero_stage is not None:
-        engine.zero = ZeroStrategy(
-            run.world,
-            stage=engine.zero_stage,
-            dtype=DTYPES[engine.settings.precision],
-            batch=run.plan.batch,
-            parameter_count=engine.parameter_count(),
-        )
-        return engine.zero
     ranks = KnownRanks(run.world.variables)
     if engine.is_sharded:
         return ShardedStrategy(ranks)

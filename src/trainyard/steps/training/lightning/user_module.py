@@ -25,7 +25,6 @@ from trainyard.steps.training.tasks.base import Task
 from trainyard.steps.training.tasks.chosen import ChosenTask, choose_task
 
 _NEEDED = ("training_step", "configure_optimizers")
-_DONE_BY_DEEPSPEED = ("backward", "configure_gradient_clipping")
 _ITS_OPTIMIZER = "its configure_optimizers decides that"
 _ITS_CODE = "its own code decides that"
 _AT_EPOCHS = "Lightning validates it at the ends of epochs"
@@ -60,7 +59,7 @@ class ModuleSettings(TaskSettings):
     """Its arguments."""
 
     strategy: str = parameter("ddp")
-    """How ranks share it: each way has its own form of the optimizer's state, all stages of ZeRO the same."""
+    """How ranks share it: each way has its own form of the optimizer's state."""
 
 
 class ModuleTask(Task):
@@ -115,16 +114,8 @@ def choose_module(path: str, settings: TrainLightning, task_settings: Mapping[st
             f"--module {path}: {module_class.__name__} lacks configure_model, in which --strategy fsdp2 expects "
             "fully_shard"
         )
-    if settings.zero_stage is not None:
-        for name in _DONE_BY_DEEPSPEED:
-            if is_overridden(name, module_class, parent=LightningModule):
-                raise SetupError(
-                    f"--module {path}: {module_class.__name__} overrides {name}, which --strategy {settings.strategy} "
-                    "would not call, since DeepSpeed does that; remove it"
-                )
     module_arguments = json.dumps(given, sort_keys=True)
-    strategy = settings.strategy if settings.zero_stage is None else "deepspeed"
-    own = ModuleSettings(module=path, module_arguments=module_arguments, strategy=strategy)
+    own = ModuleSettings(module=path, module_arguments=module_arguments, strategy=settings.strategy)
     return ChosenTask(path, ModuleTask, own)
 
 

@@ -65,7 +65,7 @@ def _start(deepspeed: Any, parts: EngineParts, config: dict[str, Any]) -> Starte
     built = shared_model(parts.new_model, parts.world, parts.still_at_work)
     module = built.module
     refuse_other_layouts(module)
-    refuse_frozen(module)
+    _refuse_frozen(module)
     weights = dict(module.named_parameters())
     shapes = {name: tuple(parameter.shape) for name, parameter in weights.items()}
     config = sized(config, sum(math.prod(shape) for shape in shapes.values()))
@@ -92,13 +92,13 @@ def _start(deepspeed: Any, parts: EngineParts, config: dict[str, Any]) -> Starte
     return StartedDeepSpeed(stage, engine, module, zero, adamw, shapes, masters)
 
 
-def refuse_frozen(model: torch.nn.Module, instead: str = "train_ddp or train_fsdp") -> None:
+def _refuse_frozen(model: torch.nn.Module) -> None:
     """StepError names a parameter that is not trained: ZeRO keeps no fp32 master of it."""
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             raise StepError(
                 f"the parameter {name} is frozen (requires_grad is False), which DeepSpeed does not support; use "
-                f"{instead}"
+                "train_ddp or train_fsdp"
             )
 
 
