@@ -11,6 +11,7 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 from trainyard.foundation.files import read_beginning, read_regular, replace_text
@@ -29,6 +30,7 @@ def limit_reading(*roots: Path) -> None:
     """Read nothing outside of these folders from now on, until the command has printed its last finding."""
     global _roots
     _roots = tuple(os.path.realpath(root) for root in roots)
+    _real_folder.cache_clear()
 
 
 @contextmanager
@@ -68,11 +70,19 @@ def root_of(paths: Sequence[Path]) -> Path:
     return Path(os.path.commonpath([*folders, os.getcwd()]))
 
 
+@lru_cache(maxsize=4096)
+def _real_folder(folder: str) -> str:
+    return os.path.realpath(folder)
+
+
 def is_within_root(path: str | os.PathLike[str]) -> bool:
     """Return whether a path may be read, by where its links lead."""
     if not _roots:
         return True
-    place = os.path.realpath(path)
+    folder, name = os.path.split(path)
+    # Most files are no links, and share their folder with others.
+    is_plain = name not in ("", os.curdir, os.pardir) and not os.path.islink(path)
+    place = os.path.join(_real_folder(folder), name) if is_plain else os.path.realpath(path)
     return any(place == root or place.startswith(root.rstrip(os.sep) + os.sep) for root in _roots)
 
 

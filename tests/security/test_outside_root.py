@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from trainyard.project_files import is_within_root, limit_reading
+
 CommandLine = Callable[..., Any]
 SECRET = "verysecret"
 
@@ -174,3 +176,12 @@ OTHER_READS = {
     "commands/runs.py",  # logs, whose paths the record's reader confines
     "lint/schema_checks.py",
 }
+
+
+def test_a_folder_above_a_link_is_where_the_link_leads(repository: Path) -> None:
+    (repository / "link").symlink_to(repository.parent / "outside" / "code")
+    limit_reading(repository)
+    assert is_within_root(repository / "job.yaml")
+    assert not is_within_root(f"{repository}/link/../notes")
+    assert not is_within_root(f"{repository}/link/..")
+    limit_reading()

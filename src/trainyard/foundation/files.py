@@ -56,13 +56,19 @@ def read_beginning(file: str | os.PathLike[str], count_bytes: int) -> bytes:
     """Return the first bytes of a regular file, however large it is. Raise OSError as `read_regular`."""
     name = os.fspath(file)
     descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    with open(descriptor, "rb") as stream:
+    try:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.ENOTSUP, "not a regular file", name)
-        return stream.read(count_bytes)
+        parts, left_bytes = [], count_bytes
+        while left_bytes and (part := os.read(descriptor, min(left_bytes, _READ_BYTES))):
+            parts.append(part)
+            left_bytes -= len(part)
+    finally:
+        os.close(descriptor)
+    return b"".join(parts)
 
 
 def is_file_within(file: Path, folder: Path) -> bool:
