@@ -71,3 +71,9 @@ def trainyard(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
         return Outcome(code if isinstance(code, int) else int(code is not None), captured.out, captured.err)
 
     return run
+
+
+@pytest.fixture
+def jobs_are_forked(forked_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs of `trainyard run` run with that Python."""
+    monkeypatch.setattr(sys, "executable", str(forked_python))

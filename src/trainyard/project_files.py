@@ -80,14 +80,14 @@ def is_within_root(path: str | os.PathLike[str]) -> bool:
     if not _roots:
         return True
     folder, name = os.path.split(path)
-    # Most files are no links, and share their folder with others.
+    # Few files are links, and most share their folder with others.
     is_plain = name not in ("", os.curdir, os.pardir) and not os.path.islink(path)
     place = os.path.join(_real_folder(folder), name) if is_plain else os.path.realpath(path)
     return any(place == root or place.startswith(root.rstrip(os.sep) + os.sep) for root in _roots)
 
 
 def read_bytes(file: Path, limit_bytes: int = LARGEST_BYTES) -> bytes:
-    """Return what a file contains. OSError for one that cannot be read, is no regular file, or is outside the root."""
+    """Return what a file contains. OSError if it cannot be read, is not a regular file, or is outside the root."""
     if not is_within_root(file):
         raise _outside(file)
     return read_regular(file, limit_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-_SPECIAL = re.compile(r"[\\`*\[\]<>~!#]|(?<!\w)_|_(?!\w)|^[-+=]")
+_SPECIAL = re.compile(r"[\\`*\[\]<>~!#]|(?<!\w)_|_(?!\w)|^[-+=](?![\w.])")
 # GitHub makes links of these without any marks: a character of no width behind the first keeps it from that.
 _LINKED = re.compile(r"@(?=\w)|#(?=\d)|(?<=\w):(?=//)|www(?=\.)", re.IGNORECASE)
 _NO_WIDTH = "\u200b"

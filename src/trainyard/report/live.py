@@ -195,7 +195,7 @@ class _Server(ThreadingHTTPServer):
             cut_off(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that leaves, or sends what is no request, is not worth a traceback."""
+        """A client that leaves, or sends anything but a request, is not worth a traceback."""
 
 
 def cut_off(connection: socket.socket) -> None:

@@ -65,7 +65,7 @@ def _start(deepspeed: Any, parts: EngineParts, config: dict[str, Any]) -> Starte
     built = shared_model(parts.new_model, parts.world, parts.still_at_work)
     module = built.module
     refuse_other_layouts(module)
-    _refuse_frozen(module)
+    refuse_frozen(module)
     weights = dict(module.named_parameters())
     shapes = {name: tuple(parameter.shape) for name, parameter in weights.items()}
     config = sized(config, sum(math.prod(shape) for shape in shapes.values()))
@@ -92,7 +92,7 @@ def _start(deepspeed: Any, parts: EngineParts, config: dict[str, Any]) -> Starte
     return StartedDeepSpeed(stage, engine, module, zero, adamw, shapes, masters)
 
 
-def _refuse_frozen(model: torch.nn.Module) -> None:
+def refuse_frozen(model: torch.nn.Module) -> None:
     """StepError names a parameter that is not trained: ZeRO keeps no fp32 master of it."""
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
