@@ -8,9 +8,11 @@ from pathlib import Path
 import click
 
 from trainyard.commands import working_folder
+from trainyard.foundation.log_text import plain_text
 from trainyard.project_files import OutsideRoot, root_of, write_text
 from trainyard.spec.ignore_files import ignore_file, ignore_rule
 from trainyard.spec.model import Component, PipelineComponent
+from trainyard.spec.uploads import doubtful_uploads
 from trainyard.terminal import short
 
 
@@ -43,6 +45,13 @@ def keep_runs_out_of_snapshots(pipeline: PipelineComponent) -> None:
             click.echo(f"warning: Azure ML would upload {short(private)} with the code of {job}: {error}", err=True)
             continue
         click.echo(f"wrote {short(new)}: Azure ML would upload {short(private)} with the code of {job}", err=True)
+
+
+def list_doubtful_uploads(pipeline: PipelineComponent) -> None:
+    """Print what would be uploaded with the code of jobs and should hardly be, before it is."""
+    for code, job in {code: job for job, code in _code_folders(pipeline)}.items():
+        for place, reason in doubtful_uploads(code):
+            click.echo(plain_text(f"warning: the code of {job} uploads {short(code / place)} ({reason})"), err=True)
 
 
 def _code_folders(pipeline: PipelineComponent) -> Iterator[tuple[str, Path]]:

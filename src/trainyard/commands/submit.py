@@ -10,7 +10,7 @@ import click
 from trainyard.azure.submission import Submission, bodies_of
 from trainyard.azure.workspace import Workspace
 from trainyard.commands.lint import errors_before_a_submission
-from trainyard.commands.snapshots import keep_runs_out_of_snapshots
+from trainyard.commands.snapshots import keep_runs_out_of_snapshots, list_doubtful_uploads
 from trainyard.lint.settings import computes_for
 from trainyard.plan import reporters
 from trainyard.plan.planner import plan
@@ -62,4 +62,5 @@ def _checked(file: Path) -> Pipeline | None:
         return None
     pipeline = load_job(file, store, on_azure=True)
     click.echo(reporters.as_text(plan(pipeline, Computes(store, computes_for([file])))), err=True)
+    list_doubtful_uploads(pipeline)
     return pipeline

@@ -71,6 +71,30 @@ def read_beginning(file: str | os.PathLike[str], count_bytes: int) -> bytes:
     return b"".join(parts)
 
 
+def files_beneath(folder: Path, enters: Callable[[str], bool] = lambda _: True) -> Iterator[tuple[Path, str]]:
+    """Yield every file beneath a folder with its relative name, in a stable order.
+
+    `enters` decides by a subfolder's relative name whether to look into it. Links are followed, except to a folder that
+    they lie in or to nothing.
+    """
+    yield from _walk(folder, "", (os.path.realpath(folder),), enters)
+
+
+def _walk(
+    folder: Path, prefix: str, above: tuple[str, ...], enters: Callable[[str], bool]
+) -> Iterator[tuple[Path, str]]:
+    with os.scandir(folder) as entries:
+        ordered = sorted(entries, key=lambda entry: entry.name)
+    for entry in ordered:
+        name = prefix + entry.name
+        if entry.is_file():
+            yield Path(entry.path), name
+        elif entry.is_dir() and enters(name):
+            place = os.path.realpath(entry.path) if entry.is_symlink() else os.path.join(above[-1], entry.name)
+            if place not in above:
+                yield from _walk(Path(entry.path), name + "/", (*above, place), enters)
+
+
 def is_file_within(file: Path, folder: Path) -> bool:
     """Return whether this is a regular file, and inside of a folder also where links lead."""
     return file.is_file() and file.resolve().is_relative_to(folder.resolve())

@@ -22,6 +22,7 @@ from trainyard.spec.ignore_files import ignore_rule
 from trainyard.spec.model import Component, Job, Pipeline, PipelineComponent, Sweep, code_of
 from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading
 from trainyard.spec.resolution import Resolution
+from trainyard.spec.uploads import Upload, doubtful_uploads
 
 if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku
@@ -69,6 +70,10 @@ class LintContext:
     def reads_variables(self, script: Path) -> bool:
         """Whether a script may read environment variables."""
         return _kept(self.outside, ("variables", script), lambda: _mentions(script, _READS_VARIABLES))
+
+    def doubtful_uploads(self, code: Path) -> list[Upload]:
+        """What should hardly be uploaded with the code of a component."""
+        return _kept(self.outside, ("uploads", code), lambda: doubtful_uploads(code))
 
     def is_left_out(self, root: Path, file: Path) -> bool:
         """Whether the ignore file of a snapshot excludes a file."""

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard.foundation.files import os_error_reason
-from trainyard.local.digests import ContentDigests, digest_of, files_beneath, write_json
+from trainyard.foundation.files import files_beneath, os_error_reason
+from trainyard.local.digests import ContentDigests, digest_of, write_json
 from trainyard.local.errors import RunError, cannot_write
 from trainyard.local.imported_code import code_of_job
 from trainyard.local.resolution import LocalPath, ResolvedJob, WrittenValue

@@ -7,10 +7,10 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from trainyard.foundation.files import file_sha256, replace_text
+from trainyard.foundation.files import file_sha256, files_beneath, replace_text
 from trainyard.foundation.quantities import duration, memory
 from trainyard.local.errors import RunError, cannot_write
 
@@ -111,27 +111,3 @@ def write_json(file: Path, document: object) -> None:
         replace_text(file, json.dumps(document, ensure_ascii=False) + "\n", is_durable=False)
     except OSError as error:
         raise cannot_write(file, error) from error
-
-
-def files_beneath(folder: Path, enters: Callable[[str], bool] = lambda _: True) -> Iterator[tuple[Path, str]]:
-    """Yield every file beneath a folder with its relative name, in a stable order.
-
-    `enters` decides by a subfolder's relative name whether to look into it. Links are followed, except to a folder that
-    they lie in or to nothing.
-    """
-    yield from _walk(folder, "", (os.path.realpath(folder),), enters)
-
-
-def _walk(
-    folder: Path, prefix: str, above: tuple[str, ...], enters: Callable[[str], bool]
-) -> Iterator[tuple[Path, str]]:
-    with os.scandir(folder) as entries:
-        ordered = sorted(entries, key=lambda entry: entry.name)
-    for entry in ordered:
-        name = prefix + entry.name
-        if entry.is_file():
-            yield Path(entry.path), name
-        elif entry.is_dir() and enters(name):
-            place = os.path.realpath(entry.path) if entry.is_symlink() else os.path.join(above[-1], entry.name)
-            if place not in above:
-                yield from _walk(Path(entry.path), name + "/", (*above, place), enters)

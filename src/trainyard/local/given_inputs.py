@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.local.digests import files_beneath
+from trainyard.foundation.files import files_beneath
 
 # Copying this much takes a second or two.
 _LARGEST_COPY_BYTES = 1 << 30

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from trainyard.foundation.files import files_beneath
 from trainyard.local.cache import local_packages
-from trainyard.local.digests import ContentDigests, digest_of, files_beneath
+from trainyard.local.digests import ContentDigests, digest_of
 from trainyard.local.imported_code import code_of_job
 from trainyard.local.resolution import LocalPath, ResolvedJob
 from trainyard.local.snapshot import Snapshot

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.local.digests import ContentDigests, files_beneath
+from trainyard.foundation.files import files_beneath
+from trainyard.local.digests import ContentDigests
 from trainyard.local.errors import cannot_write, error_at
 from trainyard.spec.ignore_files import ignore_rule
 from trainyard.spec.model import Component

@@ -1,0 +1,137 @@
+"""What would be uploaded with a job's code without anyone meaning it is found by lint, and listed before the upload."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.spec import uploads
+from trainyard.spec.uploads import doubtful_uploads
+
+CommandLine = Callable[..., Any]
+JOB = """\
+type: command
+code: ./src
+command: python train.py
+environment: azureml:torch:3
+compute: azureml:cpus
+"""
+KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n"
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text("print('training')\n")
+    return tmp_path / "src"
+
+
+def places(code: Path) -> list[str]:
+    return [place for place, _ in doubtful_uploads(code)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [".env", ".env.production", "id_rsa", "conf/id_ed25519", ".netrc", ".git-credentials", ".pypirc", "a.pfx", "a.p12"],
+)
+def test_files_of_secrets_are_found_by_name(code: Path, name: str) -> None:
+    (code / name).parent.mkdir(exist_ok=True)
+    (code / name).write_text("x")
+    assert places(code) == [name]
+
+
+@pytest.mark.parametrize("name", [".env.example", ".env.template", "environment.yaml", "id_rsa.pub", "keys.py"])
+def test_examples_and_public_keys_are_not(code: Path, name: str) -> None:
+    (code / name).write_text("x")
+    assert places(code) == []
+
+
+def test_a_key_is_known_by_what_it_says(code: Path) -> None:
+    (code / "host.pem").write_text(KEY)
+    (code / "authority.pem").write_text("-----BEGIN CERTIFICATE-----\nabc\n")
+    assert places(code) == ["host.pem"]
+
+
+def test_a_repository_is_named_and_not_entered(code: Path) -> None:
+    (code / ".git" / "objects").mkdir(parents=True)
+    (code / ".git" / "id_rsa").write_text(KEY)
+    assert places(code) == [".git"]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_links_that_leave_the_folder_are_named_and_not_followed(code: Path, tmp_path: Path, kind: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "id_rsa").write_text(KEY)
+    (code / "link").symlink_to(outside if kind == "folder" else outside / "id_rsa")
+    (code / "own.py").symlink_to(code / "train.py")
+    (found,) = doubtful_uploads(code)
+    assert found.place == "link"
+    assert found.reason.startswith("a link to ")
+    assert str(outside) in found.reason
+
+
+def test_a_large_file_is_found_without_reading_it(code: Path) -> None:
+    with (code / "model.pt").open("wb") as file:
+        os.truncate(file.fileno(), (200 << 20) + 1)
+    (found,) = doubtful_uploads(code)
+    assert found.place == "model.pt"
+    assert found.reason == "200 MiB"
+
+
+@pytest.mark.parametrize("ignore_file", [".amlignore", ".gitignore"])
+def test_what_an_ignore_file_leaves_out_is_not_uploaded(code: Path, tmp_path: Path, ignore_file: str) -> None:
+    (code / ".env").write_text("x")
+    (code / ".git").mkdir()
+    (code / "data").symlink_to(tmp_path)
+    (code / ignore_file).write_text(".env\n.git/\ndata\n")
+    assert places(code) == []
+
+
+def test_an_endless_folder_is_cut_with_a_word_about_it(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "_MOST_FILES", 10)
+    for number in range(20):
+        (code / f"{number}.txt").touch()
+    assert [found.reason for found in doubtful_uploads(code)] == ["more than 10 files"]
+
+
+def test_a_circle_of_links_ends(code: Path) -> None:
+    (code / "again").symlink_to(code)
+    (code / "one").symlink_to(code / "two")
+    (code / "two").symlink_to(code / "one")
+    assert places(code) == ["again"]
+
+
+def test_lint_says_what_to_write_where(code: Path, trainyard: CommandLine) -> None:
+    (code / ".env").write_text("TOKEN=verysecret\n")
+    done = trainyard("lint", "job.yaml")
+    assert done.exit_code == 0
+    assert "AML423" in done.stderr
+    assert ".env (secrets)" in done.stderr
+    assert "Add `/.env` to `.amlignore`" in done.stderr
+    assert "verysecret" not in done.stderr
+
+
+def test_a_code_folder_outside_of_the_root_is_not_looked_into(
+    code: Path, tmp_path: Path, trainyard: CommandLine
+) -> None:
+    (code / ".env").write_text("x")
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "job.yaml").write_text(JOB.replace("./src", "../src"))
+    done = trainyard("lint", "--root", "project", "project/job.yaml")
+    assert "AML423" not in done.stderr
+
+
+def test_uploads_are_listed_before_a_submission(code: Path, trainyard: CommandLine) -> None:
+    (code / ".env").write_text("x")
+    (code / "id_\x1b[31mrsa.pfx").write_text("x")
+    done = trainyard("submit", "job.yaml", "--dry-run")
+    assert done.exit_code == 0, done.stderr
+    assert "uploads src/.env (secrets)" in done.stderr
+    assert "\x1b[31m" not in done.stderr
