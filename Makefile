@@ -14,6 +14,7 @@ SET ?=
 KILLS ?= 20
 FUZZ ?= 10000
 EDITS ?= 10000
+HOSTILE ?= 10000
 ONLY ?=
 SETTINGS := $(foreach setting,$(SET),--set '$(setting)')
 
@@ -111,8 +112,8 @@ bench: $(VENV)/.ready-to-bench ## Measure the figures the project promises (abou
 	  echo "== $$benchmark"; $(BIN)/python benchmarks/$$benchmark.py || status=1; done; exit $$status
 
 .PHONY: soak
-soak: $(VENV)/.ready-to-test ## The long proofs: make soak KILLS=200 FUZZ=100000 EDITS=10000
-	@KILLS=$(KILLS) FUZZ=$(FUZZ) EDITS=$(EDITS) $(BIN)/python -m pytest -m soak --timeout=0 tests/soak tests/cli
+soak: $(VENV)/.ready-to-test ## The long proofs: make soak KILLS=200 FUZZ=100000 EDITS=10000 HOSTILE=10000
+	@KILLS=$(KILLS) FUZZ=$(FUZZ) EDITS=$(EDITS) HOSTILE=$(HOSTILE) $(BIN)/python -m pytest -m soak --timeout=0 tests/soak tests/cli
 
 # npm comes with the development extra, as does Node.js.
 .PHONY: extension

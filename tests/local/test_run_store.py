@@ -263,7 +263,8 @@ def test_a_job_resumed_as_it_was_is_reused_by_others(workspace: Any) -> None:
     file = workspace.one_job(CONTINUES, outputs={"out": "uri_folder"})
     resumed = resume(workspace, workspace.run(file), file)
 
-    assert workspace.run(file).jobs["work"].reused_from == resumed.name
+    again = workspace.run(file)
+    assert again.jobs["work"].reused_from == resumed.name, workspace.shown
 
 
 @pytest.mark.parametrize("option", ["only", "from_job"])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "steps" / "helpers"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "security" / "helpers"))
 
 KILLS = int(os.environ.get("KILLS", "20"))
 

@@ -7,6 +7,7 @@ U+0085, U+2028 and U+2029.
 
 from __future__ import annotations
 
+import os
 import re
 from bisect import bisect_right
 from functools import cached_property
@@ -90,8 +91,12 @@ class Places:
 
 def path_of(uri: str) -> Path | None:
     """Return the file of a `file:` URI; None for others, such as that of an editor's unnamed buffer."""
-    parts = urlsplit(uri)
-    if parts.scheme != "file":
+    try:
+        parts = urlsplit(uri)
+        os.fsencode(parts.path)
+    except ValueError:
+        return None  # no file has that name
+    if parts.scheme != "file" or "\0" in url2pathname(parts.path):
         return None
     share = f"//{parts.netloc}" if parts.netloc else ""
     # A path may contain '?' and '#' only if they are escaped.

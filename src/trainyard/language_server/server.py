@@ -53,8 +53,9 @@ _COMPLETION_KINDS: Mapping[CompletionKind, types.CompletionItemKind] = {
 
 def serve() -> None:
     """Serve one editor over standard input and output, until it ends the session."""
-    # The editor shows why something cannot be renamed; the server did not fail.
-    logging.getLogger("pygls.protocol.json_rpc").addFilter(_is_no_refusal)
+    handler = logging.StreamHandler()
+    handler.addFilter(_without_foreign_traceback)
+    logging.getLogger().addHandler(handler)
     TrainyardServer().start_io()
 
 
@@ -96,6 +97,8 @@ class TrainyardServer(LanguageServer):
         if file is None or not is_yaml(file.name):
             return
         self._uris[file] = uri
+        # JSON can hold half a character, which no file can.
+        text = text.encode("utf-16-le", errors="surrogatepass").decode("utf-16-le", errors="replace")
         self.files.buffers[file] = text.removeprefix("\ufeff")
         self.files.versions[file] = version
         self.checker.changed([file])
@@ -383,8 +386,25 @@ def _or_refuse(make: Callable[[], _Made]) -> _Made:
         raise JsonRpcInvalidParams(str(error)) from None
 
 
-def _is_no_refusal(record: logging.LogRecord) -> bool:
-    return record.exc_info is None or not isinstance(record.exc_info[1], JsonRpcInvalidParams)
+def _without_foreign_traceback(record: logging.LogRecord) -> bool:
+    """Keep a refusal, which the editor shows, out of the log; of a message that is not one, keep a line."""
+    if str(record.msg).startswith("Unable to deserialize message"):
+        return False  # followed by another record of the same
+    error = record.exc_info[1] if record.exc_info is not None else None
+    if isinstance(error, JsonRpcInvalidParams) and error.__cause__ is None:
+        return False
+    if error is not None and not _passed_through_us(error):
+        record.msg, record.args, record.exc_info = "not a valid message: %s", (type(error).__name__,), None
+    return True
+
+
+def _passed_through_us(error: BaseException | None) -> bool:
+    while error is not None:
+        modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+        if any(module.startswith("trainyard.") for module in modules):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _as_item(completion: Completion, places: Places, offset: int) -> types.CompletionItem:

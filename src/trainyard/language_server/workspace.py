@@ -79,7 +79,7 @@ class EditorWorkspace:
         """Return the findings in changed files, and in some of the files that use them."""
         # In this order, a text that changes in between has too low a version, and is checked again.
         versions, texts = dict(self.versions), dict(self.buffers)
-        wanted = [file for file in changed if file in texts or file.is_file()]
+        wanted = [file for file in changed if file in texts or os.path.isfile(file)]
         users = sorted(self._users_of(wanted), key=lambda file: (file not in texts, file))[:_MOST_USERS]
         wanted = list(dict.fromkeys([*wanted, *users]))
         found: Found = {file: [] for file in wanted}

@@ -138,7 +138,7 @@ def _toml(file: Path) -> dict[str, Any]:
         raise WrongSettings(f"{_named(file)}: cannot be read: {(error.strerror or str(error)).lower()}") from None
     except UnicodeDecodeError:
         raise WrongSettings(f"{_named(file)}: not UTF-8.") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise WrongSettings(f"{_named(file)}: not valid TOML: {error}") from None
 
 

@@ -30,5 +30,5 @@ def read_mltable(folder: Path) -> dict[str, Any] | None:
         ]
         paths = [{kind: str(path) for kind, path in each.items()} for each in document["paths"]]
         return {"paths": paths, "transformations": transformations}
-    except (OSError, yaml.YAMLError, KeyError, AttributeError, TypeError, UnicodeDecodeError) as error:
+    except (OSError, yaml.YAMLError, KeyError, AttributeError, TypeError, ValueError, RecursionError) as error:
         raise RunError(f"{file}: cannot be read as an MLTable: {error}") from error
