@@ -122,7 +122,7 @@ def _conda_sources(environment: Environment) -> Iterator[_CondaSource]:
             text = _text_of(file)
             try:
                 yield _CondaSource(yaml.safe_load(text), file, text.splitlines())
-            except yaml.YAMLError:
+            except (yaml.YAMLError, ValueError, RecursionError):
                 continue  # lint reports it
 
 
