@@ -11,8 +11,8 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 def duration(seconds: float | None) -> str:
-    """Return `6.2 ms`, `420 ms`, `41.3 s`, `2 min 05 s`, `3 h 20 min`; a dash for None."""
-    if seconds is None:
+    """Return `6.2 ms`, `420 ms`, `41.3 s`, `2 min 05 s`, `3 h 20 min`; a dash for None and what is not finite."""
+    if seconds is None or not math.isfinite(seconds * 1000):
         return "–"
     milliseconds = seconds * 1000
     if 0 < milliseconds < 9.95:
