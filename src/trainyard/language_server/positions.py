@@ -7,7 +7,7 @@ U+0085, U+2028 and U+2029.
 
 from __future__ import annotations
 
-import os
+import errno
 import re
 from bisect import bisect_right
 from functools import cached_property
@@ -90,14 +90,18 @@ class Places:
 
 
 def path_of(uri: str) -> Path | None:
-    """Return the file of a `file:` URI; None for others, such as that of an editor's unnamed buffer."""
+    """Return the file of a `file:` URI; None for others, such as that of an editor's unnamed buffer,
+    and for a name that no file can have."""
     try:
         parts = urlsplit(uri)
-        os.fsencode(parts.path)
+        if parts.scheme != "file":
+            return None
+        share = f"//{parts.netloc}" if parts.netloc else ""
+        # A path may contain '?' and '#' only if they are escaped.
+        path = Path(url2pathname(share + parts.path))
+        path.stat()
     except ValueError:
-        return None  # no file has that name
-    if parts.scheme != "file" or "\0" in url2pathname(parts.path):
         return None
-    share = f"//{parts.netloc}" if parts.netloc else ""
-    # A path may contain '?' and '#' only if they are escaped.
-    return Path(url2pathname(share + parts.path))
+    except OSError as error:
+        return None if error.errno == errno.ENAMETOOLONG else path
+    return path
