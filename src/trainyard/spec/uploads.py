@@ -42,7 +42,10 @@ def doubtful_uploads(code: Path) -> list[Upload]:
     """
     if not is_within_root(code) or not code.is_dir():
         return []
-    is_ignored, can_prune = ignore_rule(code)
+    try:
+        is_ignored, can_prune = ignore_rule(code)
+    except (OSError, ValueError):
+        return []  # what it leaves out is not known
     top = os.path.realpath(code)
     found: list[Upload] = []
 

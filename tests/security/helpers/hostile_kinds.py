@@ -113,7 +113,7 @@ def _commit(folder: Path) -> Reader:
     file = folder / commit.COMMIT_FILE
 
     def read(content: bytes) -> object:
-        # Who changes a checkpoint can write its digest anew.
+        # Who changes a checkpoint can write its digest too.
         with contextlib.suppress(ValueError, RecursionError, AttributeError, TypeError):
             document = json.loads(content)
             document.pop("sha256", None)
