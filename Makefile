@@ -74,14 +74,14 @@ run: setup ## Run FILE on this machine, rendered for PROFILE (local)
 
 # Coverage doubles the time of a test, so that it is measured where it has a floor: in the tests of these packages,
 # apart from those that are long, which the floor does not need.
-COVERED := tests/author tests/lint tests/local tests/spec
-LONG := $(addprefix tests/author/,test_environments.py test_rendering.py test_source_maps.py test_writing.py) \
+COVERED := tests/render tests/lint tests/rehearse tests/spec
+LONG := $(addprefix tests/render/,test_environments.py test_rendering.py test_source_maps.py test_writing.py) \
   tests/lint/test_against_the_client.py tests/lint/test_never_falls_over.py \
   $(shell grep -lr --include='test_*.py' 'mark\.slow' $(COVERED))
 OTHERS := $(filter-out $(COVERED),$(patsubst %/,%,$(wildcard tests/*/))) $(LONG)
 TOGETHER := -n auto --maxprocesses 4 --dist loadfile
 .PHONY: test
-test: $(VENV)/.ready-to-test ## Run every test; coverage is of author, lint, local and spec
+test: $(VENV)/.ready-to-test ## Run every test; coverage is of lint, rehearse, render and spec
 	@status=0; \
 	$(BIN)/python -m pytest $(COVERED) $(LONG:%=--ignore=%) $(TOGETHER) --cov --cov-report=term:skip-covered || status=1; \
 	$(BIN)/python -m pytest $(OTHERS) $(TOGETHER) --no-loadscope-reorder --durations=30 || status=1; \

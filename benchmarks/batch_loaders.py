@@ -70,7 +70,7 @@ class Trainyard(Epochs):
     """This rank's TrainingBatches over the shards that a prepare step writes."""
 
     def __init__(self, folder: Path, rank: int, world_size: int, batch: int, workers: int) -> None:
-        from trainyard.foundation.batch_arithmetic import divide_batch
+        from trainyard.settings.batch_arithmetic import divide_batch
         from trainyard.steps.data.dataset.manifest import read_manifest
         from trainyard.steps.data.dataset.reader import SplitReader
         from trainyard.steps.training.samples.batches import TrainingBatches

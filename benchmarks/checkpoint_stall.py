@@ -119,8 +119,8 @@ def _train(steps: int, rounds: int, folder: Path) -> None:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from trainyard.foundation.batch_arithmetic import divide_batch
-    from trainyard.foundation.configs.training import TrainDDP
+    from trainyard.settings.batch_arithmetic import divide_batch
+    from trainyard.settings.steps.training import TrainDDP
     from trainyard.steps.runtime.entrypoint import end_process
     from trainyard.steps.runtime.world import join_world
     from trainyard.steps.training.checkpoints.checkpoints import Checkpoints

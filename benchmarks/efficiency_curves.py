@@ -2,7 +2,8 @@
 
     python benchmarks/efficiency_curves.py
 
-Writes src/trainyard/estimate/efficiency.csv: of each curve the two numbers with the least mean error over the marked
+Writes src/trainyard/plan/estimate/efficiency.csv: of each curve the two numbers with the least mean error over the
+marked
 rows. A generation with rows of hardly more than one width has only its height fitted, and the rest from its neighbour.
 """
 
@@ -12,9 +13,9 @@ import csv
 import statistics
 
 import results  # noqa: F401  (puts this checkout's src first)
-from trainyard.estimate import compute
-from trainyard.estimate.compute import Efficiency
-from trainyard.estimate.published import Published, rows_of
+from trainyard.plan.estimate import compute
+from trainyard.plan.estimate.compute import Efficiency
+from trainyard.plan.estimate.published import Published, rows_of
 
 FILE = compute._CSV_FILE
 HEIGHTS = [step / 200 for step in range(40, 200)]

@@ -26,10 +26,10 @@ from typing import Any
 
 from results import save_results
 from trainyard.catalogue.gpus import find_gpu
-from trainyard.estimate.architectures import from_settings
-from trainyard.estimate.image_models import Images, image_model
-from trainyard.estimate.memory import memory_of
-from trainyard.estimate.training import TrainingShape, machines_of_gpu
+from trainyard.plan.estimate.architectures import from_settings
+from trainyard.plan.estimate.image_models import Images, image_model
+from trainyard.plan.estimate.memory import memory_of
+from trainyard.plan.estimate.training import TrainingShape, machines_of_gpu
 
 BAR = 0.15
 VOCABULARY, LENGTH, SIDE, CLASSES = 2048, 128, 8, 10

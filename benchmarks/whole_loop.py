@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainyard.foundation.batch_arithmetic import divide_batch
-from trainyard.foundation.configs.training import TrainDDP
+from trainyard.settings.batch_arithmetic import divide_batch
+from trainyard.settings.steps.training import TrainDDP
 from trainyard.steps.runtime.rank_variables import read_rank_variables
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreement import Agreement

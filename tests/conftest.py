@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent / "steps" / "helpers"))
 from forked_python import ForkedPython
 
 from trainyard.cli import main
-from trainyard.local.machine import available_processors
+from trainyard.rehearse.machine import available_processors
 
 # Tests start more processes than a machine may have GPUs, and state numbers to the bit: they are of the CPU.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from waves.forecasting import write_waves
 
-from trainyard.foundation.step_fields import output_folder, parameter
+from trainyard.settings.step_fields import output_folder, parameter
 from trainyard.steps.runtime.entrypoint import end_process, run_step
 
 

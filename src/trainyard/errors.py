@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import PurePath
 
-from trainyard.foundation.suggestions import close_match
+from trainyard.settings.suggestions import close_match
 
 
 class UserError(ValueError):

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from trainyard.foundation.files import read_beginning, read_regular, replace_text
+from trainyard.settings.files import read_beginning, read_regular, replace_text
 
 LARGEST_BYTES = 64 * 2**20
 _MARKS_OF_A_ROOT = (".git", ".trainyard.toml", "trainyard.lock")

@@ -3,8 +3,8 @@
 from trainyard.tasks import Task, TaskSettings, Tensors, parameter
 """
 
-from trainyard.foundation.configs.tasks import ImageClassificationSettings, LanguageModelingSettings, TaskSettings
-from trainyard.foundation.step_fields import parameter
+from trainyard.settings.step_fields import parameter
+from trainyard.settings.steps.tasks import ImageClassificationSettings, LanguageModelingSettings, TaskSettings
 from trainyard.steps.data.dataset.manifest import ArrayType, Manifest, read_manifest
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.runtime.errors import StepError

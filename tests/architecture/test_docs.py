@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.foundation.configs import STEP_CONFIGS
+from trainyard.settings.steps import STEP_CONFIGS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]

@@ -47,8 +47,8 @@ def test_a_name_means_one_class() -> None:
     "module",
     [
         "trainyard.cli",
-        "trainyard.foundation.configs",
-        "trainyard.foundation.step_fields",
+        "trainyard.settings.steps",
+        "trainyard.settings.step_fields",
         "trainyard.steps.runtime.flags",
     ],
 )
@@ -58,7 +58,7 @@ def test_starting_imports_nothing_heavy(module: str) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["trainyard.author.rendering", "trainyard.lint.linter", "trainyard.local.runner", "trainyard.plan.planner"],
+    ["trainyard.render.rendering", "trainyard.lint.linter", "trainyard.rehearse.runner", "trainyard.plan.planner"],
 )
 def test_the_authors_side_never_imports_what_jobs_need(module: str) -> None:
     assert not modules_after(f"import {module}") & HEAVY

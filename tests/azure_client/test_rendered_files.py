@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from trainyard.author.project import Project
-from trainyard.author.rendering import render
-from trainyard.author.writing import write
-from trainyard.local.snapshot import snapshot_of
+from trainyard.rehearse.snapshot import snapshot_of
+from trainyard.render.project import Project
+from trainyard.render.rendering import render
+from trainyard.render.writing import write
 from trainyard.spec.loading import load_pipeline
 from trainyard.spec.model import Component
 
@@ -73,5 +73,5 @@ def test_the_local_snapshot_holds_the_files_that_the_client_uploads() -> None:
     component = load_pipeline(PROJECT.root / "pipelines" / "ddp.yaml").jobs["train_ddp"].component
     assert isinstance(component, Component)
     assert [place for _, place in snapshot_of(component).files] == uploaded
-    assert {"trainyard/foundation/step_fields.py", "trainyard/steps/train_ddp.py"} <= set(uploaded)
+    assert {"trainyard/settings/step_fields.py", "trainyard/steps/train_ddp.py"} <= set(uploaded)
     assert not any(name.startswith(("trainyard/lint/", "trainyard/cli/")) for name in uploaded)

@@ -20,12 +20,12 @@ from golden_bodies import SentPipeline, send_pipeline
 from lean_project import lean_project
 from loopback_azure import GROUP, SUBSCRIPTION, WORKSPACE, WORKSPACE_PATH, LoopbackAzure, Request
 
-from trainyard.author.profiles import Profile, load_profile, profile_names
-from trainyard.author.project import Project
-from trainyard.author.rendering import render
-from trainyard.author.writing import write
-from trainyard.foundation.configs import STEP_CONFIGS
-from trainyard.local.snapshot import snapshot_of
+from trainyard.rehearse.snapshot import snapshot_of
+from trainyard.render.profiles import Profile, load_profile, profile_names
+from trainyard.render.project import Project
+from trainyard.render.rendering import render
+from trainyard.render.writing import write
+from trainyard.settings.steps import STEP_CONFIGS
 from trainyard.spec.loading import load_pipeline
 from trainyard.spec.model import Component
 from trainyard.spec.model import code_of as component_run_by

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trainyard.foundation.configs import STEP_CONFIGS
+from trainyard.settings.steps import STEP_CONFIGS
 from trainyard.steps import prepare_images, train_ddp
 from trainyard.steps.runtime.flags import parse_task_flags
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.local.guardian import processes_beneath
+from trainyard.rehearse.guardian import processes_beneath
 
 FEW, MANY = 3, 50
 WAIT_SECONDS = 60

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from forked_python import ForkedPython
 
-from trainyard.author.scaffolding import RECIPES
+from trainyard.render.scaffolding import RECIPES
 
 ROOT = Path(__file__).parents[2]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

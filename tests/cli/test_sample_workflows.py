@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trainyard.author.scaffolding import existing_repository, new_project
+from trainyard.render.scaffolding import existing_repository, new_project
 
 WORKFLOWS = Path(__file__).parents[2] / "docs" / "workflows"
 PIPELINE = """\

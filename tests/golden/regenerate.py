@@ -14,10 +14,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trainyard.author.header import content_of
-from trainyard.author.profiles import profile_names
-from trainyard.author.project import Project
-from trainyard.author.rendering import render
+from trainyard.render.header import content_of
+from trainyard.render.profiles import profile_names
+from trainyard.render.project import Project
+from trainyard.render.rendering import render
 
 GOLDEN = Path(__file__).resolve().parent
 PROJECT = Project(GOLDEN.parents[1])

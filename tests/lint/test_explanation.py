@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.author import rules as author_rules
 from trainyard.errors import UsageError
 from trainyard.lint.explanation import as_list, as_page, as_text, find_rule
 from trainyard.lint.rules import RULES
+from trainyard.render import rules as author_rules
 
 GENERATOR = Path(__file__).parents[2] / "docs" / "generate_rules.py"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import UserError
-from trainyard.foundation.suggestions import only_close
 from trainyard.lint.fixes import Fixed, apply, fix
 from trainyard.lint.linter import LintResult, lint
+from trainyard.settings.suggestions import only_close
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.findings import DocumentStore
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.author.project import Project
-from trainyard.author.rendering import render
-from trainyard.author.writing import write
 from trainyard.catalogue.skus import all_skus, find_sku
 from trainyard.errors import UsageError
 from trainyard.plan.concurrency import most_at_once
 from trainyard.plan.planner import Plan
 from trainyard.plan.planner import plan as plan_with
+from trainyard.render.project import Project
+from trainyard.render.rendering import render
+from trainyard.render.writing import write
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.findings import DocumentStore

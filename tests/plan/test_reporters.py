@@ -9,10 +9,10 @@ from itertools import pairwise
 import jsonschema
 
 from trainyard.catalogue.skus import find_sku
-from trainyard.estimate.architectures import find_architecture
-from trainyard.estimate.estimator import estimate
-from trainyard.estimate.training import TrainingShape, machines_of_sku
 from trainyard.plan import drawing, page, reporters
+from trainyard.plan.estimate.architectures import find_architecture
+from trainyard.plan.estimate.estimator import estimate
+from trainyard.plan.estimate.training import TrainingShape, machines_of_sku
 from trainyard.plan.planner import Plan
 from trainyard.plan.planner import plan as plan_with
 from trainyard.plan.reporters import OnProfile, profile_header, profile_rows

@@ -9,18 +9,18 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from trainyard.author.project import Project
-from trainyard.author.rendering import render
-from trainyard.author.writing import write
 from trainyard.commands.estimate import EstimateOptions, estimate_as
 from trainyard.errors import UsageError
-from trainyard.estimate import reporters as estimates
-from trainyard.estimate.architectures import Architecture, find_architecture
-from trainyard.estimate.training import TrainingShape
 from trainyard.plan import page, reporters
+from trainyard.plan.estimate import reporters as estimates
+from trainyard.plan.estimate.architectures import Architecture, find_architecture
+from trainyard.plan.estimate.training import TrainingShape
 from trainyard.plan.measured import read_measured
 from trainyard.plan.planner import JobPlan, Plan
 from trainyard.plan.planner import plan as plan_with
+from trainyard.render.project import Project
+from trainyard.render.rendering import render
+from trainyard.render.writing import write
 from trainyard.resources import schema_file
 from trainyard.spec.computes import Computes
 from trainyard.spec.findings import DocumentStore

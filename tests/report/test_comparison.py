@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from trainyard.foundation.run_record import RunRecord, read_run_record
 from trainyard.report.comparison import Comparison, compare, write_comparison
+from trainyard.settings.run_record import RunRecord, read_run_record
 
 
 @pytest.fixture

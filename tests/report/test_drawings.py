@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.foundation import quantities
-from trainyard.foundation.run_record import JobRecord, read_run_record
 from trainyard.report.confusion import draw_heat_map, most_frequent_mistakes
 from trainyard.report.graph_drawing import process_counts
 from trainyard.report.job_results import ConfusionMatrix
 from trainyard.report.timeline import draw_timeline
+from trainyard.settings import quantities
+from trainyard.settings.run_record import JobRecord, read_run_record
 
 PETS = ConfusionMatrix(("cat", "dog", "owl"), ((8, 2, 0), (5, 5, 0), (0, 0, 0)))
 

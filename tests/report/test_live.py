@@ -19,11 +19,11 @@ import pytest
 from playwright.sync_api import expect
 
 from trainyard.errors import UsageError
-from trainyard.foundation.quantities import duration
-from trainyard.foundation.run_record import read_run_record
 from trainyard.report.live import LivePage, served
 from trainyard.report.run_report import write_report
 from trainyard.report.running_jobs import LONG_SILENCE_SECONDS, running_jobs
+from trainyard.settings.quantities import duration
+from trainyard.settings.run_record import read_run_record
 
 PATIENCE_MS = 30_000
 OF_24_POINTS = re.compile(r"^M[^L]+(L[^L]+){23}$")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from trainyard.foundation.run_record import read_run_record
 from trainyard.report.machine_use import machine_uses
 from trainyard.report.run_report import write_report
+from trainyard.settings.run_record import read_run_record
 
 GIB = 2**30
 HEADER = {"format": "trainyard.machine_use/1", "attempt": 1, "processors": 4}

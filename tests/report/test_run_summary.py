@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from trainyard.foundation.run_record import read_run_record
 from trainyard.report.run_report import write_report
 from trainyard.report.run_summary import summarise
+from trainyard.settings.run_record import read_run_record
 
 
 def test_the_summary_has_accuracy_and_files(

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from trainyard.foundation.run_record import read_run_record
 from trainyard.report.comparison import compare, write_comparison
 from trainyard.report.run_report import write_report
+from trainyard.settings.run_record import read_run_record
 
 LAPTOP, PHONE = {"width": 1280, "height": 900}, {"width": 400, "height": 860}
 

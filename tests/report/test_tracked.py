@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from trainyard.foundation.run_record import read_run_record
 from trainyard.report.run_report import write_report
 from trainyard.report.tracked import read_tracked
+from trainyard.settings.run_record import read_run_record
 
 
 @pytest.fixture

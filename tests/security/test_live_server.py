@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from trainyard.local.records import read_record
+from trainyard.rehearse.records import read_record
 from trainyard.report.live import LivePage, served
 
 CONNECTIONS = 1000

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.foundation.files import TooLarge, read_regular
+from trainyard.settings.files import TooLarge, read_regular
 
 
 def test_a_regular_file_is_read_also_through_a_link(tmp_path: Path) -> None:

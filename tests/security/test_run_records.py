@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from run_records import RECORD
 
-from trainyard.foundation.run_record import InvalidRunRecord, read_run_record
-from trainyard.local.records import read_record
+from trainyard.rehearse.records import read_record
 from trainyard.report.live import LivePage
 from trainyard.report.run_report import write_report
+from trainyard.settings.run_record import InvalidRunRecord, read_run_record
 
 CommandLine = Callable[..., Any]
 MUTATIONS = 600

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.foundation.files import open_lock_file
-from trainyard.local.errors import RunError
-from trainyard.local.machine import reserved_port
-from trainyard.local.records import hold_lock
-from trainyard.local.run_store import create_run_folder
+from trainyard.rehearse.errors import RunError
+from trainyard.rehearse.machine import reserved_port
+from trainyard.rehearse.records import hold_lock
+from trainyard.rehearse.run_store import create_run_folder
+from trainyard.settings.files import open_lock_file
 
 
 @pytest.fixture

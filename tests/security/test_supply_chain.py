@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trainyard.author.scaffolding import existing_repository, new_project
+from trainyard.render.scaffolding import existing_repository, new_project
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = [ROOT / "docs" / "workflows" / f"{name}.yml" for name in ("lint", "plan")]

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from jinja2 import Undefined
 
-from trainyard.author.drift import find_drift
-from trainyard.author.profiles import load_profile
-from trainyard.author.project import Project
-from trainyard.author.rendering import context_of, render
-from trainyard.author.template_access import is_callable, is_readable
-from trainyard.author.templates import TemplateSet
+from trainyard.render.drift import find_drift
+from trainyard.render.profiles import load_profile
+from trainyard.render.project import Project
+from trainyard.render.rendering import context_of, render
+from trainyard.render.template_access import is_callable, is_readable
+from trainyard.render.templates import TemplateSet
 from trainyard.spec.diagnostic import SpecError
 
 CommandLine = Callable[..., Any]
@@ -39,7 +39,7 @@ def project(tmp_path: Path) -> Project:
     step.write_text(
         "from dataclasses import dataclass\n"
         "from pathlib import Path\n"
-        "from trainyard.foundation.step_fields import input_folder\n"
+        "from trainyard.settings.step_fields import input_folder\n"
         "from trainyard.steps.runtime.flags import run_step\n"
         "@dataclass(frozen=True)\n"
         "class Clean:\n"

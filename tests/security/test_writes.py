@@ -125,7 +125,7 @@ WRITERS = {
 
 def test_nothing_else_opens_a_file_for_writing_on_the_authors_side() -> None:
     source = Path(__file__).resolve().parents[2] / "src" / "trainyard"
-    folders = ("author", "azure", "cli", "commands", "estimate", "language_server", "lint", "plan", "report", "spec")
+    folders = ("render", "azure", "cli", "commands", "editor", "lint", "plan", "report", "spec")
     files = [source / "project_files.py", *(file for each in folders for file in (source / each).rglob("*.py"))]
     found = {
         str(file.relative_to(source)) for file in files if any(map(_writes, ast.walk(ast.parse(file.read_text()))))

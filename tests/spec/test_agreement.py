@@ -12,9 +12,9 @@ import pytest
 
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement, placements_of_pipeline
-from trainyard.local.overrides import resolve_with
-from trainyard.local.resolution import KeptData, LocalPath, ResolvedPipeline, Source, resolve
 from trainyard.plan.planner import plan
+from trainyard.rehearse.overrides import resolve_with
+from trainyard.rehearse.resolution import KeptData, LocalPath, ResolvedPipeline, Source, resolve
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import read_document

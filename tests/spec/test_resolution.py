@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import UsageError
-from trainyard.local.overrides import resolve_with
+from trainyard.rehearse.overrides import resolve_with
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.loading import load_component, load_pipeline
 from trainyard.spec.model import Value

@@ -8,8 +8,8 @@ from typing import Any
 
 from trainyard.azure.workspace import Workspace
 from trainyard.errors import UserError
-from trainyard.foundation.quantities import counted
-from trainyard.foundation.suggestions import close_match
+from trainyard.settings.quantities import counted
+from trainyard.settings.suggestions import close_match
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.model import Pipeline, Value
 from trainyard.spec.resolution import Known, Resolution

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainyard.catalogue.skus import Sku
 from trainyard.errors import UsageError
-from trainyard.foundation.suggestions import close_match
+from trainyard.settings.suggestions import close_match
 
 _CSV_FILE = Path(__file__).parent / "gpus.csv"
 _VENDORS = re.compile(r"\b(nvidia|amd|instinct|tesla)\b")

@@ -106,7 +106,7 @@ def lsp(stdio: bool) -> None:
     from trainyard.errors import UserError
 
     try:
-        from trainyard.language_server.server import serve
+        from trainyard.editor.server import serve
     except ModuleNotFoundError as error:
         if error.name not in ("pygls", "lsprotocol"):
             raise

@@ -16,8 +16,8 @@ from trainyard.cli.running import run, runs
 from trainyard.cli.scaffolding import init, new
 from trainyard.cli.submitting import submit
 from trainyard.cli.usage_errors import usage_message
-from trainyard.foundation.files import describe_os_error
 from trainyard.project_files import without_limit
+from trainyard.settings.files import describe_os_error
 from trainyard.terminal import colour_choice, fail, print_diagnostics, write_out_unencodable
 
 _INTERRUPTED = 130

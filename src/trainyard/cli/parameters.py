@@ -30,7 +30,7 @@ class VerbGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the verb that is named; for an unknown one the error names the closest."""
-        from trainyard.foundation.suggestions import did_you_mean
+        from trainyard.settings.suggestions import did_you_mean
 
         name = args[0]
         # Options are left to click, which knows the known ones.
@@ -68,7 +68,7 @@ class OneOf(click.Choice):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the word, whatever its case; fail with the words that there are and the value."""
-        from trainyard.foundation.suggestions import close_match
+        from trainyard.settings.suggestions import close_match
 
         value = next((word for word in self.choices if word.lower() == str(value).lower()), value)
         if value not in self.choices:
@@ -135,7 +135,7 @@ _FIRST = ("ddp", "train")
 
 
 def _no_such_file(path: Path) -> str:
-    from trainyard.foundation.suggestions import close_match
+    from trainyard.settings.suggestions import close_match
 
     if path.is_dir():
         example = _example_in(path)

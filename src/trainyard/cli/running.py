@@ -84,7 +84,7 @@ def run(
     gc.disable()  # what imports create is kept; searching it for cycles takes a twentieth of a run that reuses all
     from trainyard.commands import working_folder
     from trainyard.commands.run import run_file
-    from trainyard.local.runner import RunOptions
+    from trainyard.rehearse.runner import RunOptions
     from trainyard.spec.set_arguments import split_settings
 
     gc.enable()

@@ -50,7 +50,7 @@ def _reworded(message: str) -> str | None:
 
 
 def _unknown_option(error: click.NoSuchOption) -> str:
-    from trainyard.foundation.suggestions import close_match, only_close
+    from trainyard.settings.suggestions import close_match, only_close
 
     option = error.option_name
     parameters = error.ctx.command.params if error.ctx else []

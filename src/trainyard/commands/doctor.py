@@ -17,7 +17,7 @@ from typing import Literal
 import click
 
 from trainyard.errors import UsageError, UserError
-from trainyard.foundation.quantities import counted
+from trainyard.settings.quantities import counted
 from trainyard.spec.diagnostic import SpecError
 
 _GIB = 2**30

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from trainyard.catalogue.gpus import find_gpu
 from trainyard.catalogue.skus import find_sku
 from trainyard.errors import UsageError
-from trainyard.estimate import reporters
-from trainyard.estimate.adapters import Adapters
-from trainyard.estimate.architectures import Architecture
-from trainyard.estimate.config_file import find_model
-from trainyard.estimate.estimator import estimate
-from trainyard.estimate.image_models import ImageModel
-from trainyard.estimate.search import current_machines, search
-from trainyard.estimate.training import Machines, TrainingShape, machines_of_gpu, machines_of_sku
-from trainyard.foundation.configs.training import Training
+from trainyard.plan.estimate import reporters
+from trainyard.plan.estimate.adapters import Adapters
+from trainyard.plan.estimate.architectures import Architecture
+from trainyard.plan.estimate.config_file import find_model
+from trainyard.plan.estimate.estimator import estimate
+from trainyard.plan.estimate.image_models import ImageModel
+from trainyard.plan.estimate.search import current_machines, search
+from trainyard.plan.estimate.training import Machines, TrainingShape, machines_of_gpu, machines_of_sku
+from trainyard.settings.steps.training import Training
 
 _LONGEST_DEFAULT = 8192
 

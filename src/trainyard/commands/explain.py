@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trainyard.author import rules as author_rules
 from trainyard.lint.explanation import as_list, as_text, find_rule
 from trainyard.lint.rules import RULES
+from trainyard.render import rules as author_rules
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import is_job, is_only_on_azure, load_job
 from trainyard.terminal import short
 
 if TYPE_CHECKING:
-    from trainyard.local.runner import EnvironmentChoice
+    from trainyard.rehearse.runner import EnvironmentChoice
 
 _ALL = {**RULES, **author_rules.RULES}
 
@@ -62,8 +62,8 @@ def _forecast_of(
     from trainyard.commands import working_folder
     from trainyard.commands.lint import errors_before_a_run
     from trainyard.commands.profile_run import render_aside
-    from trainyard.local.forecast import forecast
-    from trainyard.local.runner import RunOptions
+    from trainyard.rehearse.forecast import forecast
+    from trainyard.rehearse.runner import RunOptions
 
     options = RunOptions(working_folder.runs_folder(), overrides=dict(settings), environments=environments)
     path, store = render_aside(file, profile) if profile is not None else file, DocumentStore()

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trainyard.author.project import NoProject, Project, find_project
 from trainyard.errors import UsageError
-from trainyard.foundation.quantities import counted
 from trainyard.lint import linter
 from trainyard.lint.linter import STANDARD_FOLDERS, LintResult
 from trainyard.lint.processes import processors
@@ -23,6 +21,8 @@ from trainyard.lint.rules import RULES
 from trainyard.lint.rules.computes import no_compute
 from trainyard.lint.settings import LintSettings, settings_for
 from trainyard.project_files import limit_reading, root_of
+from trainyard.render.project import NoProject, Project, find_project
+from trainyard.settings.quantities import counted
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Document, read_document
 from trainyard.spec.findings import DocumentStore
@@ -32,7 +32,7 @@ from trainyard.spec.rules.let_pass import stops_a_run
 from trainyard.terminal import colour_choice, print_diagnostics, short
 
 if TYPE_CHECKING:
-    from trainyard.author.related_lines import SourceFinder
+    from trainyard.render.related_lines import SourceFinder
 
 _PROFILES = "profiles"
 
@@ -160,7 +160,7 @@ def _fix(paths: Sequence[Path], settings: LintSettings, result: LintResult, root
 
 
 def _is_rendered(file: Path) -> bool:
-    from trainyard.author.rendered_files import read_rendered
+    from trainyard.render.rendered_files import read_rendered
 
     try:
         return read_rendered(file) is not None
@@ -206,7 +206,7 @@ def with_profile_findings(
     profiles = [each for each in _profiles_among(chosen, checked) if not settings.excludes(each[1])]
     if not profiles:
         return list(diagnostics)
-    from trainyard.author.profiles import load_profile
+    from trainyard.render.profiles import load_profile
 
     found: dict[Diagnostic, None] = {}
     for project, file in profiles:
@@ -258,7 +258,7 @@ def with_template_lines(
             places_by_project.setdefault(project, []).append(place)
     found = list(diagnostics)
     for project, places in places_by_project.items():
-        from trainyard.author.related_lines import SourceFinder
+        from trainyard.render.related_lines import SourceFinder
 
         finder = finders.setdefault(project, SourceFinder(project))
         related = finder.relate([found[place] for place in places], texts)

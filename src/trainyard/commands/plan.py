@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from trainyard.author.layers import read_layers
-from trainyard.author.project import NoProject
 from trainyard.catalogue.gpus import gpu_of
 from trainyard.catalogue.skus import find_sku
 from trainyard.commands.working_folder import project, runs_folder
 from trainyard.errors import UsageError
-from trainyard.estimate.config_file import find_model
-from trainyard.estimate.estimator import estimate
-from trainyard.estimate.training import machines_of_sku
 from trainyard.lint.settings import computes_for
 from trainyard.plan import reporters
+from trainyard.plan.estimate.config_file import find_model
+from trainyard.plan.estimate.estimator import estimate
+from trainyard.plan.estimate.training import machines_of_sku
 from trainyard.plan.measured import METRICS_FILE, Measured, read_measured
 from trainyard.plan.planner import JobPlan, Plan
 from trainyard.plan.planner import plan as plan_pipeline
 from trainyard.plan.reporters import OnProfile
 from trainyard.project_files import limit_reading, root_of
+from trainyard.render.layers import read_layers
+from trainyard.render.project import NoProject
 from trainyard.spec.computes import Computes
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import load_job
@@ -75,7 +75,7 @@ def _local_run(job: JobPlan, file: Path) -> Measured | None:
     """
     if not job.is_training or not runs_folder().is_dir():
         return None
-    from trainyard.local.run_store import list_runs
+    from trainyard.rehearse.run_store import list_runs
 
     for record in list_runs(runs_folder()):
         done = record.jobs.get(job.name)

@@ -8,12 +8,12 @@ from types import MappingProxyType
 
 import click
 
-from trainyard.author.header import was_edited
-from trainyard.author.rendered_files import read_rendered
-from trainyard.author.rendering import render
-from trainyard.author.writing import write
 from trainyard.commands import working_folder
 from trainyard.errors import UsageError
+from trainyard.render.header import was_edited
+from trainyard.render.rendered_files import read_rendered
+from trainyard.render.rendering import render
+from trainyard.render.writing import write
 from trainyard.terminal import short
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import click
 
-from trainyard.author import drift as drifts
-from trainyard.author.limited_rendering import render_limited
-from trainyard.author.rendering import Rendering, render
-from trainyard.author.settings import read_applied, read_settings
-from trainyard.author.writing import write
 from trainyard.commands import working_folder
-from trainyard.foundation.quantities import counted
 from trainyard.project_files import limit_reading, root_of
+from trainyard.render import drift as drifts
+from trainyard.render.limited_rendering import render_limited
+from trainyard.render.rendering import Rendering, render
+from trainyard.render.settings import read_applied, read_settings
+from trainyard.render.writing import write
+from trainyard.settings.quantities import counted
 from trainyard.terminal import print_error, short
 
 

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from trainyard.author.limited_rendering import render_limited
-from trainyard.author.project import Project
-from trainyard.author.rendering import Rendering
 from trainyard.commands.plan_difference import planned_with_settings
 from trainyard.errors import UsageError
 from trainyard.plan.difference import PlanDifference
 from trainyard.plan.difference_reporters import as_text, settings_as_text
 from trainyard.plan.pipeline_settings import changes_between, keys_of
 from trainyard.project_files import reading_also
+from trainyard.render.limited_rendering import render_limited
+from trainyard.render.project import Project
+from trainyard.render.rendering import Rendering
 from trainyard.spec.diagnostic import SpecError
 
 _ON_DISK = "the files on disk"

@@ -15,18 +15,18 @@ from trainyard.commands import working_folder
 from trainyard.commands.lint import errors_before_a_run
 from trainyard.commands.snapshots import keep_runs_out_of_snapshots
 from trainyard.errors import UsageError
-from trainyard.foundation.files import describe_os_error
-from trainyard.foundation.quantities import duration
-from trainyard.foundation.run_record import RunRecord
-from trainyard.foundation.suggestions import close_match
-from trainyard.local.cancellation import exit_code_after
-from trainyard.local.display import Display
-from trainyard.local.overrides import resolve_with
-from trainyard.local.records import read_record
-from trainyard.local.run_store import find_run
-from trainyard.local.runner import RunOptions, resume_run, run_pipeline
+from trainyard.rehearse.cancellation import exit_code_after
+from trainyard.rehearse.display import Display
+from trainyard.rehearse.overrides import resolve_with
+from trainyard.rehearse.records import read_record
+from trainyard.rehearse.run_store import find_run
+from trainyard.rehearse.runner import RunOptions, resume_run, run_pipeline
 from trainyard.report.run_report import write_report
 from trainyard.report.run_summary import summarise
+from trainyard.settings.files import describe_os_error
+from trainyard.settings.quantities import duration
+from trainyard.settings.run_record import RunRecord
+from trainyard.settings.suggestions import close_match
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import load_job
@@ -48,9 +48,9 @@ def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: boo
     """
     path, given = file, options.overrides
     if profile is not None:
-        from trainyard.author.profile_schema import profile_schema  # rendering takes 0.1 s to import
-        from trainyard.author.settings import read_settings
         from trainyard.commands.profile_run import render_aside
+        from trainyard.render.profile_schema import profile_schema  # rendering takes 0.1 s to import
+        from trainyard.render.settings import read_settings
 
         known = profile_schema(working_folder.project())["properties"]
         of_profile = {key: value for key, value in options.overrides.items() if key.partition(".")[0] in known}
@@ -177,7 +177,7 @@ class _Setting:
 
 def _with_places_in_profile(settings: Sequence[_Setting]) -> list[_Setting]:
     """Return settings with the lines that rendered the file: it is rendered aside, where nobody edits it."""
-    from trainyard.author.related_lines import SourceFinder
+    from trainyard.render.related_lines import SourceFinder
 
     finder = SourceFinder(working_folder.project())
     return [

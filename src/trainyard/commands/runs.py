@@ -13,15 +13,15 @@ import click
 
 from trainyard.commands import working_folder
 from trainyard.errors import UsageError
-from trainyard.foundation.log_text import plain_text
-from trainyard.foundation.quantities import counted, duration, memory, moment
-from trainyard.foundation.run_record import as_document
-from trainyard.local.records import read_record
-from trainyard.local.run_store import bytes_held_alone, find_run, list_runs, log_files, runs_to_clean
-from trainyard.local.run_store import clean as remove_runs
+from trainyard.rehearse.records import read_record
+from trainyard.rehearse.run_store import bytes_held_alone, find_run, list_runs, log_files, runs_to_clean
+from trainyard.rehearse.run_store import clean as remove_runs
 from trainyard.report.comparison import MOST_RUNS, Comparison, Row, compare, write_comparison
 from trainyard.report.live import LivePage, served
 from trainyard.report.run_summary import summarise
+from trainyard.settings.log_text import plain_text
+from trainyard.settings.quantities import counted, duration, memory, moment
+from trainyard.settings.run_record import as_document
 from trainyard.terminal import print_facts, program, short, table
 
 _SECONDS_BETWEEN_LOOKS = 0.3

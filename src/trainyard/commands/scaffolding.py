@@ -8,14 +8,14 @@ from pathlib import Path
 
 import click
 
-from trainyard.author import scaffolding
-from trainyard.author.project import Project
-from trainyard.author.rendering import render
-from trainyard.author.writing import write, write_atomically
 from trainyard.commands import working_folder
 from trainyard.commands.lint import LintOptions, lint
 from trainyard.errors import UserError
-from trainyard.foundation.quantities import counted
+from trainyard.render import scaffolding
+from trainyard.render.project import Project
+from trainyard.render.rendering import render
+from trainyard.render.writing import write, write_atomically
+from trainyard.settings.quantities import counted
 from trainyard.terminal import print_next, program, short
 
 _FIRST_PROFILE = "local"

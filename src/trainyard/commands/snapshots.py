@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from trainyard.commands import working_folder
-from trainyard.foundation.log_text import plain_text
 from trainyard.project_files import OutsideRoot, root_of, write_text
+from trainyard.settings.log_text import plain_text
 from trainyard.spec.ignore_files import ignore_file, ignore_rule
 from trainyard.spec.model import Component, PipelineComponent
 from trainyard.spec.uploads import doubtful_uploads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainyard.author.project import NoProject, Project, find_project
+from trainyard.render.project import NoProject, Project, find_project
 
 
 def project() -> Project:
@@ -50,6 +50,6 @@ def has_profile(name: str) -> bool:
         here = project()
     except NoProject:
         return False
-    from trainyard.author.profiles import profile_names  # which takes 60 ms to import
+    from trainyard.render.profiles import profile_names  # which takes 60 ms to import
 
     return name in profile_names(here)

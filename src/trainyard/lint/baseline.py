@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.errors import UsageError
-from trainyard.foundation.files import read_regular
 from trainyard.lint.fingerprints import Fingerprints, Identity
 from trainyard.lint.rules.linting import ABOUT_IGNORING, STALE_BASELINE
 from trainyard.project_files import LARGEST_BYTES, write_text
+from trainyard.settings.files import read_regular
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, read_document, shorten
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
+from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import Node
 from trainyard.spec.findings import DocumentStore

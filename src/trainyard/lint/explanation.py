@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from trainyard.errors import UsageError
-from trainyard.foundation.suggestions import close_match, slips
+from trainyard.settings.suggestions import close_match, slips
 from trainyard.spec.rule import EXAMPLE_FILE, Rule
 
 _IGNORE = (

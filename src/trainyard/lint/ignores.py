@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import yaml
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
-from trainyard.foundation.suggestions import slips
 from trainyard.lint.explanation import suggest_rule
 from trainyard.lint.rules.linting import BAD_IGNORE, UNUSED_IGNORE
+from trainyard.settings.lazy_patterns import lazy_pattern
+from trainyard.settings.suggestions import slips
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.rule import Rule
 from trainyard.spec.yaml_parsing import Loader, line_starts

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trainyard.errors import UsageError
-from trainyard.foundation.suggestions import begin_file, closest
 from trainyard.lint.checks import CHECKS, LintedFile
 from trainyard.lint.context import LintContext
 from trainyard.lint.cpu_limit import CPU_SECONDS, TooSlow, limited_cpu
@@ -24,6 +23,7 @@ from trainyard.lint.rules.port_declarations import mode_unsuited
 from trainyard.lint.schema_checks import check_schema
 from trainyard.lint.settings import LintSettings
 from trainyard.project_files import names_in
+from trainyard.settings.suggestions import begin_file, closest
 from trainyard.spec.computes import Computes
 from trainyard.spec.deployments import read_deployment
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError

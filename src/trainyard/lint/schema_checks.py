@@ -10,8 +10,8 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from trainyard.foundation.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.resources import schema_file
+from trainyard.settings.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 from trainyard.spec.documents import Document, Node, describe, shorten
 from trainyard.spec.kinds import Kind

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainyard.errors import UsageError
-from trainyard.foundation.files import read_regular
-from trainyard.foundation.suggestions import close_match
 from trainyard.lint.explanation import suggest_rule
 from trainyard.project_files import LARGEST_BYTES, read_bytes
+from trainyard.settings.files import read_regular
+from trainyard.settings.suggestions import close_match
 from trainyard.spec.diagnostic import Diagnostic, Severity
 from trainyard.spec.rule import Rule
 

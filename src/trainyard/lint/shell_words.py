@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
+from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.expressions import only_binding

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainyard.foundation.batch_arithmetic import UnevenBatch, divide_batch
 from trainyard.plan.job_kinds import first_drawn
+from trainyard.settings.batch_arithmetic import UnevenBatch, divide_batch
 from trainyard.spec.literals import whole_number
 from trainyard.spec.resolution import JobUse, Known, Resolution
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.estimate.reporters import gigabytes
-from trainyard.foundation.quantities import count, duration
+from trainyard.plan.estimate.reporters import gigabytes
 from trainyard.plan.pipeline_settings import Change
 from trainyard.plan.planner import JobPlan, Plan, UnplannedJob
+from trainyard.settings.quantities import count, duration
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from trainyard.errors import UsageError
-from trainyard.foundation.quantities import duration
 from trainyard.plan import markdown
 from trainyard.plan.difference import FigureChange, PlanDifference
 from trainyard.plan.pipeline_settings import Change
 from trainyard.plan.planner import JobPlan, UnplannedJob
+from trainyard.settings.quantities import duration
 from trainyard.spec.secrets import redacted
 
 FORMAT = "trainyard.plan_difference/1"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.catalogue.skus import Sku
-from trainyard.foundation.quantities import as_text, counted
+from trainyard.settings.quantities import as_text, counted
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import Parallel, Spark, Sweep
 from trainyard.spec.resolution import JobUse, Known

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import UsageError
-from trainyard.foundation.files import read_regular
+from trainyard.settings.files import read_regular
 
 METRICS_FILE = "metrics.jsonl"
 _LARGEST_METRICS_BYTES = 1 << 30

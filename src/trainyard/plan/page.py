@@ -8,10 +8,10 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from trainyard.estimate.estimator import Estimate, scaling_curve
-from trainyard.foundation.quantities import percentage
 from trainyard.plan import drawing, reporters
+from trainyard.plan.estimate.estimator import Estimate, scaling_curve
 from trainyard.plan.planner import JobPlan, Plan
+from trainyard.settings.quantities import percentage
 from trainyard.spec.model import Pipeline
 
 _WIDTH, _HEIGHT = 560, 220

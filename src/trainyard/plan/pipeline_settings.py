@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainyard.foundation.quantities import as_text
 from trainyard.project_files import is_within_root, read_bytes
+from trainyard.settings.quantities import as_text
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.model import Environment, Pipeline, code_of

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from trainyard.catalogue.skus import Sku, UnknownSku, closest_current, find_sku
 from trainyard.errors import UsageError
-from trainyard.estimate.architectures import Architecture
-from trainyard.estimate.estimator import Estimate, estimate
-from trainyard.estimate.image_models import ImageModel
-from trainyard.estimate.money import Price, on_demand_price, spot_price
 from trainyard.plan.batches import JobBatch, batch_of
 from trainyard.plan.concurrency import most_at_once
+from trainyard.plan.estimate.architectures import Architecture
+from trainyard.plan.estimate.estimator import Estimate, estimate
+from trainyard.plan.estimate.image_models import ImageModel
+from trainyard.plan.estimate.money import Price, on_demand_price, spot_price
 from trainyard.plan.job_kinds import JobKind, kind_of_job
 from trainyard.plan.measured import Measured
 from trainyard.plan.training_jobs import NotEstimated, TrainingJobs, data_shares_of, is_training, steps_of

@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainyard.catalogue.skus import Sku
-from trainyard.estimate import reporters as estimates
-from trainyard.estimate.estimator import Estimate
-from trainyard.estimate.money import Price
-from trainyard.foundation.quantities import count, counted, duration
 from trainyard.plan import markdown
+from trainyard.plan.estimate import reporters as estimates
+from trainyard.plan.estimate.estimator import Estimate
+from trainyard.plan.estimate.money import Price
 from trainyard.plan.measured import Measured
 from trainyard.plan.planner import JobPlan, Plan, UnplannedJob
+from trainyard.settings.quantities import count, counted, duration
 
 PLAN_FORMAT = "trainyard.plan/2"
 

@@ -10,16 +10,16 @@ from typing import Any
 
 from trainyard.catalogue.skus import Sku
 from trainyard.errors import UsageError
-from trainyard.estimate.adapters import ALL_LINEAR, Adapters, engines_that_train
-from trainyard.estimate.architectures import Architecture
-from trainyard.estimate.config_file import architecture_for_data, image_model_of, read_config
-from trainyard.estimate.image_models import CLASSES, IMAGE_SIZE, ImageModel, Images
-from trainyard.estimate.training import TrainingShape, machines_of_sku
-from trainyard.foundation.configs.training import Training
-from trainyard.foundation.data_weights import MIXED_DATASETS, read_weights
-from trainyard.foundation.small_image_models import small_image_settings
 from trainyard.plan.batches import JobBatch, jobs_before
+from trainyard.plan.estimate.adapters import ALL_LINEAR, Adapters, engines_that_train
+from trainyard.plan.estimate.architectures import Architecture
+from trainyard.plan.estimate.config_file import architecture_for_data, image_model_of, read_config
+from trainyard.plan.estimate.image_models import CLASSES, IMAGE_SIZE, ImageModel, Images
+from trainyard.plan.estimate.training import TrainingShape, machines_of_sku
 from trainyard.project_files import is_within_root, read_text
+from trainyard.settings.data_weights import MIXED_DATASETS, read_weights
+from trainyard.settings.small_image_models import small_image_settings
+from trainyard.settings.steps.training import Training
 from trainyard.spec.literals import whole_number
 from trainyard.spec.resolution import DataPath, JobOutput, JobUse, Known, ProcessCounts, Resolution
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import trainyard
-from trainyard.foundation import quantities
-from trainyard.foundation.files import replace_text
-from trainyard.foundation.run_record import JobRecord, RunRecord
 from trainyard.report.curves import STYLES, Chart, draw_compared_charts
 from trainyard.report.job_results import JobResults, Metrics, read_job_results
 from trainyard.report.page import page_templates
 from trainyard.report.speed import speed_figures
+from trainyard.settings import quantities
+from trainyard.settings.files import replace_text
+from trainyard.settings.run_record import JobRecord, RunRecord
 
 _Name = TypeVar("_Name")
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from trainyard.foundation.quantities import count, counted
 from trainyard.report.job_results import Metrics, Point
+from trainyard.settings.quantities import count, counted
 
 MOST_POINTS = 600
 _BUCKETS = 195  # at most three points of each are kept

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainyard.errors import UsageError
-from trainyard.foundation.quantities import counted, duration
-from trainyard.foundation.run_record import JobRecord, RunRecord
 from trainyard.report.graph_layout import BoxCentre, Edge, Layout, Spacing, lay_out
+from trainyard.settings.quantities import counted, duration
+from trainyard.settings.run_record import JobRecord, RunRecord
 
 _MARGIN = 4
 _ARROW = 7

@@ -24,10 +24,10 @@ from typing import Any
 from urllib.parse import unquote
 
 from trainyard.errors import UsageError
-from trainyard.foundation.files import read_regular
-from trainyard.foundation.log_text import plain_text
-from trainyard.foundation.run_record import MACHINE_USE_FILE, RECORD_FILE, RunRecord
 from trainyard.report.run_report import run_page
+from trainyard.settings.files import read_regular
+from trainyard.settings.log_text import plain_text
+from trainyard.settings.run_record import MACHINE_USE_FILE, RECORD_FILE, RunRecord
 from trainyard.spec.secrets import redacted
 
 LOOPBACK = "127.0.0.1"

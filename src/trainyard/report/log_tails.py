@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.foundation.log_text import last_lines
-from trainyard.foundation.run_record import RunRecord
+from trainyard.settings.log_text import last_lines
+from trainyard.settings.run_record import RunRecord
 
 _LINES, _LINE_CHARACTERS = 30, 300
 _MOST_LOGS = 64

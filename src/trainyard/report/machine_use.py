@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from trainyard.foundation.quantities import memory, percentage
-from trainyard.foundation.run_record import MACHINE_USE_FILE, MACHINE_USE_FORMAT, JobRecord, RunRecord
 from trainyard.report.curves import TRACKED_WIDTH, Chart, Line, Look, draw_chart
 from trainyard.report.job_results import Point
 from trainyard.report.speed import Figure
+from trainyard.settings.quantities import memory, percentage
+from trainyard.settings.run_record import MACHINE_USE_FILE, MACHINE_USE_FORMAT, JobRecord, RunRecord
 
 _MOST_POINTS = 150
 _MOST_JOBS_DRAWN = 12

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from trainyard.foundation import quantities
 from trainyard.report.graph_drawing import process_counts
+from trainyard.settings import quantities
 
 if TYPE_CHECKING:
     import jinja2

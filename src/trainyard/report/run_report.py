@@ -9,9 +9,6 @@ from typing import Any
 
 import trainyard
 from trainyard.errors import UsageError
-from trainyard.foundation import quantities
-from trainyard.foundation.files import replace_text
-from trainyard.foundation.run_record import InvalidRunRecord, JobRecord, RunRecord, read_run_record
 from trainyard.report.confusion import Confusion, HeatMap, draw_heat_map, most_frequent_mistakes
 from trainyard.report.curves import Chart, draw_charts, draw_tracked_charts
 from trainyard.report.graph_drawing import draw_graph
@@ -23,6 +20,9 @@ from trainyard.report.running_jobs import LINE_CHARACTERS, LONG_SILENCE_SECONDS,
 from trainyard.report.speed import Figure, speed_figures
 from trainyard.report.timeline import draw_timeline
 from trainyard.report.tracked import Tracked, read_tracked
+from trainyard.settings import quantities
+from trainyard.settings.files import replace_text
+from trainyard.settings.run_record import InvalidRunRecord, JobRecord, RunRecord, read_run_record
 from trainyard.spec.secrets import redacted
 
 _MAIN_FIGURES = ("accuracy", "perplexity", "loss")

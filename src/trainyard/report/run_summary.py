@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainyard.foundation.quantities import duration
-from trainyard.foundation.run_record import RunRecord
 from trainyard.report.job_results import Evaluation, read_job_results
 from trainyard.report.run_report import evaluation_figures
+from trainyard.settings.quantities import duration
+from trainyard.settings.run_record import RunRecord
 
 Line = tuple[str, str]
 

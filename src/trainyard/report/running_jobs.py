@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from trainyard.foundation.log_text import last_lines
-from trainyard.foundation.run_record import RunRecord
+from trainyard.settings.log_text import last_lines
+from trainyard.settings.run_record import RunRecord
 
 LINE_CHARACTERS = 120
 """What the page shows of a job's last line."""

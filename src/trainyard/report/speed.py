@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median, stdev
 
-from trainyard.foundation.quantities import count, duration, memory, percentage
 from trainyard.report.job_results import Metrics
+from trainyard.settings.quantities import count, duration, memory, percentage
 
 _LEAST_WINDOWS, _LEAST_EXCESS, _LEAST_STANDARD_ERRORS = 5, 0.01, 4.0
 """Below any of these, a rank that seems slower than the others may be so by chance, and is not mentioned.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainyard.foundation.quantities import duration
-from trainyard.foundation.run_record import JobRecord, RunRecord
+from trainyard.settings.quantities import duration
+from trainyard.settings.run_record import JobRecord, RunRecord
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.foundation.files import is_file_within
 from trainyard.report.job_results import Metrics, Point
+from trainyard.settings.files import is_file_within
 
 _IMAGE_TYPES = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".gif": "gif", ".webp": "webp", ".svg": "svg+xml"}
 _MOST_IMAGES = 12

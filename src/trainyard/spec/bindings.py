@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from trainyard.foundation.suggestions import close_match, did_you_mean, only_close
+from trainyard.settings.suggestions import close_match, did_you_mean, only_close
 from trainyard.spec.diagnostic import Related
 from trainyard.spec.documents import Node, describe, shorten
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding

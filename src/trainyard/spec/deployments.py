@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trainyard.foundation.suggestions import close_match
+from trainyard.settings.suggestions import close_match
 from trainyard.spec.documents import Node
 from trainyard.spec.environments import read_environment
 from trainyard.spec.parsed import Reading

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from trainyard.foundation.suggestions import close_match
+from trainyard.settings.suggestions import close_match
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.model import PARAMETER_TYPES
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from trainyard.foundation.suggestions import close_match
+from trainyard.settings.suggestions import close_match
 from trainyard.spec.documents import describe, shorten
 from trainyard.spec.model import Port, Value
 from trainyard.spec.rule import Rule

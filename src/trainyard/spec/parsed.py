@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.foundation.suggestions import closest
 from trainyard.project_files import names_in
+from trainyard.settings.suggestions import closest
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.findings import DocumentStore, Findings

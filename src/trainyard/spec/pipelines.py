@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from trainyard.foundation.suggestions import close_match, did_you_mean
+from trainyard.settings.suggestions import close_match, did_you_mean
 from trainyard.spec.bindings import check_job, texts_in
 from trainyard.spec.components import (
     read_command,

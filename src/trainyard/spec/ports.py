@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainyard.foundation.suggestions import did_you_mean
+from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Related, Span
 from trainyard.spec.documents import Node, describe
 from trainyard.spec.model import PARAMETER_TYPES, PORT_TYPES, Port, Value

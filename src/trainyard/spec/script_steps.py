@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainyard.foundation.suggestions import close_match, did_you_mean
 from trainyard.project_files import is_within_root
+from trainyard.settings.suggestions import close_match, did_you_mean
 from trainyard.spec.bindings import check_command
 from trainyard.spec.documents import Node
 from trainyard.spec.environments import read_environment

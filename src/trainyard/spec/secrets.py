@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
+from trainyard.settings.lazy_patterns import lazy_pattern
 
 HIDDEN = "***"
 

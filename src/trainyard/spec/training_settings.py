@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trainyard.foundation.batch_arithmetic import UnevenBatch, divide_batch
-from trainyard.foundation.data_weights import MIXED_DATASETS, read_weights
-from trainyard.foundation.suggestions import close_match
+from trainyard.settings.batch_arithmetic import UnevenBatch, divide_batch
+from trainyard.settings.data_weights import MIXED_DATASETS, read_weights
+from trainyard.settings.suggestions import close_match
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import Sweep, Value

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.foundation.quantities import memory
 from trainyard.project_files import beginning_of, is_within_root
+from trainyard.settings.quantities import memory
 from trainyard.spec.ignore_files import ignore_rule
 
 _LARGE_BYTES = 200 << 20

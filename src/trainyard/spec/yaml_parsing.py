@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from trainyard.foundation.files import TooLarge
 from trainyard.project_files import read_bytes
+from trainyard.settings.files import TooLarge
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.rules.documents import (
     NOT_ONE_DOCUMENT,

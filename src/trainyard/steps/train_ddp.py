@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trainyard.foundation.configs.training import TrainDDP
+from trainyard.settings.steps.training import TrainDDP
 from trainyard.steps.runtime.entrypoint import end_process, run_task_step
 from trainyard.steps.runtime.flags import Value
 

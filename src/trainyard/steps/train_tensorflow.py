@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard.foundation.configs.train_tensorflow import TrainTensorFlow
+from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
 from trainyard.steps.runtime.entrypoint import end_process, run_step
 from trainyard.steps.training.stopping import StopRequest
 

@@ -19,9 +19,9 @@ from typing import Any
 from lean_project import ROOT, lean_project
 from loopback_azure import GROUP, SUBSCRIPTION, WORKSPACE, WORKSPACE_PATH, LoopbackAzure, Request
 
-from trainyard.author.project import Project
-from trainyard.author.rendering import render
-from trainyard.author.writing import write
+from trainyard.render.project import Project
+from trainyard.render.rendering import render
+from trainyard.render.writing import write
 
 PROFILES = ("t4", "nd96")
 

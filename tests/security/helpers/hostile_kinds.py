@@ -11,18 +11,18 @@ from pathlib import Path
 
 from run_records import RECORD
 
-from trainyard.author.profiles import load_profile
-from trainyard.author.project import Project
-from trainyard.author.settings import read_applied
 from trainyard.errors import UserError
-from trainyard.foundation.run_record import InvalidRunRecord
 from trainyard.lint.linter import lint
 from trainyard.lint.rules import RULES
 from trainyard.lint.rules.linting import CHECK_FAILED
 from trainyard.lint.settings import settings_for
-from trainyard.local.mltables import read_mltable
 from trainyard.plan.measured import read_measured
+from trainyard.rehearse.mltables import read_mltable
+from trainyard.render.profiles import load_profile
+from trainyard.render.project import Project
+from trainyard.render.settings import read_applied
 from trainyard.report.run_report import write_report
+from trainyard.settings.run_record import InvalidRunRecord
 from trainyard.spec.diagnostic import SpecError
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.runtime.errors import StepError

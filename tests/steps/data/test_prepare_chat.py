@@ -13,7 +13,7 @@ import torch
 from base_models import make_gpt2, make_llama
 from torch.nn import functional
 
-from trainyard.foundation.configs.tasks import LanguageModelingSettings
+from trainyard.settings.steps.tasks import LanguageModelingSettings
 from trainyard.steps import prepare_chat, train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader

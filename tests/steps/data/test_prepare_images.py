@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 from rank_processes import clean_environment
 
-from trainyard.foundation.files import describe_os_error
 from trainyard.resources import schema_file
+from trainyard.settings.files import describe_os_error
 from trainyard.steps import prepare_images
 from trainyard.steps.data.dataset.manifest import Manifest, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader

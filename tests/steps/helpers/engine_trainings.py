@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from tiny_transformer import NextLevel
 
-from trainyard.foundation.batch_arithmetic import divide_batch
-from trainyard.foundation.configs.tasks import TaskSettings
-from trainyard.foundation.configs.training import TrainDDP, TrainDeepSpeed, TrainFSDP, TrainHorovod, Training
+from trainyard.settings.batch_arithmetic import divide_batch
+from trainyard.settings.steps.tasks import TaskSettings
+from trainyard.settings.steps.training import TrainDDP, TrainDeepSpeed, TrainFSDP, TrainHorovod, Training
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.sample_order import SampleOrder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from trainyard.foundation.step_fields import parameter
+from trainyard.settings.step_fields import parameter
 from trainyard.steps.runtime.entrypoint import end_process, run_step
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from trainyard.foundation.configs.tasks import LanguageModelingSettings
-from trainyard.foundation.configs.training import TrainFSDP
+from trainyard.settings.steps.tasks import LanguageModelingSettings
+from trainyard.settings.steps.training import TrainFSDP
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.runtime.entrypoint import end_process
 from trainyard.steps.runtime.world import World, join_world

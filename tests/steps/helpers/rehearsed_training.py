@@ -12,9 +12,9 @@ from pathlib import Path
 
 from rank_processes import SOURCE, TESTS, training_arguments
 
-from trainyard.foundation.run_record import RunRecord
-from trainyard.local.display import Display
-from trainyard.local.runner import RunOptions, run_pipeline
+from trainyard.rehearse.display import Display
+from trainyard.rehearse.runner import RunOptions, run_pipeline
+from trainyard.settings.run_record import RunRecord
 from trainyard.spec.loading import load_pipeline
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from trainyard.foundation.configs.tasks import TaskSettings
+from trainyard.settings.steps.tasks import TaskSettings
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.training.samples.batches import Tensors
 from trainyard.steps.training.tasks.base import Task

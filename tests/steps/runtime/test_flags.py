@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.foundation.configs import STEP_CONFIGS, Evaluate, PrepareImages, PrepareText, TrainDDP, TrainFSDP
-from trainyard.foundation.step_fields import input_folder, output_folder, parameter, step_fields
+from trainyard.settings.step_fields import input_folder, output_folder, parameter, step_fields
+from trainyard.settings.steps import STEP_CONFIGS, Evaluate, PrepareImages, PrepareText, TrainDDP, TrainFSDP
 from trainyard.steps.runtime.flags import parse_flags, parse_task_flags
 
 ROOT = Path(__file__).parents[3]

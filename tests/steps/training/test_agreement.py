@@ -13,7 +13,7 @@ import torch
 from rank_processes import training_arguments
 from tiny_task import TinyTask
 
-from trainyard.foundation.batch_arithmetic import divide_batch
+from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.steps import train_ddp, train_fsdp
 from trainyard.steps.runtime.world import World, join_world
 from trainyard.steps.training.agreed_step import AgreedStep

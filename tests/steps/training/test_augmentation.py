@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from trainyard.foundation.batch_arithmetic import divide_batch
-from trainyard.foundation.configs.tasks import ImageClassificationSettings
+from trainyard.settings.batch_arithmetic import divide_batch
+from trainyard.settings.steps.tasks import ImageClassificationSettings
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.training.samples.batches import SAMPLE_DRAWS, TrainingBatches

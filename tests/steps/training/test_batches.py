@@ -17,7 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainyard.foundation.batch_arithmetic import divide_batch
+from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.steps.data.dataset.manifest import ArrayType, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.dataset.writer import DatasetWriter

@@ -13,7 +13,7 @@ from forked_ranks import forked_ranks
 from rank_processes import training_arguments
 from torch.profiler import ProfilerActivity, profile
 
-from trainyard.foundation.configs.tasks import LanguageModelingSettings
+from trainyard.settings.steps.tasks import LanguageModelingSettings
 from trainyard.steps import train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from trainyard.foundation.configs.training import Training
+from trainyard.settings.steps.training import Training
 from trainyard.steps.training.engines.blocks import prepare_blocks
 
 

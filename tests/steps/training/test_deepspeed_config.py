@@ -10,8 +10,8 @@ import pytest
 import torch
 from rank_processes import training_arguments
 
-from trainyard.foundation.batch_arithmetic import divide_batch
-from trainyard.foundation.configs.training import TrainDeepSpeed
+from trainyard.settings.batch_arithmetic import divide_batch
+from trainyard.settings.steps.training import TrainDeepSpeed
 from trainyard.steps import train_deepspeed
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.engines.deepspeed.config import read_deepspeed_config

@@ -16,7 +16,7 @@ import pytest
 from forked_ranks import forked_ranks
 from rank_processes import free_port, training_arguments
 
-from trainyard.foundation.batch_arithmetic import divide_batch
+from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.steps import train_ddp
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.rank_variables import RankVariables

@@ -22,7 +22,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import trainyard
-from trainyard.foundation.configs.tasks import LanguageModelingSettings
+from trainyard.settings.steps.tasks import LanguageModelingSettings
 from trainyard.steps import evaluate, prepare_text, train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader

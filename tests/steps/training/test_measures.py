@@ -12,7 +12,7 @@ import torch
 from rank_processes import training_arguments
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainyard.foundation.batch_arithmetic import divide_batch
+from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.steps import train_ddp
 from trainyard.steps.runtime.world import join_world
 from trainyard.steps.training.agreed_step import AgreedStep

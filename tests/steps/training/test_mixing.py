@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_processes import training_arguments
 
-from trainyard.foundation.batch_arithmetic import divide_batch
+from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.steps import prepare_text, train_ddp
 from trainyard.steps.data.dataset.manifest import ArrayType, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader

@@ -16,7 +16,7 @@ from rank_processes import training_arguments
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
-from trainyard.foundation.configs.tasks import LanguageModelingSettings
+from trainyard.settings.steps.tasks import LanguageModelingSettings
 from trainyard.steps import train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.runtime.errors import StepError

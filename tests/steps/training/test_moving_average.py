@@ -11,7 +11,7 @@ from rank_processes import training_arguments
 from safetensors.torch import load_file
 from tiny_task import TinyTask
 
-from trainyard.foundation.configs.tasks import TaskSettings
+from trainyard.settings.steps.tasks import TaskSettings
 from trainyard.steps import evaluate, train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.training.checkpoints.folders import step_folder

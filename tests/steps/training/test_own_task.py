@@ -14,9 +14,9 @@ import torch
 from forked_ranks import forked_ranks
 from rank_processes import clean_environment, training_arguments
 
-from trainyard.foundation.configs.tasks import BUILT_IN_TASKS
-from trainyard.foundation.step_fields import step_fields
-from trainyard.foundation.task_fields import task_fields
+from trainyard.settings.step_fields import step_fields
+from trainyard.settings.steps.tasks import BUILT_IN_TASKS
+from trainyard.settings.task_fields import task_fields
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.tasks.base import require_loss, require_sums
 from trainyard.steps.training.tasks.chosen import choose_task

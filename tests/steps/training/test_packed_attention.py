@@ -16,8 +16,8 @@ from base_models import make_llama
 from rank_processes import training_arguments
 from torch.nn import functional
 
-from trainyard.foundation.configs.tasks import LanguageModelingSettings
-from trainyard.foundation.configs.training import TrainDDP
+from trainyard.settings.steps.tasks import LanguageModelingSettings
+from trainyard.settings.steps.training import TrainDDP
 from trainyard.steps import prepare_chat, train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainyard.foundation.batch_arithmetic import divide_batch
+from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.steps.training.samples.plan import TrainingPlan, even_part
 from trainyard.steps.training.schedule import Schedule
 

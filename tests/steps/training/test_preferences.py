@@ -14,7 +14,7 @@ from base_models import make_llama, write_pairs
 from forked_ranks import forked_ranks
 from rank_processes import training_arguments
 
-from trainyard.foundation.configs.tasks import PreferencesSettings
+from trainyard.settings.steps.tasks import PreferencesSettings
 from trainyard.steps import compute_reference, evaluate, prepare_chat, train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader

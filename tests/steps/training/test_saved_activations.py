@@ -11,7 +11,7 @@ import torch
 from rank_processes import training_arguments
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainyard.foundation.configs.training import TrainSingle
+from trainyard.settings.steps.training import TrainSingle
 from trainyard.steps import train_ddp
 from trainyard.steps.training.engines.activation_offload import activations_in_main_memory
 from trainyard.steps.training.engines.blocks import prepare_blocks

@@ -15,7 +15,7 @@ from rank_processes import training_arguments
 from safetensors.torch import load_file
 from tiny_task import TinyTask, WithoutDropout
 
-from trainyard.foundation.configs.tasks import TaskSettings
+from trainyard.settings.steps.tasks import TaskSettings
 from trainyard.steps import prepare_images, train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader

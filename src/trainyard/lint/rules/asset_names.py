@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
-from trainyard.foundation.suggestions import misspelt_name
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
+from trainyard.settings.lazy_patterns import lazy_pattern
+from trainyard.settings.suggestions import misspelt_name
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node
 from trainyard.spec.model import Component, PipelineComponent

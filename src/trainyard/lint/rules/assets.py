@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
-from trainyard.foundation.suggestions import close_match, only_close
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
+from trainyard.settings.lazy_patterns import lazy_pattern
+from trainyard.settings.suggestions import close_match, only_close
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline

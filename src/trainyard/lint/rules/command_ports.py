@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
+from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.expressions import Binding, ExpressionError, OptionalPart, Segment, parse_expressions
 from trainyard.spec.graph import bindings_of_value

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.passed_flags import calls_with_flags, declared, given_flags
 from trainyard.lint.rules.script_arguments import flag_value
 from trainyard.lint.shell_words import Word, python_calls, simple_commands
+from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.parsed import ParsedCommand
 

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
-from trainyard.foundation.suggestions import misspelt_name, only_close, slips
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
+from trainyard.settings.lazy_patterns import lazy_pattern
+from trainyard.settings.suggestions import misspelt_name, only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.literals import whole_number

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from trainyard.catalogue.python_packages import is_known_package, known_packages, package_name
-from trainyard.foundation.lazy_patterns import lazy_pattern
-from trainyard.foundation.suggestions import one_slip_from, only_close
 from trainyard.lint.checks import LintedFile, rule
 from trainyard.lint.conda import CondaPackage, conda_of, packages_of
 from trainyard.lint.context import LintContext
 from trainyard.lint.environments import environments_in
+from trainyard.settings.lazy_patterns import lazy_pattern
+from trainyard.settings.suggestions import one_slip_from, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node, describe, shorten
 from trainyard.spec.rules.keys import WRONG_TYPE

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
-from trainyard.foundation.suggestions import one_slip_from
 from trainyard.lint.checks import LintedFile, rule
 from trainyard.lint.context import LintContext
+from trainyard.settings.lazy_patterns import lazy_pattern
+from trainyard.settings.suggestions import one_slip_from
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.reading import is_address

@@ -10,14 +10,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
-from trainyard.foundation.suggestions import closest, did_you_mean, only_close
 from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.deepspeed_keys import NESTED_KEYS, OPTIMIZERS, RENAMED, SCHEDULERS, TOP_LEVEL_KEYS
 from trainyard.lint.shell_words import Word, simple_commands
 from trainyard.project_files import names_in, read_text
+from trainyard.settings.lazy_patterns import lazy_pattern
+from trainyard.settings.suggestions import closest, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Document, Node, describe, parse_document, shorten
 from trainyard.spec.expressions import only_binding

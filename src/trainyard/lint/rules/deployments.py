@@ -6,11 +6,11 @@ import ast
 import os
 from collections.abc import Iterator
 
-from trainyard.foundation.suggestions import did_you_mean, only_close
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.rules.parallel_steps import at_definition, defined_in, takes_one
 from trainyard.lint.scripts.syntax import parse
+from trainyard.settings.suggestions import did_you_mean, only_close
 from trainyard.spec.deployments import scoring_code
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Node, shorten

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from trainyard.foundation.suggestions import close_match
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.shell_words import Word, simple_commands, without_assignments
+from trainyard.settings.suggestions import close_match
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.script_steps import python_files

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
 from trainyard.lint.shell_words import simple_commands
 from trainyard.project_files import read_text
+from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Span
 
 if TYPE_CHECKING:

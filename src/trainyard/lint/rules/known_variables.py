@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
-from trainyard.foundation.suggestions import one_slip_from, only_close
 from trainyard.lint.checks import LintedFile, rule
 from trainyard.lint.context import LintContext
+from trainyard.settings.lazy_patterns import lazy_pattern
+from trainyard.settings.suggestions import one_slip_from, only_close
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Entry, Node, shorten
 

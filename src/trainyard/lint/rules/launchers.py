@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from trainyard.foundation.suggestions import only_close
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.lint.shell_words import LAUNCHER_MODULES, Word, simple_commands
+from trainyard.settings.suggestions import only_close
 from trainyard.spec.diagnostic import Diagnostic
 
 # torch/distributed/run.py

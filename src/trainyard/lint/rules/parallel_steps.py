@@ -6,12 +6,12 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
-from trainyard.foundation.suggestions import did_you_mean, only_close
 from trainyard.lint.checks import LintedFile, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.script_steps import ScriptStep, script_steps
 from trainyard.lint.scripts.syntax import Syntax, parse, walk
+from trainyard.settings.lazy_patterns import lazy_pattern
+from trainyard.settings.suggestions import did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import shorten
 from trainyard.spec.expressions import only_binding

@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainyard.foundation.suggestions import only_close, slips
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, parse
 from trainyard.lint.shell_words import CalledScript
+from trainyard.settings.suggestions import only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.parsed import ParsedCommand
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
+from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node
 from trainyard.spec.expressions import only_binding

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from trainyard.foundation.suggestions import did_you_mean
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
+from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.graph import bindings_of_value, job_bound_to

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import LintedFile, rule
 from trainyard.lint.context import LintContext
+from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, Node, shorten
 from trainyard.spec.secrets import SECRET_NAME, SECRET_VALUES

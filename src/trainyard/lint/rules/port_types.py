@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
+from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Node
 from trainyard.spec.expressions import Binding, only_binding

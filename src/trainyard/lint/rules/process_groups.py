@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trainyard.foundation.suggestions import slips
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
 from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, parse, walk
 from trainyard.lint.shell_words import CalledScript
+from trainyard.settings.suggestions import slips
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 
 # https://docs.pytorch.org/docs/stable/distributed.html

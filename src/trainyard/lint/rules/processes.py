@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
 from trainyard.lint.shell_words import LAUNCHER_MODULES, LAUNCHERS, simple_commands
+from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 
 _JOB = """\

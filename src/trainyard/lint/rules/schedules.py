@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
-from trainyard.foundation.suggestions import close_match, did_you_mean
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.time_zones import WINDOWS_TIME_ZONES
+from trainyard.settings.lazy_patterns import lazy_pattern
+from trainyard.settings.suggestions import close_match, did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, SpecError
 from trainyard.spec.documents import Document, Node, shorten
 from trainyard.spec.kinds import KIND_NAMES, kind_of

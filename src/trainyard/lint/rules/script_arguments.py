@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise, zip_longest
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
-from trainyard.foundation.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.passed_flags import (
@@ -23,6 +21,8 @@ from trainyard.lint.rules.sweeps import draws_fractions
 from trainyard.lint.script_steps import script_steps
 from trainyard.lint.scripts.flags import Flag, ScriptFlags
 from trainyard.lint.shell_words import CalledScript, Word, simple_commands
+from trainyard.settings.lazy_patterns import lazy_pattern
+from trainyard.settings.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import Component, Port, Value

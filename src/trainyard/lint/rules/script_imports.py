@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainyard.catalogue.python_packages import known_module, modules_of, package_of
-from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import rule
 from trainyard.lint.conda import conda_of, packages_of
 from trainyard.lint.context import LintContext
@@ -17,6 +16,7 @@ from trainyard.lint.scripts.imports import Import, all_imports, imports_at_once,
 from trainyard.lint.scripts.syntax import parse
 from trainyard.lint.shell_words import CalledScript
 from trainyard.project_files import read_text
+from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Node
 from trainyard.spec.parsed import ParsedCommand

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainyard.foundation.suggestions import did_you_mean
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.script_steps import script_steps
 from trainyard.lint.scripts.imports import module_in
 from trainyard.lint.scripts.syntax import Syntax, parse, syntax_error
 from trainyard.lint.shell_words import CalledScript
+from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import shorten
 from trainyard.spec.parsed import ParsedCommand

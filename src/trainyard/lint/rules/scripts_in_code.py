@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from trainyard.foundation.suggestions import closest, only_close
 from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.shell_words import CalledScript
 from trainyard.project_files import names_in
+from trainyard.settings.suggestions import closest, only_close
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rules.references import SCRIPT_NOT_FOUND

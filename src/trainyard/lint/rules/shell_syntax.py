@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.shell_words import simple_commands
+from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in
 from trainyard.spec.parsed import ParsedCommand

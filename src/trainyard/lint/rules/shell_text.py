@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.shell_words import simple_commands
+from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding

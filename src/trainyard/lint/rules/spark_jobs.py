@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 from itertools import chain
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
-from trainyard.foundation.suggestions import close_match, only_close, slips
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.rules.files_in_code import file_not_in_code
 from trainyard.lint.script_steps import script_steps
+from trainyard.settings.lazy_patterns import lazy_pattern
+from trainyard.settings.suggestions import close_match, only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Entry, Node, shorten
 from trainyard.spec.literals import whole_number

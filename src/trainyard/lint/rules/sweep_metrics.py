@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.foundation.suggestions import did_you_mean
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.scripts.syntax import parse
+from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.parsed import ParsedCommand

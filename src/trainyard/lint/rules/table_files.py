@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainyard.foundation.suggestions import only_close
 from trainyard.lint.checks import LintedFile, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.rules.data_paths import Data, data_in
+from trainyard.settings.suggestions import only_close
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.reading import is_address

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
+from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Node
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
-from trainyard.foundation.quantities import counted
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
+from trainyard.settings.lazy_patterns import lazy_pattern
+from trainyard.settings.quantities import counted
 from trainyard.spec.diagnostic import Diagnostic
 
 # Environments whose packages cannot use a GPU: scikit-learn's among Azure's curated ones, and Microsoft's base images

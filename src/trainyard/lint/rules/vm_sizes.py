@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext, sku_named
 from trainyard.lint.placements import Placement
+from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import shorten
 from trainyard.spec.model import Value

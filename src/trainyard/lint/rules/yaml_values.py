@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainyard.foundation.lazy_patterns import lazy_pattern
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
+from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, Node, describe
 from trainyard.spec.kinds import COMPUTE_TYPES, KIND_NAMES, Kind, kind_by_schema

@@ -139,7 +139,7 @@ def _step_flag(name: str, statement: ast.AnnAssign, syntax: Syntax, file: Path) 
 
 def with_task_flags(flags: ScriptFlags, task: str | None) -> ScriptFlags:
     """A step's flags with those of the task that its command names; None when that cannot be told."""
-    from trainyard.foundation.task_fields import TaskError, task_fields
+    from trainyard.settings.task_fields import TaskError, task_fields
 
     try:
         fields = task_fields(task, [flags.task_folder]) if task is not None and flags.task_folder is not None else None

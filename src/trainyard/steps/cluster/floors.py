@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainyard.foundation.configs.check_cluster import CheckCluster
+from trainyard.settings.steps.check_cluster import CheckCluster
 from trainyard.steps.cluster.figures import GB, ClusterFigures, rate_text, slowest_collectives
 from trainyard.steps.cluster.picture import size_text
 from trainyard.steps.cluster.slow import rates_of_units

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from trainyard.foundation.files import os_errors_name
+from trainyard.settings.files import os_errors_name
 from trainyard.steps.cluster.gpus import gpu_facts
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.processors import usable_processors

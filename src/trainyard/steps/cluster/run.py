@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainyard.foundation.configs.check_cluster import CheckCluster
-from trainyard.foundation.quantities import counted
+from trainyard.settings.quantities import counted
+from trainyard.settings.steps.check_cluster import CheckCluster
 from trainyard.steps.cluster.bandwidth import (
     ALL_REDUCE,
     COLLECTIVES,

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from trainyard.foundation.files import os_errors_name
+from trainyard.settings.files import os_errors_name
 
 BLOCK_BYTES = 4096
 """Data aligned to this in memory and in the file can bypass the page cache."""

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn, TypeVar
 
-from trainyard.foundation.configs.training import Training
-from trainyard.foundation.files import describe_os_error
+from trainyard.settings.files import describe_os_error
+from trainyard.settings.steps.training import Training
 from trainyard.steps.runtime.errors import LOST_EXIT_CODE, LostConnection, StepError
 from trainyard.steps.runtime.flags import Value, parse_flags, parse_task_flags
 from trainyard.steps.runtime.siblings import watch_siblings

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from trainyard.foundation.files import os_errors_name
+from trainyard.settings.files import os_errors_name
 from trainyard.steps.runtime.errors import StepError
 
 

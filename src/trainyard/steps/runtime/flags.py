@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from trainyard.foundation.configs.tasks import BUILT_IN_TASKS
-from trainyard.foundation.step_fields import StepField, step_fields
-from trainyard.foundation.task_fields import TaskError, fields_with_task, task_fields
+from trainyard.settings.step_fields import StepField, step_fields
+from trainyard.settings.steps.tasks import BUILT_IN_TASKS
+from trainyard.settings.task_fields import TaskError, fields_with_task, task_fields
 
 Config = TypeVar("Config")
 Value = str | int | float | bool | Path

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from trainyard.foundation.configs.training import Training
+from trainyard.settings.steps.training import Training
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.model_folders import find_model

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from trainyard.foundation.files import file_sha256, os_errors_name
+from trainyard.settings.files import file_sha256, os_errors_name
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import parse_json
 from trainyard.steps.runtime.model_folders import CONFIG_FILE

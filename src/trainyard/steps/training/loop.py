@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import torch
 
-from trainyard.foundation.configs.training import Training
+from trainyard.settings.steps.training import Training
 from trainyard.steps.evaluation.whole_split import EvaluationStopped, evaluate_split
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from trainyard.foundation.configs.tasks import TaskSettings
-from trainyard.foundation.configs.training import LEAST_NORM, Training
+from trainyard.settings.steps.tasks import TaskSettings
+from trainyard.settings.steps.training import LEAST_NORM, Training
 from trainyard.steps.runtime.packages import from_extra, require_packages
 from trainyard.steps.training.precision import LossScale
 

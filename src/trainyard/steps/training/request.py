@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard.foundation.batch_arithmetic import BatchArithmetic, divide_batch
-from trainyard.foundation.configs.training import Training
-from trainyard.foundation.files import file_sha256
+from trainyard.settings.batch_arithmetic import BatchArithmetic, divide_batch
+from trainyard.settings.files import file_sha256
+from trainyard.settings.steps.training import Training
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.flags import Value

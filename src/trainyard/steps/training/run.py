@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
-from trainyard.foundation.configs.training import Training
+from trainyard.settings.steps.training import Training
 from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE
 from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.flags import Value

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trainyard.foundation.configs.training import Training
+from trainyard.settings.steps.training import Training
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import parse_json
 

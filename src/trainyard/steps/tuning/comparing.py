@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from trainyard.foundation.configs.autotune import CompareConfigs
-from trainyard.foundation.tuning_candidates import read_candidate
+from trainyard.settings.steps.autotune import CompareConfigs
+from trainyard.settings.tuning_candidates import read_candidate
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_writable, write_json
 from trainyard.steps.training.observing.mlflow_log import MlflowLog, experiment_id, open_client

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from trainyard.foundation.configs.autotune import MeasureConfig
-from trainyard.foundation.configs.training import TrainDeepSpeed
-from trainyard.foundation.files import file_sha256
-from trainyard.foundation.tuning_candidates import Candidate, read_candidate
+from trainyard.settings.files import file_sha256
+from trainyard.settings.steps.autotune import MeasureConfig
+from trainyard.settings.steps.training import TrainDeepSpeed
+from trainyard.settings.tuning_candidates import Candidate, read_candidate
 from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE, StepError
 from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.flags import Value

@@ -17,7 +17,7 @@ from rank_processes import LIMIT_SECONDS, Ranks
 from safetensors.numpy import load_file
 from tensorflow_tasks import arguments_for, needs_tensorflow, start_tasks
 
-from trainyard.foundation.batch_arithmetic import divide_batch
+from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.steps import train_tensorflow
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.sample_order import SampleOrder

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainyard.foundation.configs.prepare_text import PrepareTextSpark
-from trainyard.foundation.quantities import counted
+from trainyard.settings.quantities import counted
+from trainyard.settings.steps.prepare_text import PrepareTextSpark
 from trainyard.steps.data.at_scale.kept import Keys, document_key
 from trainyard.steps.data.at_scale.session import NumberedFile, as_task
 from trainyard.steps.data.at_scale.signatures import Bands, SignatureBuilder, bands_for, similarity

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal
 
-from trainyard.foundation.files import os_errors_name
+from trainyard.settings.files import os_errors_name
 from trainyard.steps.data.text.compression import SourcePath
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.packages import from_extra, require_packages

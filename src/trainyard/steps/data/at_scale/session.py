@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import trainyard
-from trainyard.foundation.files import describe_os_error
+from trainyard.settings.files import describe_os_error
 from trainyard.steps.data.text.source import TextFile
 from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.packages import from_extra, require_packages
@@ -28,7 +28,7 @@ NumberedFile = tuple[int, TextFile]
 """A file, and its place among all files of the source."""
 
 _STEP_ERROR = re.compile(rf"{re.escape(StepError.__module__)}\.StepError: (.*)")
-_FOR_EXECUTORS = ("__init__.py", "foundation", "steps")
+_FOR_EXECUTORS = ("__init__.py", "settings", "steps")
 
 
 def require_spark() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainyard.foundation.configs.prepare_chat import PrepareChat
+from trainyard.settings.steps.prepare_chat import PrepareChat
 from trainyard.steps.data.conversations.examples import ChatLine, ExampleSource
 from trainyard.steps.data.conversations.packing import RowPacker, arrays_of
 from trainyard.steps.data.conversations.rendering import (

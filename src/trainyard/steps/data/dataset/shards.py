@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from trainyard.foundation.files import file_sha256
-from trainyard.foundation.quantities import counted, duration
+from trainyard.settings.files import file_sha256
+from trainyard.settings.quantities import counted, duration
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.long_work import ProgressLines
 

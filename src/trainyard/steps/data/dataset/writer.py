@@ -11,7 +11,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.foundation.files import os_errors_name
+from trainyard.settings.files import os_errors_name
 from trainyard.steps.data.dataset.manifest import MANIFEST_FILE, ArrayType, Manifest, Split, TokenText
 from trainyard.steps.data.dataset.shards import Shard
 

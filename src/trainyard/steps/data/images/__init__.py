@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from trainyard.foundation.configs.prepare_images import PrepareImages
+from trainyard.settings.steps.prepare_images import PrepareImages
 from trainyard.steps.data.images import cifar10, idx, image_folder, image_table
 from trainyard.steps.data.images.source import ImageSource, part_in_memory
 from trainyard.steps.runtime.errors import StepError

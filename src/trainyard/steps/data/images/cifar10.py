@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.foundation.configs.prepare_images import PrepareImages
+from trainyard.settings.steps.prepare_images import PrepareImages
 from trainyard.steps.data.images.source import ImagePart, ImageSource, part_in_memory
 from trainyard.steps.runtime.errors import StepError
 

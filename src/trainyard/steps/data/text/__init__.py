@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
-from trainyard.foundation.configs.prepare_text import TextDataset
+from trainyard.settings.steps.prepare_text import TextDataset
 from trainyard.steps.data.text.compression import COMPRESSIONS, SourcePath, compression_of
 from trainyard.steps.data.text.json_lines import JsonLinesFile
 from trainyard.steps.data.text.parquet import ParquetFile

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from trainyard.foundation.files import os_errors_name
+from trainyard.settings.files import os_errors_name
 from trainyard.steps.data.dataset.manifest import Split
 from trainyard.steps.data.dataset.shards import Shard
 from trainyard.steps.data.dataset.writer import DatasetWriter

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainyard.foundation.configs.prepare_text import PrepareText
+from trainyard.settings.steps.prepare_text import PrepareText
 from trainyard.steps.data.dataset.manifest import ArrayType
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.data.text import open_source

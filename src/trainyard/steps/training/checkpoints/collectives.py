@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from trainyard.foundation.files import describe_os_error
+from trainyard.settings.files import describe_os_error
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainyard.foundation.files import os_errors_name
+from trainyard.settings.files import os_errors_name
 from trainyard.steps.runtime.durable_files import make_names_durable, write_durably
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.samples.plan import Progress

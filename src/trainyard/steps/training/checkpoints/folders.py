@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from trainyard.foundation.files import describe_os_error, file_sha256, os_errors_name
+from trainyard.settings.files import describe_os_error, file_sha256, os_errors_name
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.checkpoints.commit import COMMIT_FILE, BrokenCheckpoint, Commit, SavedFile, read_commit
 

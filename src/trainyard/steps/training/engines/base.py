@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from trainyard.foundation.batch_arithmetic import BatchArithmetic
-from trainyard.foundation.configs.training import Training
+from trainyard.settings.batch_arithmetic import BatchArithmetic
+from trainyard.settings.steps.training import Training
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.fragments import Fragment

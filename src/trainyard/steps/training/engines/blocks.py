@@ -20,7 +20,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from trainyard.foundation.configs.training import Training
+from trainyard.settings.steps.training import Training
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.engines.activation_offload import activations_in_main_memory
 from trainyard.steps.training.engines.float8 import check_float8, multiply_in_float8

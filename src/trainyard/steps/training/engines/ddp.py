@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from trainyard.foundation.configs.training import TrainDDP
+from trainyard.settings.steps.training import TrainDDP
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.engines.base import EngineParts
 from trainyard.steps.training.engines.replica import ReplicaEngine

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from trainyard.foundation.configs.training import Training
+from trainyard.settings.steps.training import Training
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.packages import from_extra, require_packages
 

@@ -17,8 +17,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from trainyard.foundation.batch_arithmetic import BatchArithmetic
-from trainyard.foundation.configs.training import TrainFSDP, Training
+from trainyard.settings.batch_arithmetic import BatchArithmetic
+from trainyard.settings.steps.training import TrainFSDP, Training
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.engines.base import Engine, EngineParts, refuse_other_optimizers

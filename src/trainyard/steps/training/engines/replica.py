@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from trainyard.foundation.batch_arithmetic import BatchArithmetic
-from trainyard.foundation.configs.training import Training
+from trainyard.settings.batch_arithmetic import BatchArithmetic
+from trainyard.settings.steps.training import Training
 from trainyard.steps.training.engines.base import Engine, EngineParts
 from trainyard.steps.training.engines.blocks import prepare_blocks
 from trainyard.steps.training.fragments import Fragment, refuse_other_layouts, replicated_state

@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from trainyard.foundation.batch_arithmetic import BatchArithmetic
-from trainyard.foundation.configs.training import Training, TrainSingle
+from trainyard.settings.batch_arithmetic import BatchArithmetic
+from trainyard.settings.steps.training import Training, TrainSingle
 from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.training.engines.base import EngineParts
 from trainyard.steps.training.engines.replica import ReplicaEngine

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from trainyard.foundation.batch_arithmetic import BatchArithmetic
-from trainyard.foundation.configs.train_lightning import TrainLightning
-from trainyard.foundation.configs.training import Training
+from trainyard.settings.batch_arithmetic import BatchArithmetic
+from trainyard.settings.steps.train_lightning import TrainLightning
+from trainyard.settings.steps.training import Training
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.checkpoints.restoring import open_state_file
 from trainyard.steps.training.engines.base import Engine, EngineParts, refuse_adapters, refuse_other_optimizers

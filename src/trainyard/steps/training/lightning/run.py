@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy, ParallelStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from trainyard.foundation.configs.train_lightning import TrainLightning
+from trainyard.settings.steps.train_lightning import TrainLightning
 from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.flags import Value
 from trainyard.steps.training.engines.base import Engine

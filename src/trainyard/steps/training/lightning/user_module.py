@@ -13,9 +13,9 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from trainyard.foundation.configs.tasks import TaskSettings
-from trainyard.foundation.configs.train_lightning import TrainLightning
-from trainyard.foundation.step_fields import parameter
+from trainyard.settings.step_fields import parameter
+from trainyard.settings.steps.tasks import TaskSettings
+from trainyard.settings.steps.train_lightning import TrainLightning
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.flags import Value

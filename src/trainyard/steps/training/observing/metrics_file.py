@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainyard.foundation.files import os_error_reason
+from trainyard.settings.files import os_error_reason
 
 METRICS_FILE = "metrics.jsonl"
 

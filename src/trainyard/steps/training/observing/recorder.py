@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from trainyard.foundation.batch_arithmetic import BatchArithmetic
+from trainyard.settings.batch_arithmetic import BatchArithmetic
 from trainyard.steps.runtime.files import write_json
 from trainyard.steps.training.agreed_step import AgreedStep
 from trainyard.steps.training.observing.measures import StepMeasures

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from trainyard.foundation.files import os_error_reason
+from trainyard.settings.files import os_error_reason
 from trainyard.steps.data.sample_order import Ids
 from trainyard.steps.training.samples.plan import Step
 

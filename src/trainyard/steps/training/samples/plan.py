@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from trainyard.foundation.batch_arithmetic import BatchArithmetic
+from trainyard.settings.batch_arithmetic import BatchArithmetic
 
 
 class Step(NamedTuple):

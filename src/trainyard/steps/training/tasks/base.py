@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from trainyard.foundation.configs.tasks import TaskSettings
+from trainyard.settings.steps.tasks import TaskSettings
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.runtime.errors import StepError

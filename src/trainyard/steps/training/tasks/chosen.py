@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard.foundation.configs.tasks import BUILT_IN_TASKS, TaskSettings
-from trainyard.foundation.task_fields import TaskError, task_fields, task_location
+from trainyard.settings.steps.tasks import BUILT_IN_TASKS, TaskSettings
+from trainyard.settings.task_fields import TaskError, task_fields, task_location
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import read_json_object, write_json

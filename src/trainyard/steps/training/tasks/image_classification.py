@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 from torch.nn import functional
 
-from trainyard.foundation.configs.tasks import HALF_RANGE, ImageClassificationSettings
-from trainyard.foundation.small_image_models import small_image_settings
+from trainyard.settings.small_image_models import small_image_settings
+from trainyard.settings.steps.tasks import HALF_RANGE, ImageClassificationSettings
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import write_json

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from trainyard.foundation.configs.tasks import LanguageModelingSettings
-from trainyard.foundation.files import file_sha256
+from trainyard.settings.files import file_sha256
+from trainyard.settings.steps.tasks import LanguageModelingSettings
 from trainyard.steps.data.dataset.manifest import Manifest, TokenText
 from trainyard.steps.data.tokenizing.vocabulary import (
     CHAT_TEMPLATE_FILE,

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch.nn import functional
 
-from trainyard.foundation.configs.tasks import PreferencesSettings
+from trainyard.settings.steps.tasks import PreferencesSettings
 from trainyard.steps.data.dataset.manifest import Manifest, TokenText
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.samples.batches import Tensors

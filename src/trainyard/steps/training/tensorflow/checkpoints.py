@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from trainyard.foundation.files import describe_os_error
+from trainyard.settings.files import describe_os_error
 from trainyard.steps.runtime.durable_files import make_names_durable, write_durably
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.checkpoints.commit import (

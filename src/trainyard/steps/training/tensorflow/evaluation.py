@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainyard.foundation.configs.train_tensorflow import TrainTensorFlow
-from trainyard.foundation.evaluation_format import EVALUATION_FORMAT
+from trainyard.settings.evaluation_format import EVALUATION_FORMAT
+from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.evaluation.confusion import class_figures
 from trainyard.steps.runtime.errors import StepError

@@ -7,8 +7,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainyard.foundation.configs.tasks import HALF_RANGE
-from trainyard.foundation.configs.train_tensorflow import TrainTensorFlow
+from trainyard.settings.steps.tasks import HALF_RANGE
+from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.named_code import arguments_from_json, import_named

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
-from trainyard.foundation.files import describe_os_error
+from trainyard.settings.files import describe_os_error
 from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.processors import peak_resident_bytes
 from trainyard.steps.training.tensorflow.cluster import ClusterPlace

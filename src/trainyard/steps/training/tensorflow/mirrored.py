@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainyard.foundation.configs.train_tensorflow import TrainTensorFlow
+from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.tensorflow.cluster import ClusterPlace
 from trainyard.steps.training.tensorflow.keras_models import ModelBuilder

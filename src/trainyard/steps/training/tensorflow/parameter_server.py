@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import numpy as np
 import tensorflow as tf
 
-from trainyard.foundation.configs.train_tensorflow import TrainTensorFlow
+from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
 from trainyard.steps.training.tensorflow.cluster import ClusterPlace
 from trainyard.steps.training.tensorflow.keras_models import ModelBuilder
 from trainyard.steps.training.tensorflow.meeting import Tasks, end_at_once

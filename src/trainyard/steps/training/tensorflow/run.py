@@ -18,8 +18,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainyard.foundation.batch_arithmetic import BatchArithmetic, divide_batch
-from trainyard.foundation.configs.train_tensorflow import TrainTensorFlow
+from trainyard.settings.batch_arithmetic import BatchArithmetic, divide_batch
+from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
 from trainyard.steps.data.dataset.manifest import Manifest, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.dataset.shards import verify_dataset

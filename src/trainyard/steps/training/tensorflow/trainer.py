@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from trainyard.foundation.configs.train_tensorflow import TrainTensorFlow
-from trainyard.foundation.configs.training import LEAST_NORM
+from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
+from trainyard.settings.steps.training import LEAST_NORM
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.tensorflow.keras_models import Loss, ModelBuilder, optimizer_of
 from trainyard.steps.training.tensorflow.samples import KerasBatch, KerasSamples

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainyard.foundation.batch_arithmetic import BatchArithmetic
-from trainyard.foundation.configs.training import TrainDeepSpeed
-from trainyard.foundation.files import os_errors_name
+from trainyard.settings.batch_arithmetic import BatchArithmetic
+from trainyard.settings.files import os_errors_name
+from trainyard.settings.steps.training import TrainDeepSpeed
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import parse_json
 

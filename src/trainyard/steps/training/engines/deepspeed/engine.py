@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from trainyard.foundation.batch_arithmetic import BatchArithmetic
-from trainyard.foundation.configs.training import TrainDeepSpeed, Training
+from trainyard.settings.batch_arithmetic import BatchArithmetic
+from trainyard.settings.steps.training import TrainDeepSpeed, Training
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.engines.base import Engine, EngineParts, refuse_adapters, refuse_other_optimizers
 from trainyard.steps.training.engines.deepspeed.config import check_sections, read_deepspeed_config

@@ -1,0 +1,339 @@
+"""What may be written at a place: names in bindings, ports, files, machines, clusters, profiles, keys and their values.
+
+A text is rarely valid where somebody is typing. So a placeholder is put there, in the ways that may make it valid, and
+the text is read like any other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from trainyard.catalogue.skus import all_skus
+from trainyard.editor.cursor import Cursor, KeyPath
+from trainyard.editor.hovers import SIZE_KEYS, port_text, sku_text
+from trainyard.editor.schema_keys import keys_at, values_at
+from trainyard.editor.workspace import EditorWorkspace
+from trainyard.lint.linter import yaml_files
+from trainyard.spec.computes import Computes
+from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.documents import Document, Node, parse_document
+from trainyard.spec.findings import DocumentStore
+from trainyard.spec.kinds import Kind, kind_of
+from trainyard.spec.model import Port
+from trainyard.spec.parsed import Parsed, ParsedPipeline, UsedJob
+
+_MARK = "trainyard_cursor"
+_WORD = re.compile(r"(?<![\w.$/:@\\-])[\w.$/:@\\-]*$")
+_NAME = re.compile(r"(?<![\w-])[\w-]*$")
+_OPEN_BINDING = re.compile(r"\$\{\{\s*([\w.-]*)$")
+_ENDS_A_KEY = re.compile(r"[\w-]*\s*:")
+_FILES_LISTED = 500
+_COMPUTE_KEYS = ("compute", "default_compute", "target")
+
+CompletionKind = Literal["binding", "port", "key", "value", "file", "size", "compute", "profile"]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One proposal: what is inserted in place of the `replaced` characters before the cursor."""
+
+    label: str
+    kind: CompletionKind
+    replaced: int
+    detail: str = ""
+    documentation: str = ""
+    insert: str = ""
+
+    @property
+    def text(self) -> str:
+        """What is inserted."""
+        return self.insert or self.label
+
+
+def completions(workspace: EditorWorkspace, file: Path, text: str, offset: int) -> list[Completion]:
+    """Return what may be written at an offset of a file's present text."""
+    line = text[text.rfind("\n", 0, offset) + 1 : offset]
+    binding = _OPEN_BINDING.search(line)
+    if binding is not None:
+        return list(_of_binding(workspace, file, text, offset, binding[1]))
+    if line.lstrip().startswith("#"):
+        return []
+    word = _WORD.search(line)
+    name = _NAME.search(line)
+    assert word is not None
+    assert name is not None
+    found = _placed(file, text, offset, word[0]) or _placed(file, text, offset, name[0])
+    if found is None:
+        return []
+    changed, cursor = found
+    parsed, store = workspace.read([file], {file: changed})
+    proposals = _Proposals(workspace, file, cursor, parsed, store, len(word[0]), len(name[0]), _follows(text, offset))
+    return list(proposals.all())
+
+
+def _follows(text: str, offset: int) -> str:
+    """What is on the line behind the cursor."""
+    end = text.find("\n", offset)
+    return text[offset : end if end >= 0 else len(text)]
+
+
+def _placed(file: Path, text: str, offset: int, word: str) -> tuple[str, Cursor] | None:
+    """The text with a placeholder for the word that ends at the cursor, and where that is; None if it is not YAML."""
+    start = offset - len(word)
+    rest = text[offset:]
+    line_end = rest.find("\n")
+    behind, after = (rest, "") if line_end < 0 else (rest[:line_end], rest[line_end:])
+    for ending in (behind, f": {behind}" if not behind.strip() else ":", ""):
+        for following in (after, ""):
+            changed = f"{text[:start]}{_MARK}{ending}{following}\n"
+            try:
+                document = parse_document(file, changed)
+            except SpecError:
+                continue
+            cursor = _find(document, document.root, (), ())
+            if cursor is not None:
+                return changed, cursor
+    return None
+
+
+def _find(document: Document, node: Node, path: KeyPath, holders: tuple[Node, ...]) -> Cursor | None:
+    """Where the placeholder is."""
+    for name, entry in node.entries.items():
+        if _MARK in name:
+            return Cursor(document, (*path, name), entry.key, True, (*holders, node))
+        found = _find(document, entry.value, (*path, name), (*holders, node))
+        if found is not None:
+            return found
+    for at, item in enumerate(node.items):
+        found = _find(document, item, (*path, at), (*holders, node))
+        if found is not None:
+            return found
+    return Cursor(document, path, node, False, holders) if node.is_text and _MARK in node.text else None
+
+
+# Bindings --------------------------------------------------------------------------------------------------------
+
+
+def _of_binding(workspace: EditorWorkspace, file: Path, text: str, offset: int, typed: str) -> Iterator[Completion]:
+    """The next name of the path of an open binding."""
+    rest = text[offset:]
+    closing = re.match(r"[\w.-]*\s*\}\}", rest)
+    marked = text[: offset - len(typed)] + _MARK
+    closed = marked + (rest if closing is not None else "}}" + rest)
+    cursor = None
+    for following in (closed, marked + "}}\n", marked + "\n"):
+        try:
+            document = parse_document(file, following)
+        except SpecError:
+            continue
+        cursor = _find(document, document.root, (), ())
+        if cursor is not None:
+            closed = following
+            break
+    if cursor is None:
+        return
+    parsed, _ = workspace.read([file], {file: closed})
+    *steps, last = typed.split(".")
+    end = "" if closing is not None else "}}"
+    for name, (detail, is_last) in _names_after(tuple(steps), cursor, parsed).items():
+        yield Completion(name, "binding", len(last), detail, insert=name + (end if is_last else "."))
+
+
+def _names_after(steps: tuple[str, ...], cursor: Cursor, parsed: Parsed) -> dict[str, tuple[str, bool]]:
+    """The names that may follow those of a path, with what they are, and whether they end it."""
+    key = next((step for step in reversed(cursor.path) if isinstance(step, str)), "")
+    if key in ("command", "args", "program_arguments", "append_row_to", "input_data"):
+        ports = _own_ports(cursor, key)
+        if not steps:
+            return {"inputs": ("the inputs", False), "outputs": ("the outputs", False)}
+        return {name: (kind, True) for name, kind in ports.get(steps[0], {}).items()} if len(steps) == 1 else {}
+    pipeline = next((each for each in parsed.pipelines if _is_around(each, cursor)), None)
+    if pipeline is None:
+        return {}
+    scope = pipeline.scope
+    of_output = "outputs" in cursor.path[2:]
+    if not steps:
+        return {"parent": ("the pipeline", False)}
+    if steps == ("parent",):
+        if of_output:
+            return {"outputs": ("the pipeline's outputs", False)}
+        return {"inputs": ("the pipeline's inputs", False), "jobs": ("other jobs", False)}
+    if steps == ("parent", "inputs"):
+        return {name: (_port_detail(port), True) for name, port in scope.inputs.items()}
+    if steps == ("parent", "outputs"):
+        return {name: (_port_detail(port), True) for name, port in scope.outputs.items()}
+    own = str(cursor.path[cursor.path.index("jobs") + 1]) if "jobs" in cursor.path else ""
+    if steps == ("parent", "jobs"):
+        return {name: ("job", False) for name in scope.jobs if name != own}
+    job = scope.jobs.get(steps[2]) if len(steps) > 2 and steps[:2] == ("parent", "jobs") else None
+    if job is None:
+        return {}
+    if len(steps) == 3:
+        return {"outputs": ("its outputs", False), "inputs": ("its inputs", False)}
+    ports_of_job = (job.declared_outputs if steps[3] == "outputs" else job.declared_inputs) if len(steps) == 4 else None
+    return {name: (_port_detail(port), True) for name, port in (ports_of_job or {}).items()}
+
+
+def _own_ports(cursor: Cursor, key: str) -> dict[str, dict[str, str]]:
+    """The ports of the nearest mapping around an argument that declares some."""
+    for holder in reversed(cursor.holders):
+        if "inputs" in holder.entries or "outputs" in holder.entries:
+            return {kind: {name: _type_of(entry.value) for name, entry in holder.entries_of(kind).items()}
+                    for kind in ("inputs", "outputs")}  # fmt: skip
+    return {}
+
+
+def _type_of(node: Node) -> str:
+    stated = node.get("type")
+    return stated.text if stated is not None else ""
+
+
+def _is_around(pipeline: ParsedPipeline, cursor: Cursor) -> bool:
+    # The model was read from a text of its own, so places tell what nodes are the same.
+    return pipeline.reading.file == cursor.document.file and any(
+        holder.offsets == pipeline.body.offsets for holder in cursor.holders
+    )
+
+
+def _port_detail(port: Port) -> str:
+    return port.type
+
+
+# Keys and values -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Proposals:
+    """What may stand where a placeholder is."""
+
+    workspace: EditorWorkspace
+    file: Path
+    cursor: Cursor
+    parsed: Parsed
+    store: DocumentStore
+    word: int
+    name: int
+    behind: str
+
+    def all(self) -> Iterator[Completion]:
+        path = self.cursor.path
+        kind = kind_of(self.cursor.document)
+        if self.cursor.is_key:
+            yield from self._keys(kind, path[:-1], self.cursor.holders[-1])
+            return
+        key = next((step for step in reversed(path) if isinstance(step, str)), "")
+        yield from self._special_values(kind, key, path)
+        if kind is not None:
+            for value in values_at(kind, path):
+                yield Completion(value, "value", self.word)
+        # A value on a line of its own may become a mapping.
+        if self._is_on_own_line():
+            yield from self._keys(kind, path, None)
+
+    def _is_on_own_line(self) -> bool:
+        start, _ = self.cursor.node.offsets
+        text = self.cursor.document.text
+        return not text[text.rfind("\n", 0, start) + 1 : start].strip(" -")
+
+    def _keys(self, kind: Kind | None, path: KeyPath, holder: Node | None) -> Iterator[Completion]:
+        present = holder.entries if holder is not None else {}
+        colon = "" if _ENDS_A_KEY.match(self.behind) else ": "
+        ports = self._ports_at(path)
+        for name, (port, word) in ports.items():
+            if name not in present:
+                yield Completion(name, "port", self.name, f"{word}, {port.type}", port_text(port, word), name + colon)
+        if ports:
+            return
+        for name, description in (keys_at(kind, path) if kind is not None else {}).items():
+            if name not in present:
+                yield Completion(name, "key", self.name, "", description, name + colon)
+
+    def _ports_at(self, path: KeyPath) -> Mapping[str, tuple[Port, str]]:
+        """The ports that a job's `inputs` or `outputs` may set."""
+        if len(path) < 3 or path[-3] != "jobs" or path[-1] not in ("inputs", "outputs", "search_space"):
+            return {}
+        job = self._job(str(path[-2]))
+        if job is None or job.has_own_command:
+            return {}
+        declared = (job.declared_outputs if path[-1] == "outputs" else job.declared_inputs) or {}
+        word = "output" if path[-1] == "outputs" else "input"
+        return {name: (port, word) for name, port in declared.items()}
+
+    def _job(self, name: str) -> UsedJob | None:
+        return next(
+            (each.scope.jobs[name] for each in self.parsed.pipelines
+             if each.reading.file == self.file and name in each.scope.jobs), None
+        )  # fmt: skip
+
+    def _special_values(self, kind: Kind | None, key: str, path: KeyPath) -> Iterator[Completion]:
+        if key in SIZE_KEYS:
+            for sku in all_skus():
+                if sku.is_current:
+                    gpus = f"{sku.gpu_count} x {sku.gpu_model}" if sku.gpu_count else "no GPUs"
+                    yield Completion(sku.name, "size", self.word, gpus, sku_text(sku))
+        elif key in _COMPUTE_KEYS:
+            yield from self._clusters()
+        elif key == "extends" and kind in ("profile", None):
+            yield from self._profiles()
+        elif key in ("component", "trial", "job"):
+            yield from self._files(("component", "pipeline_component") if key != "job" else ("pipeline", "command_job"))
+        elif key == "environment":
+            yield from self._files(("environment",))
+        elif key == "type" and len(path) >= 3 and path[-3] in ("inputs", "outputs"):
+            return
+        elif len(path) >= 2 and path[-2] in ("inputs", "outputs"):
+            yield from self._values_of_port(path)
+
+    def _values_of_port(self, path: KeyPath) -> Iterator[Completion]:
+        """The choices of a parameter, and bindings for an input."""
+        job = self._job(str(path[-3])) if len(path) >= 4 and path[-4] == "jobs" else None
+        if job is None:
+            return
+        ports = (job.declared_inputs if path[-2] == "inputs" else job.declared_outputs) or {}
+        port = ports.get(str(path[-1]))
+        for choice in (port.choices or ()) if port is not None else ():
+            yield Completion(choice.text, "value", self.word)
+        pipeline = next((each for each in self.parsed.pipelines if job in each.scope.jobs.values()), None)
+        if pipeline is None:
+            return
+        for name, other in (pipeline.scope.inputs if path[-2] == "inputs" else pipeline.scope.outputs).items():
+            if port is None or port.is_parameter == other.is_parameter:
+                yield Completion(f"${{{{parent.{path[-2]}.{name}}}}}", "binding", self.word, other.type)
+        if path[-2] == "inputs":
+            for other_job in pipeline.scope.jobs.values():
+                for name, other in (other_job.declared_outputs or {}).items():
+                    if other_job is not job and (port is None or port.is_parameter == other.is_parameter):
+                        text = f"${{{{parent.jobs.{other_job.name}.outputs.{name}}}}}"
+                        yield Completion(text, "binding", self.word, other.type)
+
+    def _clusters(self) -> Iterator[Completion]:
+        computes = Computes(self.store, self.workspace.settings(self.file).computes)
+        for name in sorted(computes.names(self.file)):
+            found = computes.find(name, self.file)
+            yield Completion(f"azureml:{name}", "compute", self.word, found.size if found is not None else "")
+
+    def _profiles(self) -> Iterator[Completion]:
+        for file in sorted(self.file.parent.glob("*.yaml")):
+            if file != self.file:
+                yield Completion(file.stem, "profile", self.word)
+
+    def _files(self, kinds: Iterable[Kind]) -> Iterator[Completion]:
+        """The files of some kinds in the editor's folder, relative to this one."""
+        wanted = frozenset(kinds)
+        for at, file in enumerate(yaml_files(self.workspace.root_of(self.file))):
+            if at >= _FILES_LISTED:
+                return
+            try:
+                document = self.store.peek(file)
+            except SpecError:
+                continue
+            if file != self.file and kind_of(document) in wanted:
+                relative = Path(os.path.relpath(file, self.file.parent)).as_posix()
+                text = relative if relative.startswith(".") else f"./{relative}"
+                name = document.root.get("description") or document.root.get("name")
+                yield Completion(text, "file", self.word, name.text if name is not None else "")

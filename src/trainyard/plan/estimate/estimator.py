@@ -1,0 +1,192 @@
+"""The estimate of one training: whether it fits, how long a step is, what it costs; how it scales to 1,024 nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from trainyard.errors import UsageError
+from trainyard.plan.estimate.adapters import engines_that_train
+from trainyard.plan.estimate.choices import ENGINES
+from trainyard.plan.estimate.compute import curve_for
+from trainyard.plan.estimate.memory import RUNTIME_BYTES, Memory, main_memory_bytes, memory_of
+from trainyard.plan.estimate.money import Money, money_of, usd_per_billion
+from trainyard.plan.estimate.step_time import StepTime, samples_per_second_per_gpu, step_time_of
+from trainyard.plan.estimate.training import TrainingShape
+
+SCALING_NODES = tuple(2**power for power in range(11))
+"""1 to 1,024."""
+
+_MOST_CHANGES = 4
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a training takes. `time` is None where nothing is known to compute it from; `time_reason` says why.
+
+    Where the time rests on the efficiency of another GPU generation, `time_reason` says that.
+    """
+
+    training: TrainingShape
+    memory: Memory
+    time: StepTime | None
+    time_reason: str
+    money: Money
+
+    @property
+    def fits(self) -> bool:
+        """Whether the tensors, and what libraries take beside them, fit in a GPU's memory and in main memory."""
+        return self.memory.total <= self.available_bytes and not self.main_memory_reason
+
+    @property
+    def main_memory_reason(self) -> str:
+        """Why a node's main memory is too small for what is offloaded; empty if it is not, or without an Azure size."""
+        sku, needed = self.training.machines.sku, main_memory_bytes(self.training)
+        if sku is None or needed <= sku.ram_gib * 2**30:
+            return ""
+        return f"each node offloads {needed / 1e9:,.0f} GB to its {sku.ram_gib * 2**30 / 1e9:,.0f} GB of main memory"
+
+    @property
+    def available_bytes(self) -> float:
+        """What of a GPU's memory is left for tensors, beside what libraries take."""
+        return self.training.machines.memory_bytes_per_gpu - RUNTIME_BYTES
+
+    @property
+    def samples_per_second_per_gpu(self) -> float | None:
+        """The rate of one GPU, in rows of text or images."""
+        return None if self.time is None else samples_per_second_per_gpu(self.training, self.time.total)
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """The rate of all GPUs."""
+        each = self.samples_per_second_per_gpu
+        return None if each is None else each * self.training.machines.world_size
+
+    @property
+    def tokens_per_second_per_gpu(self) -> float | None:
+        """The rate of one GPU; None for images."""
+        each = self.samples_per_second_per_gpu
+        return None if each is None or self.training.is_of_images else each * self.training.sequence_length
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """The rate of all GPUs; None for images."""
+        each = self.tokens_per_second_per_gpu
+        return None if each is None else each * self.training.machines.world_size
+
+    @property
+    def usd_per_billion_tokens(self) -> float | None:
+        """The price of a billion tokens on demand; None for images."""
+        if self.tokens_per_second is None or self.money.on_demand is None:
+            return None
+        return usd_per_billion(self.money.on_demand.usd_per_hour, self.tokens_per_second)
+
+    @property
+    def usd_per_billion_samples(self) -> float | None:
+        """The price of a billion rows or images on demand."""
+        if self.samples_per_second is None or self.money.on_demand is None:
+            return None
+        return usd_per_billion(self.money.on_demand.usd_per_hour, self.samples_per_second)
+
+
+def estimate(training: TrainingShape) -> Estimate:
+    """Return what a training takes. UsageError for a precision that the GPU lacks."""
+    gpu = training.machines.gpu
+    if gpu.peak_tflops(training.product_precision) is None:
+        possible = ", ".join(each for each in ("bf16", "fp16", "fp32", "fp8") if gpu.peak_tflops(each) is not None)
+        raise UsageError(f"{gpu.name} has no {training.product_precision}; it has {possible}")
+    curve = curve_for(gpu.generation)
+    reason = f"no published training on {gpu.generation} GPUs to take their efficiency from"
+    if curve is not None:
+        reason = "" if curve.generation == gpu.generation else f"{reason}; taken from {curve.generation}"
+    return Estimate(
+        training,
+        memory_of(training),
+        step_time_of(training, curve) if curve else None,
+        reason,
+        money_of(training.architecture.parameters, training.machines),
+    )
+
+
+def scaling_curve(training: TrainingShape) -> list[tuple[int, float]]:
+    """Return (nodes, share of one node's rate per GPU) with the same work on each GPU.
+
+    It is empty where the time is not known, or the network.
+    """
+    if not training.machines.network_gbyte_per_second:
+        return []
+    rates = [(nodes, estimate(on_nodes(training, nodes)).samples_per_second_per_gpu) for nodes in SCALING_NODES]
+    first = rates[0][1]
+    return [(nodes, rate / first) for nodes, rate in rates if rate is not None and first is not None]
+
+
+def on_nodes(training: TrainingShape, nodes: int) -> TrainingShape:
+    """Return the same training on another number of nodes."""
+    return replace(training, machines=replace(training.machines, nodes=nodes))
+
+
+def settings_that_fit(training: TrainingShape) -> list[Estimate]:
+    """Return trainings of the same batch on the same machines that fit, fastest first: one for each engine.
+
+    What may change: the micro-batch (with accumulation, so that the global batch stays), activation checkpointing, the
+    engine among those of the same library, and offloading with ZeRO.
+    """
+    found: dict[str, Estimate] = {}
+    for changed in _variants(training):
+        candidate = estimate(changed)
+        if not candidate.fits:
+            continue
+        name = changed.engine + ("+offload" if changed.offload_optimizer else "")
+        known = found.get(name)
+        if known is None or _seconds(candidate) < _seconds(known):
+            found[name] = candidate
+    return sorted(found.values(), key=_seconds)[:_MOST_CHANGES]
+
+
+def memory_by_engine(training: TrainingShape) -> dict[str, tuple[Memory, bool]]:
+    """Return what the same training takes on each GPU with every engine that can train it, and whether that fits.
+
+    ZeRO 3 comes last with its state in main memory too. One GPU shards nothing: there it is empty.
+    """
+    if training.machines.world_size == 1:
+        return {}
+    possible = engines_that_train(training.adapters)
+    found: dict[str, tuple[Memory, bool]] = {}
+    for name, engine, offload in (*((each, each, False) for each in ENGINES), ("zero3 offloaded", "zero3", True)):
+        if engine in possible:
+            changed = estimate(_with_engine(training, engine, offload=offload))
+            found[name] = (changed.memory, changed.fits)
+    return found
+
+
+def _variants(training: TrainingShape) -> Iterator[TrainingShape]:
+    engines = [training.engine]
+    engines += [engine for engine in _other_engines(training) if engine != training.engine]
+    samples = training.micro_batch_size * training.accumulation_steps
+    for engine in engines:
+        for offload in (False, True) if engine == "zero3" else (False,):
+            for checkpointing in training.checkpointing_choices:
+                for micro in (size for size in range(1, training.micro_batch_size + 1) if samples % size == 0):
+                    yield replace(
+                        _with_engine(training, engine, offload=offload),
+                        micro_batch_size=micro,
+                        accumulation_steps=samples // micro,
+                        activation_checkpointing=checkpointing,
+                    )
+
+
+def _with_engine(training: TrainingShape, engine: str, *, offload: bool) -> TrainingShape:
+    optimizer = training.optimizer if engine == training.engine else "adamw"
+    return replace(training, engine=engine, optimizer=optimizer, offload_optimizer=offload, offload_parameters=offload)
+
+
+def _other_engines(training: TrainingShape) -> tuple[str, ...]:
+    """Return what may replace an engine, as far as it trains the adapters."""
+    possible = engines_that_train(training.adapters)
+    return tuple(engine for engine in ("fsdp", "zero2", "zero3") if engine in possible)
+
+
+def _seconds(candidate: Estimate) -> float:
+    """Return the step's time; offloading, whose copies are not estimated, comes last."""
+    time = candidate.time.total if candidate.time else float(candidate.training.activation_checkpointing != "none")
+    return time + (1e9 if candidate.training.offload_optimizer else 0)

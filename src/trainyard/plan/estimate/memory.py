@@ -1,0 +1,341 @@
+"""The memory that a training takes on each GPU, in bytes, by what it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from trainyard.plan.estimate.adapters import QUANTIZED_BYTES
+from trainyard.plan.estimate.image_models import ImageModel, ModelBlock
+from trainyard.plan.estimate.training import TrainingShape
+
+RUNTIME_BYTES = 1.5e9
+"""What CUDA's context, NCCL's buffers and libraries take beside tensors: 1 to 2 GB of `nvidia-smi` that
+`torch.cuda.memory_allocated` does not count (PyTorch, "Understanding CUDA Memory Usage")."""
+
+
+_OFFLOADED_BYTES = 16
+"""In main memory for each parameter that is trained: it, its gradient and two moments in fp32, as DeepSpeed's own
+estimators count for an offloaded optimizer, before their allowance for buffers (deepspeed/runtime/zero/stage_1_and_2.py
+and stage3.py); with ZeRO 3's parameters in 16 bits two more."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one GPU at its peak. The first three are the model states of Rajbhandari et al. 2020 (ZeRO), 3.1.
+
+    Where layers are computed again, the peak is at the loss, or in a layer's backward pass, where no logits are.
+    """
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    buffers: float
+    activations: float
+    logits: float
+
+    @property
+    def total(self) -> float:
+        """All of it, as torch's allocator counts it."""
+        return sum(self.parts().values())
+
+    @property
+    def model_states(self) -> float:
+        """Parameters, gradients and optimizer state."""
+        return self.parameters + self.gradients + self.optimizer
+
+    def parts(self) -> dict[str, float]:
+        """Return each part by its name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def memory_of(training: TrainingShape) -> Memory:
+    """Return what a training takes on each GPU at its peak."""
+    parameters, gradients, optimizer = model_states(training)
+    kept, again, logits = _kept(training), _computed_again(training), _logits(training)
+    if training.offload_activations:
+        # Of the layer that computes, and of the next, whose copy is on its way.
+        kept *= min(1.0, 2 / _layers(training))
+    # What is computed again comes after the loss: only the larger of a layer's values and the logits counts.
+    activations, logits = (kept + again, 0.0) if again > logits else (kept, logits)
+    if _begins_without_gradients(training):
+        # They take the place of activations: the peak is at the loss, or at the end of the backward pass.
+        if activations + logits > gradients + again:
+            gradients = 0.0
+        else:
+            activations, logits = again, 0.0
+    buffers = _buffers(training) + _moving_average(training)
+    return Memory(parameters, gradients, optimizer, buffers, activations, logits)
+
+
+def main_memory_bytes(training: TrainingShape) -> float:
+    """Return what is offloaded to the main memory of each node; 0 where nothing is, activations aside."""
+    if not training.offload_optimizer:
+        return 0.0
+    each = _OFFLOADED_BYTES + (2 if training.engine == "zero3" and training.offload_parameters else 0)
+    frozen = _frozen_bytes(training) if training.offload_parameters else 0.0
+    machines = training.machines
+    replicas = machines.world_size / training.shards
+    return (each * training.trained_parameters + frozen) * replicas / machines.nodes
+
+
+def _begins_without_gradients(training: TrainingShape) -> bool:
+    """Return whether gradients exist only from the backward pass to the update: without anyone's buckets for them."""
+    alone = training.machines.world_size == 1 and not training.is_deepspeed
+    return alone and training.accumulation_steps == 1
+
+
+def zero_model_states(parameters: float, ranks: int, stage: int, *, value_bytes: int = 2) -> tuple[float, ...]:
+    """Return bytes of parameters, gradients and optimizer state on each of `ranks`, at a ZeRO stage from 0 to 3.
+
+    Rajbhandari et al. 2020 (arXiv:1910.02054), section 5 and figure 1: 2 bytes for a parameter, 2 for its gradient and
+    K = 12 for Adam in mixed precision, of which stage 1 shards the last, stage 2 the last two, stage 3 all. In fp32
+    the first two take 4 bytes; DeepSpeed keeps its own copy of the parameters there too.
+    """
+    shards = [ranks if stage >= least else 1 for least in (3, 2, 1)]
+    each = (value_bytes, value_bytes, 12)
+    return tuple(size * parameters / shard for size, shard in zip(each, shards, strict=True))
+
+
+def deepspeed_model_states(
+    parameters: float,
+    largest_layer: float,
+    ranks: int,
+    stage: int,
+    *,
+    offload_optimizer: bool = False,
+    offload_parameters: bool = False,
+) -> float:
+    """Return the bytes on each GPU as DeepSpeed's `estimate_zero{2,3}_model_states_mem_needs` count them.
+
+    Beside ZeRO's model states these are fp32 gradients with the optimizer (4 bytes, sharded), and in stage 3 the
+    largest layer, gathered, with its gradient. Source: deepspeed/runtime/zero/stage_1_and_2.py and stage3.py.
+    """
+    if stage == 3:
+        gathered = 4 * largest_layer
+        if offload_optimizer:
+            return gathered + (0 if offload_parameters else 2 * parameters / ranks)
+        return gathered + 18 * parameters / ranks
+    if offload_optimizer:
+        return 2 * parameters
+    return sum(zero_model_states(parameters, ranks, stage)) + 4 * parameters / (ranks if stage else 1)
+
+
+def model_states(training: TrainingShape) -> tuple[float, ...]:
+    """Return bytes of parameters, gradients and optimizer state on each GPU.
+
+    ZeRO's are as in the paper. DDP and FSDP keep parameters, gradients and AdamW's two moments in fp32 (4 + 4 + 8), or
+    in bf16 where the precision is bf16-true; FSDP spreads all of them over the ranks (Zhao et al. 2023, PyTorch FSDP,
+    arXiv:2304.11277, section 3.2). Frozen weights have neither gradients nor moments.
+    """
+    count, ranks = training.trained_parameters, training.machines.world_size
+    frozen = _frozen_bytes(training)
+    if training.is_deepspeed:
+        parameters, gradients, optimizer = _zero_states(training, training.bytes_per_value)
+        shards = ranks if training.engine == "zero3" else 1
+        return parameters + (0.0 if training.offload_parameters else frozen / shards), gradients, optimizer
+    if training.offload_optimizer:
+        return 0.0, 0.0, 0.0
+    shards, size = training.shards, 2 if training.precision == "bf16-true" else 4
+    return (size * count + frozen) / shards, size * count / shards, _optimizer_bytes(training, size) / shards
+
+
+def _optimizer_bytes(training: TrainingShape, size: int) -> float:
+    """Return the bytes of the optimizer's state of all that is trained, with values of `size` bytes in AdamW.
+
+    8 bits: Dettmers et al. 2021 (arXiv:2110.02861), section 2, with an fp32 scale for each block of 256 values, as in
+    torchao. Adafactor: Shazeer and Stern 2018 (arXiv:1804.04235), section 3, a row and a column of each matrix.
+    """
+    if training.optimizer == "adafactor":
+        return 4.0 * _rows_and_columns(training)
+    return (2 * (1 + 4 / 256) if training.optimizer == "adamw8bit" else 2 * size) * training.trained_parameters
+
+
+def _rows_and_columns(training: TrainingShape) -> int:
+    """Return the rows and columns of all matrices that are trained, without the few parameters that are vectors."""
+    model, adapters = training.language_model, training.adapters
+    if adapters is not None:
+        return model.layers * sum(takes + gives + 2 * adapters.rank for takes, gives in adapters.layers(model))
+    words = (1 if model.tied else 2) * (model.vocabulary_size + model.hidden_size)
+    return words + model.layers * sum(takes + gives for _, takes, gives in model.linear_layers)
+
+
+def _zero_states(training: TrainingShape, value_bytes: int) -> tuple[float, float, float]:
+    """Return ZeRO's model states of what is trained, without what is in main memory."""
+    parameters, gradients, optimizer = zero_model_states(
+        training.trained_parameters, training.machines.world_size, int(training.engine[-1]), value_bytes=value_bytes
+    )
+    if training.offload_optimizer:
+        gradients, optimizer = (gradients if training.engine == "zero3" else 0), 0.0
+    return (0.0 if training.offload_parameters else parameters), gradients, optimizer
+
+
+def _frozen_bytes(training: TrainingShape) -> float:
+    """Return the bytes of a frozen base model, on all ranks together; of one in 4 bits, the layers' matrices are."""
+    if training.adapters is None:
+        return 0.0
+    size = training.bytes_per_value if training.is_deepspeed or training.precision == "bf16-true" else 4
+    model = training.architecture
+    matrices = training.adapters.quantized_parameters(model)
+    return QUANTIZED_BYTES * matrices + size * (model.parameters - matrices)
+
+
+def _buffers(training: TrainingShape) -> float:
+    """Return what an engine keeps beside the model states.
+
+    ZeRO: what DeepSpeed's own estimators add to them. DDP: the buckets that gradients are views of are the gradients;
+    autocast keeps a 16-bit copy of each matrix. FSDP: two layers gathered at once, the embedding and prediction
+    gathered for the whole step, and their whole gradients; with accumulation, the whole gradient of every layer.
+    Of frozen weights there are no gradients, and where layers are computed again, one layer's copies at a time.
+    """
+    model, count, ranks = training.architecture, training.architecture.parameters, training.machines.world_size
+    size, trained = training.bytes_per_value, training.trained_parameters
+    around = count - model.block_parameters
+    if training.is_deepspeed:
+        return _deepspeed_buffers(training, max(model.largest_block, around))
+    if training.engine == "ddp":
+        if training.precision not in ("bf16", "fp16", "fp8"):
+            return float(_dequantized_bytes(training))
+        copied = model.largest_block + around if training.activation_checkpointing == "full" else count
+        if training.adapters is None:
+            return float(size * count)
+        return float(size * trained + (_dequantized_bytes(training) or size * copied))
+    if ranks == 1:
+        return 0.0
+    gathered = around + (2 * model.largest_block if training.reshard_after_forward else count - around)
+    summed_in = 2 if training.precision == "bf16-true" else 4
+    if training.adapters is not None:
+        return float(size * gathered + summed_in * trained)
+    whole_gradients = summed_in * count if training.accumulation_steps > 1 else size * gathered
+    return float(size * gathered + whole_gradients)
+
+
+def _deepspeed_buffers(training: TrainingShape, largest: int) -> float:
+    """Return what DeepSpeed's estimators count beside the model states."""
+    states = deepspeed_model_states(
+        training.trained_parameters,
+        largest,
+        training.machines.world_size,
+        int(training.engine[-1]),
+        offload_optimizer=training.offload_optimizer,
+        offload_parameters=training.offload_parameters,
+    )
+    return max(0.0, states - sum(_zero_states(training, 2)))
+
+
+def _dequantized_bytes(training: TrainingShape) -> int:
+    """Return the bytes of the largest matrix of a layer, which is computed from its 4 bits where it is needed."""
+    if training.adapters is None or not training.adapters.is_quantized:
+        return 0
+    model = training.architecture
+    if isinstance(model, ImageModel):
+        return 2 * max(layer.takes * layer.gives for layer in model.linear_layers)
+    return 2 * max(takes * gives for _, takes, gives in model.linear_layers)
+
+
+def _moving_average(training: TrainingShape) -> float:
+    """Return an average of the weights in fp32, which lies where the optimizer's state does."""
+    if not training.has_moving_average or training.offload_optimizer:
+        return 0.0
+    return 4 * training.trained_parameters / training.shards
+
+
+def _logits(training: TrainingShape) -> float:
+    """Return the prediction's memory at the loss, where it peaks.
+
+    torch's cross entropy computes in fp32: in the backward pass there are the log of the softmax and two gradients, of
+    it and of the logits in fp32; a compiled one has only one of these beside the logits. With losses chunk by chunk,
+    all that is of one chunk.
+    """
+    if training.is_of_images:
+        return 0.0
+    tokens = training.tokens_per_micro_batch
+    if training.loss_chunk_tokens:
+        tokens = min(tokens, training.loss_chunk_tokens)
+    words = tokens * training.language_model.vocabulary_size
+    return float(words * (training.bytes_per_value + 8 if training.compiled else 12))
+
+
+def _kept(training: TrainingShape) -> float:
+    """Return what layers keep for the backward pass: all that they compute, or what is not computed again."""
+    model, size = training.architecture, training.bytes_per_value
+    if isinstance(model, ImageModel):
+        if training.activation_checkpointing == "none":
+            values = _most_at_once(training, model.blocks)
+        else:
+            values = sum(block.entering for block in model.blocks)
+        return float(training.micro_batch_size * size * (model.around.kept + values))
+    inputs = training.tokens_per_micro_batch * model.hidden_size * size
+    if training.activation_checkpointing == "full":
+        return float(model.layers * inputs)
+    if training.activation_checkpointing == "selective":
+        return float(model.layers * (inputs + _selective_bytes(training)))
+    return float(model.layers * layer_activation_bytes(training))
+
+
+def _layers(training: TrainingShape) -> int:
+    model = training.architecture
+    return len(model.blocks) if isinstance(model, ImageModel) else model.layers
+
+
+def _most_at_once(training: TrainingShape, blocks: Sequence[ModelBlock]) -> int:
+    """Return the most values of an image at one time in the backward pass, which frees the last block's first."""
+    kept, most = 0, 0
+    for block in blocks:
+        kept += _kept_of_block(training, block)
+        most = max(most, kept + block.working)
+    return most
+
+
+def _kept_of_block(training: TrainingShape, block: ModelBlock) -> int:
+    """Return the values of an image that a block keeps: with adapters also what these compute, of their rank."""
+    if training.adapters is None:
+        return block.kept
+    return block.kept - block.kept_for_weights + training.adapters.rank * sum(layer.rows for layer in block.linear)
+
+
+def _computed_again(training: TrainingShape) -> float:
+    """Return what one layer keeps while its backward pass computes it again; 0 where nothing is."""
+    if training.activation_checkpointing == "none":
+        return 0.0
+    if isinstance(training.architecture, ImageModel):
+        blocks = training.architecture.blocks
+        largest = max((_kept_of_block(training, block) + block.working for block in blocks), default=0)
+        return float(training.micro_batch_size * training.bytes_per_value * largest)
+    return layer_activation_bytes(training)
+
+
+def layer_activation_bytes(training: TrainingShape) -> float:
+    """Return what one layer keeps for its backward pass, without checkpointing.
+
+    Korthikanti et al. 2022 (arXiv:2205.05198), section 4.1, counted operation by operation for each family: the inputs
+    of every matrix, norm and nonlinearity, and with fused attention its queries, keys, values and output. Without it,
+    the scores of section 4.1 (5 a s^2 b bytes in 16 bits) are kept too. A compiled model recomputes norms and products.
+    """
+    shape, tokens = training.language_model, training.tokens_per_micro_batch
+    hidden, inner, size = shape.hidden_size, shape.intermediate_size, training.bytes_per_value
+    norms = 2 * hidden * (1 if training.compiled else 2)
+    attention = 2 * shape.query_width + 2 * shape.kv_width
+    if shape.is_gated:
+        mlp = inner * (3 if training.compiled else 4)
+        rotated = 0 if training.compiled else shape.query_width + shape.kv_width
+    else:
+        mlp, rotated = (2 if training.compiled else shape.kept_by_mlp) * inner, 0
+    values = norms + attention + rotated + hidden + mlp
+    if training.adapters is not None:
+        values += training.adapters.rank * len(training.adapters.layers(shape))
+    kept = float(tokens * values * size)
+    if not training.machines.gpu.flash_attention:
+        kept += training.micro_batch_size * shape.heads * training.sequence_length**2 * (2 * size + 1)
+    return kept
+
+
+def _selective_bytes(training: TrainingShape) -> float:
+    """Return what selective checkpointing keeps of a layer beside its input; the rest is computed again.
+
+    As torchtitan's `selective` with the option `op`: the output of attention, and of every second matrix product, which
+    are the queries, the values, one of the MLP's inner products, and its result.
+    """
+    shape = training.language_model
+    kept = 2 * shape.query_width + shape.kv_width + shape.intermediate_size + shape.hidden_size
+    return float(training.tokens_per_micro_batch * training.bytes_per_value * kept)

@@ -1,0 +1,213 @@
+"""Models of families without a closed form, counted on torch's meta device: shapes without values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainyard.errors import UsageError
+from trainyard.plan.estimate.architectures import OTHER_FAMILY, Architecture
+from trainyard.plan.estimate.image_models import ImageModel, Images, Linear, ModelBlock, Product
+
+_BYTES = 4
+"""Models are counted in fp32."""
+
+
+def architecture_on_meta(model_type: str, settings: Mapping[str, Any], name: str) -> Architecture:
+    """Return the shape of a causal language model of transformers, with the parameters that the real model has.
+
+    Takes seconds, since transformers is imported. UsageError for an unknown model type, for one without a language
+    model, and where transformers is not installed.
+    """
+    config, model = _model_on_meta("AutoModelForCausalLM", model_type, settings, name, "a language model")
+    count = sum(parameter.numel() for parameter in model.parameters())
+    hidden, layers, heads = config.hidden_size, config.num_hidden_layers, config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_size = getattr(config, "head_dim", None) or hidden // heads
+    tied = bool(config.tie_word_embeddings)
+    in_layers = count - config.vocab_size * hidden * (1 if tied else 2)
+    attention = 2 * hidden * head_size * (heads + kv_heads)
+    return Architecture(
+        name=name,
+        family=OTHER_FAMILY,
+        hidden_size=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=head_size,
+        intermediate_size=max(1, (in_layers // layers - attention) // (2 * hidden)),
+        vocabulary_size=config.vocab_size,
+        positions=getattr(config, "max_position_embeddings", 0) or 0,
+        tied=tied,
+        counted=count,
+    )
+
+
+def image_model_on_meta(model_type: str, settings: Mapping[str, Any], images: Images) -> ImageModel:
+    """Return an image classifier of transformers with what a forward pass of the real model does.
+
+    Blocks are the elements of its large ModuleLists, as in the training. Errors as in `architecture_on_meta`.
+    """
+    decided = {"num_channels": images.channels, "image_size": images.height}
+    config, model = _model_on_meta(
+        "AutoModelForImageClassification",
+        model_type,
+        {**decided, **settings, "num_labels": images.classes},
+        model_type,
+        "an image classifier",
+    )
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    try:
+        # As tensors of the CPU without values: on the meta device attention is not fused.
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            pixels = torch.empty(1, images.channels, images.height, images.width)
+            blocks, around = _counted(model.to_empty(device="cpu").train(), pixels)
+    except (RuntimeError, ValueError, TypeError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UsageError(f"a {config.model_type} cannot be counted without values: {first[:160]}") from None
+    return ImageModel(model_type, tuple(blocks), around, images.assumed)
+
+
+def is_image_type(model_type: str) -> bool:
+    """Return whether transformers has an image classifier of this type. It is imported to ask, which takes seconds."""
+    try:
+        from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+    except ImportError:
+        return False
+    return model_type in MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+
+
+def _model_on_meta(kind: str, model_type: str, settings: Mapping[str, Any], name: str, what: str) -> tuple[Any, Any]:
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        raise UsageError(
+            f"counting the parameters of a {model_type!r} needs {error.name}: pip install 'trainyard[train]'"
+        ) from None
+    try:
+        given = {key: value for key, value in settings.items() if key != "model_type"}
+        config = transformers.AutoConfig.for_model(model_type, **given)
+        with torch.device("meta"):
+            return config, getattr(transformers, kind).from_config(config, trust_remote_code=False)
+    except Exception as error:
+        # transformers refuses settings with whatever its own code raises.
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UsageError(f"{name}: not {what} of transformers: {first[:160]}") from None
+
+
+def _blocks_of(model: Any) -> list[Any]:
+    """Return the elements of a model's ModuleLists that hold a tenth of its parameters, as the training finds them."""
+    import torch
+
+    def size(module: Any) -> int:
+        return sum(parameter.numel() for parameter in module.parameters())
+
+    def outermost(module: Any) -> Iterator[Any]:
+        for child in module.children():
+            containers = (torch.nn.ModuleList, torch.nn.ModuleDict)
+            if isinstance(child, torch.nn.ModuleList) and not any(isinstance(each, containers) for each in child):
+                yield child
+            else:
+                yield from outermost(child)
+
+    whole = size(model)
+    return [block for blocks in outermost(model) if 10 * size(blocks) > whole for block in blocks]
+
+
+def _counted(model: Any, pixels: Any) -> tuple[list[ModelBlock], ModelBlock]:
+    """Return what a forward pass does within each block, and around them."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    modules = _blocks_of(model)
+    blocks, around = [ModelBlock() for _ in modules], ModelBlock()
+    current = [around]
+    parameters = list(model.parameters())
+    # Storages are known by their address, which must not be used again while they are counted.
+    seen = {parameter.untyped_storage()._cdata: parameter for parameter in parameters}
+
+    def keep(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in seen:
+            seen[storage._cdata] = tensor
+            current[-1].kept += storage.nbytes() // _BYTES
+        return tensor
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = function(*args, **(kwargs or {}))
+            _count(function, args, result, current[-1])
+            return result
+
+    def entering(block: ModelBlock) -> Any:
+        def enter(_module: Any, args: Any) -> None:
+            block.entering = sum(each.numel() for each in args[:1] if isinstance(each, torch.Tensor))
+            current.append(block)
+
+        return enter
+
+    def multiply(layer: Any, args: Any, _result: Any) -> None:
+        rows = args[0].numel() // layer.in_features
+        current[-1].linear.append(Linear(rows, layer.in_features, layer.out_features))
+
+    def leave(_module: Any, _args: Any, _result: Any) -> None:
+        current.pop()
+
+    for module, block in zip(modules, blocks, strict=True):
+        module.register_forward_pre_hook(entering(block))
+        module.register_forward_hook(leave)
+        block.parameters = sum(parameter.numel() for parameter in module.parameters())
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Linear):
+            layer.register_forward_hook(multiply)
+    counting: Any = Count
+    with counting(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(pixel_values=pixels)
+    around.parameters = sum(each.numel() for each in parameters) - sum(block.parameters for block in blocks)
+    return blocks, around
+
+
+def _count(function: Any, args: Any, result: Any, block: ModelBlock) -> None:
+    """Add one operation to what its block does."""
+    name = function.overloadpacket.__name__
+    outputs = [each for each in (result if isinstance(result, (tuple, list)) else [result]) if _is_values(each)]
+    inputs = [each for each in args if _is_values(each)]
+    if not outputs or not inputs or function.is_view or name == "_unsafe_view":
+        return
+    block.operations += 1
+    block.work(_working(name, inputs, outputs[0]))
+    if name == "convolution":
+        weight = inputs[1]
+        inner = weight.numel() // weight.shape[0]
+        groups = args[-1]
+        product = Product(2.0 * outputs[0].numel() * inner, inner, is_depthwise=groups > 1 and weight.shape[1] == 1)
+        block.products.append(product)
+    elif name in ("mm", "addmm", "bmm", "baddbmm"):
+        inner = inputs[-1].shape[-2]
+        block.products.append(Product(2.0 * outputs[0].numel() * inner, inner))
+    elif name.startswith("_scaled_dot_product"):
+        query, key = inputs[:2]
+        tokens, size = key.shape[-2:]
+        block.products += [Product(2.0 * query.numel() * tokens, size), Product(2.0 * query.numel() * tokens, tokens)]
+        block.moved += sum(each.numel() for each in (*inputs[:3], outputs[0]))
+    else:
+        block.moved += sum(each.numel() for each in (*inputs, outputs[0]))
+
+
+def _working(name: str, inputs: Any, output: Any) -> int:
+    """Return what an operation's backward pass has for itself; weights are not counted, as they are of no image."""
+    if name == "convolution":
+        return int(2 * (inputs[0].numel() + output.numel()))
+    if name in ("bmm", "baddbmm"):
+        return int(sum(each.numel() for each in inputs) + output.numel())
+    values = inputs[1] if name == "addmm" else inputs[0]
+    return int(values.numel() + output.numel())
+
+
+def _is_values(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.is_floating_point()

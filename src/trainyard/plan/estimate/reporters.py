@@ -1,0 +1,344 @@
+"""An estimate as text for a terminal and as JSON of the format trainyard.plan/2."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from trainyard.plan.estimate.adapters import engines_that_train
+from trainyard.plan.estimate.estimator import Estimate, memory_by_engine, scaling_curve, settings_that_fit
+from trainyard.plan.estimate.image_models import ImageModel
+from trainyard.plan.estimate.money import Price
+from trainyard.plan.estimate.search import Found
+from trainyard.plan.estimate.training import TrainingShape
+from trainyard.settings.quantities import count, counted, duration, percentage
+
+NO_STEPS = "the number of steps is not known; see the prices an hour and a billion tokens"
+NO_SIZE = "no Azure size is named, so there is no price; use --sku"
+NO_SPOT = "the catalogue has no spot price of this size"
+_MOST_FOUND = 5
+
+
+def as_text(found: Estimate) -> str:
+    """Return an estimate on one screen."""
+    facts = [
+        *_notes(found.training),
+        ("model", model_text(found.training)),
+        ("machines", machines_text(found.training)),
+        ("settings", settings_text(found.training)),
+        ("batch", batch_text(found.training)),
+        *estimate_facts(found),
+    ]
+    return "\n".join(f"{label:<12}{text}" for label, text in facts)
+
+
+def _notes(training: TrainingShape) -> list[tuple[str, str]]:
+    possible = engines_that_train(training.adapters)
+    if training.engine in possible:
+        return []
+    return [("note", f"other software can, but Trainyard trains these adapters with {' or '.join(possible)} only")]
+
+
+def estimate_facts(found: Estimate) -> list[tuple[str, str]]:
+    """Return memory, time, scaling and money of an estimate, as labels and lines."""
+    facts = [*_memory_facts(found), *_time_facts(found)]
+    if curve := scaling_curve(found.training):
+        shown = [f"{nodes}: {percentage(share)}" for nodes, share in curve if nodes in (1, 4, 16, 64, 256, 1024)]
+        facts.append(("scaling", f"per GPU, by nodes: {', '.join(shown)}"))
+    elif not found.training.machines.network_gbyte_per_second:
+        gpu = found.training.machines.gpu.name
+        facts.append(("scaling", f"not known: no usual network of {gpu}; give it with --network-gbit"))
+    return [*facts, *_money_facts(found)]
+
+
+def model_text(training: TrainingShape) -> str:
+    """Return the model's name and size, and how much of it is trained."""
+    model = training.architecture
+    text = f"{model.name}, {count(model.parameters)} parameters"
+    if training.adapters is not None:
+        text += f" and {count(training.trained_parameters)} in adapters, which are trained"
+    return f"{text}; {model.assumed}" if isinstance(model, ImageModel) and model.assumed else text
+
+
+def machines_text(training: TrainingShape) -> str:
+    """Return `2 × Standard_ND96isr_H100_v5, 16 × H100-SXM`."""
+    machines = training.machines
+    name = machines.sku.name if machines.sku else counted(machines.nodes, "node")
+    nodes = f"{machines.nodes} × {name}" if machines.sku else name
+    return f"{nodes}, {machines.world_size} × {machines.gpu.name}"
+
+
+def settings_text(training: TrainingShape) -> str:
+    """Return the settings that memory and time depend on, in a line."""
+    parts = [training.engine, training.precision, f"checkpointing {training.activation_checkpointing}"]
+    if training.compiled:
+        parts.append("compiled")
+    if training.adapters is not None:
+        parts.append(f"{'QLoRA' if training.adapters.is_quantized else 'LoRA'} of rank {training.adapters.rank}")
+    if training.optimizer != "adamw":
+        parts.append(training.optimizer)
+    if training.shards_within_replicas:
+        parts.append(f"replicas of {training.shard_size} GPUs")
+    if training.has_moving_average:
+        parts.append("moving average of the weights")
+    if training.loss_chunk_tokens:
+        parts.append(f"loss by {count(training.loss_chunk_tokens)} tokens")
+    if training.offload_activations:
+        parts.append("activations in main memory, whose copies are not timed")
+    if training.offload_optimizer:
+        parts.append("offloaded to main memory")
+    return ", ".join(parts)
+
+
+def batch_text(training: TrainingShape) -> str:
+    """Return how the batch multiplies out."""
+    samples = (
+        f"{training.micro_batch_size} micro × {training.accumulation_steps} accumulation × "
+        f"{training.machines.world_size} GPUs = {count(training.global_batch_size)} samples"
+    )
+    if training.is_of_images:
+        return samples
+    tokens = count(training.global_batch_size * training.sequence_length)
+    return f"{samples} × {count(training.sequence_length)} = {tokens} tokens"
+
+
+def rate_text(found: Estimate) -> str:
+    """Return what all GPUs do in a second, in tokens or images; 0 where the time is not known."""
+    return count(found.samples_per_second or 0 if found.training.is_of_images else found.tokens_per_second or 0)
+
+
+def price_text(found: Estimate) -> str:
+    """Return the price of a billion tokens, or of a million images; `-` where it is not known."""
+    price = found.usd_per_billion_samples if found.training.is_of_images else found.usd_per_billion_tokens
+    return f"{price / (1000 if found.training.is_of_images else 1):,.2f}" if price is not None else "-"
+
+
+def units_of(training: TrainingShape) -> tuple[str, str]:
+    """Return what a rate and a price are of."""
+    return ("images", "million images") if training.is_of_images else ("tokens", "billion tokens")
+
+
+def search_as_text(found: Found) -> str:
+    """Return the fastest and the cheapest settings as two tables."""
+    if not found.fastest:
+        return "nothing fits: use more nodes, or a shorter --sequence-length"
+    unit, many = units_of(found.fastest[0].training)
+    header = ("machines", "settings", "micro-batch", "a GPU", f"{unit}/s", "$/h", f"$/{many}")
+    blocks = []
+    for title, estimates in (("fastest", found.fastest), ("cheapest", found.cheapest)):
+        rows = [header, *(_search_row(each) for each in estimates[:_MOST_FOUND])]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+        blocks.append(
+            "\n".join(
+                [title]
+                + ["  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+            )
+        )
+    return "\n\n".join(blocks)
+
+
+def as_json(found: Estimate) -> str:
+    """Return an estimate as the plan of one job called `train`."""
+    return json.dumps({"format": "trainyard.plan/2", "jobs": {"train": job_as_json(found)}}, indent=2)
+
+
+def search_as_json(found: Found) -> str:
+    """Return the fastest and the cheapest, each a list of jobs as in a plan."""
+    document = {
+        "format": "trainyard.plan/2",
+        "fastest": [job_as_json(each) for each in found.fastest],
+        "cheapest": [job_as_json(each) for each in found.cheapest],
+    }
+    return json.dumps(document, indent=2)
+
+
+def job_as_json(found: Estimate) -> dict[str, Any]:
+    """Return one job of a plan as JSON: bytes, seconds and US dollars; null with a `reason` for what is unknown."""
+    training = found.training
+    machines = training.machines
+    return {
+        "model": training.architecture.name,
+        "parameters": training.architecture.parameters,
+        "trained_parameters": training.trained_parameters,
+        "sku": machines.sku.name if machines.sku else None,
+        "gpu": machines.gpu.name,
+        "nodes": machines.nodes,
+        "processes_per_node": machines.gpus_per_node,
+        "engine": training.engine,
+        "precision": training.precision,
+        "activation_checkpointing": training.activation_checkpointing,
+        "compile": training.compiled,
+        "micro_batch_size": training.micro_batch_size,
+        "accumulation_steps": training.accumulation_steps,
+        "global_batch_size": training.global_batch_size,
+        "sequence_length": None if training.is_of_images else training.sequence_length,
+        "loss_chunk_tokens": training.loss_chunk_tokens,
+        "memory": memory_as_json(found),
+        "time": time_as_json(found),
+        "money": money_as_json(found),
+    }
+
+
+def memory_as_json(found: Estimate) -> dict[str, Any]:
+    """Return the memory of a GPU."""
+    document: dict[str, Any] = {
+        "total_bytes_per_gpu": round(found.memory.total),
+        "parts": {name: round(size) for name, size in found.memory.parts().items()},
+        "available_bytes_per_gpu": round(found.available_bytes),
+        "fits": found.fits,
+    }
+    return {**document, "reason": found.main_memory_reason} if found.main_memory_reason else document
+
+
+def time_as_json(found: Estimate) -> dict[str, Any]:
+    """Return the time of a step."""
+    if found.time is None:
+        return {
+            "step_seconds": None,
+            "tokens_per_second_per_gpu": None,
+            "samples_per_second_per_gpu": None,
+            "parts": None,
+            "scaling": None,
+            "reason": found.time_reason,
+        }
+    time = found.time
+    document: dict[str, Any] = {
+        "step_seconds": time.total,
+        "tokens_per_second_per_gpu": found.tokens_per_second_per_gpu,
+        "samples_per_second_per_gpu": found.samples_per_second_per_gpu,
+        "parts": {
+            "forward": time.forward,
+            "backward": time.backward,
+            "optimizer": time.optimizer,
+            "exposed_communication": time.exposed_communication,
+        },
+        "communication_seconds": time.communication,
+        "scaling": {str(nodes): share for nodes, share in scaling_curve(found.training)},
+    }
+    if found.time_reason:
+        document["remark"] = found.time_reason
+    return document
+
+
+def money_as_json(found: Estimate, steps: int | None = None) -> dict[str, Any]:
+    """Return prices; those of the whole training too, if its number of steps is known."""
+    money = found.money
+    hours = steps * found.time.total / 3600 if steps is not None and found.time is not None else None
+    on_demand, spot = money.on_demand, money.spot
+    source = on_demand or spot
+    reasons = [
+        NO_SIZE if found.training.machines.sku is None else "",
+        NO_STEPS if steps is None and source else "",
+        found.time_reason if steps is not None and found.time is None else "",
+        NO_SPOT if source and spot is None else "",
+    ]
+    document: dict[str, Any] = {
+        "on_demand_usd": on_demand.usd_per_hour * hours if on_demand and hours is not None else None,
+        "spot_usd": _spot_usd(found, hours),
+        "region": source.region if source else None,
+        "date": source.date if source else None,
+        "on_demand_usd_per_hour": on_demand.usd_per_hour if on_demand else None,
+        "spot_usd_per_hour": spot.usd_per_hour if spot else None,
+        "usd_per_billion_tokens": found.usd_per_billion_tokens,
+        "spot_lost_share": money.preemptions.lost_share,
+        "checkpoint_interval_seconds": money.preemptions.checkpoint_interval_seconds,
+    }
+    if told := "; ".join(filter(None, reasons)):
+        document["reason"] = told
+    return document
+
+
+def _spot_usd(found: Estimate, hours: float | None) -> float | None:
+    """Return what the whole training costs on spot machines, with the time that preemptions take."""
+    if found.money.spot is None or hours is None:
+        return None
+    return found.money.spot.usd_per_hour * hours / max(1e-3, 1 - found.money.preemptions.lost_share)
+
+
+def gigabytes(size: float) -> str:
+    """Return bytes as vendors count them: `31.4 GB`, `26.8 MB`."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
+
+
+def _memory_facts(found: Estimate) -> list[tuple[str, str]]:
+    available = found.available_bytes
+    verdict = "fits" if found.memory.total <= available else "does not fit"
+    parts = ", ".join(
+        f"{name} {gigabytes(size)}" for name, size in found.memory.parts().items() if size >= found.memory.total / 200
+    )
+    facts = [
+        ("memory", f"{gigabytes(found.memory.total)} of {gigabytes(available)} a GPU: {verdict}"),
+        ("", parts),
+    ]
+    if found.main_memory_reason:
+        facts.append(("main memory", f"{found.main_memory_reason}: does not fit"))
+    if by_engine := memory_by_engine(found.training):
+        texts = (
+            f"{name} {gigabytes(memory.total)}{'' if fits else ' (too much)'}"
+            for name, (memory, fits) in by_engine.items()
+        )
+        facts.append(("by engine", ", ".join(texts)))
+    if not found.fits:
+        alternatives = settings_that_fit(found.training)
+        lines = [_alternative(each) for each in alternatives] or ["nothing on these machines: use more, or larger ones"]
+        facts += list(zip(("what fits", *[""] * len(lines)), lines, strict=False))
+    return facts
+
+
+def _alternative(found: Estimate) -> str:
+    training = found.training
+    batch = f"micro-batch {training.micro_batch_size}, accumulation {training.accumulation_steps}"
+    time = f", {duration(found.time.total)} a step" if found.time and not training.offload_optimizer else ""
+    return f"{settings_text(training)}, {batch}: {gigabytes(found.memory.total)}{time}"
+
+
+def _time_facts(found: Estimate) -> list[tuple[str, str]]:
+    if found.time is None:
+        return [("time", f"not known: {found.time_reason}")]
+    time = found.time
+    unit, _ = units_of(found.training)
+    rate = (found.samples_per_second if found.training.is_of_images else found.tokens_per_second) or 0.0
+    rate /= found.training.machines.world_size
+    parts = (
+        f"forward {duration(time.forward)}, backward {duration(time.backward)}, optimizer {duration(time.optimizer)}, "
+        f"exchange {duration(time.communication)} of which {duration(time.exposed_communication)} is not hidden"
+    )
+    facts = [("time", f"{duration(time.total)} a step, {count(rate)} {unit} a second and GPU"), ("", parts)]
+    return [*facts, ("", found.time_reason)] if found.time_reason else facts
+
+
+def _money_facts(found: Estimate) -> list[tuple[str, str]]:
+    money = found.money
+    if found.training.machines.sku is None:
+        return [("money", f"not known: {NO_SIZE}")]
+    if money.on_demand is None:
+        return [("money", "not known: the catalogue has no price of this size")]
+    each = price_text(found)
+    each = f", ${each} a {units_of(found.training)[1]}" if each != "-" else ""
+    facts = [("money", f"{_price(money.on_demand)} on demand{each}")]
+    if money.spot is None:
+        return [*facts, ("spot", NO_SPOT)]
+    lost, between = money.preemptions.lost_share, money.preemptions.seconds_between
+    return [
+        *facts,
+        ("spot", f"{_price(money.spot)}, {percentage(lost)} lost to a preemption every {duration(between)}"),
+        ("", f"best interval between checkpoints: {duration(money.preemptions.checkpoint_interval_seconds)}"),
+    ]
+
+
+def _price(price: Price) -> str:
+    return f"${price.usd_per_hour:,.2f} an hour ({', '.join(part for part in (price.region, price.date) if part)})"
+
+
+def _search_row(found: Estimate) -> Sequence[str]:
+    price = found.money.on_demand
+    return (
+        machines_text(found.training),
+        settings_text(found.training),
+        str(found.training.micro_batch_size),
+        gigabytes(found.memory.total),
+        rate_text(found),
+        f"{price.usd_per_hour:,.2f}" if price else "-",
+        price_text(found),
+    )

@@ -1,0 +1,171 @@
+"""What is estimated: a model's training on machines, with every setting that memory and time depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from trainyard.catalogue.gpus import Gpu, gpu_of
+from trainyard.catalogue.skus import Sku
+from trainyard.errors import UsageError
+from trainyard.plan.estimate.adapters import Adapters
+from trainyard.plan.estimate.architectures import Architecture
+from trainyard.plan.estimate.choices import CHECKPOINTING
+from trainyard.plan.estimate.image_models import ImageModel
+
+
+@dataclass(frozen=True)
+class Machines:
+    """The nodes of a training. `network_gbyte_per_second` is what one node sends to the others, in one direction.
+
+    It is 0 where it is not known, which only one node can do without. `sku` is None where only the GPU was named; then
+    there is no price.
+    """
+
+    gpu: Gpu
+    nodes: int
+    gpus_per_node: int
+    network_gbyte_per_second: float
+    has_rdma: bool
+    sku: Sku | None = None
+
+    @property
+    def world_size(self) -> int:
+        """One process for each GPU."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def memory_bytes_per_gpu(self) -> float:
+        """The memory of one GPU, in bytes; vendors' GB of HBM are 2^30 bytes."""
+        gigabytes = self.gpu.memory_gb if self.sku is None else self.sku.gpu_memory_gb_each or self.gpu.memory_gb
+        return gigabytes * 2**30
+
+
+def machines_of_sku(sku: Sku, nodes: int, gpus_per_node: int | None = None) -> Machines:
+    """Return nodes of an Azure size, with all GPUs of each unless told. UsageError for a size without known GPUs."""
+    gpu = gpu_of(sku)
+    if gpu is None:
+        what = f"the GPU {sku.gpu_model} is not in the table of GPUs" if sku.gpu_count else "it has no GPU"
+        raise UsageError(f"{sku.name} cannot be estimated: {what}")
+    count = gpus_per_node or sku.gpu_count
+    if count > sku.gpu_count:
+        raise UsageError(f"{sku.name} has {sku.gpu_count} GPUs; --gpus-per-node {count} is more")
+    gbit = sku.infiniband_gbit_per_second_total or sku.ethernet_gbit_per_second or 10.0
+    return Machines(gpu, nodes, count, gbit / 8 * (count / sku.gpu_count if sku.rdma else 1), sku.rdma, sku)
+
+
+def machines_of_gpu(
+    gpu: Gpu, nodes: int, gpus_per_node: int | None = None, network_gbit_per_second: float | None = None
+) -> Machines:
+    """Return nodes with a GPU in the machines it is usually in, whose network grows with the GPUs of a node.
+
+    `network_gbit_per_second` is of a node, where it is known. UsageError for several nodes whose network is not known.
+    """
+    count = gpus_per_node or gpu.gpus_per_node
+    if network_gbit_per_second is None and gpu.network_gbit_per_second_per_gpu is None:
+        if nodes > 1:
+            raise UsageError(f"the network of machines with {gpu.name} is not known; give it with --network-gbit")
+        return Machines(gpu, nodes, count, 0.0, has_rdma=False)
+    gbit = network_gbit_per_second or max((gpu.network_gbit_per_second_per_gpu or 0.0) * count, 10.0)
+    return Machines(gpu, nodes, count, gbit / 8, has_rdma=gbit >= 100)
+
+
+@dataclass(frozen=True)
+class TrainingShape:
+    """One optimizer step's work: micro_batch_size x accumulation_steps x world size samples of sequence_length tokens.
+
+    An image is one token. `reshard_after_forward` (FSDP and ZeRO 3) gathers parameters again for the backward pass.
+    FSDP with a `shard_size` has replicas of the model, each spread over so many GPUs. `loss_chunk_tokens` are the
+    tokens whose logits exist at one time; 0 is all of a micro-batch.
+    """
+
+    architecture: Architecture | ImageModel
+    machines: Machines
+    engine: str
+    micro_batch_size: int
+    accumulation_steps: int
+    sequence_length: int
+    precision: str = "bf16"
+    activation_checkpointing: str = "none"
+    compiled: bool = False
+    reshard_after_forward: bool = True
+    shard_size: int = 0
+    has_moving_average: bool = False
+    offload_optimizer: bool = False
+    offload_parameters: bool = False
+    loss_chunk_tokens: int = 0
+    adapters: Adapters | None = None
+    optimizer: str = "adamw"
+    offload_activations: bool = False
+
+    @property
+    def language_model(self) -> Architecture:
+        """The model, where it is one of language."""
+        assert isinstance(self.architecture, Architecture)
+        return self.architecture
+
+    @property
+    def is_of_images(self) -> bool:
+        """Whether samples are images, so that nothing is counted in tokens."""
+        return isinstance(self.architecture, ImageModel)
+
+    @property
+    def checkpointing_choices(self) -> tuple[str, ...]:
+        """The kinds of activation checkpointing that are estimated: of images, all layers or none."""
+        return ("none", "full") if self.is_of_images else CHECKPOINTING
+
+    @property
+    def trained_parameters(self) -> int:
+        """The parameters with gradients and optimizer state: all, or the adapters'."""
+        if self.adapters is None:
+            return self.architecture.parameters
+        return self.adapters.parameters(self.architecture)
+
+    @property
+    def frozen_parameters(self) -> int:
+        """The parameters that only compute."""
+        return 0 if self.adapters is None else self.architecture.parameters
+
+    @property
+    def tokens_per_micro_batch(self) -> int:
+        """Tokens of one forward pass on one GPU."""
+        return self.micro_batch_size * self.sequence_length
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of one optimizer step."""
+        return self.micro_batch_size * self.accumulation_steps * self.machines.world_size
+
+    @property
+    def bytes_per_value(self) -> int:
+        """The size of a parameter or activation as layers compute with it; fp8 keeps them in bf16."""
+        return 4 if self.precision == "fp32" else 2
+
+    @property
+    def product_precision(self) -> str:
+        """The type that the layers' matrices are multiplied in."""
+        return "bf16" if self.precision == "bf16-true" else self.precision
+
+    @property
+    def shards(self) -> int:
+        """Over how many GPUs one copy of the optimizer's state, and of what is kept like it, is spread."""
+        if self.engine == "fsdp":
+            return min(self.shard_size or self.machines.world_size, self.machines.world_size)
+        return 1 if self.engine in ("ddp", "zero0") else self.machines.world_size
+
+    @property
+    def shards_within_replicas(self) -> bool:
+        """Whether FSDP spreads each of several replicas over some of the GPUs."""
+        return self.engine == "fsdp" and 0 < self.shard_size < self.machines.world_size
+
+    @property
+    def machines_of_replica(self) -> Machines:
+        """The machines, or the part of one, that gather parameters from each other."""
+        if not self.shards_within_replicas:
+            return self.machines
+        per_node = min(self.shard_size, self.machines.gpus_per_node)
+        return replace(self.machines, nodes=max(1, self.shard_size // per_node), gpus_per_node=per_node)
+
+    @property
+    def is_deepspeed(self) -> bool:
+        """Whether DeepSpeed runs it."""
+        return self.engine.startswith("zero")

@@ -1,0 +1,308 @@
+"""Reuse of unchanged jobs: a key is computed from everything that goes into a job, and its outputs are found by it.
+
+A key holds one digest for each thing that a job's result depends on, under a name that users know. When a job is not
+reused, the names whose digests changed since its last run say why.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.rehearse.digests import ContentDigests, digest_of, write_json
+from trainyard.rehearse.errors import RunError, cannot_write
+from trainyard.rehearse.imported_code import code_of_job
+from trainyard.rehearse.resolution import LocalPath, ResolvedJob, WrittenValue
+from trainyard.rehearse.snapshot import Snapshot
+from trainyard.settings.files import files_beneath, os_error_reason
+from trainyard.spec.model import Component, Environment, Value
+from trainyard.spec.resolution import JobOutput
+
+CACHE_FORMAT = "trainyard.cache/1"
+_LOCATIONS_KEPT = 5
+_LOCAL_PYTHON = "the local Python and its packages"
+_IMAGE = "the container image"
+
+
+@dataclass(frozen=True)
+class JobKey:
+    """The key of a job's result, and the digest of each part of it."""
+
+    key: str
+    parts: dict[str, str]
+
+
+@dataclass(frozen=True)
+class LastStart:
+    """What went into the last start of a job: the digest of each part of its key, and what these are made of."""
+
+    run: str
+    parts: dict[str, str]
+    details: dict[str, dict[str, str]]
+
+
+@dataclass(frozen=True)
+class EarlierResult:
+    """A completed job of an earlier run whose outputs are complete and unaltered."""
+
+    run_folder: Path
+    run: str
+    job: str
+    identity: str
+
+
+def job_key(
+    job: ResolvedJob,
+    snapshot: Snapshot,
+    upstream_identities: Mapping[str, str],
+    digests: ContentDigests,
+    python: Path = Path(sys.executable),
+    image: str | None = None,
+) -> JobKey:
+    """Return the key of a job: code, command, inputs by content, environment, processes, resources, variables.
+
+    The command counts as written, with the names of its ports; their values are in the inputs. Outputs of other jobs
+    count by `upstream_identities`, local data by content. For a job in containers, the digest of their
+    `image` counts in place of `python`.
+    """
+    component = job.component
+    resources = job.resources
+    literals = [source for source in job.inputs.values() if isinstance(source, (str, int, float))]
+    parts = {
+        "code": code_of_job(component.command.data, literals, job.environment_variables, snapshot).digest(digests),
+        "command": digest_of(component.command.data, *_task_parts(component)),
+        "outputs": digest_of(sorted((port.name, port.type) for port in component.outputs.values())),
+        "environment": _environment_digest(component.environment, digests),
+        **({_LOCAL_PYTHON: local_python_digest(python)} if image is None else {_IMAGE: digest_of(image)}),
+        "distribution": digest_of(job.distribution, job.nodes, job.processes_per_node),
+        "resources": digest_of(
+            [value.data if value else None for value in (resources.instance_type, resources.shm_size)]
+            if resources
+            else []
+        ),
+        "environment_variables": digest_of(job.environment_variables),
+    }
+    for name, source in job.inputs.items():
+        if isinstance(source, WrittenValue):
+            content = digest_of(upstream_identities[source.output.job], source.output.port)
+        elif isinstance(source, JobOutput):
+            content = digest_of(upstream_identities[source.job], source.port)
+        elif isinstance(source, LocalPath):
+            content = digests.of_path(source.path)
+        else:
+            content = digest_of(type(source).__name__, source)
+        parts[f"input {name}"] = content
+    return JobKey(digest_of(parts), parts)
+
+
+def _task_parts(component: Component) -> list[object]:
+    """What a sweep, parallel or Spark job runs besides its command: all of its settings, without their places."""
+    return [] if component.task is None else [type(component.task).__name__, _without_places(component.task)]
+
+
+def _without_places(setting: object) -> object:
+    if isinstance(setting, Value):
+        return setting.data
+    if isinstance(setting, Component):
+        return setting.command.data
+    if dataclasses.is_dataclass(setting):
+        return {known.name: _without_places(getattr(setting, known.name)) for known in dataclasses.fields(setting)}
+    if isinstance(setting, dict):
+        return {key: _without_places(each) for key, each in setting.items()}
+    return setting
+
+
+def _environment_digest(environment: Environment | None, digests: ContentDigests) -> str:
+    if environment is None:
+        return digest_of(None)
+    paths = [path for path in (environment.build_path, environment.conda_file) if path is not None]
+    contents = [digests.of_path(path) for path in paths if path.exists()]
+    conda = environment.conda.data if environment.conda is not None else None
+    return digest_of(environment.reference, environment.image, environment.dockerfile, contents, conda)
+
+
+def local_python_digest(python: Path = Path(sys.executable)) -> str:
+    """Return the digest of the Python and the packages that jobs run with here: another torch is another result.
+
+    Raise `RunError` for another Python that does not start.
+    """
+    version, _ = _version_and_path(python)
+    # Another may be a script around a Python, which only its path tells apart.
+    named = [] if python == Path(sys.executable) else [str(python)]
+    return digest_of(version, local_packages(python), *named)
+
+
+def local_packages(python: Path) -> list[str]:
+    """Return the folders of the metadata of a Python's packages, such as `numpy-2.4.0.dist-info`, sorted."""
+    _, path = _version_and_path(python)
+    folders = {Path(entry) for entry in path if entry.endswith(("site-packages", "dist-packages"))}
+    return sorted(
+        name for folder in folders if folder.is_dir() for name in os.listdir(folder) if name.endswith("-info")
+    )
+
+
+def python_version(python: Path) -> str:
+    """Return a Python's version, such as `3.11.7`."""
+    return _version_and_path(python)[0].split()[0]
+
+
+def _version_and_path(python: Path) -> tuple[str, list[str]]:
+    return (sys.version, sys.path) if python == Path(sys.executable) else _answers_of(python)
+
+
+@functools.cache
+def _answers_of(python: Path) -> tuple[str, list[str]]:
+    """The version and path of another Python."""
+    ask = "import json, sys; print(json.dumps([sys.version, sys.path]))"
+    try:
+        answer = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        why = os_error_reason(error) if isinstance(error, OSError) else f"it ended with exit code {error.returncode}"
+        raise RunError(f"--python {python}: cannot be started as the Python of jobs: {why}") from error
+    version, path = json.loads(answer.stdout)
+    return version, path
+
+
+class StepCache:
+    """The index of results: one small file per key, which lists the run folders that hold the outputs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find(self, key: JobKey, own_run: Path) -> tuple[EarlierResult | None, str | None]:
+        """Return the newest complete result with this key in another run, or None and what is wrong with known ones."""
+        entry = _read(self._result_file(key))
+        problem = None
+        for location in reversed(entry.get("locations", [])):
+            run_folder = Path(location["run_folder"])
+            if run_folder == own_run:
+                continue
+            difference = _difference(run_folder / "jobs" / location["job"] / "outputs", location["files"])
+            if difference is None:
+                return EarlierResult(run_folder, location["run"], location["job"], entry["identity"]), None
+            problem = problem or f"its result in run {location['run']} {difference}"
+        return None, problem
+
+    def why_new(self, last_file_name: str, key: JobKey) -> str:
+        """Return why there is no result with this key: what changed since this job last ran."""
+        last = self.last_start(last_file_name)
+        if last is None:
+            return "it has not run before"
+        names = sorted(set(key.parts) | set(last.parts))
+        changed = [name for name in names if key.parts.get(name) != last.parts.get(name)]
+        if not changed:
+            return f"its result in run {last.run} is gone, or it did not complete"
+        return f"changed since run {last.run}: {', '.join(changed)}"
+
+    def last_start(self, last_file_name: str) -> LastStart | None:
+        """Return what went into the last start of a job; None if it has not run before."""
+        last = _read(self._last_file(last_file_name))
+        return LastStart(last["run"], last["parts"], last.get("details", {})) if last else None
+
+    def remember_start(
+        self, last_file_name: str, key: JobKey, run: str, details: Mapping[str, Mapping[str, str]]
+    ) -> None:
+        """Record what goes into this start of a job, to explain later what changed. Raise `RunError` on failure."""
+        document = {"format": CACHE_FORMAT, "run": run, "parts": key.parts, "details": details}
+        self._write(self._last_file(last_file_name), document)
+
+    def remember_result(self, key: JobKey, identity: str, run_folder: Path, run: str, job: str) -> None:
+        """Record a completed job's outputs under its key, with file sizes and times. Raise `RunError` on failure."""
+        file = self._result_file(key)
+        entry = _read(file)
+        known = entry.get("locations", []) if entry.get("identity") == identity else []
+        # One of each run: equal jobs of a run, which does not reuse its own results, would displace those of others.
+        known = [each for each in known if each["run_folder"] != str(run_folder.resolve())]
+        location = {
+            "run_folder": str(run_folder.resolve()),
+            "run": run,
+            "job": job,
+            "files": _inventory(run_folder / "jobs" / job / "outputs"),
+        }
+        document = {
+            "format": CACHE_FORMAT,
+            "identity": identity,
+            "locations": [*known, location][-_LOCATIONS_KEPT:],
+        }
+        self._write(file, document)
+
+    def _write(self, file: Path, document: object) -> None:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(file.parent, error) from error
+        write_json(file, document)
+
+    def _result_file(self, key: JobKey) -> Path:
+        return self._folder / "results" / f"{key.key}.json"
+
+    def _last_file(self, name: str) -> Path:
+        return self._folder / "last" / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}.json"
+
+
+def link_result(earlier: EarlierResult, job_folder: Path) -> None:
+    """Put an earlier job's outputs and logs into a job's folder: as hard links, or copies across file systems.
+
+    The folder is emptied first, because a runner that was killed at this point leaves a part of a result. Raise
+    `RunError` when the folder cannot be written; it is then emptied again.
+    """
+    source = earlier.run_folder / "jobs" / earlier.job
+    shutil.rmtree(job_folder, ignore_errors=True)
+    try:
+        for part in ("outputs", "user_logs", "artifacts"):
+            if (source / part).is_dir():
+                shutil.copytree(source / part, job_folder / part, symlinks=True, copy_function=link_or_copy)
+    except (OSError, shutil.Error) as error:
+        shutil.rmtree(job_folder, ignore_errors=True)
+        reason = error if isinstance(error, OSError) and error.errno else OSError(str(error))
+        raise cannot_write(job_folder, reason) from error
+
+
+def link_or_copy(source: str, target: str) -> None:
+    """Make a file a hard link to another, or a copy of it where the file system has no such links."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
+def _inventory(folder: Path) -> dict[str, list[int]]:
+    """Return the size and modification time (ns) of every file beneath a folder, by relative name."""
+    inventory = {}
+    for file, name in files_beneath(folder):
+        status = file.stat()
+        inventory[name] = [status.st_size, status.st_mtime_ns]
+    return inventory
+
+
+def _difference(folder: Path, recorded: Mapping[str, list[int]]) -> str | None:
+    """Return how a folder's files differ from those recorded, or None if they do not."""
+    if not folder.is_dir():
+        return "is gone"
+    found = _inventory(folder)
+    for name in sorted(set(found) | set(recorded)):
+        if name not in found:
+            return f"lacks {name}"
+        if name not in recorded:
+            return f"has an additional file, {name}"
+        if found[name] != recorded[name]:
+            return f"was altered ({name})"
+    return None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # the cache only saves time; without it the job runs
+    return document if isinstance(document, dict) and document.get("format") == CACHE_FORMAT else {}

@@ -1,0 +1,238 @@
+"""What users see while a pipeline runs: a live table on a terminal, plain lines elsewhere, or only failures."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from trainyard.rehearse.progress import TimeLeft, in_words, share_done
+from trainyard.settings.log_text import last_lines
+from trainyard.settings.quantities import duration
+from trainyard.settings.run_record import NOTHING_CHANGED, JobRecord, RunRecord
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
+_REFRESHES_PER_SECOND = 4
+_WIDE = 100
+_LINES_BESIDE_JOBS = 3
+"""The table's headings, what it leaves out, and the line of the cursor."""
+_OF_MOST_INTEREST = ("running", "failed", "canceled")
+_COLOURS = {
+    "completed": "green",
+    "reused": "green",
+    "taken": "green",
+    "failed": "red",
+    "canceled": "yellow",
+    "running": "cyan",
+    "skipped": "dim",
+    "waiting": "dim",
+}
+
+
+class Display:
+    """Shows a run's progress on a stream, by default standard error.
+
+    `live` redraws a table, for terminals; otherwise each change of a job is one line. `quiet` shows only failures.
+    """
+
+    def __init__(self, *, quiet: bool = False, stream: TextIO | None = None, live: bool | None = None) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self._quiet = quiet
+        is_terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._is_live = (is_terminal if live is None else live) and not quiet
+        self._record: RunRecord | None = None
+        self._live: Live | None = None
+        self._stays = False
+        self._time_left = TimeLeft()
+
+    def run_started(self, record: RunRecord) -> None:
+        """Show that a run begins."""
+        self._record = record
+        if self._is_live:
+            from rich.live import Live  # rich takes 0.1 s, and only terminals need it
+
+            console = self._console()
+            self._live = Live(
+                get_renderable=lambda: _table(record, self._time_left, console.width, self._rows(console)),
+                console=console,
+                refresh_per_second=_REFRESHES_PER_SECOND,
+            )
+            self._live.start()
+        self.note(f"run {record.name}: {record.folder}")
+        for note in record.notes:
+            self.note(note)
+
+    def job_changed(self, record: RunRecord, name: str) -> None:
+        """Show a job's new state."""
+        job = record.jobs[name]
+        if self._live is None:
+            self._line(f"{name} {_state_in_words(job)}")
+        if job.status == "failed":
+            self._show_failure(record, name, job)
+
+    def attempt_ended(self, name: str, job: JobRecord) -> None:
+        """Show how an attempt ended that another one follows."""
+        attempt = job.attempts[-1]
+        codes = ", ".join(f"rank {rank}: {code}" for rank, code in attempt.exit_codes.items())
+        step = f" at step {attempt.last_step}" if attempt.last_step is not None else ""
+        self._line(f"{name} {attempt.reason}{step} (attempt {len(job.attempts)}, exit codes {codes})")
+
+    def note(self, text: str) -> None:
+        """Show a note."""
+        self._line(text)
+
+    def run_ended(self, record: RunRecord) -> None:
+        """Show how the run ended; on a terminal the table stays."""
+        self.close()
+        if record.status == "completed":
+            self._line(f"run {record.name} completed in {duration(record.duration_s)}")
+        else:
+            why = f": {record.reason}" if record.reason else ""
+            self._print(f"{_clock()} run {record.name} {record.status} after {duration(record.duration_s)}{why}")
+
+    def close(self) -> None:
+        """Stop redrawing; safe to call twice."""
+        if self._live is not None:
+            self._stays = True
+            self._live.stop()
+            self._live = None
+
+    def _rows(self, console: Console) -> int | None:
+        """How many jobs there is room for while the table is redrawn; the one that stays has all."""
+        return max(1, console.height - _LINES_BESIDE_JOBS) if not self._stays else None
+
+    def _show_failure(self, record: RunRecord, name: str, job: JobRecord) -> None:
+        """Show the failed rank's last lines, and where its log is; also when quiet."""
+        lines = [f"{name} failed: {job.reason}"]
+        lines += [f"  | {line}" for line in job.error_lines or []]
+        if job.logs and job.failed_rank is not None:
+            lines.append(f"  the full log: {record.folder / job.logs[job.failed_rank]}")
+        self._print("\n".join(lines))
+
+    def _line(self, text: str) -> None:
+        if not self._quiet:
+            self._print(f"{_clock()} {text}")
+
+    def _print(self, text: str) -> None:
+        if self._live is not None:
+            # A path cut at the terminal's edge could not be copied, so the terminal wraps it.
+            self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(text, file=self._stream, flush=True)
+
+    def _console(self) -> Console:
+        from rich.console import Console
+
+        # rich obeys NO_COLOR by itself.
+        return Console(file=self._stream, force_terminal=True)
+
+
+def _table(record: RunRecord, time_left: TimeLeft, width: int, rows: int | None) -> Table:
+    """Return the state of every job, or of as many; a narrow terminal has no room for the number of processes."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, expand=True)
+    # Minimum widths keep columns in place while states and times change.
+    is_wide = width >= _WIDE
+    for heading, least_width in (
+        ("job", 3),
+        ("state", 9),
+        *([("processes", 9)] if is_wide else []),
+        ("time", 8),
+        ("progress", 8),
+    ):
+        table.add_column(heading, no_wrap=True, min_width=least_width)
+    # Only a column with a ratio shrinks; without one a long line would take the others' width.
+    table.add_column("last line", no_wrap=True, overflow="ellipsis", ratio=1)
+    shown = _jobs_shown(record, rows)
+    for name, job in record.jobs.items():
+        if name not in shown:
+            continue
+        state = job.status if not _is_from_another_run(job) else "reused" if job.reuse == NOTHING_CHANGED else "taken"
+        is_again = job.status == "running" and len(job.attempts) > 1
+        line = _last_line(record.folder, job)
+        table.add_row(
+            _shortened(name, width * 9 // 20),
+            Text(f"attempt {len(job.attempts)}" if is_again else state, style=_COLOURS[state]),
+            *([str(job.processes)] if is_wide else []),
+            duration(elapsed) if (elapsed := _elapsed(job)) is not None else "",
+            _progress(name, job, line, time_left),
+            Text(line),
+        )
+    if others := Counter(job.status for name, job in record.jobs.items() if name not in shown):
+        counts = ", ".join(f"{count} {status}" for status, count in others.items())
+        table.caption = f"and {others.total()} more: {counts}"
+        table.caption_justify = "left"
+    return table
+
+
+def _jobs_shown(record: RunRecord, rows: int | None) -> Collection[str]:
+    """The jobs that there is room for: those that run or failed, then what comes next, then what ended last."""
+    jobs = record.jobs
+    if rows is None or len(jobs) <= rows:
+        return jobs
+    first = [name for status in _OF_MOST_INTEREST for name, job in jobs.items() if job.status == status]
+    waiting = [name for name, job in jobs.items() if job.status == "waiting"]
+    ended = [name for name in reversed(jobs) if name not in {*first, *waiting}]
+    return frozenset([*first, *waiting, *ended][:rows])
+
+
+def _shortened(name: str, width: int) -> str:
+    """A name that leaves room for the other columns; the end of a dotted one distinguishes it as the beginning does."""
+    half = (width - 1) // 2
+    return name if len(name) <= width else f"{name[:half]}…{name[-half:]}"
+
+
+def _progress(name: str, job: JobRecord, line: str, time_left: TimeLeft) -> str:
+    share, elapsed = share_done(line), _elapsed(job)
+    if job.status != "running" or share is None or elapsed is None:
+        return ""
+    return in_words(share, time_left.estimate(name, share, elapsed))
+
+
+def _elapsed(job: JobRecord) -> float | None:
+    if job.duration_s is not None or job.started is None or job.status != "running":
+        return job.duration_s
+    from datetime import datetime, timezone
+
+    return (datetime.now(timezone.utc) - datetime.fromisoformat(job.started)).total_seconds()
+
+
+def _last_line(run_folder: Path, job: JobRecord) -> str:
+    if job.status in ("failed", "skipped", "canceled"):
+        return job.reason or ""
+    if _is_from_another_run(job) and job.reuse != NOTHING_CHANGED:
+        return job.reuse or ""
+    if job.status == "waiting" or not job.logs:
+        return ""
+    lines = last_lines(run_folder / job.logs[0], 1)
+    return lines[0] if lines else ""
+
+
+def _is_from_another_run(job: JobRecord) -> bool:
+    return job.status == "completed" and job.reused_from is not None
+
+
+def _state_in_words(job: JobRecord) -> str:
+    if job.status == "running":
+        plural = "es" if job.processes > 1 else ""
+        why = f": {job.reuse}" if job.reuse else ""
+        return f"running ({job.processes} process{plural}{why})"
+    if _is_from_another_run(job):
+        return f"reused from run {job.reused_from}" if job.reuse == NOTHING_CHANGED else str(job.reuse)
+    if job.status == "completed":
+        return f"completed in {duration(job.duration_s)}"
+    return f"{job.status}: {job.reason}" if job.status in ("skipped", "canceled") and job.reason else job.status
+
+
+def _clock() -> str:
+    return time.strftime("%H:%M:%S")

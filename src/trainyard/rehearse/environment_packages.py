@@ -1,0 +1,203 @@
+"""The packages that an environment's conda and pip files ask for, and how those of the Python here differ from them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from trainyard.rehearse.cache import local_packages, python_version
+from trainyard.spec.model import Environment
+
+_CONDA = re.compile(r"(?:[\w./-]+::)?(?P<name>[\w.-]+)\s*(?P<version>[=<>!~].*?|\d\S*)?(?:=\w+)?\s*$")
+_REQUIREMENTS = re.compile(r"[\w.-]*requirements[\w.-]*\.(?:txt|in)", re.IGNORECASE)
+_INCLUDE = re.compile(r"(?:-r|--requirement)[\s=]+(\S+)")
+# What has another name on PyPI.
+_PIP_NAMES = {"pytorch": "torch", "pytorch-cpu": "torch", "pytorch-gpu": "torch", "tensorflow-gpu": "tensorflow"}
+# Builds under another name.
+_BUILDS = {"tensorflow-cpu": "tensorflow", "onnxruntime-gpu": "onnxruntime"}
+_BELONGS_TO_PYTHON = frozenset({"pip", "setuptools", "wheel"})
+
+
+@dataclass(frozen=True)
+class _CondaSource:
+    """Conda's keys, and where they are: in `file`, from the line `start` (counted from 1)."""
+
+    data: Any
+    file: Path
+    lines: list[str]
+    start: int = 1
+
+    @property
+    def dependencies(self) -> list[Any]:
+        """What is under `dependencies`."""
+        found = self.data.get("dependencies") if isinstance(self.data, dict) else None
+        return found if isinstance(found, list) else []
+
+    @property
+    def pip_entries(self) -> list[str]:
+        """What is under `pip` there."""
+        lists = (entry.get("pip") for entry in self.dependencies if isinstance(entry, dict))
+        return [str(each) for listed in lists if isinstance(listed, list) for each in listed]
+
+    def line_of(self, entry: Any) -> int:
+        """Return the line of an entry."""
+        numbered = enumerate(self.lines[self.start - 1 :], start=self.start)
+        return next((number for number, line in numbered if str(entry) in line), self.start)
+
+
+@dataclass(frozen=True)
+class WantedPackage:
+    """A package that an environment's file asks for, and where; `python` is the interpreter itself."""
+
+    name: str
+    versions: SpecifierSet
+    file: Path
+    line: int
+    by_conda: bool = False
+
+    @property
+    def place(self) -> str:
+        """The file's name and the line."""
+        return f"{self.file.name}:{self.line}"
+
+
+def wanted_packages(environment: Environment) -> list[WantedPackage]:
+    """Return what conda's keys and the files of the build context ask for; empty if the environment has neither.
+
+    Lines that name no package (options, addresses, local folders) are left out, as are those for other platforms.
+    """
+    found: list[WantedPackage] = []
+    for source in _conda_sources(environment):
+        found += _of_conda(source)
+    for file in _requirements_files(environment):
+        found += _of_requirements(file, frozenset())
+    return list({package.name: package for package in found}.values())
+
+
+def differences(wanted: Iterable[WantedPackage], python: Path) -> tuple[list[str], list[str]]:
+    """Return the packages that a Python does not have, and those that it has in another version, each described."""
+    installed = installed_versions(python)
+    installed = {name: installed[build] for build, name in _BUILDS.items() if build in installed} | installed
+    missing, others = [], []
+    for package in wanted:
+        version = python_version(python) if package.name == "python" else installed.get(package.name)
+        if version is None:
+            missing.append(f"{package.name} ({package.place})")
+        elif not _matches(version, package.versions):
+            others.append(f"{package.name} {version} instead of {package.versions} ({package.place})")
+    return missing, others
+
+
+def installed_versions(python: Path = Path(sys.executable)) -> dict[str, str]:
+    """Return the versions of a Python's packages by their normalized names."""
+    stems = (name.rsplit(".", 1)[0].split("-") for name in local_packages(python))
+    return {canonicalize_name(parts[0]): parts[1] for parts in stems if len(parts) > 1}
+
+
+def _matches(version: str, versions: SpecifierSet) -> bool:
+    try:
+        return versions.contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return True
+
+
+def _conda_sources(environment: Environment) -> Iterator[_CondaSource]:
+    """What conda reads: the keys written in place, the conda file, and such files of the build context."""
+    if environment.conda is not None:
+        span = environment.conda.span
+        yield _CondaSource(environment.conda.data, span.file, _text_of(span.file).splitlines(), span.line)
+    beside = [file for file in _beside(environment) if file.suffix in (".yml", ".yaml")]
+    for file in (environment.conda_file, *beside):
+        if file is not None and file.is_file():
+            text = _text_of(file)
+            try:
+                yield _CondaSource(yaml.safe_load(text), file, text.splitlines())
+            except (yaml.YAMLError, ValueError, RecursionError):
+                continue  # lint reports it
+
+
+def _requirements_files(environment: Environment) -> list[Path]:
+    return [file for file in _beside(environment) if _REQUIREMENTS.fullmatch(file.name)]
+
+
+def _beside(environment: Environment) -> list[Path]:
+    """The files of the build context."""
+    folder = environment.build_path
+    return sorted(folder.iterdir()) if folder is not None and folder.is_dir() else []
+
+
+def _text_of(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
+def _of_conda(source: _CondaSource) -> Iterator[WantedPackage]:
+    for entry in source.dependencies:
+        if isinstance(entry, str):
+            yield from _of_conda_entry(entry, source)
+    for each in source.pip_entries:
+        yield from _of_pip_line(each, source.file, source.line_of(each), frozenset())
+
+
+def _of_conda_entry(entry: str, source: _CondaSource) -> Iterator[WantedPackage]:
+    found = _CONDA.fullmatch(entry.strip())
+    if found is None or found["name"].lower() in _BELONGS_TO_PYTHON:
+        return
+    name = _PIP_NAMES.get(found["name"].lower(), found["name"])
+    versions = _conda_versions(found["version"] or "")
+    yield WantedPackage(canonicalize_name(name), versions, source.file, source.line_of(entry), by_conda=True)
+
+
+def _conda_versions(text: str) -> SpecifierSet:
+    """Conda's `=1.2` means 1.2 and all that begin with it; `1.2` alone and `==1.2` are that version."""
+    text = text.strip()
+    if re.fullmatch(r"=\s*[\w.]+", text):
+        text = f"=={text.lstrip('= ').rstrip('.')}.*"
+    elif text[:1].isdigit():
+        text = f"=={text}"
+    try:
+        return SpecifierSet(text)
+    except InvalidSpecifier:
+        return SpecifierSet()
+
+
+def _of_requirements(file: Path, above: frozenset[Path]) -> Iterator[WantedPackage]:
+    for number, line in enumerate(_text_of(file).splitlines(), start=1):
+        yield from _of_pip_line(line, file, number, above | {file.resolve()})
+
+
+def _of_pip_line(text: str, file: Path, line: int, above: frozenset[Path]) -> Iterator[WantedPackage]:
+    text = re.sub(r"(^|\s)#.*", "", text).strip().rstrip("\\").strip()
+    include = _INCLUDE.match(text)
+    if include is not None:
+        included = file.parent / include[1]
+        if included.is_file() and included.resolve() not in above:
+            yield from _of_requirements(included, above)
+        return
+    try:
+        requirement = Requirement(re.sub(r"\s--hash=\S+", "", text))
+    except InvalidRequirement:
+        return
+    if requirement.marker is None or requirement.marker.evaluate():
+        yield WantedPackage(canonicalize_name(requirement.name), requirement.specifier, file, line)
+
+
+def pip_lines(environment: Environment) -> list[str]:
+    """Return the lines of a requirements file that installs an environment: conda's packages by their names on PyPI."""
+    lines: list[str] = []
+    for source in _conda_sources(environment):
+        by_conda = [each for each in _of_conda(source) if each.by_conda and each.name != "python"]
+        lines += [f"{each.name}{each.versions}" for each in by_conda]
+        for entry in source.pip_entries:
+            include = _INCLUDE.match(entry)
+            lines.append(f"-r {source.file.parent / include[1]}" if include is not None else entry)
+    return lines + [f"-r {file}" for file in _requirements_files(environment)]

@@ -1,0 +1,149 @@
+"""What this machine has for a run: processors, GPUs, and a port for the ranks to meet at."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import glob
+import os
+import socket
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.rehearse.errors import RunError
+from trainyard.settings.files import open_lock_file
+
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+_GPU_DEVICE_FILES = "/dev/nvidia[0-9]*"
+
+AZURE_ML_MASTER_PORT = 6105
+"""The MASTER_PORT on Azure ML (Azure/azureml-cheatsheets, distributed-training.md)."""
+
+# Two nodes with two processes each: the smallest job whose node ranks, local ranks and ranks all differ. It is
+# rehearsed as it is on any machine.
+_SMALLEST_LIMIT = 4
+
+# All below 32768, where Linux begins to assign ports to clients.
+_CANDIDATE_PORTS = range(AZURE_ML_MASTER_PORT, AZURE_ML_MASTER_PORT + 1000)
+# What the system answers where it has no IPv6.
+_NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
+
+
+def available_processors() -> int:
+    """Return how many processors this process may use, respecting containers and `taskset` where the system can."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def job_path(python: Path, inherited: str | None) -> str:
+    """Return the PATH of jobs: the programs beside the Python that runs them come first."""
+    return os.pathsep.join([os.path.dirname(python), inherited or os.defpath])
+
+
+def available_gpus(environment: Mapping[str, str]) -> list[str]:
+    """Return this machine's GPUs, as numbers or names in the form of CUDA_VISIBLE_DEVICES, and limited by it."""
+    count = len(glob.glob(_GPU_DEVICE_FILES))
+    chosen = environment.get(VISIBLE_DEVICES)
+    if not count or chosen is None:
+        return [str(number) for number in range(count)]
+    return [name.strip() for name in chosen.split(",") if name.strip()]
+
+
+def gpus_of_node(gpus: list[str], node: int, *, nodes: int, processes_per_node: int) -> list[str]:
+    """Return a node's share of the GPUs, so that each process finds its own under LOCAL_RANK, as on the cluster.
+
+    Without a GPU for each process of all nodes the share is empty, and all of them run on processors.
+    """
+    if nodes * processes_per_node > len(gpus):
+        return []
+    share = len(gpus) // nodes
+    return gpus[node * share : (node + 1) * share]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What bounds the processes of a job here."""
+
+    processors: int
+    gpus: int
+
+    @classmethod
+    def here(cls) -> Machine:
+        """Return what this process may use now."""
+        return cls(available_processors(), len(available_gpus(os.environ)))
+
+    @property
+    def process_limit(self) -> int:
+        """How many training processes a job may have unless the user says otherwise: one per processor or GPU."""
+        return max(self.processors, self.gpus, _SMALLEST_LIMIT)
+
+
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """Yield a free port, 6105 if possible, that no other runner of this user takes while the block lasts.
+
+    The ranks themselves bind the port, so it must be unbound when they start; a lock file keeps other runners away
+    until then. Raise `RunError` when every candidate is taken.
+    """
+    folder = _folder_of_locks()
+    for port in _CANDIDATE_PORTS:
+        with open_lock_file(folder / str(port)) as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            if is_free(port):
+                yield port
+                return
+    raise RunError(
+        f"MASTER_PORT: every port from {_CANDIDATE_PORTS[0]} to {_CANDIDATE_PORTS[-1]} is in use; "
+        "stop the programs that use them"
+    )
+
+
+def _folder_of_locks() -> Path:
+    """Return this user's own folder for the locks of ports. RunError for one that somebody else may have prepared."""
+    session = os.environ.get("XDG_RUNTIME_DIR", "")
+    if session and _is_private(Path(session)):
+        folder = Path(session, "trainyard-ports")
+    else:
+        folder = Path(tempfile.gettempdir(), f"trainyard-ports-{os.getuid()}")
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    if not _is_private(folder):
+        raise RunError(
+            f"{folder}: expected a folder that only you can write to, for the locks of ports; remove it, or set "
+            "XDG_RUNTIME_DIR to a folder of your own"
+        )
+    return folder
+
+
+def _is_private(folder: Path) -> bool:
+    """Return whether this is a folder, no link, of this user, which nobody else can write to."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & others
+
+
+def is_free(port: int) -> bool:
+    """Return whether a server could listen on this port, on every address of the machine."""
+    for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
+        try:
+            with socket.socket(family) as server:
+                # As servers do: a port that only has connections in TIME_WAIT counts as free.
+                server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                server.bind((address, port))
+        except OSError as error:
+            if error.errno in _NO_IPV6:
+                continue
+            return False
+    return True

@@ -1,0 +1,127 @@
+"""How an attempt ended, in words: from its processes' exit codes, their logs, and what was written."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from trainyard.rehearse.attempts import Attempt, AttemptEnd
+from trainyard.rehearse.given_inputs import GivenInput
+from trainyard.rehearse.logs import last_error
+from trainyard.rehearse.processes import ProcessesEnded
+from trainyard.settings.log_text import last_lines
+
+_ERROR_LINES = 15
+# A shell's exit code for a program that it does not find, and how bash and dash say so.
+_NOT_FOUND_CODE = 127
+_MISSING_PROGRAM = re.compile(r"^[^:\n]+: (?:line )?\d+: ([^:\n]+): (?:command )?not found$", re.MULTILINE)
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+# Open MPI's words, of mpirun (4) and of the prterun beneath it (5).
+_REFUSES_ROOT = re.compile(r"^(\w+) has detected an attempt to run as root\.$", re.MULTILINE)
+_MISSING_VARIABLE = re.compile(r"KeyError: '(\w+)'")
+
+
+def outcome(
+    attempt: Attempt, processes: ProcessesEnded, given: Sequence[GivenInput], why_canceled: str | None
+) -> AttemptEnd:
+    """Return how the attempt ended whose processes have; `given` is how it got its inputs."""
+    if processes.was_canceled:
+        return AttemptEnd(processes, why_canceled)
+    if processes.timed_out:
+        return AttemptEnd(processes, f"it took longer than its limits.timeout of {attempt.job.timeout_seconds} s")
+    fault, rank = processes.fault, processes.failed_rank
+    if fault is not None and fault.rank is None and any(processes.exit_codes.values()):
+        return AttemptEnd(processes, f"preempted by {fault.option}", was_preempted=True)
+    if fault is not None and rank is not None and rank == fault.rank:
+        return AttemptEnd(
+            processes, f"rank {rank} was killed by {fault.option}", last_lines(attempt.logs[rank], _ERROR_LINES)
+        )
+    if rank is not None:
+        # What the job calls INPUT_source is a file or folder that its user knows by another name.
+        own_names = {str(place): str(attempt.inputs[name]) for name, place in attempt.input_paths.items()}
+        logged = last_error(attempt.logs[rank], _ERROR_LINES, own_names)
+        reason = _explain(attempt, rank, processes.exit_codes[rank], logged.cause)
+        return AttemptEnd(processes, reason, logged.lines)
+    return _outcome_of_files(attempt, processes, given)
+
+
+def _outcome_of_files(attempt: Attempt, processes: ProcessesEnded, given: Sequence[GivenInput]) -> AttemptEnd:
+    """How an attempt ended whose processes all exited with 0, by what they wrote and what they should have."""
+    for name, path in {**attempt.output_paths, "artifacts": attempt.artifacts_folder}.items():
+        link = _outward_link(path, attempt.job_folder)
+        if link is not None:
+            shown = f"{link.relative_to(attempt.job_folder)} -> {os.readlink(link)}"
+            return AttemptEnd(
+                processes, f"its output {name} has a link that leads out of the job's folder, {shown}: copy the data"
+            )
+    missing = [name for name, path in attempt.output_paths.items() if attempt.is_file(name) and not path.is_file()]
+    said = f"it exited with 0, but did not write its output {', '.join(missing)}"
+    if any(attempt.strict or name in attempt.job.read_outputs for name in missing):
+        return AttemptEnd(processes, said)
+    changed = {each.name: file for each in given if (file := each.changed()) is not None}
+    if changed:
+        named = ", ".join(f"{name} ({file})" for name, file in changed.items())
+        return AttemptEnd(processes, f"it wrote to an input, which Azure ML mounts read-only: {named}")
+    return AttemptEnd(processes, warnings=(said,) if missing else ())
+
+
+def _explain(attempt: Attempt, rank: int, code: int, cause: str | None) -> str:
+    """Return why the job failed in one line: the cause as in the rank's log if there is one, and how the rank ended."""
+    who = f"rank {rank}" if attempt.job.processes > 1 else "its process"
+    if code < 0:
+        name = signal.Signals(-code).name
+        explained = f"{who} was killed by {name}"
+        return f"{explained} (out of memory?)" if name == "SIGKILL" else explained
+    if shutil.disk_usage(attempt.job_folder).free < 1 << 16:
+        return f"{who} ended with exit code {code}; the disk that holds {attempt.job_folder} is full"
+    if code == _NOT_FOUND_CODE:
+        program = _MISSING_PROGRAM.search("\n".join(last_lines(attempt.logs[rank], _ERROR_LINES)))
+        if program is not None:
+            where = "install it here" if attempt.image is None else f"{attempt.image.name} does not have it"
+            return f"{program[1]}: command not found: {where} ({who} ended with exit code {code})"
+    if refused := _REFUSES_ROOT.search("\n".join(last_lines(attempt.logs[rank], _ERROR_LINES))):
+        return (
+            f"{refused[1]} refuses to run as root ({who} ended with exit code {code}); leave it out of the command and "
+            "set `distribution: {type: mpi}`, or give it --allow-run-as-root"
+        )
+    if cause is None:
+        return f"{who} ended with exit code {code}"
+    explained = f"{cause} ({who} ended with exit code {code})"
+    variable = _MISSING_VARIABLE.match(cause)
+    if variable is not None and variable[1] in os.environ:
+        return f"{explained}; jobs do not see your shell's {variable[1]}: give it in the job's environment_variables"
+    missing = _MISSING_MODULE.match(cause)
+    if missing is None:
+        return explained
+    if attempt.image is not None:
+        return f"{explained}; add its package to the environment: {attempt.image.name} does not have it"
+    from trainyard.rehearse.missing_modules import where_to_add  # packaging takes 30 ms to import
+
+    return f"{explained}; {where_to_add(missing[1], attempt.job.component.environment)}"
+
+
+def _outward_link(written: Path, job_folder: Path) -> Path | None:
+    """Return the first link, at or beneath a path, that leads out of the job's folder or to its inputs, or None.
+
+    Azure ML's storage has no links. Here, one would bring a file that the run does not hold (or the job's input, which
+    is removed when it ends) into later jobs, the cache and the folders of datastores.
+    """
+    home = os.path.realpath(job_folder)
+    inputs = os.path.join(home, "data", "INPUT_")
+    for link in _links(written):
+        target = os.path.realpath(link)
+        if not target.startswith(home + os.sep) or target.startswith(inputs):
+            return link
+    return None
+
+
+def _links(path: Path) -> Iterator[Path]:
+    if path.is_symlink():
+        yield path
+        return
+    for folder, folders, files in os.walk(path):
+        yield from (link for name in sorted([*folders, *files]) if (link := Path(folder, name)).is_symlink())

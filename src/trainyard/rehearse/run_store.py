@@ -1,0 +1,159 @@
+"""The folders of runs: made, listed, found by name, and cleaned up."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from itertools import count
+from pathlib import Path
+
+from trainyard.rehearse.errors import RunError, UsageError, cannot_write
+from trainyard.rehearse.records import is_active, read_record
+from trainyard.rehearse.tracking_store import TrackingStore
+from trainyard.settings.run_record import RECORD_FILE, RunRecord
+from trainyard.settings.suggestions import did_you_mean
+
+# A run's name is part of the ids of its MLflow runs, whose length MLflow limits.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+
+
+def create_run_folder(runs_folder: Path, run_folder: Path | None, name: str | None, pipeline: str) -> tuple[str, Path]:
+    """Make the folder of a new run; return the run's name and the folder's absolute path.
+
+    Without a name it is the time and the pipeline's name, as in `20261120-213045-ddp`, which sorts by age. Raise
+    `UsageError` for an invalid name or one that is taken, `RunError` when the folder cannot be made.
+    """
+    if name is not None and not _NAME.fullmatch(name):
+        raise UsageError(f"--name {name!r}: use at most 100 letters, digits, - and _, beginning with a letter or digit")
+    if run_folder is not None:
+        return name or _valid_name(run_folder.resolve().name), _create(run_folder.resolve(), may_exist=True)
+    runs_folder = runs_folder.resolve()
+    if name is not None:
+        return name, _create(runs_folder / name, may_exist=False)
+    for candidate in _new_names(pipeline):
+        try:
+            return candidate, _create(runs_folder / candidate, may_exist=False)
+        except UsageError:
+            continue
+    raise AssertionError("there is always another name")
+
+
+def _new_names(pipeline: str) -> Iterator[str]:
+    base = f"{time.strftime('%Y%m%d-%H%M%S')}-{_valid_name(pipeline)}"
+    yield base
+    for number in count(2):
+        yield f"{base}-{number}"
+
+
+def _valid_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_")[:80] or "run"
+
+
+def _create(folder: Path, *, may_exist: bool) -> Path:
+    """Make the folder; one that exists is accepted only if it was named as a folder and is empty."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    try:
+        folder.mkdir(mode=0o700)  # its logs and models are the user's, on a machine that others share
+    except FileExistsError:
+        if may_exist and folder.is_dir() and not any(folder.iterdir()):
+            return folder
+        if (folder / RECORD_FILE).exists() or not may_exist:
+            raise UsageError(f"{folder}: a run of this name already exists; choose another name") from None
+        raise UsageError(f"{folder}: exists and is not an empty folder; choose another folder for the run") from None
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    return folder
+
+
+def list_runs(runs_folder: Path, note: Callable[[str], object] = lambda text: None) -> list[RunRecord]:
+    """Return every run in a folder, newest first. `note` is told of each whose record cannot be read."""
+    records = []
+    for file in sorted(runs_folder.glob(f"*/{RECORD_FILE}")):
+        try:
+            records.append(read_record(file.parent))
+        except UsageError as error:
+            note(str(error))
+    return sorted(records, key=lambda record: (record.started, record.name), reverse=True)
+
+
+def find_run(runs_folder: Path, name: str | None) -> RunRecord:
+    """Return the run of this name, or in this folder; without a name the newest run.
+
+    Raise `UsageError` when there is none, with the closest name that exists.
+    """
+    if name is not None:
+        for folder in (runs_folder / name, Path(name)):
+            if (folder / RECORD_FILE).is_file():
+                return read_record(folder)
+    records = list_runs(runs_folder)
+    if name is None and records:
+        return records[0]
+    if name is None:
+        raise UsageError(f"{runs_folder}: no runs yet; start one with `trainyard run FILE`")
+    hint = did_you_mean(name, [record.name for record in records], "There are no runs yet.")
+    raise UsageError(f"unknown run {name!r}. {hint}")
+
+
+def log_files(record: RunRecord, job: str | None = None, rank: int | None = None) -> list[Path]:
+    """Return the existing logs of a run, of one of its jobs or of one rank, in the order of jobs and ranks.
+
+    Raise `UsageError` for a job or rank that the run does not have.
+    """
+    if job is not None and job not in record.jobs:
+        raise UsageError(f"run {record.name} has no job {job!r}. {did_you_mean(job, record.jobs)}")
+    jobs = [record.jobs[name] for name in ([job] if job is not None else record.jobs)]
+    ranks = max((len(of_job.logs) for of_job in jobs), default=0)
+    if rank is not None and not 0 <= rank < ranks:
+        owner = f"job {job!r} of run {record.name}" if job is not None else f"run {record.name}"
+        known = f"its ranks are 0 to {ranks - 1}" if ranks > 1 else "its only rank is 0" if ranks else "no logs yet"
+        raise UsageError(f"{owner} has no rank {rank}; {known}")
+    chosen = [log for of_job in jobs for log in (of_job.logs if rank is None else of_job.logs[rank : rank + 1])]
+    existing = {log: file for of_job in jobs for log, file in of_job.log_files(record.folder).items()}
+    return [existing[log] for log in chosen if log in existing]
+
+
+def runs_to_clean(
+    runs_folder: Path, *, keep: int | None = None, older_than_days: float | None = None
+) -> list[RunRecord]:
+    """Return the runs that `clean` would remove: all but the newest `keep`, and of these only older ones if asked.
+
+    A run that is under way is never among them.
+    """
+    records = list_runs(runs_folder)[keep or 0 :]
+    if older_than_days is not None:
+        limit = datetime.now(timezone.utc) - timedelta(days=older_than_days)
+        records = [record for record in records if record.started_at is not None and record.started_at < limit]
+    return [record for record in records if not record.folder.is_symlink() and not is_active(record.folder)]
+
+
+def clean(runs_folder: Path, records: Sequence[RunRecord]) -> int:
+    """Remove these runs and their MLflow runs; return the bytes freed.
+
+    Outputs that a later run reuses stay, because they are hard links. Raise `RunError` when a folder cannot be removed.
+    """
+    store = TrackingStore(runs_folder.resolve().parent / "mlruns")
+    freed_bytes = 0
+    for record in records:
+        freed_bytes += bytes_held_alone(record.folder)
+        try:
+            shutil.rmtree(record.folder)
+        except OSError as error:
+            raise RunError(f"{record.folder}: cannot be removed ({error.strerror or error})") from error
+        if not record.id:
+            continue  # written before runs had one
+        identity = store.identity(record.experiment, record.id)
+        for run in (identity, *(identity.of_job(job) for job in record.jobs)):
+            store.remove_run(run)
+    return freed_bytes
+
+
+def bytes_held_alone(folder: Path) -> int:
+    """Return the bytes that removing a folder frees: files with other hard links free none."""
+    files = [path.lstat() for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    return sum(status.st_size for status in files if status.st_nlink == 1)

@@ -1,0 +1,322 @@
+"""Which job starts when, and what happens to the others when one fails: the run's flow and its record.
+
+The main thread decides and writes the record; each job runs in its own thread and posts events. Jobs run side by side
+as long as they have no more processes together than this machine has processors (at least two, so that independent jobs
+overlap anywhere); a job with more processes runs alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from trainyard.rehearse.attempts import AttemptEnd
+from trainyard.rehearse.cache import EarlierResult, link_result
+from trainyard.rehearse.cancellation import canceled_by_signals
+from trainyard.rehearse.display import Display
+from trainyard.rehearse.errors import RunError
+from trainyard.rehearse.job_work import Broken, Ended, Event, Preempted, Reused, RunContext, Started, work
+from trainyard.rehearse.logs import WarningLines, log_name
+from trainyard.rehearse.machine import available_processors
+from trainyard.rehearse.records import hold_lock, now, write_record
+from trainyard.rehearse.resolution import ResolvedJob, ResolvedPipeline
+from trainyard.rehearse.reuse import ReusedResult, Selection
+from trainyard.rehearse.snapshot import Snapshot
+from trainyard.rehearse.tracking_store import EndStatus
+from trainyard.settings.run_record import (
+    NOTHING_CHANGED,
+    AttemptRecord,
+    JobRecord,
+    RunRecord,
+    RunRecordWriter,
+    Status,
+)
+
+_TICK_SECONDS = 0.2
+_MOST_WARNINGS = 10
+_END_STATUSES: dict[Status, EndStatus] = {"completed": "FINISHED", "failed": "FAILED", "canceled": "KILLED"}
+
+
+class Scheduler:
+    """One run under way. `seconds_spent` is the time that the run took before it was resumed."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        record: RunRecord,
+        resolved: ResolvedPipeline,
+        selection: Selection,
+        snapshots: Mapping[str, Snapshot],
+        display: Display,
+        *,
+        seconds_spent: float,
+    ) -> None:
+        self._context = context
+        self._record = record
+        self._writer = RunRecordWriter(record)
+        self._jobs = resolved.jobs
+        self._continue_on_failure = resolved.pipeline.continue_on_step_failure
+        self._selection = selection
+        self._snapshots = snapshots
+        self._display = display
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._threads: dict[str, threading.Thread] = {}
+        self._start_moments: dict[str, float] = {}
+        self._attempt_moments: dict[str, float] = {}
+        self._warnings: dict[str, WarningLines] = {}
+        self._started = time.monotonic() - seconds_spent
+        self._process_limit = max(2, available_processors())
+
+    def run(self, reused: Mapping[str, ReusedResult]) -> RunRecord:
+        """Run all jobs and return the record. Raise `RunError` when the disk fails during the run."""
+        with (
+            hold_lock(self._record.folder),
+            canceled_by_signals(self._context.cancellation),
+            self._nothing_left_running(),
+        ):
+            self._begin(reused)
+            while self._has_unfinished_jobs():
+                self._start_or_skip_waiting_jobs()
+                if self._threads:
+                    self._handle_next_event()
+            self._close()
+        return self._record
+
+    def _begin(self, reused: Mapping[str, ReusedResult]) -> None:
+        self._record.status, self._record.reason = "running", None
+        write_record(self._writer)
+        self._context.store.start_run(self._context.identity, self._record.name)
+        self._display.run_started(self._record)
+        for name, result in reused.items():
+            link_result(result.earlier, self._context.job_folder(name))
+            self._describe_as_made(self._record.jobs[name], result.record)
+            self._take_over(name, result.earlier, result.why)
+        for name in self._jobs:  # in their order
+            if name not in self._selection.run | self._selection.reused:
+                self._skip(name, "left out by --only or --from")
+
+    @staticmethod
+    def _describe_as_made(job: JobRecord, made: JobRecord) -> None:
+        """Record what the outputs were made with, which may differ from what this run would make them with."""
+        job.inputs, job.command = dict(made.inputs), made.command
+        job.nodes, job.processes_per_node = made.nodes, made.processes_per_node
+        job.distribution, job.environment, job.image = made.distribution, made.environment, made.image
+        job.cache_key, job.key_parts = made.cache_key, dict(made.key_parts)
+
+    def _has_unfinished_jobs(self) -> bool:
+        return bool(self._threads) or any(job.status == "waiting" for job in self._record.jobs.values())
+
+    def _start_or_skip_waiting_jobs(self) -> None:
+        for name, job in self._jobs.items():
+            if self._record.jobs[name].status != "waiting" or name in self._threads:
+                continue
+            reason = self._reason_to_skip(job)
+            if reason is not None:
+                self._skip(name, reason)
+            elif self._is_ready(job):
+                self._start(job)
+
+    def _reason_to_skip(self, job: ResolvedJob) -> str | None:
+        if self._context.cancellation.requested.is_set():
+            return self._context.cancellation.reason
+        for name in job.depends_on:
+            if self._record.jobs[name].status in ("failed", "canceled", "skipped"):
+                return f"it reads from {name}, which has no result"
+        return None
+
+    def _is_ready(self, job: ResolvedJob) -> bool:
+        under_way = sum(self._jobs[name].processes for name in self._threads)
+        has_room = under_way == 0 or under_way + job.processes <= self._process_limit
+        is_its_turn = all(self._record.jobs[name].status not in ("waiting", "running") for name in job.starts_after)
+        return (
+            has_room and is_its_turn and all(self._record.jobs[name].status == "completed" for name in job.depends_on)
+        )
+
+    def _start(self, job: ResolvedJob) -> None:
+        assert job.name in self._selection.run
+        identities = {name: str(self._record.jobs[name].identity) for name in job.depends_on}
+        earlier_keys = [attempt.cache_key for attempt in self._record.jobs[job.name].attempts]
+        arguments = (self._context, job, self._snapshots[job.name], identities, earlier_keys, self._events.put)
+        self._start_moments[job.name] = self._attempt_moments[job.name] = time.monotonic()
+        self._threads[job.name] = threading.Thread(target=work, args=arguments, name=job.name)
+        self._threads[job.name].start()
+
+    def _handle_next_event(self) -> None:
+        try:
+            event = self._events.get(timeout=_TICK_SECONDS)
+        except queue.Empty:
+            for name in list(self._warnings):
+                self._show_warnings(name)
+            return
+        if isinstance(event, Started):
+            self._on_started(event)
+            return
+        if isinstance(event, Preempted):
+            self._on_preempted(event)
+            return
+        self._threads.pop(event.job).join()
+        if isinstance(event, Reused):
+            job = self._record.jobs[event.job]
+            job.cache_key, job.key_parts, job.command = event.key.key, event.key.parts, event.command
+            self._take_over(event.job, event.earlier, NOTHING_CHANGED)
+        elif isinstance(event, Ended):
+            self._on_ended(event)
+        else:
+            self._on_broken(event)
+
+    def _on_started(self, event: Started) -> None:
+        job, attempt = self._record.jobs[event.job], event.attempt
+        job.status, job.reuse = "running", event.why
+        started = now()
+        job.started = job.started or started
+        job.cache_key, job.key_parts, job.identity = event.key.key, event.key.parts, event.identity
+        tracked = self._context.store.folder_of(self._context.identity.of_job(event.job))
+        job.tracking = os.path.relpath(tracked.resolve(), self._record.folder)
+        job.command = attempt.command
+        job.image = str(attempt.image) if attempt.image is not None else None
+        job.logs = [log.relative_to(self._record.folder).as_posix() for log in attempt.logs]
+        job.attempts.append(AttemptRecord(started=started, cache_key=job.cache_key))
+        self._warnings[event.job] = event.warnings
+        self._keep(event.job)
+
+    def _on_preempted(self, event: Preempted) -> None:
+        job = self._record.jobs[event.job]
+        self._show_warnings(event.job)
+        self._end_attempt(event.job, job.attempts[-1], event.end)
+        self._attempt_moments[event.job] = time.monotonic()
+        job.attempts[-1].reason = event.end.reason
+        write_record(self._writer, event.job)
+        self._display.attempt_ended(event.job, job)
+
+    def _end_attempt(self, name: str, attempt: AttemptRecord, end: AttemptEnd) -> None:
+        attempt.exit_codes = {str(rank): code for rank, code in sorted(end.processes.exit_codes.items())}
+        attempt.duration_s = round(time.monotonic() - self._attempt_moments[name], 3)
+        if end.progress is not None:
+            attempt.last_step, attempt.repeated_steps = end.progress.last_step, end.progress.repeated_steps
+            attempt.lost_s = end.progress.lost_s
+
+    def _show_warnings(self, name: str) -> None:
+        """Show what a step warns of, such as a checkpoint that it could not resume from, and keep the first few."""
+        job = self._record.jobs[name]
+        for text in self._warnings[name].new():
+            if text not in job.warnings and len(job.warnings) < _MOST_WARNINGS:
+                self._warn(name, text)
+
+    def _warn(self, name: str, text: str) -> None:
+        self._record.jobs[name].warnings.append(text)
+        self._display.note(f"{name}: warning: {text}")
+
+    def _on_ended(self, event: Ended) -> None:
+        job, end = self._record.jobs[event.job], event.end
+        self._show_warnings(event.job)
+        del self._warnings[event.job]
+        for text in end.warnings:
+            self._warn(event.job, text)
+        job.reason, job.error_lines, job.failed_rank = end.reason, end.error_lines, end.processes.failed_rank
+        status: Status = "canceled" if end.processes.was_canceled else "completed" if end.reason is None else "failed"
+        job.trials = end.trials or []
+        self._end_attempt(event.job, job.attempts[-1], end)
+        job.attempts[-1].reason = job.reason
+        self._note_faults(event)
+        self._finish(event.job, job, status)
+
+    def _note_faults(self, event: Ended) -> None:
+        """Note what was asked for and did not happen: a rehearsal that did not take place proves nothing."""
+        end, last_step = event.end, event.end.progress.last_step if event.end.progress else None
+        notes = []
+        if end.processes.fault is not None and end.reason is None:
+            notes.append(
+                f"{event.job}: every process exited with 0 after the notice of {end.processes.fault.option}, so the "
+                "job counts as completed, as on Azure ML; exit with another code to be started again"
+            )
+        ended = f"{event.job} ended before" + (f", at step {last_step}" if last_step is not None else "")
+        left = Counter(fault.option for fault in event.not_struck)
+        notes += [
+            f"{option} did not happen{f' {count} times' if count > 1 else ''}: {ended}"
+            for option, count in left.items()
+        ]
+        self._record.notes += notes
+        for note in notes:
+            self._display.note(note)
+
+    def _on_broken(self, event: Broken) -> None:
+        job = self._record.jobs[event.job]
+        self._warnings.pop(event.job, None)
+        job.reason = event.reason
+        self._finish(event.job, job, "failed")
+        if event.error is not None:
+            raise event.error
+
+    def _finish(self, name: str, job: JobRecord, status: Status) -> None:
+        job.status = status
+        job.duration_s = round(time.monotonic() - self._start_moments[name], 3)
+        if job.attempts and job.attempts[-1].duration_s is None:
+            job.attempts[-1].duration_s, job.attempts[-1].reason = job.duration_s, job.reason
+        if status == "failed" and not self._continue_on_failure:
+            self._context.cancellation.request(f"job {name} failed")
+        self._keep(name)
+
+    def _take_over(self, name: str, earlier: EarlierResult, why: str) -> None:
+        job = self._record.jobs[name]
+        job.status, job.started, job.duration_s = "completed", now(), 0.0
+        job.reused_from, job.reuse, job.identity = earlier.run, why, earlier.identity
+        logs = [f"jobs/{name}/user_logs/{log_name(rank, job.processes)}" for rank in range(job.processes)]
+        job.logs = [log for log in logs if (self._record.folder / log).exists()]
+        self._keep(name)
+
+    def _skip(self, name: str, reason: str | None) -> None:
+        self._record.jobs[name].status, self._record.jobs[name].reason = "skipped", reason
+        self._keep(name)
+
+    def _keep(self, name: str) -> None:
+        write_record(self._writer, name)
+        self._display.job_changed(self._record, name)
+
+    def _close(self) -> None:
+        record = self._record
+        statuses = {job.status for job in record.jobs.values()}
+        record.status = "failed" if "failed" in statuses else "completed"
+        if record.status != "failed" and self._context.cancellation.requested.is_set():
+            record.status = "canceled"
+        failed = [name for name, job in record.jobs.items() if job.status == "failed"]
+        record.reason = self._context.cancellation.reason
+        if failed:
+            cause = record.jobs[failed[0]].reason if len(failed) == 1 else None
+            record.reason = f"{', '.join(failed)} failed" + (f": {cause}" if cause else "")
+        record.outputs = {
+            port: path for port, path in record.outputs.items() if record.jobs[path.split("/")[1]].status == "completed"
+        }
+        record.duration_s = self._duration_seconds()
+        self._context.store.end_run(self._context.identity, _END_STATUSES[record.status])
+        self._context.digests.save()
+        write_record(self._writer)
+        self._display.run_ended(record)
+
+    @contextlib.contextmanager
+    def _nothing_left_running(self) -> Iterator[None]:
+        """End all jobs before the runner ends, whatever ends it; if the runner is killed, a guardian ends them."""
+        try:
+            yield
+        except BaseException as error:
+            self._end_all_jobs()
+            self._record.end("failed", str(error))
+            self._record.duration_s = self._duration_seconds()
+            with contextlib.suppress(RunError):  # the error being raised already reports what cannot be written
+                write_record(self._writer)
+            raise
+        finally:
+            self._display.close()
+            self._context.guardian.dismiss()
+
+    def _end_all_jobs(self) -> None:
+        self._context.cancellation.request("the runner failed")
+        for thread in self._threads.values():
+            thread.join()
+
+    def _duration_seconds(self) -> float:
+        return round(time.monotonic() - self._started, 3)

@@ -1,0 +1,168 @@
+"""The local MLflow store in place of Azure ML's: experiments and runs exist before a job starts, as they do there.
+
+The files are those of MLflow's file store. They are written here because importing MLflow takes half a second, and the
+author's side does not need it otherwise. A test checks them with the real client.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from trainyard.rehearse.errors import cannot_write
+from trainyard.settings.files import replace_text
+
+# mlflow.entities.RunStatus
+_STATUS_CODES = {"RUNNING": 1, "FINISHED": 3, "FAILED": 4, "KILLED": 5}
+_LOCAL_SOURCE = 4  # mlflow.entities.SourceType.LOCAL
+
+EndStatus = Literal["FINISHED", "FAILED", "KILLED"]
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """How MLflow and the variables of the contract identify a run of a pipeline, or of one of its jobs."""
+
+    run_id: str
+    root_run_id: str
+    """The id of the pipeline's run: the same for all of its jobs."""
+
+    experiment: str
+    tracking_uri: str
+
+    @property
+    def experiment_id(self) -> str:
+        """A GUID that is the same for the same experiment name, everywhere."""
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"trainyard:experiment:{self.experiment}"))
+
+    def of_job(self, job: str) -> RunIdentity:
+        """Return the identity of a job's run within this run of a pipeline.
+
+        MLflow takes no dots, which the names of jobs in nested pipelines have; no job has a hyphen in their place.
+        """
+        return replace(self, run_id=f"{self.root_run_id}_{job.replace('.', '-')}")
+
+
+@dataclass(frozen=True)
+class TrackingStore:
+    """An MLflow file store in a folder. Its methods raise `RunError` when the disk refuses."""
+
+    folder: Path
+
+    def identity(self, experiment: str, run_id: str) -> RunIdentity:
+        """Return the identity of a pipeline's run in this store."""
+        return RunIdentity(run_id, run_id, experiment, tracking_uri=self.folder.resolve().as_uri())
+
+    def start_run(self, run: RunIdentity, name: str) -> None:
+        """Make the run, and its experiment if necessary; a run that exists (its job was resumed) runs again."""
+        with _writing(self.folder):
+            # The client makes these when they are missing, and two ranks that start together would both try.
+            (self.folder / ".trash").mkdir(parents=True, exist_ok=True)
+            _write_experiment(self.folder / "0", "Default")
+            _write_experiment(self.folder / run.experiment_id, run.experiment)
+            folder = self.folder_of(run)
+            if (folder / "meta.yaml").exists():
+                _set(folder, status=_STATUS_CODES["RUNNING"], end_time=None)
+            else:
+                _write_run(folder, name, run.root_run_id if run.run_id != run.root_run_id else None)
+
+    def end_run(self, run: RunIdentity, status: EndStatus) -> None:
+        """Record how a run ended."""
+        with _writing(self.folder):
+            _set(self.folder_of(run), status=_STATUS_CODES[status], end_time=_milliseconds())
+
+    def metric(self, run: RunIdentity, name: str) -> list[float]:
+        """Return the values of a metric that a run has logged, in their order; empty if it has not."""
+        try:
+            lines = (self.folder_of(run) / "metrics" / name).read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return []
+        return [float(line.split()[1]) for line in lines if len(line.split()) > 1]
+
+    def remove_run(self, run: RunIdentity) -> None:
+        """Remove a run; one that does not exist is not an error."""
+        shutil.rmtree(self.folder_of(run), ignore_errors=True)
+
+    def folder_of(self, run: RunIdentity) -> Path:
+        """Return where a run's metrics, parameters and artifacts are."""
+        return self.folder / run.experiment_id / run.run_id
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
+def _write_experiment(folder: Path, name: str) -> None:
+    if (folder / "meta.yaml").exists():
+        return
+    folder.mkdir(exist_ok=True)
+    now = _milliseconds()
+    _write_meta(
+        folder,
+        {
+            "artifact_location": folder.resolve().as_uri(),
+            "creation_time": now,
+            "experiment_id": folder.name,
+            "last_update_time": now,
+            "lifecycle_stage": "active",
+            "name": name,
+        },
+    )
+
+
+def _write_run(folder: Path, run_name: str, parent_run_id: str | None) -> None:
+    for part in ("artifacts", "metrics", "params", "tags"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    (folder / "tags" / "mlflow.runName").write_text(run_name, encoding="utf-8")
+    if parent_run_id is not None:
+        (folder / "tags" / "mlflow.parentRunId").write_text(parent_run_id, encoding="utf-8")
+    _write_meta(
+        folder,
+        {
+            "artifact_uri": (folder / "artifacts").resolve().as_uri(),
+            "end_time": None,
+            "entry_point_name": "",
+            "experiment_id": folder.parent.name,
+            "lifecycle_stage": "active",
+            "run_id": folder.name,
+            "run_name": run_name,
+            "run_uuid": folder.name,  # which MLflow 2 requires
+            "source_name": "",
+            "source_type": _LOCAL_SOURCE,
+            "source_version": "",
+            "start_time": _milliseconds(),
+            "status": _STATUS_CODES["RUNNING"],
+            "tags": [],
+            "user_id": "trainyard",
+        },
+    )
+
+
+def _set(folder: Path, *, status: int, end_time: int | None) -> None:
+    file = folder / "meta.yaml"
+    text = file.read_text(encoding="utf-8")
+    text = re.sub(r"^status:.*$", f"status: {status}", text, flags=re.MULTILINE)
+    text = re.sub(r"^end_time:.*$", f"end_time: {json.dumps(end_time)}", text, flags=re.MULTILINE)
+    replace_text(file, text, is_durable=False)  # run.json, which is waited for, says the same
+
+
+def _write_meta(folder: Path, fields: dict[str, object]) -> None:
+    """Write YAML with JSON values, which YAML includes."""
+    text = "".join(f"{key}: {json.dumps(value)}\n" for key, value in fields.items())
+    replace_text(folder / "meta.yaml", text, is_durable=False)
+
+
+def _milliseconds() -> int:
+    return int(time.time() * 1000)

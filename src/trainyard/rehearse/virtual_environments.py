@@ -1,0 +1,143 @@
+"""`--environments venv`: one virtual environment for each environment that pip can install, kept by its content."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.rehearse.cache import local_packages, python_version
+from trainyard.rehearse.digests import digest_of
+from trainyard.rehearse.environment_packages import WantedPackage, pip_lines, wanted_packages
+from trainyard.rehearse.errors import RunError, cannot_write
+from trainyard.rehearse.resolution import ResolvedJob
+from trainyard.settings.files import open_lock_file
+from trainyard.settings.log_text import last_lines
+from trainyard.settings.quantities import duration
+
+_COMPLETE = ".complete"
+_DIGITS = 16
+
+
+def build_environments(
+    jobs: Iterable[ResolvedJob], folder: Path, python: Path, note: Callable[[str], None]
+) -> dict[str, Path]:
+    """Return the Python of a virtual environment for each job that has one, by the job's name.
+
+    Those that are not in `folder` yet are built there; `note` reports it. Environments that are only an image, or a
+    name in a workspace, have none. Raise `RunError` when the wanted Python is missing, or pip cannot install the
+    packages.
+    """
+    found: dict[str, Path] = {}
+    for job, wanted in _wanted(jobs, folder, python):
+        if wanted is None:
+            note(f"{job.name}: its environment has no conda or pip file: it runs with {python}")
+            continue
+        _build(wanted, note)
+        found[job.name] = wanted.python
+    return found
+
+
+def environments_here(jobs: Iterable[ResolvedJob], folder: Path, python: Path) -> dict[str, Path | None]:
+    """Return what `build_environments` would, without building: None for an environment that is not in `folder` yet."""
+    return {
+        job.name: wanted.python if wanted.is_complete else None
+        for job, wanted in _wanted(jobs, folder, python)
+        if wanted is not None
+    }
+
+
+@dataclass(frozen=True)
+class _VirtualEnvironment:
+    """What pip installs for the environment that a file describes, with which Python, and where."""
+
+    place: Path
+    lines: list[str]
+    base: Path
+    target: Path
+
+    @property
+    def python(self) -> Path:
+        return self.target / "bin" / "python"
+
+    @property
+    def is_complete(self) -> bool:
+        return (self.target / _COMPLETE).exists()
+
+
+def _wanted(
+    jobs: Iterable[ResolvedJob], folder: Path, python: Path
+) -> Iterator[tuple[ResolvedJob, _VirtualEnvironment | None]]:
+    """Each job with the virtual environment that it runs in; None if pip cannot install its environment."""
+    known: dict[tuple[Path, int], _VirtualEnvironment] = {}
+    for job in jobs:
+        environment = job.component.environment
+        source = environment.package_source if environment is not None else None
+        lines = pip_lines(environment) if environment is not None else []
+        if environment is None or source is None or not lines:
+            yield job, None
+            continue
+        if source not in known:
+            base = _base_python(wanted_packages(environment), python, source[0])
+            target = folder / digest_of(python_version(base), str(base), lines)[:_DIGITS]
+            known[source] = _VirtualEnvironment(source[0], lines, base, target)
+        yield job, known[source]
+
+
+def _build(wanted: _VirtualEnvironment, note: Callable[[str], None]) -> None:
+    target = wanted.target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open_lock_file(target.with_name(f"{target.name}.lock")) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another run may be building the same
+            if not wanted.is_complete:
+                _install(wanted.place, wanted.lines, target, wanted.base, note)
+    except OSError as error:
+        raise cannot_write(target, error) from error
+
+
+def _base_python(wanted: Iterable[WantedPackage], python: Path, place: Path) -> Path:
+    """The Python that the file asks for: this one, or another on PATH."""
+    versions = next((package for package in wanted if package.name == "python"), None)
+    if versions is None or versions.versions.contains(python_version(python)):
+        return python
+    for minor in range(20, 7, -1):
+        other = shutil.which(f"python3.{minor}")
+        with contextlib.suppress(RunError):  # a version manager's stand-in for a Python that is not installed
+            if other is not None and versions.versions.contains(python_version(Path(other))):
+                return Path(other)
+    raise RunError(
+        f"{place}:{versions.line}: asks for Python {versions.versions}, which is not on PATH; install it, or run "
+        f"without --environments venv, with Python {python_version(python)}"
+    )
+
+
+def _install(place: Path, lines: list[str], target: Path, base: Path, note: Callable[[str], None]) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    log = target.with_suffix(".log")
+    requirements = target.with_suffix(".txt")
+    requirements.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    note(f"building the environment of {place}, once ({len(lines)} requirements; {log})")
+    started = time.monotonic()
+    make: list[str | Path] = [base, "-m", "venv", target]
+    pip: list[str | Path] = [target / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--no-input"]
+    install = [*pip, "install", "--requirement", requirements]
+    with log.open("w", encoding="utf-8") as stream:
+        for command in (make, install):
+            if subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT, check=False).returncode != 0:
+                shutil.rmtree(target, ignore_errors=True)
+                raise RunError(f"{place}: its packages cannot be installed here: {_cause(log)}; {log} has all of it")
+    (target / _COMPLETE).touch()
+    count = len(local_packages(target / "bin" / "python"))
+    note(f"built in {duration(time.monotonic() - started)}: {count} packages")
+
+
+def _cause(log: Path) -> str:
+    """Pip's own error, which comes before its other lines."""
+    errors = [line for line in last_lines(log, 200) if line.startswith("ERROR: ")]
+    return errors[0].removeprefix("ERROR: ") if errors else "\n".join(last_lines(log, 1))

@@ -1,0 +1,218 @@
+"""A profile held to `schemas/profile.schema.json` and to the settings that the project's pipelines accept.
+
+A pipeline's template declares what a profile may set: `{% set accepted_settings = ["epochs", "clean"] %}`, where the
+name of a step (`clean`) stands for all parameters of that step, the name of a task (`image_classification`, or your own
+as `package.module:Class`) for the task's settings, and `preferences.beta` for one of them, within that task's bounds. A
+template that extends another adds to its settings.
+`{% set batch_shared_by = "workers" %}` says that one worker per machine shares a batch, not one process per GPU.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from trainyard.project_files import read_text
+from trainyard.render import rules
+from trainyard.render.layers import Layers
+from trainyard.render.project import Project
+from trainyard.render.steps import StepDescription, step_descriptions
+from trainyard.resources import schema_file
+from trainyard.settings.step_fields import StepField
+from trainyard.settings.steps.tasks import BUILT_IN_TASKS
+from trainyard.settings.suggestions import close_match, did_you_mean
+from trainyard.settings.task_fields import TaskError, task_fields
+from trainyard.spec.diagnostic import Diagnostic
+from trainyard.spec.documents import describe
+
+_TYPE_NAMES = {
+    "object": "a mapping",
+    "array": "a list",
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+}
+_ACCEPTED = re.compile(r"\{%-?\s*set\s+accepted_settings\s*=\s*(\[[^\]]*\])")
+_SHARED_BY_WORKERS = re.compile(r"\{%-?\s*set\s+batch_shared_by\s*=\s*\"workers\"")
+_EXTENDS = re.compile(r"\{%-?\s*extends\s+\"([^\"]+)\"")
+
+
+def check_against_schema(project: Project, layers: Layers) -> list[Diagnostic]:
+    """Return every way in which a profile breaks its schema, in the order of the file."""
+    import jsonschema_rs
+
+    schema = profile_schema(project)
+    errors = jsonschema_rs.validator_for(schema).iter_errors(layers.data)
+    problems = [problem for error in errors for problem in _problems(layers, error, schema)]
+    return sorted(problems, key=lambda problem: problem.span)
+
+
+def profile_schema(project: Project) -> dict[str, Any]:
+    """Return the schema of `schemas/`, closed to the pipelines of a project and the settings that each accepts."""
+    schema: dict[str, Any] = json.loads(schema_file("profile").read_text(encoding="utf-8"))
+    known = schema["$defs"]["pipeline"]["properties"]
+    steps = step_descriptions(project)
+    schema["properties"]["pipelines"] |= {
+        "additionalProperties": False,
+        "properties": {
+            pipeline: _closed(
+                {
+                    name: schema
+                    for accepted in settings
+                    for name, schema in _setting_schemas(project, accepted, steps, known)
+                }
+            )
+            for pipeline, settings in accepted_settings(project).items()
+        },
+    }
+    return schema
+
+
+def accepted_settings(project: Project) -> dict[str, list[str]]:
+    """Return the settings that each pipeline of the templates accepts, by the pipeline's name."""
+    return {
+        pipeline: _with_one_task(
+            str(name) for text in texts for names in _ACCEPTED.findall(text) for name in ast.literal_eval(names)
+        )
+        for pipeline, texts in _pipeline_templates(project).items()
+    }
+
+
+def shared_by_workers(project: Project) -> list[str]:
+    """Return the pipelines whose batches are shared by one worker per machine."""
+    templates = _pipeline_templates(project)
+    return [pipeline for pipeline, texts in templates.items() if any(map(_SHARED_BY_WORKERS.search, texts))]
+
+
+def _pipeline_templates(project: Project) -> dict[str, list[str]]:
+    """Return the template's text of each pipeline, after the texts of those that it extends."""
+    folder = project.templates / "pipelines"
+    return {
+        file.name.removesuffix(".yaml.j2"): list(_texts_of_template(project, f"pipelines/{file.name}"))
+        for file in sorted(folder.glob("*.yaml.j2"))
+        if not file.name.startswith("_")
+    }
+
+
+def _with_one_task(settings: Iterable[str]) -> list[str]:
+    """Return settings without those of a base template's built-in task where the template names its own task."""
+    names = list(settings)
+    has_own_task = any(":" in name for name in names)
+    return [name for name in names if not (has_own_task and name in BUILT_IN_TASKS)]
+
+
+def _texts_of_template(project: Project, template: str, seen: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Yield the texts of a template's chain of `extends`; a missing or circular one is reported by rendering."""
+    try:
+        text = read_text(project.templates / template, errors="replace")
+    except OSError:
+        return
+    parent = _EXTENDS.search(text)
+    if parent is not None and parent.group(1) not in seen:
+        yield from _texts_of_template(project, parent.group(1), seen | {template})
+    yield text
+
+
+def _setting_schemas(
+    project: Project, accepted: str, steps: dict[str, StepDescription], known: dict[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the keys that an accepted setting stands for, each with its schema."""
+    if accepted in steps:
+        parameters = [field for field in steps[accepted].fields if field.kind == "parameter"]
+        yield accepted, _closed({field.name: _schema_of(field) for field in parameters})
+    elif accepted in BUILT_IN_TASKS or ":" in accepted:
+        try:
+            for field in task_fields(accepted, [project.source]):
+                yield field.name, known.get(field.name, _schema_of(field))
+        except TaskError:  # reported where the template uses the task
+            return
+    elif (task := accepted.partition(".")[0]) in BUILT_IN_TASKS:
+        for field in task_fields(task):
+            if accepted == f"{task}.{field.name}":
+                yield field.name, known.get(field.name, {}) | _schema_of(field)
+    else:
+        yield accepted, dict(known.get(accepted, {}))
+
+
+def _schema_of(field: StepField) -> dict[str, Any]:
+    return {
+        "description": field.description,
+        "type": field.type,
+        **({"minimum": field.minimum} if field.minimum is not None else {}),
+        **({"maximum": field.maximum} if field.maximum is not None else {}),
+        **({"enum": list(field.choices)} if field.choices else {}),
+    }
+
+
+def _closed(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+def _problems(layers: Layers, error: Any, whole_schema: dict[str, Any]) -> list[Diagnostic]:
+    path = tuple(str(step) for step in error.instance_path)
+    what = f"'{'.'.join(path)}'" if path else "the profile"
+    kind = error.kind.name
+    schema = whole_schema
+    for step in error.schema_path[:-1]:
+        schema = schema[step]
+    if kind == "additionalProperties":
+        known = list(schema["properties"])
+        return [
+            layers.problem(
+                (*path, key),
+                rules.PROFILE_KEY,
+                f"unknown pipeline '{key}': there is no templates/pipelines/{key}.yaml.j2"
+                if path == ("pipelines",)
+                else f"unknown key '{key}' in {what}",
+                close_match(key, known) or _in_another_place(path, key, whole_schema) or did_you_mean(key, known),
+                at_key=True,
+            )
+            for key in error.kind.unexpected
+        ]
+    if kind == "required":
+        message = f"{what} lacks '{error.kind.property}'"
+        return [layers.problem(path, rules.PROFILE_KEY, message, f"Add: {error.kind.property}: …")]
+    found = describe(error.instance)
+    described = schema.get("description", "")
+    if kind == "type":
+        types = schema["type"]
+        expected = " or ".join(_TYPE_NAMES[each] for each in ([types] if isinstance(types, str) else types))
+        return [layers.problem(path, rules.PROFILE_VALUE, f"{what}: expected {expected}, found {found}", described)]
+    if kind == "enum":
+        choices = [str(choice) for choice in schema["enum"]]
+        hint = close_match(str(error.instance), choices)
+        message = f"{what}: expected one of {', '.join(choices)}, found {found}"
+        return [layers.problem(path, rules.PROFILE_VALUE, message, hint)]
+    if kind in ("minimum", "maximum"):
+        message = f"{what}: {error.instance} is out of range; the {kind} is {schema[kind]}"
+        return [layers.problem(path, rules.PROFILE_VALUE, message, described)]
+    if kind == "minLength":
+        return [layers.problem(path, rules.PROFILE_VALUE, f"{what} is empty", described)]
+    assert kind == "pattern", kind
+    message = f"{what}: expected {_PATTERN_WORDS[schema['pattern']]}, found {found}"
+    return [layers.problem(path, rules.PROFILE_VALUE, message, described)]
+
+
+def _in_another_place(path: tuple[str, ...], key: str, whole_schema: dict[str, Any]) -> str:
+    """A hint for a key at the top that belongs to the pipelines, or to a run; empty for others."""
+    if path:
+        return ""
+    if key in ("inputs", "jobs"):
+        return f"`trainyard run --set {key}.…` sets it for one run."
+    pipelines = whole_schema["properties"]["pipelines"]["properties"]
+    having = [name for name, schema in pipelines.items() if key in schema["properties"]]
+    return f"It is a key of a pipeline, such as 'pipelines.{having[0]}.{key}'." if having else ""
+
+
+_PATTERN_WORDS = {
+    "^[^\\n]+$": "one line of text",
+    "^[a-z0-9][a-z0-9_-]*$": "the name of a profile: small letters, digits, _ and -",
+    "^[A-Za-z][A-Za-z0-9-]{1,22}[A-Za-z0-9]$": "3 to 24 letters, digits and hyphens, a letter first: Azure's rule",
+    "^[1-9][0-9]*[kmgKMG]$": "a whole number followed by k, m or g, such as 64g",
+    "^azureml:": "an address that begins with azureml:",
+    "^\\{": "a JSON object in quotes",
+}

@@ -1,0 +1,309 @@
+"""Profiles: what differs from cluster to cluster, read with its places, checked, and joined with the catalogue."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trainyard.catalogue.skus import Sku, UnknownSku, closest_current, find_sku
+from trainyard.errors import UsageError, unknown_name
+from trainyard.render import rules
+from trainyard.render.batch_scaling import Sharing, keep_batches
+from trainyard.render.header import digest
+from trainyard.render.layers import KeyPath, Layers, read_layers
+from trainyard.render.profile_schema import accepted_settings, check_against_schema, shared_by_workers
+from trainyard.render.project import Project
+from trainyard.render.settings import as_argument
+from trainyard.render.steps import step_descriptions
+from trainyard.render.values import origin_of, written
+from trainyard.settings.suggestions import did_you_mean
+from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.spec.documents import Document, read_document
+from trainyard.spec.set_arguments import COMMAND_LINE
+
+# What an Azure image for machine learning sets for its GPUs' libraries, and what only the host has: NCCL's topology
+# and graph files lie on the VM, where containers do not see them, and NCCL ends a job whose file is missing.
+_HOST_FILES = frozenset({"NCCL_TOPO_FILE", "NCCL_GRAPH_FILE"})
+# Source: Azure's azhpc-images and azurehpc-health-checks. eth0 carries the bootstrap, and gloo's exchanges in
+# main memory; InfiniBand is found by itself.
+_EVERY_GPU = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0"}
+_EVERY_NVIDIA_GPU = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+_PROCESS_KEYS = frozenset({"nodes", "sku", "processes_per_node"})
+"""What of `--set` changes the number of processes."""
+
+_REFERENCE = re.compile(r"^azureml:")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster besides that of the trainings: its name, its VM size, and the most machines it scales up to."""
+
+    name: str
+    sku_name: str
+    nodes: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One profile with what it extends and `--set` laid over it; values know the line they come from.
+
+    `files` are the profile's own file and those it extends, nearest first. `sku` is None where there is no cluster.
+    `clusters` are those besides `cluster`, by what runs there (`prepare`). `environments` are by step, with a
+    `default`. `digest` is of the files' texts and the settings. `adjustments` say what was changed to keep the global
+    batches where `--set` changes the number of processes.
+    """
+
+    name: str
+    files: tuple[Path, ...]
+    settings: Mapping[str, object]
+    digest: str
+    description: str
+    cluster: str
+    nodes: int
+    processes_per_node: int
+    spot: bool
+    tier: str
+    precision: str
+    shm_size: str
+    environments: Mapping[str, str]
+    pipelines: Mapping[str, Mapping[str, Any]]
+    clusters: Mapping[str, Cluster]
+    idle_seconds: int = 300
+    subnet: str | None = None
+    sku: Sku | None = None
+    sku_name: str | None = None
+    adjustments: tuple[str, ...] = ()
+
+    @property
+    def world_size(self) -> int:
+        """Processes of one training, over all nodes."""
+        return self.nodes * self.processes_per_node
+
+    @property
+    def environment_variables(self) -> dict[str, str]:
+        """What the GPUs' communication library needs to know on these machines; empty without GPUs."""
+        if self.sku is None or not self.sku.gpu_count:
+            return {}
+        own = {name: value for name, value in self.sku.nccl_settings.items() if name not in _HOST_FILES}
+        return {**_EVERY_GPU, **(_EVERY_NVIDIA_GPU if self.sku.gpu_vendor == "NVIDIA" else {}), **own}
+
+    def environment_of(self, step: str) -> str:
+        """The environment that a step's component names, as the profile gives it."""
+        return self.environments.get(step, self.environments["default"])
+
+
+def profile_names(project: Project) -> list[str]:
+    """The names of all profiles, sorted."""
+    return sorted(file.stem for file in project.profiles.glob("*.yaml"))
+
+
+def environment_names(project: Project) -> list[str]:
+    """The environments that the project renders itself, by the name a profile may say."""
+    return sorted(file.name.removesuffix(".yaml.j2") for file in (project.templates / "environments").glob("*.yaml.j2"))
+
+
+def deepspeed_config_names(project: Project) -> list[str]:
+    """DeepSpeed's configurations that the project renders itself, by the name a profile may say."""
+    files = (project.templates / "components" / "deepspeed").glob("*.json.j2")
+    return sorted(file.name.removesuffix(".json.j2") for file in files if not file.name.startswith("_"))
+
+
+def load_profile(
+    project: Project,
+    name: str,
+    settings: Mapping[str, object] | None = None,
+    read: Callable[[Path], Document] = read_document,
+) -> Profile:
+    """Read a profile, what it extends, and lay `settings` (dotted keys, as in `--set`) over it.
+
+    `read` returns the document of a file, for callers that have read it, or that replace its text.
+    Raise UsageError for an unknown profile and invalid settings, SpecError with every mistake in the files.
+    """
+    known = profile_names(project)
+    if name not in known:
+        raise unknown_name("profile", name, known)
+    given = dict(settings or {})
+    if "extends" in given:
+        setting = as_argument("extends", given["extends"])
+        raise UsageError(f"--set {setting}: name the profile itself, as in: trainyard render {name}")
+    layers = read_layers(project, name, given, read)
+    _raise_if_any(check_against_schema(project, layers))
+    _raise_if_any(
+        [
+            *_machine_problems(layers),
+            *_cluster_problems(layers),
+            *_environment_problems(layers, environment_names(project), list(step_descriptions(project))),
+            *_deepspeed_problems(layers, deepspeed_config_names(project)),
+        ]
+    )
+    adjustments: tuple[str, ...] = ()
+    if not given.keys().isdisjoint(_PROCESS_KEYS):
+        before, after = _sharing(read_layers(project, name, {}, read).data), _sharing(layers.data)
+        if before is not None and after is not None and before != after:
+            pipelines = accepted_settings(project), shared_by_workers(project)
+            adjustments = tuple(keep_batches(layers, *pipelines, given, (before, after)))
+    return replace(_assemble(name, layers, given), adjustments=adjustments)
+
+
+def _sharing(data: Mapping[str, Any]) -> Sharing | None:
+    """Return how many share a batch; None where the profile alone does not say."""
+    nodes, per_node, gpus = data.get("nodes"), data.get("processes_per_node"), 0
+    if "sku" in data:
+        with contextlib.suppress(UnknownSku):
+            gpus = find_sku(data["sku"]).gpu_count
+    per_node = gpus or per_node
+    if type(nodes) is not int or type(per_node) is not int:
+        return None
+    return Sharing(nodes * per_node, workers=nodes if gpus else nodes * per_node, gpus_per_worker=gpus or 1)
+
+
+def _raise_if_any(problems: Sequence[Diagnostic]) -> None:
+    """Say what is wrong with `--set` as wrong use, what is wrong with files at their lines."""
+    asked_wrongly = [problem for problem in problems if problem.span.file == COMMAND_LINE]
+    if asked_wrongly:
+        sentences = (f"{problem.message.removesuffix('.')}. {problem.hint}".strip() for problem in asked_wrongly)
+        raise UsageError("\n".join(sentences))
+    if problems:
+        raise SpecError(problems)
+
+
+def _machine_problems(layers: Layers) -> list[Diagnostic]:
+    """What the catalogue says against a profile: no such size, a retired one, bf16 without hardware for it."""
+    data = layers.data
+    processes = data.get("processes_per_node")
+    if "sku" not in data:
+        if processes is None:
+            message = "a profile names its machines (sku) or how many processes it takes (processes_per_node)"
+            return [layers.problem((), rules.PROFILE_KEY, message, "For GPUs: `trainyard skus` lists the sizes.")]
+        return []
+    try:
+        sku = find_sku(data["sku"])
+    except UnknownSku as error:
+        return [layers.problem(("sku",), rules.UNUSABLE_SKU, str(error))]
+    if sku.is_retired:
+        message = f"{sku.name} was retired on {sku.retirement_date}: no new cluster can have this size"
+        hint = f"Closest: {', '.join(each.name for each in closest_current(sku))}."
+        return [layers.problem(("sku",), rules.UNUSABLE_SKU, message, hint)]
+    if sku.gpu_count and processes is not None:
+        message = f"{sku.name} has {sku.gpu_count} GPUs, and each gets one process: processes_per_node says that again"
+        return [layers.problem(("processes_per_node",), rules.PROFILE_KEY, message, "Remove processes_per_node.")]
+    if not sku.gpu_count and processes is None:
+        message = f"{sku.name} has no GPUs that would say how many processes to start"
+        return [layers.problem(("sku",), rules.PROFILE_KEY, message, "Add processes_per_node.")]
+    if sku.gpu_count and data["precision"] == "bf16" and not sku.bf16:
+        message = f"bf16 needs hardware for it, which the {sku.gpu_model} of {sku.name} does not have"
+        return [layers.problem(("precision",), rules.PROFILE_VALUE, message, "Use fp16 or fp32.")]
+    return []
+
+
+def _cluster_problems(layers: Layers) -> list[Diagnostic]:
+    """What the catalogue says against the other clusters: no such size, or one with GPUs that would be idle."""
+    problems = []
+    for use, cluster in layers.data.get("clusters", {}).items():
+        path = ("clusters", use, "sku")
+        try:
+            sku = find_sku(cluster["sku"])
+        except UnknownSku as error:
+            problems.append(layers.problem(path, rules.UNUSABLE_SKU, str(error)))
+            continue
+        if sku.is_retired:
+            message = f"{sku.name} was retired on {sku.retirement_date}: no new cluster can have this size"
+            problems.append(layers.problem(path, rules.UNUSABLE_SKU, message, "Standard_D8s_v5 has 8 vCPUs."))
+        elif sku.gpu_count:
+            message = f"{sku.name} has {sku.gpu_count} GPUs, which preparation leaves idle"
+            problems.append(layers.problem(path, rules.PROFILE_VALUE, message, "Use a size without GPUs."))
+        if cluster["name"] == layers.data["cluster"]:
+            message = f"'{cluster['name']}' is the cluster of the trainings, whose machines are of another size"
+            problems.append(
+                layers.problem(("clusters", use, "name"), rules.PROFILE_VALUE, message, "Use another name.")
+            )
+    return problems
+
+
+def _environment_problems(layers: Layers, own: Sequence[str], step_names: Sequence[str]) -> list[Diagnostic]:
+    """Environments that are neither a reference nor rendered by the project, or that name an unknown step."""
+    environment = layers.data["environment"]
+    if isinstance(environment, str):
+        stated: dict[KeyPath, str] = {("environment",): environment}
+    else:
+        stated = {("environment", step): value for step, value in environment.items()}
+    steps = ["default", *step_names]
+    unknown_steps = [
+        layers.problem(
+            path, rules.PROFILE_KEY, f"unknown step '{path[-1]}'", did_you_mean(path[-1], steps), at_key=True
+        )
+        for path in stated
+        if path[-1] not in ("environment", *steps)
+    ]
+    return unknown_steps + [
+        layers.problem(
+            path,
+            rules.UNKNOWN_ENVIRONMENT,
+            f"'{value}' is neither a reference (azureml:…) nor an environment of templates/environments/",
+            did_you_mean(value, own),
+        )
+        for path, value in stated.items()
+        if not is_environment_reference(value) and value not in own
+    ]
+
+
+def _deepspeed_problems(layers: Layers, known: Sequence[str]) -> list[Diagnostic]:
+    """DeepSpeed configurations that have no template."""
+    configs = {name: settings.get("config") for name, settings in layers.data.get("pipelines", {}).items()}
+    return [
+        layers.problem(
+            ("pipelines", pipeline, "config"),
+            rules.PROFILE_VALUE,
+            f"unknown configuration '{config}': there is no templates/components/deepspeed/{config}.json.j2",
+            did_you_mean(config, known),
+        )
+        for pipeline, config in configs.items()
+        if config is not None and config not in known
+    ]
+
+
+def is_environment_reference(text: str) -> bool:
+    """Whether an environment is a reference to Azure ML, rather than a template of the project."""
+    return _REFERENCE.match(text) is not None
+
+
+def _assemble(name: str, layers: Layers, settings: Mapping[str, object]) -> Profile:
+    data = layers.written_data
+    sku = find_sku(data["sku"]) if "sku" in data else None
+    environment = data["environment"]
+    spot = data.get("spot", False)
+    processes_per_node: int
+    if sku is not None and sku.gpu_count:
+        processes_per_node = written(sku.gpu_count, layers.origin(("sku",)))
+    else:
+        processes_per_node = data["processes_per_node"]
+    return Profile(
+        name=name,
+        files=layers.files,
+        settings=settings,
+        digest=digest("\0".join([*layers.texts, json.dumps(dict(settings), sort_keys=True)])),
+        description=data["description"],
+        cluster=data["cluster"],
+        nodes=data["nodes"],
+        processes_per_node=processes_per_node,
+        spot=spot,
+        tier=written("low_priority" if spot else "dedicated", layers.origin(("spot",))),
+        precision=data["precision"],
+        shm_size=data["shm_size"],
+        environments={"default": environment} if isinstance(environment, str) else environment,
+        pipelines=data.get("pipelines", {}),
+        clusters={
+            use: Cluster(each["name"], each["sku"], each.get("nodes", 1))
+            for use, each in data.get("clusters", {}).items()
+        },
+        idle_seconds=data.get("idle_seconds", Profile.idle_seconds),
+        subnet=data.get("subnet"),
+        sku=sku,
+        sku_name=written(sku.name, origin_of(data["sku"])) if sku is not None else None,
+    )

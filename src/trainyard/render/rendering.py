@@ -1,0 +1,204 @@
+"""Profiles × templates → the text of every file, in memory: nothing here writes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment
+
+from trainyard.render import rules
+from trainyard.render.header import JSON_BEGINNING, JSON_SUFFIX, LINES, Header, content_lines_in_header, digest
+from trainyard.render.profiles import Profile, is_environment_reference, load_profile
+from trainyard.render.project import Project
+from trainyard.render.rendered_files import rendered_for
+from trainyard.render.source_maps import SourceMap, map_sources
+from trainyard.render.steps import step_descriptions
+from trainyard.render.template_access import TemplateFunction
+from trainyard.render.template_errors import explaining_errors
+from trainyard.render.templates import SUFFIX, TemplateSet, names_of_rendered, template_names
+from trainyard.render.tuning import tuning_proposal
+from trainyard.render.values import origin_of, written
+from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
+
+
+@dataclass(frozen=True)
+class RenderedFile:
+    """One rendered file: where it belongs (absolute), its text with the header, and the template it comes from."""
+
+    path: Path
+    text: str
+    template: str
+    _map: Callable[[], SourceMap] = field(repr=False, compare=False)
+
+    @cached_property
+    def source_map(self) -> SourceMap:
+        """The template's line and the profile's lines behind each line; computed on first use."""
+        return self._map()
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """Everything that one profile renders; all paths are below `root`."""
+
+    project: Project
+    profile: Profile
+    root: Path
+    files: Mapping[Path, RenderedFile]
+
+
+def render(
+    project: Project,
+    profile_name: str | None = None,
+    settings: Mapping[str, object] | None = None,
+    out: Path | None = None,
+    *,
+    only: Collection[str] | None = None,
+    begins: Callable[[str], object] = lambda template: None,
+) -> Rendering:
+    """Render every template for a profile; `settings` (dotted keys) take precedence over its own.
+
+    `only` are the templates that are rendered, if not all; `begins` is told each before it is rendered.
+
+    Without a profile's name it is the one that the files on disk were rendered for, with their settings. The files
+    belong below `out`, or in the project itself; their references to code and data are valid from either.
+    Raise SpecError for mistakes in profile and templates, UsageError for an unknown profile or invalid settings.
+    """
+    root = (out or project.root).resolve()
+    name, all_settings = rendered_for(project, root, profile_name, settings)
+    profile = load_profile(project, name, all_settings)
+    templates = TemplateSet(project)
+    files: dict[Path, RenderedFile] = {}
+    for template in names_of_rendered(template_names(project)):
+        if only is not None and template not in only:
+            continue
+        begins(template)
+        content = _render_one(templates, project, profile, root, template)
+        # A template that is empty for a profile renders no file: a cluster's, if there is no cluster.
+        if content.strip():
+            rendered = _with_header(templates, project, profile, root, template, content)
+            files[rendered.path] = rendered
+    for rendered in files.values():
+        _check_form(rendered, project)
+    return Rendering(project, profile, root, files)
+
+
+def _render_one(templates: Environment, project: Project, profile: Profile, root: Path, template: str) -> str:
+    context = context_of(project, profile, root, template)
+    with explaining_errors(project, template, context):
+        return templates.get_template(template).render(context)
+
+
+def _with_header(
+    templates: TemplateSet, project: Project, profile: Profile, root: Path, template: str, content: str
+) -> RenderedFile:
+    path = root / template.removesuffix(SUFFIX)
+    header = Header(
+        template=template,
+        profile=profile.name,
+        settings=profile.settings,
+        template_digest=templates.digest_of(template),
+        profile_digest=profile.digest,
+        content_digest=digest(content),
+    )
+
+    def make_map() -> SourceMap:
+        lines = map_sources(project, content, lambda marking: _render_one(marking, project, profile, root, template))
+        return SourceMap(lines[content_lines_in_header(path) :], LINES + 1)
+
+    return RenderedFile(path, header.joined_with(path, content), template, make_map)
+
+
+def context_of(project: Project, profile: Profile, root: Path, template: str) -> dict[str, Any]:
+    """Return the names that templates may use: `profile`, `steps`, and functions for paths from the rendered file."""
+    folder = (root / template).parent
+
+    def path_to(path: str) -> str:
+        """Return a path of the project, relative to the rendered file."""
+        return Path(os.path.relpath(project.root / path, folder)).as_posix()
+
+    def environment_for(step: str) -> str:
+        """Return a component's environment: a reference, or the file of one that is rendered too."""
+        named = profile.environment_of(step)
+        if is_environment_reference(named):
+            return named
+        file = Path(os.path.relpath(root / "environments" / f"{named}.yaml", folder)).as_posix()
+        return _as_written(named, f"file:{file}")
+
+    def data_path(path: str) -> str:
+        """Return an address in Azure ML unchanged, a folder of the project relative to the rendered file."""
+        is_address = is_environment_reference(path) or "://" in path
+        return path if is_address else _as_written(path, path_to(path))
+
+    return {
+        "profile": profile,
+        "steps": step_descriptions(project),
+        "path_to": TemplateFunction(path_to),
+        "environment_for": TemplateFunction(environment_for),
+        "data_path": TemplateFunction(data_path),
+        "tuning_proposal": TemplateFunction(partial(tuning_proposal, profile)),
+    }
+
+
+def _as_written(original: str, text: str) -> str:
+    changed: str = written(text, origin_of(original))
+    return changed
+
+
+def _check_form(rendered: RenderedFile, project: Project) -> None:
+    """Check that a rendered YAML or JSON file is valid, before anything is written.
+
+    Raise SpecError at the template's line.
+    """
+    if rendered.path.suffix not in _LANGUAGES:
+        return
+    language, find_problems = _LANGUAGES[rendered.path.suffix]
+    problems = find_problems(rendered)
+    if problems:
+        raise SpecError([_at_template(problem, rendered, project, language) for problem in problems])
+
+
+def _yaml_problems(rendered: RenderedFile) -> list[Diagnostic]:
+    from trainyard.spec.documents import parse_document
+
+    try:
+        return list(parse_document(rendered.path, rendered.text).problems)
+    except SpecError as error:
+        return list(error.diagnostics)
+
+
+def _json_problems(rendered: RenderedFile) -> list[Diagnostic]:
+    try:
+        json.loads(rendered.text)
+    except json.JSONDecodeError as error:
+        # The header goes below the first brace, so a list or an object without a key is invalid here too.
+        span = Span(rendered.path, error.lineno, error.colno, error.lineno, error.colno)
+        message = f"{error.msg[0].lower()}{error.msg[1:]} (its first line is {JSON_BEGINNING.strip()} alone)"
+        return [rules.RENDERED_MALFORMED.at(span, message)]
+    return []
+
+
+_LANGUAGES: dict[str, tuple[str, Callable[[RenderedFile], list[Diagnostic]]]] = {
+    ".yaml": ("YAML", _yaml_problems),
+    ".yml": ("YAML", _yaml_problems),
+    JSON_SUFFIX: ("JSON", _json_problems),
+}
+
+
+def _at_template(problem: Diagnostic, rendered: RenderedFile, project: Project, language: str) -> Diagnostic:
+    template = project.templates / rendered.template
+    source = rendered.source_map.source_of(problem.span.line)
+    lines = rendered.text.split("\n")
+    line = lines[problem.span.line - 1] if problem.span.line <= len(lines) else ""
+    return Diagnostic(
+        span=source.template if source is not None and source.template is not None else Span(template),
+        rule=rules.RENDERED_MALFORMED.id,
+        message=f"the rendered text is not valid {language}: {problem.message}",
+        hint=f"Rendered line {problem.span.line}: {line.rstrip()}",
+        related=tuple(Related(span, "the profile's value") for span in (source.profile if source is not None else ())),
+    )

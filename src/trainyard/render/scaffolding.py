@@ -1,0 +1,218 @@
+"""The files of a new project, of a new component and of a new pipeline: their texts by path; nothing here writes.
+
+Templates, profiles, schemas and editor settings are those of Trainyard's own repository. What only a new project has is
+in `scaffold/`, as templates with `<<name>>` and `<% if %>`, since GitHub's workflows and our own templates use `{{`.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+from trainyard import __version__
+from trainyard.errors import UsageError, unknown_name
+from trainyard.render.copies import current_copies
+from trainyard.render.project import Project
+from trainyard.render.steps import StepDescription, own_steps, step_descriptions
+from trainyard.resources import shipped
+
+RECIPES = ("ddp", "fsdp", "deepspeed", "blank")
+_SCAFFOLD = Path(__file__).with_name("scaffold")
+_SUFFIX = ".in"
+_PIPELINE = "train"
+_PROFILES = ("local", "t4", "nd96")
+_SHARED_TEMPLATES = (
+    "components/_step.j2",
+    "compute/_cluster.j2",
+    "compute/cpu_cluster.yaml.j2",
+    "compute/gpu_cluster.yaml.j2",
+    "environments/_requirements.j2",
+    "environments/trainyard.yaml.j2",
+    "environments/trainyard/Dockerfile.j2",
+    "environments/trainyard/requirements.txt.j2",
+    "pipelines/_pipeline.j2",
+)
+_TRAINING = ("components/check_cluster", "components/evaluate")
+_TEMPLATES = {
+    "ddp": (*_TRAINING, "components/prepare_images", "components/train_ddp", "pipelines/_image_classifier"),
+    "fsdp": (*_TRAINING, "components/prepare_text", "components/train_fsdp", "pipelines/_language_model"),
+    "deepspeed": (
+        *_TRAINING,
+        "components/prepare_text",
+        "components/train_deepspeed",
+        "components/deepspeed/",
+        "pipelines/_language_model",
+    ),
+    "blank": (),
+}
+"""What each recipe needs beyond the shared templates and its own pipeline: templates without suffix, and folders."""
+_TASKS = {
+    "ddp": ("images", "Digits", "a classifier of handwritten digits"),
+    "fsdp": ("text", "Documentation", "a small language model of Python's documentation"),
+    "deepspeed": ("text", "Documentation", "a small language model of Python's documentation"),
+    "blank": (None, "", "a model"),
+}
+"""The scaffold with a recipe's task, the class of the task, and what it trains."""
+
+
+_STEP_WITH_OTHER_IMAGE = re.compile(r"(?m)^(?:  #.*\n)*  \w+: trainyard-[\w-]+\n")
+"""The line of a profile for a step whose image new projects do not have, with the comment above it."""
+
+
+def new_project(name: str, recipe: str) -> dict[str, str]:
+    """Return the texts of a new project, by path; what Trainyard renders is not among them.
+
+    Raise UsageError for an unknown recipe, and for a name that no Python package can be derived from.
+    """
+    if recipe not in RECIPES:
+        raise unknown_name("recipe", recipe, RECIPES)
+    package = package_name(name)
+    scaffold, task, what = _TASKS[recipe]
+    own_task = f"{package}.task:{task}"
+    values = {
+        "name": name, "package": package, "version": __version__, "what": what, "pipeline": recipe != "blank",
+    }  # fmt: skip
+    texts = dict(_scaffold("project", values))
+    if scaffold is not None:
+        texts |= dict(_scaffold(scaffold, values))
+    for template in sorted(path.relative_to(shipped("templates")) for path in shipped("templates").rglob("*.j2")):
+        if (new_place := _place_in_project(template.as_posix(), recipe)) is not None:
+            text = (shipped("templates") / template).read_text(encoding="utf-8")
+            is_shared = template.name.startswith("_")
+            texts[f"templates/{new_place}"] = text if is_shared else _with_own_task(text, recipe, own_task)
+    for profile in _PROFILES:
+        text = (shipped("profiles") / f"{profile}.yaml").read_text(encoding="utf-8")
+        texts[f"profiles/{profile}.yaml"] = _profile_for(text, recipe)
+    texts[".vscode/settings.json"] = (shipped(".vscode") / "settings.json").read_text(encoding="utf-8")
+    return {**texts, **current_copies()}
+
+
+def existing_repository(name: str) -> dict[str, str]:
+    """Return the texts that lint needs in a repository which already has Azure ML YAML, by path."""
+    texts = dict(_scaffold("existing", {"name": name, "version": __version__}))
+    editor = '{\n  // Azure ML\'s client reads YAML 1.1: `no` is false there.\n  "yaml.yamlVersion": "1.1"\n}\n'
+    return {**texts, ".vscode/settings.json": editor}
+
+
+def new_component(project: Project, name: str) -> dict[str, str]:
+    """Return the texts of a new step and of its component's template, by path. Raise UsageError for a taken name."""
+    _check_name("component", name, step_descriptions(project))
+    package = own_package(project)
+    values = {
+        "step": name,
+        "package": package,
+        "title": name.replace("_", " ").capitalize(),
+        "class_name": "".join(word.capitalize() for word in name.split("_")),
+    }
+    step, template = (text for _, text in sorted(_scaffold("step", values), key=lambda file: file[0], reverse=True))
+    return {f"src/{package}/{name}.py": step, f"templates/components/{name}.yaml.j2": template}
+
+
+def new_pipeline(project: Project, name: str, component: str | None) -> dict[str, str]:
+    """Return the text of a new pipeline's template that runs one component, by path.
+
+    Without a component it is the project's own step of the pipeline's name, or its only one. Raise UsageError for a
+    taken name and an unknown component.
+    """
+    _check_name("pipeline", name, {file.name.partition(".")[0] for file in (project.templates / "pipelines").iterdir()})
+    own = own_steps(project)
+    if component is None:
+        candidates = [name] if name in own else list(own)
+        if len(candidates) != 1:
+            found = f"this project has {', '.join(own)}" if own else "this project has no step of its own yet"
+            raise UsageError(f"which component does the pipeline run? Add --component NAME; {found}.")
+        (component,) = candidates
+    steps = step_descriptions(project)
+    if component not in steps:
+        raise unknown_name("component", component, steps)
+    return {f"templates/pipelines/{name}.yaml.j2": _pipeline_template(name, steps[component])}
+
+
+def package_name(name: str) -> str:
+    """Return the Python package of a project: `my-project` becomes `my_project`. Raise UsageError without one."""
+    package = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+    if not package.isidentifier() or keyword.iskeyword(package):
+        raise UsageError(f"{name!r} does not make a Python package; expected a name such as my-project.")
+    if package in (*sys.stdlib_module_names, "trainyard", "torch", "numpy", "transformers", "deepspeed", "mlflow"):
+        raise UsageError(f"{name!r} would hide the Python module {package}; choose another name.")
+    return package
+
+
+def own_package(project: Project) -> str:
+    """Return the package of a project's own code: the only one in src/ besides Trainyard. Raise UsageError else."""
+    packages = sorted(file.parent.name for file in project.source.glob("*/__init__.py"))
+    own = [name for name in packages if name != "trainyard"]
+    if len(own) != 1:
+        found = ", ".join(own) or "none"
+        raise UsageError(f"expected one package of your own in {project.shown(project.source)}; found {found}.")
+    return own[0]
+
+
+def _scaffold(folder: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the path and the text of each file of a scaffold; `_name` stands for `.name`, `package` for the package."""
+    environment = Environment(
+        variable_start_string="<<", variable_end_string=">>", block_start_string="<%", block_end_string="%>",
+        comment_start_string="<#", comment_end_string="#>", trim_blocks=True, lstrip_blocks=True,
+        keep_trailing_newline=True, undefined=StrictUndefined, autoescape=False,
+    )  # fmt: skip
+    root = _SCAFFOLD / folder
+    for file in sorted(root.rglob(f"*{_SUFFIX}")):
+        parts = file.relative_to(root).as_posix().removesuffix(_SUFFIX).split("/")
+        places = [values["package"] if part == "package" else re.sub(r"^_(?!_)", ".", part) for part in parts]
+        yield "/".join(places), environment.from_string(file.read_text(encoding="utf-8")).render(values)
+
+
+def _place_in_project(template: str, recipe: str) -> str | None:
+    """Return where one of our templates goes in a new project, below templates/; None where it is not needed."""
+    if template == f"pipelines/{recipe}.yaml.j2":
+        return f"pipelines/{_PIPELINE}.yaml.j2"
+    return template if template.startswith((*_SHARED_TEMPLATES, *_beginnings(_TEMPLATES[recipe]))) else None
+
+
+def _beginnings(templates: Iterable[str]) -> Iterator[str]:
+    """Yield what the path of each of a recipe's templates begins with: `prepare_text` is not `prepare_text_spark`."""
+    for template in templates:
+        yield template if template.endswith("/") else f"{template}."
+
+
+def _with_own_task(text: str, recipe: str, task: str) -> str:
+    """Return one of our templates with the new pipeline's name, and with the project's own task to train."""
+    text = text.replace(f'"{recipe}"', f'"{_PIPELINE}"').replace(".for_task()", f'.for_task("{task}")')
+    text = text.replace("{% set exports = true %}\n", "")  # what a user's own task takes and returns is not known
+    accepted = f'{{% set accepted_settings = ["{task}"] %}}\n'
+    return re.sub(r"(?m)^\{% set recipe, .*\n", lambda found: found.group() + accepted, text)
+
+
+def _profile_for(text: str, recipe: str) -> str:
+    """Return one of our profiles with the settings of one recipe only, under the new pipeline's name."""
+    head, found, pipelines = _STEP_WITH_OTHER_IMAGE.sub("", text).partition("\npipelines:\n")
+    pattern = rf"^  {recipe}:\n(?:(?:    .*)?\n)*"
+    settings = re.search(pattern, pipelines, re.MULTILINE)
+    if not found or settings is None:
+        return f"{head.rstrip()}\n"
+    _, _, lines = settings.group().partition("\n")
+    return f"{head}\npipelines:\n  {_PIPELINE}:\n{lines.rstrip()}\n"
+
+
+def _check_name(kind: str, name: str, taken: Any) -> None:
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise UsageError(f"invalid {kind} name {name!r}; expected small letters, digits and _, such as clean_text.")
+    if name in taken:
+        raise UsageError(f"there is a {kind} {name!r} already; choose another name.")
+
+
+def _pipeline_template(name: str, step: StepDescription) -> str:
+    """Return the template of a pipeline that runs one step, with the step's parameters as its inputs."""
+    parameters = [field for field in step.inputs if field.kind == "parameter" and not field.optional]
+    required = [field for field in step.inputs if field.kind == "input" and not field.optional]
+    values = {
+        "name": name, "step": step, "parameters": parameters, "required": required, "outputs": step.outputs,
+    }  # fmt: skip
+    ((_, text),) = _scaffold("pipeline", values)
+    return text

@@ -1,0 +1,149 @@
+"""What templates see of a step: its dataclass, put the way a component is written.
+
+Trainyard's own steps are imported: their settings need nothing but the standard library. A project's own steps are
+the modules below `src/` that call `run_step(SettingsClass, …)`. They are read without being run, since what they import
+(torch, a company's packages) need not be installed where YAML is rendered.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from trainyard.project_files import read_text
+from trainyard.render import rules
+from trainyard.render.project import Project
+from trainyard.settings.files import os_error_reason
+from trainyard.settings.step_fields import StepField, step_fields
+from trainyard.settings.steps import STEP_CONFIGS
+from trainyard.settings.steps.tasks import TaskSettings
+from trainyard.settings.task_fields import UnreadableSettings, fields_of_class, fields_with_task, task_fields
+from trainyard.spec.diagnostic import Span, SpecError
+
+_PROPER_NAMES = {"ddp": "DDP", "fsdp": "FSDP", "deepspeed": "DeepSpeed", "tensorflow": "TensorFlow", "ps": "PS"}
+
+
+@dataclass(frozen=True)
+class StepDescription:
+    """A step by its name and module, the first sentences of its dataclass, and its fields."""
+
+    name: str
+    module: str
+    description: str
+    fields: tuple[StepField, ...]
+    source: Path
+    """The folder that becomes a component's snapshot, where the modules of your own tasks are."""
+
+    def for_task(self, task: str | None = None, name: str | None = None) -> StepDescription:
+        """Return the step with a task's settings behind its own and the task as default; without one, the step's.
+
+        A component of your own for the same step takes a `name` of its own. Raise TaskError for a task that cannot be
+        found, or whose settings cannot be read from its source.
+        """
+        task = task or str(self.field["task"].default)
+        own, added = fields_with_task(STEP_CONFIGS[self.name], task, [self.source])
+        fields = [replace(field, default=task) if field.name == "task" else field for field in own]
+        return replace(self, name=name or self.name, fields=(*fields, *added))
+
+    def for_use(self, name: str, **defaults: str) -> StepDescription:
+        """Return the step under the name of another component, in which some settings have other defaults."""
+        fields = [replace(field, default=defaults.get(field.name, field.default)) for field in self.fields]
+        return replace(self, name=name, fields=tuple(fields))
+
+    def task_settings(self, given: Iterable[str]) -> list[str]:
+        """Return the names of the task's settings that have a default, AdamW's constants aside, or are `given`."""
+        task = task_fields(str(self.field["task"].default), [self.source])
+        common = {field.name for field in step_fields(TaskSettings)}
+        return [
+            field.name
+            for field in task
+            if field.name in given or (field.default is not None and field.name not in common)
+        ]
+
+    @property
+    def title(self) -> str:
+        """The name for people: `train_ddp` becomes `Train DDP`."""
+        return " ".join(_PROPER_NAMES.get(word, word.capitalize()) for word in self.name.split("_"))
+
+    @property
+    def inputs(self) -> tuple[StepField, ...]:
+        """Folders and files that are read, then parameters: a component's inputs."""
+        data = tuple(field for field in self.fields if field.kind == "input")
+        return data + tuple(field for field in self.fields if field.kind == "parameter")
+
+    @property
+    def outputs(self) -> tuple[StepField, ...]:
+        """Folders that are written: a component's outputs."""
+        return tuple(field for field in self.fields if field.kind == "output")
+
+    @property
+    def field(self) -> dict[str, StepField]:
+        """The fields by name."""
+        return {field.name: field for field in self.fields}
+
+
+def step_descriptions(project: Project) -> dict[str, StepDescription]:
+    """Return every step by its name: Trainyard's, and the project's own.
+
+    Raise SpecError for a step of the project whose settings cannot be read.
+    """
+    return {**own_steps(project), **_steps_of_trainyard(project.source)}
+
+
+@cache
+def _steps_of_trainyard(source: Path) -> dict[str, StepDescription]:
+    return {
+        name: StepDescription(name, f"trainyard.steps.{name}", _prose(config.__doc__), step_fields(config), source)
+        for name, config in STEP_CONFIGS.items()
+    }
+
+
+def own_steps(project: Project) -> dict[str, StepDescription]:
+    """Return the steps that a project defines below `src/`, by name; `src/trainyard` is Trainyard's."""
+    packages = [folder for folder in sorted(project.source.glob("*/")) if folder.name != "trainyard"]
+    found: dict[str, StepDescription] = {}
+    for file in (file for package in packages for file in sorted(package.rglob("*.py"))):
+        text = _text_of(file)
+        module = ".".join(file.relative_to(project.source).with_suffix("").parts)
+        if "run_step(" in text and (step := _read_step(project.source, file, text, module)) is not None:
+            found[step.name] = step
+    return found
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return read_text(file, errors="replace")
+    except OSError as error:
+        raise _unreadable(file, 1, f"cannot be read: {os_error_reason(error)}") from None
+
+
+def _read_step(source: Path, file: Path, text: str, module: str) -> StepDescription | None:
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise _unreadable(file, error.lineno or 1, f"not valid Python: {error.msg}") from None
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "run_step" and call.args:
+            settings = call.args[0]
+            if not isinstance(settings, ast.Name) or settings.id not in classes:
+                raise _unreadable(file, call.lineno, "run_step() expects a dataclass that this file defines")
+            config = classes[settings.id]
+            try:
+                fields = fields_of_class(file, config.name, [source])
+            except UnreadableSettings as error:
+                raise _unreadable(error.file, error.line, error.problem) from None
+            return StepDescription(module.rpartition(".")[2], module, _prose(ast.get_docstring(config)), fields, source)
+    return None
+
+
+def _prose(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
+def _unreadable(file: Path, line: int, message: str) -> SpecError:
+    hint = "Settings are read without running the step; write them as in trainyard/settings/steps/."
+    return SpecError(rules.STEP_SETTINGS.at(Span(file, line, 1, line, 1), message, hint=hint))

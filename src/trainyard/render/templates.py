@@ -1,0 +1,191 @@
+"""The project's Jinja templates: a sandbox where undefined names are errors; it records which template uses which.
+
+A template may be a stranger's, so it reads data and calls what is listed in `template_access.py`, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from jinja2 import StrictUndefined, TemplateNotFound
+from jinja2.bccache import Bucket, BytecodeCache
+from jinja2.exceptions import SecurityError
+from jinja2.filters import FILTERS as JINJA_FILTERS
+from jinja2.loaders import BaseLoader
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.tests import TESTS as JINJA_TESTS
+from jinja2.utils import missing
+
+from trainyard.project_files import read_text
+from trainyard.render.header import digest
+from trainyard.render.project import Project
+from trainyard.render.template_access import FIELD_OF_STEP, TemplateFunction, is_callable, is_readable
+from trainyard.render.values import origin_of, wrap, written, yaml_list, yaml_scalar
+from trainyard.settings.step_fields import StepField
+
+SUFFIX = ".j2"
+
+
+class UndefinedName(Exception):
+    """A template used an undefined name. `owner` is the object whose attribute was looked up, or None."""
+
+    def __init__(self, name: str, owner: object | None) -> None:
+        super().__init__(name)
+        self.name = name
+        self.owner = owner
+
+
+class _Undefined(StrictUndefined):
+    """An undefined value: its use raises UndefinedName, which keeps the name and where it was looked up."""
+
+    __slots__ = ()
+
+    def _fail_with_undefined_error(self, *_: Any, **__: Any) -> Any:
+        if issubclass(self._undefined_exception, SecurityError):
+            raise self._undefined_exception(self._undefined_hint)
+        name = "" if self._undefined_name is None else str(self._undefined_name)
+        raise UndefinedName(name, None if self._undefined_obj is missing else self._undefined_obj)
+
+    __iter__ = __str__ = __len__ = __bool__ = __eq__ = __ne__ = __contains__ = _fail_with_undefined_error
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = (
+        _fail_with_undefined_error
+    )
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pos__ = __neg__ = _fail_with_undefined_error
+    __call__ = __getitem__ = __lt__ = __le__ = __gt__ = __ge__ = _fail_with_undefined_error
+    __int__ = __float__ = __complex__ = __pow__ = __rpow__ = __hash__ = _fail_with_undefined_error
+
+    def __getattr__(self, name: str) -> Any:
+        if name[:2] == "__":
+            raise AttributeError(name)
+        return self._fail_with_undefined_error()
+
+
+class _ProjectLoader(BaseLoader):
+    """Reads templates and keeps their texts, for digests and for messages."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.texts: dict[str, str] = {}
+
+    def get_source(self, environment: Any, template: str) -> tuple[str, str, None]:
+        path = self.folder / template
+        if not path.is_file() or not path.resolve().is_relative_to(self.folder.resolve()):
+            raise TemplateNotFound(template)
+        try:
+            self.texts[template] = read_text(path)
+        except OSError:
+            raise TemplateNotFound(template) from None
+        return self.texts[template], str(path), None
+
+
+class CompiledTemplates(BytecodeCache):
+    """The code of each template's latest text: compiling is half of a rendering's time, and projects render often."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, tuple[str, CodeType]] = {}
+
+    def get_cache_key(self, name: str, filename: str | None = None) -> str:
+        """Return a template's name and file."""
+        return f"{name}\0{filename}"
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        """Give the code of the same text, if that is the latest of this name."""
+        name, _, file = bucket.key.partition("\0")
+        checksum, code = self._latest.get(name, ("", None))
+        if code is not None and checksum == bucket.checksum:
+            # Another project may have the same text in a file of its own, which messages name.
+            bucket.code = code.replace(co_filename=file)
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """Keep the code in place of an earlier text's."""
+        assert bucket.code is not None
+        self._latest[bucket.key.partition("\0")[0]] = (bucket.checksum, bucket.code)
+
+
+_COMPILED = CompiledTemplates()
+
+
+class TemplateSet(ImmutableSandboxedEnvironment):
+    """All templates of a project. `uses` holds, for each template, those that it names.
+
+    `compiled` is kept for each set of options that change what a text is compiled to.
+    """
+
+    def __init__(self, project: Project, compiled: CompiledTemplates = _COMPILED, **options: Any) -> None:
+        self.project_loader = _ProjectLoader(project.templates)
+        super().__init__(
+            loader=self.project_loader,
+            undefined=_Undefined,
+            keep_trailing_newline=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            autoescape=False,
+            bytecode_cache=compiled,
+            optimized=False,  # constants are few, and looking for them takes longer than they save
+            **options,
+        )
+        self.uses: dict[str, set[str]] = {}
+        self.filters |= _OWN_FILTERS
+        del self.globals["lipsum"]
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Return what the sandbox does. Most lookups are of a step's fields, whose values need no further look."""
+        if type(obj) is StepField and attribute in FIELD_OF_STEP:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Return whether a template may read an attribute, by the type of the object that has it."""
+        return is_readable(obj, attr)
+
+    def is_safe_callable(self, obj: Any) -> bool:
+        """Return whether a template may call an object."""
+        return is_callable(obj, self.globals.values())
+
+    def wrap_str_format(self, value: Any) -> Any:
+        """Return the sandbox's own str.format, as a function that templates may call; None for any other value."""
+        wrapped = super().wrap_str_format(value)
+        return None if wrapped is None else TemplateFunction(wrapped)
+
+    def join_path(self, template: str, parent: str) -> str:
+        """Return the name of an imported, included or extended template; names are relative to `templates/`."""
+        self.uses.setdefault(parent, set()).add(template)
+        return template
+
+    def digest_of(self, template: str) -> str:
+        """Return the digest of a loaded template and of everything it uses."""
+        names = {template}
+        waiting = [template]
+        while waiting:
+            new = self.uses.get(waiting.pop(), set()) - names
+            names |= new
+            waiting += new
+        return digest("\0".join(f"{name}\0{self.project_loader.texts.get(name, '')}" for name in sorted(names)))
+
+
+def _yaml(value: object) -> str:
+    """Return a value as YAML that keeps its origin."""
+    text: str = written(yaml_scalar(value), origin_of(value))
+    return text
+
+
+_OWN_FILTERS: dict[str, Callable[..., Any]] = {"yaml": _yaml, "yaml_list": yaml_list, "wrap": wrap}
+FILTERS = sorted({*JINJA_FILTERS, *_OWN_FILTERS})
+TESTS = sorted(JINJA_TESTS)
+
+
+def template_names(project: Project) -> list[str]:
+    """Return the names of all templates, including those that only others use (`_….j2`), sorted."""
+    return sorted(
+        path.relative_to(project.templates).as_posix()
+        for path in project.templates.rglob(f"*{SUFFIX}")
+        if path.is_file()
+    )
+
+
+def names_of_rendered(names: Iterable[str]) -> list[str]:
+    """Return the templates that become a file: those whose own name does not begin with an underscore."""
+    return [name for name in names if not name.rpartition("/")[2].startswith("_")]

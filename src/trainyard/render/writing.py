@@ -1,0 +1,137 @@
+"""Writing rendered files: each atomically, and never over a file that Trainyard did not render."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainyard.project_files import require_within, write_text
+from trainyard.render import rules
+from trainyard.render.copies import LOCK_FILE, stale_copies
+from trainyard.render.header import was_edited
+from trainyard.render.project import Project
+from trainyard.render.rendered_files import FileOnDisk, files_on_disk
+from trainyard.render.rendering import RenderedFile, Rendering
+from trainyard.spec.diagnostic import Span, SpecError
+
+
+@dataclass
+class WriteReport:
+    """What writing a rendering did.
+
+    `saved` says where the text of replaced hand-edited files is now; `copies` counts the updated copies of Trainyard's
+    own files.
+    """
+
+    project: Project
+    profile: str
+    written: list[Path] = field(default_factory=list)
+    unchanged: list[Path] = field(default_factory=list)
+    removed: list[Path] = field(default_factory=list)
+    saved: dict[Path, Path] = field(default_factory=dict)
+    copies: int = 0
+
+    def lines(self) -> list[str]:
+        """The report as lines of text: what was saved first, then every change, then a count."""
+        shown = self.project.shown
+        changes = [f"wrote {shown(path)}" for path in self.written]
+        changes += [f"removed {shown(path)}: profile {self.profile} does not render this file" for path in self.removed]
+        kept = [
+            f"{shown(path)} was edited by hand; its text is kept in {shown(copy)}" for path, copy in self.saved.items()
+        ]
+        total = len(self.written) + len(self.unchanged)
+        count = f"{self.profile}: {total} files, {len(self.written)} changed, {len(self.removed)} removed"
+        updated = [f"updated {self.copies} copies of Trainyard's files (see {LOCK_FILE})"] if self.copies else []
+        return [*kept, *changes, *updated, count]
+
+
+def write(project: Project, rendering: Rendering) -> WriteReport:
+    """Write what has changed, and remove rendered files that this rendering no longer has.
+
+    Files that Trainyard did not render are never touched: if one is in the way nothing is written, and SpecError
+    names it. A rendered file that was edited by hand is replaced after its text was saved in `.trainyard/replaced/`.
+    Copies of Trainyard's own files are brought up to date. Raise SpecError if something cannot be written.
+    """
+    report = WriteReport(project, rendering.profile.name)
+    on_disk = {found.path: found for found in files_on_disk(project, rendering.root)}
+    _refuse_foreign_files(rendering, on_disk)
+    changed = [file for file in rendering.files.values() if _differs(file, on_disk.get(file.path))]
+    report.unchanged = [path for path in rendering.files if path not in {file.path for file in changed}]
+    orphans = [found for path, found in on_disk.items() if path not in rendering.files]
+    replaced = [*(on_disk[file.path] for file in changed if file.path in on_disk), *orphans]
+    stale = stale_copies(project) if rendering.root == project.root else []
+    edited = {file.path: file.text for file in replaced if was_edited(file.text, file.header)}
+    edited |= {copy.path: copy.old for copy in stale if copy.is_edited and copy.old is not None}
+    report.saved = _save(edited, project, rendering.root)
+    for file in changed:
+        write_atomically(file.path, file.text, rendering.root)
+        report.written.append(file.path)
+    for orphan in orphans:
+        _remove(orphan.path, rendering.root)
+        report.removed.append(orphan.path)
+    for copy in stale:
+        if copy.new is None:
+            _remove(copy.path, project.root)
+        else:
+            write_atomically(copy.path, copy.new, project.root)
+    report.copies = len(stale)
+    return report
+
+
+def write_atomically(path: Path, text: str, root: Path) -> None:
+    """Write a file below a root atomically, making its folder. Raise SpecError naming the path if that fails."""
+    with _explaining(path, "written"):
+        if path.parent.is_file():
+            raise NotADirectoryError(errno.ENOTDIR, f"{path.parent.name} is a file, not a folder")
+        write_text(path, text, root)
+
+
+def _differs(file: RenderedFile, on_disk: FileOnDisk | None) -> bool:
+    return on_disk is None or on_disk.text != file.text
+
+
+def _refuse_foreign_files(rendering: Rendering, on_disk: dict[Path, FileOnDisk]) -> None:
+    foreign = [path for path in rendering.files if path not in on_disk and (path.exists() or path.is_symlink())]
+    if foreign:
+        hint = "Move or delete the file, then render again; nothing was written."
+        raise SpecError(
+            [
+                rules.NOT_OURS.at(Span(path), "not rendered by Trainyard, so it was not overwritten", hint=hint)
+                for path in foreign
+            ]
+        )
+
+
+def _save(texts: Mapping[Path, str], project: Project, root: Path) -> dict[Path, Path]:
+    """Keep texts that are about to be replaced in a new numbered folder; return where each went."""
+    if not texts:
+        return {}
+    with _explaining(project.replaced, "written"):
+        require_within(project.replaced, project.root)
+        project.replaced.mkdir(parents=True, exist_ok=True)
+        numbers = [int(folder.name) for folder in project.replaced.iterdir() if folder.name.isdecimal()]
+    folder = project.replaced / str(max(numbers, default=0) + 1)
+    saved = {path: folder / path.relative_to(root) for path in texts}
+    for path, text in texts.items():
+        write_atomically(saved[path], text, project.root)
+    return saved
+
+
+def _remove(path: Path, root: Path) -> None:
+    with _explaining(path, "removed"):
+        require_within(path, root)
+        path.unlink()
+
+
+@contextlib.contextmanager
+def _explaining(path: Path, done: str) -> Iterator[None]:
+    """Turn an error of the file system (no space, read-only) into a SpecError that names the path."""
+    try:
+        yield
+    except OSError as error:
+        message = f"cannot be {done}: {(error.strerror or str(error)).lower()}"
+        hint = "No file is left half-written; render again once there is space and permission to write."
+        raise SpecError(rules.CANNOT_WRITE.at(Span(path), message, hint=hint)) from None

@@ -1,0 +1,67 @@
+"""The settings of autotuning's steps: one trial, and the comparison of all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.settings.step_fields import input_folder, output_folder, parameter, same_field
+from trainyard.settings.steps.training import Training
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureConfig:
+    """Train a few steps with one choice of DeepSpeed's settings, and measure their speed and memory. A choice that runs
+    out of memory is a result too."""
+
+    data: Path = input_folder()
+    """The dataset that a prepare step wrote."""
+
+    deepspeed_configs: Path = input_folder()
+    """The folder of DeepSpeed's configurations, NAME.json."""
+
+    measurement: Path = output_folder()
+    """Where measurement.json and the configuration, deepspeed.json, are written."""
+
+    candidate: str = parameter()
+    """What is measured: `config=NAME micro_batch_size=N activation_checkpointing=true|false`."""
+
+    task: str = parameter("language_modeling")
+    """What is trained: image_classification, language_modeling, or a task of your own as `package.module:Class`."""
+
+    global_batch_size: int = parameter(64, minimum=1)
+    """Samples per optimizer step, over all ranks, the same for all candidates."""
+
+    precision: str = parameter("fp32", choices=("fp32", "bf16", "fp16"))
+    """The floating-point type of the forward pass. fp16 needs a GPU."""
+
+    matmul_precision: str = same_field(Training, "matmul_precision")
+    compile: bool = same_field(Training, "compile")
+    fused_optimizer: bool = same_field(Training, "fused_optimizer")
+    deterministic: bool = same_field(Training, "deterministic")
+
+    steps: int = parameter(20, minimum=1)
+    """Optimizer steps that are measured; the median counts."""
+
+    warmup_steps: int = parameter(5, minimum=0)
+    """Steps before those, which are slower and do not count."""
+
+    seed: int = parameter(0, minimum=0, maximum=2_147_483_647)
+    """The seed of the weights and of the order of the samples."""
+
+    process_group_timeout_seconds: int = parameter(600, minimum=1)
+    """How long a rank waits for the others before it reports a hang and fails."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareConfigs:
+    """Compare what was measured, and write the fastest configuration for `trainyard render --apply`."""
+
+    fastest: Path = input_folder()
+    """The measurement of the fastest trial: the sweep's output. The others are found in MLflow."""
+
+    pipeline: str = parameter("deepspeed")
+    """The pipeline of the profile that the settings are for."""
+
+    winner: Path = output_folder()
+    """Where profile.yaml, deepspeed.json, autotune.json and autotune.svg are written."""

@@ -1,0 +1,274 @@
+"""Memory, held to the ZeRO paper, to DeepSpeed's own estimators, and to counts of real models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from trainyard.catalogue.gpus import find_gpu
+from trainyard.catalogue.skus import find_sku
+from trainyard.errors import UsageError
+from trainyard.plan.estimate.adapters import Adapters
+from trainyard.plan.estimate.architectures import all_architectures, find_architecture, from_settings
+from trainyard.plan.estimate.estimator import estimate, memory_by_engine, settings_that_fit
+from trainyard.plan.estimate.memory import deepspeed_model_states, layer_activation_bytes, memory_of, zero_model_states
+from trainyard.plan.estimate.search import search_settings
+from trainyard.plan.estimate.training import TrainingShape, machines_of_gpu, machines_of_sku
+
+Make = Callable[..., TrainingShape]
+
+
+@pytest.fixture
+def training() -> Make:
+    def make(model: str = "llama-3.1-8b", gpu: str = "H100-SXM", nodes: int = 1, **settings: object) -> TrainingShape:
+        chosen = {"engine": "fsdp", "micro_batch_size": 1, "accumulation_steps": 1, "sequence_length": 2048, **settings}
+        machines = machines_of_gpu(find_gpu(gpu), nodes)
+        return TrainingShape(find_architecture(model), machines, **chosen)
+
+    return make
+
+
+@pytest.mark.parametrize(("stage", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
+def test_figure_1_of_the_zero_paper(stage: int, gigabytes: float) -> None:
+    assert round(sum(zero_model_states(7.5e9, 64, stage)) / 1e9, 1) == gigabytes
+
+
+@pytest.mark.parametrize("offload", [False, True])
+def test_deepspeeds_estimator_of_stage_2(offload: bool) -> None:
+    from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
+
+    _, theirs = estimate_zero2_model_states_mem_needs(7_000_000_000, 8, 4, cpu_offload=offload)
+    ours = deepspeed_model_states(7_000_000_000, 2e8, 32, 2, offload_optimizer=offload)
+    assert ours == pytest.approx(theirs, rel=0.02)
+
+
+@pytest.mark.parametrize(("optimizer", "parameters"), [(False, False), (True, False), (True, True)])
+def test_deepspeeds_estimator_of_stage_3(optimizer: bool, parameters: bool) -> None:
+    from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
+
+    _, theirs, _ = estimate_zero3_model_states_mem_needs(
+        70_000_000_000, 900_000_000, 8, 4, cpu_offload=optimizer, cpu_offload_params=parameters
+    )
+    ours = deepspeed_model_states(
+        70_000_000_000, 900_000_000, 32, 3, offload_optimizer=optimizer, offload_parameters=parameters
+    )
+    assert ours == pytest.approx(theirs, rel=0.02)
+
+
+@pytest.mark.parametrize("engine", ["zero2", "zero3"])
+def test_a_zero_trainings_states_and_buffers_are_what_deepspeed_says(training: Make, engine: str) -> None:
+    memory = memory_of(training(engine=engine))
+    count = find_architecture("llama-3.1-8b").parameters
+    stage = int(engine[-1])
+    largest = count - 32 * find_architecture("llama-3.1-8b").layer_parameters
+    assert memory.model_states + memory.buffers == pytest.approx(deepspeed_model_states(count, largest, 8, stage))
+
+
+def test_sharding_takes_less_at_every_stage(training: Make) -> None:
+    totals = [memory_of(training(engine=engine)).total for engine in ("zero0", "zero1", "zero2", "zero3")]
+    assert totals == sorted(totals, reverse=True)
+
+
+def test_checkpointing_takes_less(training: Make) -> None:
+    modes = ("none", "selective", "full")
+    kept = [memory_of(training(activation_checkpointing=mode)).activations for mode in modes]
+    assert kept == sorted(kept, reverse=True)
+
+
+def test_other_optimizers_take_less(training: Make) -> None:
+    """8 bits: a quarter of AdamW's 8 bytes and a scale for each 256; Adafactor: next to nothing."""
+    of = {
+        name: memory_of(training(engine="ddp", optimizer=name)).optimizer
+        for name in ("adamw", "adamw8bit", "adafactor")
+    }
+    assert of["adamw8bit"] == pytest.approx(of["adamw"] / 4 * (1 + 4 / 256))
+    # 32 layers of 2 x (4096 + 4096), 2 x (4096 + 1024) and 3 x (4096 + 14336), and two matrices of words.
+    assert of["adafactor"] == 4 * (32 * (16384 + 10240 + 55296) + 2 * (128256 + 4096))
+
+
+def test_what_fits_instead_has_the_same_batch(training: Make) -> None:
+    too_large = training(micro_batch_size=4, sequence_length=8192)
+    assert not estimate(too_large).fits
+    alternatives = settings_that_fit(too_large)
+    assert alternatives
+    assert all(each.fits for each in alternatives)
+    assert {each.training.global_batch_size for each in alternatives} == {too_large.global_batch_size}
+
+
+def test_engines_are_compared_with_the_settings_of_the_training(training: Make) -> None:
+    found = memory_by_engine(training("llama-3.1-8b", engine="fsdp", sequence_length=4096))
+    assert list(found) == ["ddp", "fsdp", "zero0", "zero1", "zero2", "zero3", "zero3 offloaded"]
+    for engine in found.keys() - {"zero3 offloaded"}:
+        alone = estimate(training("llama-3.1-8b", engine=engine, sequence_length=4096))
+        assert found[engine] == (alone.memory, alone.fits)
+    zero = [found[name][0].total for name in ("zero0", "zero1", "zero2", "zero3", "zero3 offloaded")]
+    assert zero == sorted(zero, reverse=True)
+    assert not found["ddp"][1]
+    assert found["fsdp"][1]
+    lora = Adapters(16)
+    assert list(memory_by_engine(replace(training("llama-3.1-8b"), adapters=lora))) == ["ddp", "fsdp"]
+
+
+def test_one_gpu_has_no_engines_to_compare(training: Make) -> None:
+    whole = training("llama-3.1-8b")
+    assert memory_by_engine(replace(whole, machines=replace(whole.machines, nodes=1, gpus_per_node=1))) == {}
+
+
+def test_nothing_is_offered_where_nothing_fits(training: Make) -> None:
+    assert settings_that_fit(training("llama-3.1-405b", "T4", precision="fp16", sequence_length=8192)) == []
+
+
+def test_offloading_is_offered_only_where_main_memory_holds_it(training: Make) -> None:
+    """70B at 18 bytes are 1.2 TB; a machine of this size has 900 GiB."""
+    sku = find_sku("Standard_ND96asr_v4")
+    for nodes, is_offered in ((1, False), (2, True)):
+        wanted = training("llama-2-70b", "A100-SXM-40GB", engine="zero3", activation_checkpointing="full")
+        found = settings_that_fit(replace(wanted, machines=machines_of_sku(sku, nodes)))
+        assert any(each.training.offload_optimizer for each in found) is is_offered
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "gpt2", "opt", "gpt_neox", "mpt"])
+def test_parameters_are_those_of_the_real_model(family: str) -> None:
+    """The closed form against transformers' model on the meta device, which holds shapes and no values."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from trainyard.plan.estimate.architectures import FAMILIES
+
+    ours = next(model for model in all_architectures() if model.family == family)
+    sizes = {
+        theirs: getattr(ours, key)
+        for key, theirs in FAMILIES[family].names.items()
+        if key != "intermediate_size" or family not in ("gpt2", "mpt")
+    }
+    if family == "opt":
+        sizes["word_embed_proj_dim"] = ours.hidden_size
+    config = AutoConfig.for_model(family, **{**sizes, FAMILIES[family].names["layers"]: 2})
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    model.tie_weights()
+    real = sum(parameter.numel() for parameter in model.parameters())
+    assert replace(ours, layers=2).parameters == real
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("llama-3.1-8b", 8_030_261_248),
+        ("llama-3.1-70b", 70_553_706_496),
+        ("llama-2-7b", 6_738_415_616),
+        ("gpt2", 124_439_808),
+        ("tinyllama-1.1b", 1_100_048_384),
+        ("pythia-1.4b", 1_414_647_808),
+        ("mistral-7b", 7_241_732_096),
+        ("qwen2.5-7b", 7_615_616_512),
+    ],
+)
+def test_parameters_are_those_of_the_model_card(name: str, parameters: int) -> None:
+    assert find_architecture(name).parameters == parameters
+
+
+def test_a_dot_in_a_name_counts() -> None:
+    for name in ("opt-1.3b", "opt-13b", "gpt3-1.3b", "gpt3-13b", "mpt-1b", "mpt-13b", "cerebras-gpt-1.3b"):
+        assert find_architecture(name).name == name
+    assert find_architecture("Qwen/Qwen25-7B-Instruct").name == "qwen2.5-7b"
+    assert find_architecture("mistralai/Mistral-7B-Instruct-v0.3").name == "mistral-7b"
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("bigscience/bloom-7b1", 7.069),
+        ("falcon-40b", 41.3),
+        ("google/gemma-7b", 8.538),
+        ("starcoder2-15b", 15.958),
+        ("megatron-gpt-1008b", 1008.0),
+        ("nemotron-4-340b", 341.0),
+        ("gpt-j-6b", 6.05),
+    ],
+)
+def test_models_have_the_parameters_that_their_authors_state(name: str, billions: float) -> None:
+    assert find_architecture(name).parameters / 1e9 == pytest.approx(billions, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("family", "targets"),
+    [("llama", "all-linear"), ("llama", "q_proj,v_proj"), ("gpt2", "all-linear"), ("gpt2", "c_proj")],
+)
+def test_adapters_are_as_large_as_peft_makes_them(family: str, targets: str) -> None:
+    from peft import LoraConfig, inject_adapter_in_model
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {"vocab_size": 100, "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 80, "num_key_value_heads": 2} if family == "llama" else {}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **sizes))
+    chosen = targets if targets == "all-linear" else targets.split(",")
+    inject_adapter_in_model(LoraConfig(r=4, target_modules=chosen), model)
+    real = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    ours = from_settings(family, model.config.to_dict(), family)
+    assert Adapters(4, targets).parameters(ours) == real
+
+
+def test_targets_that_a_model_lacks_are_named() -> None:
+    with pytest.raises(UsageError, match="no layer of gpt2 is called q_proj"):
+        Adapters(8, "q_proj").layers(find_architecture("gpt2"))
+
+
+@pytest.mark.parametrize(("is_quantized", "engines"), [(True, {"ddp"}), (False, {"ddp", "fsdp"})])
+def test_only_engines_that_train_the_adapters_are_proposed(
+    training: Make, is_quantized: bool, engines: set[str]
+) -> None:
+    wanted = training("llama-3.2-1b", engine="ddp", adapters=Adapters(16, is_quantized=is_quantized))
+    assert {each.engine for each in search_settings(wanted)} == engines
+    assert {each.training.engine for each in settings_that_fit(wanted)} <= engines
+
+
+def test_adapters_train_a_fraction_of_the_memory_and_four_bits_less_still(training: Make) -> None:
+    full = training(engine="ddp", activation_checkpointing="full")
+    lora, qlora = (replace(full, adapters=Adapters(16, is_quantized=quantized)) for quantized in (False, True))
+    states = [memory_of(each).model_states for each in (full, lora, qlora)]
+    count = full.architecture.parameters
+    assert states[0] == 16 * count
+    assert states[1] == 4 * count + 16 * lora.trained_parameters
+    # Embedding and prediction stay in fp32.
+    assert states[2] == pytest.approx(0.516 * (count - 2 * 128256 * 4096) + 8 * 128256 * 4096, rel=0.2)
+    seconds = [each.total for each in (estimate(full).time, estimate(lora).time) if each is not None]
+    assert seconds[1] < seconds[0]
+
+
+def test_chunks_of_the_loss_replace_whole_logits(training: Make) -> None:
+    whole = training(sequence_length=8192)
+    chunked = replace(whole, loss_chunk_tokens=1024)
+    assert memory_of(chunked).logits == memory_of(whole).logits / 8
+    assert memory_of(replace(whole, loss_chunk_tokens=10**6)).logits == memory_of(whole).logits
+    slower, faster = estimate(chunked).time, estimate(whole).time
+    assert slower is not None
+    assert faster is not None
+    assert faster.total < slower.total < 1.1 * faster.total
+
+
+def test_zero_in_fp32_keeps_values_of_four_bytes(training: Make) -> None:
+    count = find_architecture("gpt2").parameters
+    memory = memory_of(training("gpt2", engine="zero2", precision="fp32"))
+    assert (memory.parameters, memory.gradients, memory.optimizer) == (4 * count, 4 * count / 8, 12 * count / 8)
+
+
+def test_a_layer_that_is_computed_again_and_the_logits_are_not_there_at_once(training: Make) -> None:
+    recomputed = training(activation_checkpointing="full")
+    inputs = 32 * 2048 * 4096 * 2
+    memory = memory_of(recomputed)
+    assert (memory.activations, memory.logits) == (inputs, 12 * 2048 * 128256)
+    chunked = memory_of(replace(recomputed, loss_chunk_tokens=64))
+    assert (chunked.activations, chunked.logits) == (inputs + layer_activation_bytes(recomputed), 0)
+
+
+def test_alone_gradients_take_the_place_of_activations(training: Make) -> None:
+    alone = replace(training(engine="ddp"), machines=machines_of_gpu(find_gpu("H100-SXM"), 1, 1))
+    count = alone.architecture.parameters
+    large, small = (memory_of(replace(alone, micro_batch_size=size)) for size in (16, 1))
+    assert large.gradients == 0
+    assert large.activations > 4 * count
+    assert (small.gradients, small.activations, small.logits) == (4 * count, 0, 0)
+    assert memory_of(replace(alone, accumulation_steps=2)).gradients == 4 * count

@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from trainyard.render.drift import difference, find_drift
+from trainyard.render.header import read_header
+from trainyard.render.project import Project
+from trainyard.render.rendering import Rendering, render
+from trainyard.render.writing import WriteReport, write
+from trainyard.spec.diagnostic import SpecError
+
+
+def written(project: Project, profile: str, settings: dict[str, object] | None = None) -> WriteReport:
+    return write(project, render(project, profile, settings))
+
+
+def everything_below(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_rendering_is_written_and_then_unchanged(project: Project) -> None:
+    rendering = render(project, "t4")
+    first = write(project, rendering)
+    assert set(first.written) == set(rendering.files)
+    second = write(project, rendering)
+    assert (second.written, second.removed, set(second.unchanged)) == ([], [], set(rendering.files))
+    assert second.lines() == [f"t4: {len(rendering.files)} files, 0 changed, 0 removed"]
+
+
+def test_another_profile_replaces_and_removes_what_the_first_made(project: Project) -> None:
+    written(project, "t4")
+    report = written(project, "local")
+    clusters = [project.root / "compute" / f"{name}_cluster.yaml" for name in ("cpu", "gpu")]
+    assert report.removed == clusters
+    assert not any(cluster.exists() for cluster in clusters)
+    assert "removed compute/gpu_cluster.yaml: profile local does not render this file" in report.lines()
+    assert report.saved == {}
+
+
+def test_the_text_of_a_hand_edited_file_is_kept(project: Project) -> None:
+    written(project, "t4")
+    component, cluster = project.root / "components/evaluate.yaml", project.root / "compute/gpu_cluster.yaml"
+    for file in (component, cluster):
+        file.write_text(file.read_text() + "# mine\n")
+    report = written(project, "local")
+    assert report.saved == {
+        component: project.replaced / "1" / "components/evaluate.yaml",
+        cluster: project.replaced / "1" / "compute/gpu_cluster.yaml",
+    }
+    assert all(copy.read_text().endswith("# mine\n") for copy in report.saved.values())
+    assert "# mine" not in component.read_text()
+    assert report.lines()[0] == (
+        "components/evaluate.yaml was edited by hand; its text is kept in"
+        " .trainyard/replaced/1/components/evaluate.yaml"
+    )
+    component.write_text(component.read_text() + "# again\n")
+    assert list(written(project, "local").saved.values()) == [project.replaced / "2" / "components/evaluate.yaml"]
+
+
+def test_hand_edited_json_is_kept_even_if_an_editor_reformatted_it(project: Project) -> None:
+    written(project, "t4")
+    folder = project.root / "components" / "deepspeed"
+    edited, laid_out = folder / "zero2.json", folder / "zero3.json"
+    edited.write_text(edited.read_text().replace('"stage": 2', '"stage": 1'))
+    laid_out.write_text(json.dumps(json.loads(laid_out.read_text()), indent=4))
+    assert drifts(project) == {
+        f"components/deepspeed/{name}.json": f"was edited by hand; edit templates/components/deepspeed/{name}.json.j2"
+        " or profiles/t4.yaml instead"
+        for name in ("zero2", "zero3")
+    }
+    report = written(project, "t4")
+    assert list(report.saved) == report.written == [edited, laid_out]
+    assert '"stage": 1' in report.saved[edited].read_text()
+    assert find_drift(project) == []
+
+
+@pytest.mark.parametrize("name", ["components/evaluate.yaml", "components/deepspeed/zero2.json"])
+def test_a_copy_under_another_name_is_not_touched(project: Project, name: str) -> None:
+    written(project, "t4")
+    original = project.root / name
+    copy = original.with_stem("mine")
+    copy.write_text(original.read_text())
+    assert find_drift(project) == []
+    assert written(project, "nd96").removed == []
+    assert copy.exists()
+
+
+def test_what_trainyard_did_not_render_stops_everything(project: Project) -> None:
+    foreign = project.root / "components" / "evaluate.yaml"
+    foreign.parent.mkdir()
+    foreign.write_text("name: mine\n")
+    before = everything_below(project.root)
+    with pytest.raises(SpecError, match=r"components/evaluate.yaml.*not rendered by Trainyard") as caught:
+        written(project, "t4")
+    assert "nothing was written" in caught.value.diagnostics[0].hint
+    assert everything_below(project.root) == before
+
+
+def test_files_beside_the_rendered_ones_stay(project: Project) -> None:
+    mine = project.root / "components" / "my_step.yaml"
+    mine.parent.mkdir()
+    mine.write_text("name: my_step\n# trainyard: not a header\n")
+    (project.root / "components" / "picture.png").write_bytes(b"\x89PNG\n# trainyard: \xff")
+    written(project, "t4")
+    written(project, "local")
+    assert mine.read_text().startswith("name: my_step\n")
+    assert (project.root / "components" / "picture.png").exists()
+
+
+def test_a_header_of_an_unknown_version_is_not_touched(project: Project) -> None:
+    written(project, "t4")
+    file = project.root / "components" / "evaluate.yaml"
+    file.write_text(file.read_text().replace("trainyard.rendered/1", "trainyard.rendered/9"))
+    with pytest.raises(SpecError, match=r"format trainyard.rendered/9, and this Trainyard reads trainyard.rendered/1"):
+        written(project, "t4")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "{}", "[]", '{"_rendered": 1}', '{"_rendered": {"format": "x"}}', "one line"]
+)
+def test_a_text_without_a_header_is_not_ours(text: str) -> None:
+    assert read_header(text) is None
+
+
+@pytest.mark.parametrize("second_line", ["{broken", "[]", '{"format": "trainyard.rendered/1", "more": 1}', "{}"])
+def test_a_file_with_a_damaged_header_is_not_ours(second_line: str) -> None:
+    assert read_header(f"# x\n# trainyard: {second_line}\nrest\n") is None
+
+
+def test_a_full_disk_leaves_no_half_written_file(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    rendering = render(project, "t4")
+
+    def no_room(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", no_room)
+    with pytest.raises(SpecError, match="cannot be written: no space left on device"):
+        write(project, rendering)
+    assert not [path for path in rendering.files if path.exists()]
+    assert not [path for path in (project.root / "components").rglob("*") if path.is_file()]
+
+
+def test_a_folder_that_cannot_be_created_is_named(project: Project) -> None:
+    (project.root / "components").write_text("a file, not a folder")
+    with pytest.raises(SpecError, match=r"components/.*cannot be written: components is a file, not a folder"):
+        written(project, "t4")
+
+
+def test_a_file_that_cannot_be_removed_is_named(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(project, "t4")
+
+    def refuse(self: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(SpecError, match=r"cpu_cluster.yaml.*cannot be removed: permission denied"):
+        written(project, "local")
+
+
+def test_permissions_of_replaced_files_stay(project: Project) -> None:
+    written(project, "t4")
+    file = project.root / "compute" / "gpu_cluster.yaml"
+    assert file.stat().st_mode & 0o600 == 0o600
+    file.chmod(0o664)
+    written(project, "nd96")
+    assert file.stat().st_mode & 0o777 == 0o664
+
+
+# Drift ----------------------------------------------------------------------------------------------------------------
+
+
+def drifts(project: Project, profile: str | None = None, settings: dict[str, object] | None = None) -> dict[str, str]:
+    return {project.shown(drift.path): drift.reason for drift in find_drift(project, profile, settings)}
+
+
+def test_what_was_just_rendered_has_not_drifted(project: Project) -> None:
+    written(project, "nd96", {"nodes": 4})
+    assert find_drift(project) == [], "profile and settings come from the files themselves"
+
+
+def test_settings_are_laid_over_those_on_disk(project: Project) -> None:
+    written(project, "nd96", {"nodes": 4})
+    assert set(drifts(project, None, {"spot": True})) == {project.shown(path) for path in render(project, "nd96").files}
+    assert render(project, None, {"spot": True}).profile.settings == {"nodes": 4, "spot": True}
+
+
+def test_every_reason_for_drift_is_reported(project: Project) -> None:
+    written(project, "t4")
+    (project.root / "pipelines" / "ddp.yaml").unlink()
+    edited = project.root / "components" / "evaluate.yaml"
+    edited.write_text(edited.read_text().replace("instance_count: 1", "instance_count: 2"))
+    template = project.templates / "environments" / "trainyard.yaml.j2"
+    template.write_text(template.read_text() + "# more\n")
+    (project.templates / "environments" / "trainyard" / "requirements.txt.j2").unlink()
+    assert drifts(project) == {
+        "components/evaluate.yaml": "was edited by hand; edit templates/components/evaluate.yaml.j2 or"
+        " profiles/t4.yaml instead",
+        "environments/trainyard.yaml": "templates/environments/trainyard.yaml.j2 or the step's settings"
+        " have changed since",
+        "environments/trainyard/requirements.txt": "profile t4 does not render this file",
+        "pipelines/ddp.yaml": "is missing",
+    }
+    (drift,) = [drift for drift in find_drift(project) if drift.path == edited]
+    assert "-  instance_count: 2\n+  instance_count: 1\n" in drift.diff
+
+
+def test_a_changed_profile_drifts_every_file(project: Project) -> None:
+    written(project, "t4")
+    with (project.profiles / "t4.yaml").open("a") as file:
+        file.write("# a remark\n")
+    assert set(drifts(project).values()) == {"profile t4 has changed since"}
+
+
+def test_another_profile_drifts_and_names_what_the_files_are_for(project: Project) -> None:
+    written(project, "nd96", {"nodes": 4})
+    assert set(drifts(project, "nd96").values()) == {"was rendered for profile nd96 --set nodes=4"}
+    written(project, "nd96", {"spot": True, "description": "my own machines"})
+    reason = "was rendered for profile nd96 --set spot=true --set 'description=my own machines'"
+    assert set(drifts(project, "nd96").values()) == {reason}
+
+
+def test_a_file_that_is_in_the_way_is_drift(project: Project) -> None:
+    written(project, "t4")
+    (project.root / "compute" / "gpu_cluster.yaml").write_text("name: mine")
+    assert drifts(project) == {"compute/gpu_cluster.yaml": "was not rendered by Trainyard"}
+    assert "\\ No newline at end of file" in difference(project, render(project, "t4"))
+
+
+def test_the_difference_of_a_profile_is_what_writing_it_changes(project: Project) -> None:
+    written(project, "t4")
+    rendering: Rendering = render(project, "nd96")
+    diff = difference(project, rendering)
+    assert "-size: Standard_NC64as_T4_v3\n" in diff
+    assert "+size: Standard_ND96asr_v4\n" in diff
+    write(project, rendering)
+    assert difference(project, rendering) == ""
