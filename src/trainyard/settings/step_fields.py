@@ -43,6 +43,10 @@ class StepField:
     minimum: int | float | None = None
     maximum: int | float | None = None
     choices: tuple[str, ...] | None = None
+    port: bool = False
+    """Whether people bind or sweep this setting, so that a component with a settings file has it as a port too."""
+    is_mapping: bool = False
+    """Whether the value is a mapping: JSON on a command line, a mapping in a settings file."""
     mode: str | None = None
     declared_at: tuple[Path, int] | None = dataclasses.field(default=None, compare=False)
     """File and line, where the description was read from source."""
@@ -59,10 +63,13 @@ def parameter(
     minimum: float | None = None,
     maximum: float | None = None,
     choices: tuple[str, ...] | None = None,
+    port: bool = False,
+    is_mapping: bool = False,
     may_change: bool = False,
 ) -> Any:
     """Declare a literal setting. Without a default it is required; with None it is optional.
 
+    `port` and `is_mapping` are as in `StepField`.
     `may_change` matters for the settings of tasks: a training resumed with another value continues and logs it, where
     it would otherwise be refused, as is right for whatever decides the model's shape.
     """
@@ -71,6 +78,8 @@ def parameter(
         "minimum": minimum,
         "maximum": maximum,
         "choices": choices,
+        "port": port,
+        "is_mapping": is_mapping,
         "may_change": may_change,
     }
     return dataclasses.field(default=default, metadata=metadata)
@@ -82,9 +91,10 @@ def input_folder(*, optional: bool = False, type: str = "uri_folder") -> Any:
     return dataclasses.field(default=default, metadata={"kind": "input", "type": type})
 
 
-def input_file() -> Any:
+def input_file(*, optional: bool = False) -> Any:
     """Declare a single file that the step reads."""
-    return dataclasses.field(metadata={"kind": "input", "type": "uri_file"})
+    default = None if optional else dataclasses.MISSING
+    return dataclasses.field(default=default, metadata={"kind": "input", "type": "uri_file"})
 
 
 def output_folder(*, mode: str = "rw_mount", type: str = "uri_folder") -> Any:
@@ -148,6 +158,8 @@ def describe_field(field: dataclasses.Field[Any], hint: Any, description: str) -
         minimum=field.metadata.get("minimum"),
         maximum=field.metadata.get("maximum"),
         choices=field.metadata.get("choices"),
+        port=field.metadata.get("port", False),
+        is_mapping=field.metadata.get("is_mapping", False),
         mode=field.metadata.get("mode"),
     )
 

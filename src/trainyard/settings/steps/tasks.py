@@ -31,11 +31,11 @@ class TaskSettings:
 class ImageClassificationSettings(TaskSettings):
     """The settings of the task image_classification."""
 
-    model_type: str = parameter("convnext")
+    model_type: str = parameter("convnext", port=True)
     """The architecture: a model type of transformers, such as convnext, vit or resnet, or a folder with its config.json
     (and model.safetensors, for fine-tuning)."""
 
-    model_overrides: str | None = parameter(None)
+    model_overrides: str | None = parameter(None, is_mapping=True)
     """Settings of the model's configuration as a JSON object, such as {"hidden_sizes": [32, 64], "depths": [2, 2]}.
     Image size, channels and classes come from the dataset."""
 
@@ -60,11 +60,11 @@ class ImageClassificationSettings(TaskSettings):
 class LanguageModelingSettings(TaskSettings):
     """The settings of the task language_modeling."""
 
-    model_type: str = parameter("gpt2")
+    model_type: str = parameter("gpt2", port=True)
     """The architecture: a model type of transformers, such as gpt2 or llama, or a folder with its config.json (and
     model.safetensors, for fine-tuning)."""
 
-    model_overrides: str | None = parameter(None)
+    model_overrides: str | None = parameter(None, is_mapping=True)
     """Settings of the model's configuration as a JSON object, such as {"num_hidden_layers": 4, "hidden_size": 256}.
     Vocabulary and sequence length come from the dataset. A new model has no dropout unless it is set here."""
 

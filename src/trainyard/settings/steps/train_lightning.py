@@ -22,12 +22,12 @@ class TrainLightning(Training):
     place of a prepared dataset. If it takes `data_dir`, that is the folder of `data`. Its samples come in the order of
     the other train steps, batch sizes are those given here, and its datasets must be map-style."""
 
-    data_module_arguments: str | None = parameter(None)
+    data_module_arguments: str | None = parameter(None, is_mapping=True)
     """The arguments of the LightningDataModule as a JSON object, such as {"augment": true}."""
 
-    strategy: str = parameter("ddp", choices=("ddp", "fsdp2"))
+    strategy: str = parameter("ddp", choices=("ddp", "fsdp2"), port=True)
     """How ranks share the model: ddp, each has all of it; fsdp2, each has its rows of what the configure_model of a
     LightningModule of your own shards with fully_shard."""
 
-    module_arguments: str | None = parameter(None)
+    module_arguments: str | None = parameter(None, is_mapping=True)
     """The arguments of the LightningModule as a JSON object, such as {"hidden_size": 64}."""

@@ -31,7 +31,10 @@ class TrainTensorFlow:
     evaluation: Path = output_folder()
     """Where evaluation.json is written, the figures on `evaluate_split`; a classifier's confusion matrix too."""
 
-    strategy: str = parameter("multi_worker_mirrored", choices=("multi_worker_mirrored", "parameter_server"))
+    settings: Path | None = same_field(Training, "settings")
+    overrides: str | None = same_field(Training, "overrides")
+
+    strategy: str = parameter("multi_worker_mirrored", choices=("multi_worker_mirrored", "parameter_server"), port=True)
     """How workers train together: each with the whole model, gradients summed at every step; or each at its own pace,
     with weights on parameter servers (`parameter_server_count` of the distribution)."""
 
@@ -39,16 +42,16 @@ class TrainTensorFlow:
     """A function of your own as `package.module:function` that returns a keras.Model. Not given, images are classified
     by a small convolutional network. A compiled model trains with its own optimizer, loss and learning rate."""
 
-    keras_model_arguments: str | None = parameter(None)
+    keras_model_arguments: str | None = parameter(None, is_mapping=True)
     """The function's arguments as a JSON object, such as {"hidden_size": 64}."""
 
     epochs: int = same_field(Training, "epochs")
     max_steps: int | None = same_field(Training, "max_steps")
 
-    global_batch_size: int = parameter(64, minimum=1)
+    global_batch_size: int = parameter(64, minimum=1, port=True)
     """Samples per step, over all workers: micro_batch_size x accumulation_steps x workers."""
 
-    micro_batch_size: int = parameter(32, minimum=1)
+    micro_batch_size: int = parameter(32, minimum=1, port=True)
     """Samples per forward pass of one worker, divided among its GPUs; accumulation_steps follows from it. With
     parameter servers each micro-batch updates the weights by itself."""
 
@@ -63,7 +66,7 @@ class TrainTensorFlow:
     gradient_clip_norm: float = same_field(Training, "gradient_clip_norm")
     label_smoothing: float = same_field(ImageClassificationSettings, "label_smoothing")
 
-    precision: str = parameter("fp32", choices=("fp32", "bf16"))
+    precision: str = parameter("fp32", choices=("fp32", "bf16"), port=True)
     """The floating-point type of the forward pass; variables and optimizer state stay in fp32."""
 
     deterministic: bool = parameter(True)

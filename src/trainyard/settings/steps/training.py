@@ -44,12 +44,18 @@ class Training:
     """A model to start from instead of the task's model_type: a folder or a registered model with config.json and
     model.safetensors, or an MLflow model that has them within. Its code is never run."""
 
+    settings: Path | None = input_file(optional=True)
+    """A YAML file that says what is trained: the settings of this step and of its task, under their names."""
+
+    overrides: str | None = parameter(None, port=True)
+    """Settings of one run, over those of the file and the flags: a YAML mapping such as {weight_decay: 0.1}."""
+
     data_weights: str | None = parameter(None)
     """How many samples come from each of the datasets that are mixed: their weights, such as 3,1, in the order of data,
     data_2 and so on. An epoch has as many samples as they have together; a small dataset is used several times.
     Not given, each sample comes once."""
 
-    task: str = parameter("image_classification")
+    task: str = parameter("image_classification", port=True)
     """What is trained: image_classification, language_modeling, preferences, or a task of your own as
     `package.module:Class`. Each has settings of its own beside those of this step."""
 
@@ -82,23 +88,23 @@ class Training:
     """The most megabytes (10^6 bytes) of weights in one file of a model of transformers; a larger model becomes several
     files and model.safetensors.index.json, which names the file of each tensor."""
 
-    epochs: int = parameter(16, minimum=1)
+    epochs: int = parameter(16, minimum=1, port=True)
     """Passes over the training samples."""
 
-    max_steps: int | None = parameter(None, minimum=1)
+    max_steps: int | None = parameter(None, minimum=1, port=True)
     """Stop after this many optimizer steps, even in the middle of an epoch."""
 
     max_tokens: int | None = parameter(None, minimum=1)
     """Stop after the optimizer step in which the model has read this many tokens, over all ranks. For tasks whose
     samples consist of tokens."""
 
-    global_batch_size: int = parameter(64, minimum=1)
+    global_batch_size: int = parameter(64, minimum=1, port=True)
     """Samples per optimizer step, over all ranks: micro_batch_size x accumulation_steps x world size."""
 
-    micro_batch_size: int = parameter(32, minimum=1)
+    micro_batch_size: int = parameter(32, minimum=1, port=True)
     """Samples per forward pass of one rank; accumulation_steps follows from it."""
 
-    learning_rate: float = parameter(0.003, minimum=0.0)
+    learning_rate: float = parameter(0.003, minimum=0.0, port=True)
     """The highest learning rate of the schedule."""
 
     warmup_fraction: float = parameter(0.1, minimum=0.0, maximum=1.0)
@@ -137,7 +143,7 @@ class Training:
     decay) x weights, with a smaller decay in the first steps. The average is evaluated, and saved as the model;
     checkpoints hold it beside the weights. 0 keeps none."""
 
-    precision: str = parameter("fp32", choices=("fp32", "bf16", "fp16"))
+    precision: str = parameter("fp32", choices=("fp32", "bf16", "fp16"), port=True)
     """The floating-point type of the forward pass; parameters and optimizer state stay in fp32. fp16 needs a GPU."""
 
     float8: bool = parameter(False)
@@ -170,7 +176,7 @@ class Training:
     """Use only algorithms that compute the same bits each time. If a backward pass has none for this device, the
     training fails and names it; false allows others."""
 
-    seed: int = parameter(0, minimum=0, maximum=2_147_483_647)
+    seed: int = parameter(0, minimum=0, maximum=2_147_483_647, port=True)
     """The seed of the initial weights, the order of the samples and all other randomness."""
 
     checkpoint_every_steps: int = parameter(100, minimum=0)
@@ -290,20 +296,20 @@ class TrainHorovod(Training):
 class TrainFSDP(Training):
     """Train a model with FSDP2 (`fully_shard`): parameters, gradients and optimizer state are spread over the ranks."""
 
-    task: str = parameter("language_modeling")
+    task: str = parameter("language_modeling", port=True)
 
-    reshard_after_forward: bool = parameter(True)
+    reshard_after_forward: bool = parameter(True, port=True)
     """Free a layer's gathered parameters after its forward pass and gather them again for its backward pass: less
     memory, 50 % more communication."""
 
     reduce_precision: str = parameter("fp32", choices=("fp32", "bf16"))
     """The floating-point type in which gradients are summed over ranks."""
 
-    shard_size: int = parameter(0, minimum=0)
+    shard_size: int = parameter(0, minimum=0, port=True)
     """How many ranks share one replica of the model, such as the GPUs of a machine: layers are then gathered within it,
     and only gradients cross the network, for as much more memory as there are replicas. 0 shards over all ranks."""
 
-    cpu_offload: bool = parameter(False)
+    cpu_offload: bool = parameter(False, port=True)
     """Keep parameters and optimizer state in main memory, and copy them to the GPU layer by layer."""
 
 
@@ -314,4 +320,4 @@ class TrainDeepSpeed(Training):
     deepspeed_config: Path = input_file()
     """DeepSpeed's configuration as JSON. Where it says "auto", the value comes from this step's settings."""
 
-    task: str = parameter("language_modeling")
+    task: str = parameter("language_modeling", port=True)

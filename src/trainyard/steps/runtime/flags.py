@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,12 +12,11 @@ from typing import Any, NoReturn, TypeVar
 from trainyard.settings.step_fields import StepField, step_fields
 from trainyard.settings.steps.tasks import BUILT_IN_TASKS
 from trainyard.settings.task_fields import TaskError, fields_with_task, task_fields
+from trainyard.settings.typed_values import SettingValue, value_of_text
 
 Config = TypeVar("Config")
-Value = str | int | float | bool | Path
+Value = SettingValue | Path
 
-_TRUE_WORDS = frozenset({"true", "yes", "on", "1"})
-_FALSE_WORDS = frozenset({"false", "no", "off", "0"})
 _VALUE_NAMES = {"integer": "N", "number": "X", "boolean": "true|false", "string": "TEXT"}
 
 
@@ -149,11 +147,7 @@ def _converter(field: StepField) -> Callable[[str], Value]:
     """Return a function from the flag's text to its value; its errors name the value and what is expected."""
     if field.kind != "parameter":
         return _folder
-    if field.type == "boolean":
-        return _boolean
-    if field.type == "string":
-        return lambda text: _choice(text, field)
-    return lambda text: _number(text, field)
+    return lambda text: _value(field, text)
 
 
 def _folder(text: str) -> Path:
@@ -162,33 +156,8 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
-def _boolean(text: str) -> bool:
-    """Azure ML sends Python's `True` and `False`; people write true, yes, 1."""
-    if text.lower() in _TRUE_WORDS:
-        return True
-    if text.lower() in _FALSE_WORDS:
-        return False
-    raise argparse.ArgumentTypeError(f"expected true or false, got {text!r}")
-
-
-def _choice(text: str, field: StepField) -> str:
-    if field.choices and text not in field.choices:
-        close = difflib.get_close_matches(text, field.choices, n=1)
-        meant = f"; did you mean {close[0]}?" if close else ""
-        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(field.choices)}{meant}")
-    return text
-
-
-def _number(text: str, field: StepField) -> int | float:
+def _value(field: StepField, text: str) -> Value:
     try:
-        number = int(text) if field.type == "integer" else float(text)
-    except ValueError:
-        expected = "a whole number" if field.type == "integer" else "a number"
-        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}") from None
-    if not math.isfinite(number):
-        raise argparse.ArgumentTypeError(f"expected a finite number, got {text!r}")
-    if field.minimum is not None and number < field.minimum:
-        raise argparse.ArgumentTypeError(f"{text} is below the minimum of {field.minimum:.10g}")
-    if field.maximum is not None and number > field.maximum:
-        raise argparse.ArgumentTypeError(f"{text} is above the maximum of {field.maximum:.10g}")
-    return number
+        return value_of_text(field, text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
