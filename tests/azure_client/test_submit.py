@@ -384,8 +384,7 @@ def test_without_the_client_one_line_says_how_to_install_it(
     outcome = trainyard("submit", PIPELINE, "--dry-run")
     assert outcome.exit_code == 1
     assert (
-        "azure.ai.ml is not installed; install what a submission needs: pip install 'trainyard[azure]'"
-        in outcome.stderr
+        "azure.ai.ml is not installed; a submission needs it: pip install 'trainyard-azureml[azure]'" in outcome.stderr
     )
 
 
