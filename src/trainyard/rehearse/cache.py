@@ -43,15 +43,6 @@ class JobKey:
 
 
 @dataclass(frozen=True)
-class LastStart:
-    """What went into the last start of a job: the digest of each part of its key, and what these are made of."""
-
-    run: str
-    parts: dict[str, str]
-    details: dict[str, dict[str, str]]
-
-
-@dataclass(frozen=True)
 class EarlierResult:
     """A completed job of an earlier run whose outputs are complete and unaltered."""
 
@@ -195,25 +186,18 @@ class StepCache:
 
     def why_new(self, last_file_name: str, key: JobKey) -> str:
         """Return why there is no result with this key: what changed since this job last ran."""
-        last = self.last_start(last_file_name)
-        if last is None:
-            return "it has not run before"
-        names = sorted(set(key.parts) | set(last.parts))
-        changed = [name for name in names if key.parts.get(name) != last.parts.get(name)]
-        if not changed:
-            return f"its result in run {last.run} is gone, or it did not complete"
-        return f"changed since run {last.run}: {', '.join(changed)}"
-
-    def last_start(self, last_file_name: str) -> LastStart | None:
-        """Return what went into the last start of a job; None if it has not run before."""
         last = _read(self._last_file(last_file_name))
-        return LastStart(last["run"], last["parts"], last.get("details", {})) if last else None
+        if not last:
+            return "it has not run before"
+        names = sorted({*key.parts, *last["parts"]})
+        changed = [name for name in names if key.parts.get(name) != last["parts"].get(name)]
+        if not changed:
+            return f"its result in run {last['run']} is gone, or it did not complete"
+        return f"changed since run {last['run']}: {', '.join(changed)}"
 
-    def remember_start(
-        self, last_file_name: str, key: JobKey, run: str, details: Mapping[str, Mapping[str, str]]
-    ) -> None:
+    def remember_start(self, last_file_name: str, key: JobKey, run: str) -> None:
         """Record what goes into this start of a job, to explain later what changed. Raise `RunError` on failure."""
-        document = {"format": CACHE_FORMAT, "run": run, "parts": key.parts, "details": details}
+        document = {"format": CACHE_FORMAT, "run": run, "parts": key.parts}
         self._write(self._last_file(last_file_name), document)
 
     def remember_result(self, key: JobKey, identity: str, run_folder: Path, run: str, job: str) -> None:
