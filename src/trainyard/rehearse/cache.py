@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,10 +170,13 @@ class StepCache:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        # Jobs of one run that are equal share a file, which is gone for a moment while one of them replaces it.
+        self._lock = threading.Lock()
 
     def find(self, key: JobKey, own_run: Path) -> tuple[EarlierResult | None, str | None]:
         """Return the newest complete result with this key in another run, or None and what is wrong with known ones."""
-        entry = _read(self._result_file(key))
+        with self._lock:
+            entry = _read(self._result_file(key))
         problem = None
         for location in reversed(entry.get("locations", [])):
             run_folder = Path(location["run_folder"])
@@ -203,22 +207,23 @@ class StepCache:
     def remember_result(self, key: JobKey, identity: str, run_folder: Path, run: str, job: str) -> None:
         """Record a completed job's outputs under its key, with file sizes and times. Raise `RunError` on failure."""
         file = self._result_file(key)
-        entry = _read(file)
-        known = entry.get("locations", []) if entry.get("identity") == identity else []
-        # One of each run: equal jobs of a run, which does not reuse its own results, would displace those of others.
-        known = [each for each in known if each["run_folder"] != str(run_folder.resolve())]
         location = {
             "run_folder": str(run_folder.resolve()),
             "run": run,
             "job": job,
             "files": _inventory(run_folder / "jobs" / job / "outputs"),
         }
-        document = {
-            "format": CACHE_FORMAT,
-            "identity": identity,
-            "locations": [*known, location][-_LOCATIONS_KEPT:],
-        }
-        self._write(file, document)
+        with self._lock:
+            entry = _read(file)
+            known = entry.get("locations", []) if entry.get("identity") == identity else []
+            # One of each run: equal jobs of a run, which does not reuse its own results, would displace those of others.
+            known = [other for other in known if other["run_folder"] != location["run_folder"]]
+            document = {
+                "format": CACHE_FORMAT,
+                "identity": identity,
+                "locations": [*known, location][-_LOCATIONS_KEPT:],
+            }
+            self._write(file, document)
 
     def _write(self, file: Path, document: object) -> None:
         try:
