@@ -15,7 +15,8 @@ HELP = (SOURCE / "cli", SOURCE / "settings" / "steps")
 """Where docstrings, and the strings beneath fields, are shown as help."""
 
 RETIRED = {
-    r"(?<!there )(?<!There )\b(?:is|are) no (?:whole|valid|known|profile|file|folder|key|name|number|job|step|rule)\b": "unknown, not a",
+    r"(?<!there )(?<!There )\b(?:is|are) no (?:whole|valid|known)\b": "not a complete, invalid, unknown",
+    r"(?<!there )(?<!There )\b(?:is|are) no (?:profile|file|folder|key|name|number|job|step|rule)\b": "unknown, not a",
     r"\bmend(?:s|ed|ing)?\b": "fix",
     r"\b(?:is|are|was|were) wanted\b": "expected",
     r"\b(?:is|are|was|were) said\b": "reported, logged",

@@ -216,7 +216,7 @@ class StepCache:
         with self._lock:
             entry = _read(file)
             known = entry.get("locations", []) if entry.get("identity") == identity else []
-            # One of each run: equal jobs of a run, which does not reuse its own results, would displace those of others.
+            # One of each run: equal jobs, which do not reuse results of their own run, would displace those of others.
             known = [other for other in known if other["run_folder"] != location["run_folder"]]
             document = {
                 "format": CACHE_FORMAT,
