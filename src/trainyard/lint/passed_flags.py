@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 
 from trainyard.lint.context import LintContext
 from trainyard.lint.scripts.flags import Flag, ScriptFlags
-from trainyard.lint.shell_words import CalledScript, Word
 from trainyard.spec.diagnostic import Related, Span
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.parsed import ParsedCommand
+from trainyard.spec.shell_words import CalledScript, Word
 
 _LONG_WITH_ONE_DASH = re.compile(r"-[A-Za-z][A-Za-z0-9_-]{2,}(?:=.*)?", re.DOTALL)
 

@@ -128,6 +128,7 @@ def placement_of_command(seen: ParsedCommand, context: LintContext) -> Placement
         seen.component,
         compute.value if compute is not None else None,
         {name: entry.value.value for name, entry in variables.entries.items()} if variables is not None else {},
+        context.computes.store,
     )
     head = next(iter(seen.node.entries.values())).key.span if seen.node.entries else seen.node.span
     return Placement(use, head, seen.node, {}, seen.reading, context, seen.is_component)

@@ -80,7 +80,7 @@ class Change:
 
 def settings_of(pipeline: Pipeline, store: DocumentStore, roots: Sequence[Path]) -> list[Setting]:
     """Return every setting of a pipeline. Paths below one of `roots` are relative to it: copies compare as equal."""
-    resolution = Resolution(pipeline)
+    resolution = Resolution(pipeline, store=store)
     found: list[Setting] = []
     for name, value in resolution.inputs.items():
         found += _values("", f"inputs.{name}", value, roots)

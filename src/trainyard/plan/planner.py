@@ -149,7 +149,7 @@ def plan(pipeline: Pipeline, computes: Computes, base_model: Architecture | Imag
     settings that a training step would refuse, unknown VM sizes and jobs that wait for each other, `UsageError` for a
     cluster of an unknown size. What is kept in Azure ML is named, and the rest planned.
     """
-    resolution = Resolution(pipeline)
+    resolution = Resolution(pipeline, store=computes.store)
     waits_for = {name: use.reads_from & resolution.leaves.keys() for name, use in resolution.leaves.items()}
     if refused := [problem for job in resolution.jobs.values() for problem in refused_settings(job)]:
         raise SpecError(refused)
