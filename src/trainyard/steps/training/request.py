@@ -15,7 +15,7 @@ from trainyard.settings.files import file_sha256
 from trainyard.settings.steps.training import Training
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.flags import Value
+from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.runtime.model_folders import find_model
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.adapters import check_tuning
@@ -48,6 +48,8 @@ class CheckedRequest:
     chosen_task: ChosenTask
     task: Task
     profiled_steps: ProfiledSteps | None
+    origins: Mapping[str, str]
+    """Where each setting that was given comes from."""
     base_digest: str | None = None
     """The SHA-256 of the model that training starts from, if any, once `base_model_read` has read it."""
 
@@ -117,8 +119,7 @@ class CheckedRequest:
 
 
 def check_request(
-    settings: Training,
-    task_settings: Mapping[str, Value],
+    given: GivenSettings[Training],
     step_name: str,
     engine_class: type[Engine],
     world_size: int,
@@ -126,6 +127,7 @@ def check_request(
     data: TrainingData | None = None,
 ) -> CheckedRequest:
     """Read the datasets' manifests and create the task, if none are given. StepError for invalid settings."""
+    settings = given.step
     profiled_steps = parse_profile_steps(settings.profile_steps)
     data = data or read_training_data(settings)
     try:
@@ -134,14 +136,16 @@ def check_request(
         raise StepError(str(error)) from None
     engine_class.check(settings, batch)
     check_blocks(settings)
-    chosen_task = chosen_task or choose_task(settings.task, task_settings)
+    chosen_task = chosen_task or choose_task(settings.task, given.task)
     if settings.base_model is not None:
         chosen_task = chosen_task.starting_from(find_model(settings.base_model))
     check_tuning(settings, chosen_task)
     task, *_ = [chosen_task.on(manifest) for manifest in data.manifests]
     check_validation(settings, task, data.first.splits)
     _most_samples(settings, task)
-    return CheckedRequest(settings, step_name, engine_class, data, batch, chosen_task, task, profiled_steps)
+    return CheckedRequest(
+        settings, step_name, engine_class, data, batch, chosen_task, task, profiled_steps, given.origins
+    )
 
 
 def _most_samples(settings: Training, task: Task) -> int | None:

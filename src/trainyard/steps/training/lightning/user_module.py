@@ -18,7 +18,7 @@ from trainyard.settings.steps.tasks import TaskSettings
 from trainyard.settings.steps.train_lightning import TrainLightning
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import SetupError, StepError
-from trainyard.steps.runtime.flags import Value
+from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.runtime.named_code import arguments_from_json, import_named
 from trainyard.steps.training.samples.batches import Tensors
 from trainyard.steps.training.tasks.base import Task
@@ -97,14 +97,15 @@ class ModuleTask(Task):
         raise AssertionError("a LightningModule validates by itself")
 
 
-def choose_module(path: str, settings: TrainLightning, task_settings: Mapping[str, Value]) -> ChosenTask:
+def choose_module(path: str, given: GivenSettings[TrainLightning]) -> ChosenTask:
     """Return a LightningModule as a task.
 
     SetupError if it cannot be found or lacks a method that it needs, and StepError for settings without effect on it.
     """
-    given = arguments_from_json("--module-arguments", settings.module_arguments)
+    settings = given.step
+    arguments = arguments_from_json("--module-arguments", settings.module_arguments)
     module_class = _module_class(path)
-    _refuse_settings_without_effect(path, settings, task_settings)
+    _refuse_settings_without_effect(path, given)
     if not is_overridden("validation_step", module_class, parent=LightningModule):
         for name in _NEED_VALIDATION:
             if getattr(settings, name):
@@ -114,19 +115,20 @@ def choose_module(path: str, settings: TrainLightning, task_settings: Mapping[st
             f"--module {path}: {module_class.__name__} lacks configure_model, in which --strategy fsdp2 expects "
             "fully_shard"
         )
-    module_arguments = json.dumps(given, sort_keys=True)
+    module_arguments = json.dumps(arguments, sort_keys=True)
     own = ModuleSettings(module=path, module_arguments=module_arguments, strategy=settings.strategy)
     return ChosenTask(path, ModuleTask, own)
 
 
-def _refuse_settings_without_effect(path: str, settings: TrainLightning, task_settings: Mapping[str, Value]) -> None:
+def _refuse_settings_without_effect(path: str, given: GivenSettings[TrainLightning]) -> None:
     """StepError for what differs from its default. A default may well be given: components pass every setting."""
+    settings = given.step
     defaults = {field.name: field.default for field in dataclasses.fields(settings)}
     for name, why in _WITHOUT_EFFECT.items():
         if getattr(settings, name) != defaults[name]:
             raise StepError(f"{_flag(name)} has no effect on --module {path}: {why}; leave it out")
     defaults_of_task = choose_task(settings.task, {}).values()
-    for name, value in task_settings.items():
+    for name, value in given.task.items():
         if value != defaults_of_task[name]:
             raise StepError(
                 f"{_flag(name)} has no effect on --module {path}, since it is the task's; give arguments of the "

@@ -25,6 +25,7 @@ from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.dataset.shards import verify_dataset
 from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE, SetupError, StepError
 from trainyard.steps.runtime.files import require_writable
+from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.runtime.packages import python_and_packages
 from trainyard.steps.training.agreed_step import AgreedStep, StepTimes
 from trainyard.steps.training.observing.measures import StepMeasures, Work
@@ -85,11 +86,12 @@ class TensorFlowRun:
     sample_record: SampleRecord | None = None
 
 
-def run_tensorflow(settings: TrainTensorFlow, stop_request: StopRequest) -> int:
+def run_tensorflow(given: GivenSettings[TrainTensorFlow], stop_request: StopRequest) -> int:
     """Train, evaluate and save the model. Return the step's exit code: 0, or STOPPED_EXIT_CODE.
 
     Every task of the cluster runs this; what can be checked without the others is checked before they meet.
     """
+    settings = given.step
     place = read_cluster(os.environ)
     _check_strategy(settings, place)
     events_url = choose_url(settings.scheduled_events_url, os.environ)
