@@ -140,7 +140,7 @@ IN_FILE = {
         "label_smoothing: 0.05", "loss_chunk_tokens: 8", "AML340", "unknown key 'loss_chunk_tokens'",
         "loss_chunk_tokens",
     ),
-    "data": ("label_smoothing: 0.05", "data: ./here", "AML340", "data is no setting of a file", "data"),
+    "data": ("label_smoothing: 0.05", "data: ./here", "AML340", "data is not in settings files", "data"),
     "a text for a number": ("learning_rate: 3e-3", "learning_rate: fast", "AML341", "expected a number", "fast"),
     "a fraction for a whole number": ("epochs: 16", "epochs: 1.5", "AML341", "expected a whole number", "1.5"),
     "a number that is too small": ("epochs: 16", "epochs: 0", "AML341", "below the minimum of 1", "0"),
@@ -200,7 +200,7 @@ def test_a_comment_ignores_a_finding_in_a_settings_file(project: Path) -> None:
 
 def test_a_file_that_is_no_mapping(project: Path) -> None:
     (project / "settings" / "ddp.yaml").write_text(SCHEMA + "- epochs\n")
-    assert only(project / "settings" / "ddp.yaml").rule == "AML002"
+    assert only(project / "settings" / "ddp.yaml").rule == "AML006"
 
 
 def test_settings_of_ones_own_task_come_from_the_code_of_the_component(project: Path) -> None:

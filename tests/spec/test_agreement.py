@@ -24,7 +24,7 @@ from trainyard.spec.loading import load_pipeline
 from trainyard.spec.model import Pipeline, code_of
 from trainyard.spec.parsed import Parsed, Reading
 from trainyard.spec.pipelines import ComponentCache, read_pipeline
-from trainyard.spec.resolution import DataPath, JobOutput, Known, PipelineOutput, Resolved, Unknown
+from trainyard.spec.resolved import DataPath, JobOutput, Known, PipelineOutput, Resolved, Unknown
 
 sys.path.insert(0, str(Path(__file__).parent))
 

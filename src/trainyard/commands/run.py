@@ -31,7 +31,7 @@ from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import load_job
 from trainyard.spec.model import OtherComponent, Pipeline
-from trainyard.spec.resolution import Known
+from trainyard.spec.resolved import Known
 from trainyard.spec.set_arguments import COMMAND_LINE
 from trainyard.terminal import print_facts, print_next, program, short
 

@@ -50,7 +50,8 @@ def _task_of(called: CalledScript, flags: ScriptFlags) -> str | None:
     """The task that a command names, as a word or as the default of its input; an empty text if it names none."""
     words = [word.text for word in called.call.arguments]
     if "--task" not in words[:-1]:
-        return flags.flags["--task"].default or ""
+        default = flags.flags["--task"].default if "--task" in flags.flags else None
+        return default or ""
     task = called.call.arguments[words.index("--task") + 1]
     if only_binding(task.text) is None:
         return None if "$" in task.text else task.text

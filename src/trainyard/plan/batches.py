@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from trainyard.plan.job_kinds import first_drawn
 from trainyard.settings.batch_arithmetic import UnevenBatch, divide_batch
 from trainyard.spec.literals import whole_number
-from trainyard.spec.resolution import JobUse, Known, Resolution
+from trainyard.spec.resolution import JobUse, Resolution
+from trainyard.spec.resolved import Known
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,8 @@ from trainyard.settings.quantities import as_text
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.model import Environment, Pipeline, code_of
-from trainyard.spec.resolution import (
-    DataPath,
-    JobOutput,
-    JobUse,
-    Known,
-    PipelineOutput,
-    Resolution,
-    Resolved,
-    Unknown,
-)
+from trainyard.spec.resolution import JobUse, Resolution
+from trainyard.spec.resolved import DataPath, JobOutput, Known, PipelineOutput, Resolved, Unknown
 
 # Read as names and descriptions, which change nothing that runs, or resolved for each job.
 _NAMES = frozenset({"$schema", "type", "name", "version", "display_name", "description", "tags"})

@@ -9,7 +9,8 @@ from trainyard.errors import UsageError
 from trainyard.settings.suggestions import close_match, did_you_mean
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.model import Pipeline, Port, Value
-from trainyard.spec.resolution import Resolution, Wrong, settled
+from trainyard.spec.resolution import Resolution
+from trainyard.spec.resolved import Wrong, settled
 from trainyard.spec.set_arguments import COMMAND_LINE
 
 

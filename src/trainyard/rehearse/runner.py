@@ -41,7 +41,7 @@ from trainyard.rehearse.tracking_store import RunIdentity, TrackingStore
 from trainyard.settings.run_record import RunRecord
 from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Component, Pipeline, Sweep
-from trainyard.spec.resolution import JobOutput
+from trainyard.spec.resolved import JobOutput
 
 if TYPE_CHECKING:
     from trainyard.rehearse.containers.images import ContainerImage

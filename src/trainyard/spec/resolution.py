@@ -8,21 +8,31 @@ values here and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain, islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from trainyard.errors import UsageError
 from trainyard.spec.bindings import MACROS
-from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
+from trainyard.spec.diagnostic import Related, Span, SpecError
+from trainyard.spec.distributions import ProcessCounts
 from trainyard.spec.documents import describe
 from trainyard.spec.expressions import Binding, ExpressionError, Literal, only_binding, parse_expressions
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.graph import bindings_of_value, cycle_diagnostic, find_cycle
-from trainyard.spec.literals import LiteralError, ParameterValue, typed_literal, whole_number
+from trainyard.spec.literals import LiteralError, typed_literal, whole_number
 from trainyard.spec.model import Component, Environment, Job, Pipeline, PipelineComponent, Port, Value, code_of
+from trainyard.spec.resolved import (
+    DataPath,
+    JobOutput,
+    Known,
+    PipelineOutput,
+    Resolved,
+    Unknown,
+    Wrong,
+    settled,
+)
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.bindings import (
     CYCLE,
@@ -33,7 +43,6 @@ from trainyard.spec.rules.bindings import (
 )
 from trainyard.spec.rules.documents import TOO_LARGE
 from trainyard.spec.rules.keys import OUT_OF_BOUNDS, WRONG_TYPE
-from trainyard.spec.rules.references import NOT_SEEN_OFFLINE
 from trainyard.spec.rules.values import MISSING_INPUT, WRONG_LITERAL
 from trainyard.spec.set_arguments import COMMAND_LINE, several_in_one
 from trainyard.spec.step_calls import step_call
@@ -45,98 +54,6 @@ if TYPE_CHECKING:
 _MOST_JOBS = 10_000
 # Bindings to bindings; nobody chains more, and each costs some of Python's stack.
 _LONGEST_CHAIN = 100
-
-
-@dataclass(frozen=True)
-class DataPath:
-    """Data that a job reads: a local path or an address, as it was written.
-
-    `type` is what the job's or the pipeline's input declares, which Azure ML goes by where the component's port has
-    another: a job may give a file to a port for folders. Empty where neither declares one.
-    """
-
-    text: str
-    type: str = ""
-
-
-@dataclass(frozen=True)
-class JobOutput:
-    """What a job writes: the job's dotted name and the output's."""
-
-    job: str
-    port: str
-
-
-@dataclass(frozen=True)
-class PipelineOutput:
-    """Where a job's output goes that is bound to an output of the pipeline."""
-
-    name: str
-
-
-KnownValue = ParameterValue | DataPath | JobOutput | PipelineOutput | None
-
-
-class Known(NamedTuple):
-    """A value, where it was written, and the key that `--set` takes for it. None: optional, and not given."""
-
-    value: KnownValue
-    written: Value
-    key: str = ""
-
-
-class Unknown(NamedTuple):
-    """Why a value is not known before the pipeline runs, where it is used, and how to set it.
-
-    `output` is the job's output that holds the value, where a job writes it.
-    """
-
-    reason: str
-    span: Span
-    hint: str = ""
-    output: JobOutput | None = None
-
-
-class Wrong(NamedTuple):
-    """A value that cannot be right."""
-
-    diagnostic: Diagnostic
-
-
-Resolved = Known | Unknown | Wrong
-
-
-def settled(resolved: Resolved) -> KnownValue:
-    """Return a value that has to be known. Raises SpecError where it is not, UsageError where `--set` gave it."""
-    if isinstance(resolved, Known):
-        return resolved.value
-    if isinstance(resolved, Unknown):
-        raise SpecError(NOT_SEEN_OFFLINE.at(resolved.span, resolved.reason, hint=resolved.hint))
-    if resolved.diagnostic.span.file == COMMAND_LINE:
-        raise UsageError(". ".join(filter(None, (resolved.diagnostic.message, resolved.diagnostic.hint))))
-    raise SpecError(resolved.diagnostic)
-
-
-class ProcessCounts(NamedTuple):
-    """`world_size` counts all processes; parameter servers (TensorFlow's) are among them and train on no samples."""
-
-    nodes: int
-    processes_per_node: int
-    world_size: int
-    parameter_servers: int = 0
-
-    @property
-    def training_processes(self) -> int:
-        """The processes that share each batch."""
-        return self.world_size - self.parameter_servers
-
-    def __str__(self) -> str:
-        if self.world_size == 1:
-            return "1 process on 1 node"
-        nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
-        if self.world_size == self.nodes * self.processes_per_node:
-            return f"{nodes} × {self.processes_per_node} per node = {self.world_size} processes"
-        return f"{self.world_size} processes on {nodes}, at most {self.processes_per_node} on each"
 
 
 class Resolution:
@@ -336,7 +253,7 @@ class JobUse:
         call = step_call(command) if isinstance(command, str) else None
         if component is None or call is None:
             return None
-        from trainyard.spec.step_settings import StepSettings  # imports this module
+        from trainyard.spec.step_settings import StepSettings  # 10 ms to import, for jobs that run a step
 
         return StepSettings(self, component, call, self._body.resolution.store)
 

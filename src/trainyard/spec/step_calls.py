@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from trainyard.settings.settings_keys import SETTINGS
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import AnyComponent, code_of
 from trainyard.spec.shell_words import Word, python_calls
 
-SETTINGS: Final = "settings"
-OVERRIDES: Final = "overrides"
 _STEP = re.compile(r"(?:.*/)?trainyard[./]steps[./](\w+?)(?:\.py)?")
 
 

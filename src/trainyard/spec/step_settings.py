@@ -7,18 +7,18 @@ the settings file, else from the default in the step's dataclass.
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 from trainyard.project_files import names_in
+from trainyard.settings.settings_keys import OVERRIDES, SETTINGS
 from trainyard.settings.step_fields import StepField
 from trainyard.settings.suggestions import closest
 from trainyard.settings.task_fields import TaskError, built_in_step_fields, task_fields
-from trainyard.settings.typed_values import value_of_text, value_of_yaml
+from trainyard.settings.typed_values import value_of_plain_scalar, value_of_text, value_of_yaml
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Document, Entry, Node, describe, parse_document
 from trainyard.spec.expressions import ExpressionError, bindings_in
@@ -26,14 +26,11 @@ from trainyard.spec.findings import DocumentStore
 from trainyard.spec.model import Component, Sweep, Value
 from trainyard.spec.parsed import is_there
 from trainyard.spec.reading import is_address
-from trainyard.spec.resolution import DataPath, JobOutput, Known, Resolved, Unknown, Wrong, resolve_component
+from trainyard.spec.resolved import DataPath, JobOutput, Known, Resolved, Unknown, Wrong
 from trainyard.spec.rules.training import INVALID_OVERRIDES, REFUSED_SETTING, SETTINGS_NOT_FOUND
 from trainyard.spec.set_arguments import COMMAND_LINE
 from trainyard.spec.shell_words import Word
-from trainyard.spec.step_calls import OVERRIDES, SETTINGS, StepCall
-
-if TYPE_CHECKING:
-    from trainyard.spec.resolution import JobUse
+from trainyard.spec.step_calls import StepCall
 
 Origin = Literal["overrides", "command", "file", "default"]
 
@@ -58,25 +55,48 @@ class WrittenSettings:
         return document.span_within(text, *node.offsets)
 
     def value(self, name: str) -> Value:
-        """The value of a key, as written."""
+        """The value of a key as the step reads it, by YAML 1.2."""
         node = self.entries[name].value
-        return Value(node.data, self.span(node), node.text)
+        return Value(self._data(node), self.span(node), node.text)
+
+    def _data(self, node: Node) -> object:
+        if node.is_mapping:
+            return {name: self._data(entry.value) for name, entry in node.entries.items()}
+        if isinstance(node.data, list):
+            return [self._data(item) for item in node.items]
+        start, end = node.offsets
+        is_quoted = self.document.text[start:end][:1] in tuple("'\"|>")
+        return node.text if is_quoted else value_of_plain_scalar(node.text)
 
 
 Layer = WrittenSettings | Unknown | Wrong | None
 """What a settings file or overrides say; None where there are none."""
 
 
+class Resolver(Protocol):
+    """A job that runs a step: what its inputs and bindings come to."""
+
+    @property
+    def name(self) -> str:
+        """The job's dotted name."""
+
+    def input(self, name: str) -> Resolved:
+        """The value of an input."""
+
+    def resolve(self, value: Value) -> Resolved:
+        """What a text in the job's command comes to."""
+
+
 class StepSettings:
     """The settings of one use of a step. Each file is read through `store`."""
 
-    def __init__(self, use: JobUse, component: Component, call: StepCall, store: DocumentStore) -> None:
+    def __init__(self, use: Resolver, component: Component, call: StepCall, store: DocumentStore) -> None:
         own = built_in_step_fields(call.step)
         assert own is not None
-        self.use = use
-        self.call = call
         self.step = call.step
         self.own: dict[str, StepField] = {each.name: each for each in own}
+        self._use = use
+        self._call = call
         self._component = component
         self._store = store
         self._found: dict[str, tuple[Origin, Resolved]] = {}
@@ -219,7 +239,7 @@ class StepSettings:
 
     def _layered(self, of: StepField) -> tuple[Origin, Resolved]:
         readers: tuple[tuple[Origin, Callable[[StepField], Resolved | None]], ...] = (
-            (OVERRIDES, lambda each: _in_layer(self.overrides, each, self._key(each))),
+            ("overrides", lambda each: _in_layer(self.overrides, each, self._key(each))),
             ("command", self._from_command),
             ("file", lambda each: _in_layer(self.file, each, self._key(each))),
         )
@@ -231,16 +251,16 @@ class StepSettings:
 
     def _from_command(self, of: StepField) -> Resolved | None:
         """What a flag of the command gives a setting; None if the command does not give it."""
-        if of.name not in self.call.flags:
-            return self._from_elsewhere(of) if self.call.may_have_others else None
-        word = self.call.flags[of.name]
+        if of.name not in self._call.flags:
+            return self._from_elsewhere(of) if self._call.may_have_others else None
+        word = self._call.flags[of.name]
         if word is None:
             return Known(True, self._written(of.name), self._key(of)) if of.type == "boolean" else None
         if not word.is_plain:
             return Unknown(f"{word.text} is known when the command runs", self._component.command.span)
         if (drawn := self._drawn(word)) is not None:
             return drawn
-        found = self.use.resolve(Value(word.text, self._component.command.span, word.text))
+        found = self._use.resolve(Value(word.text, self._component.command.span, word.text))
         if not isinstance(found, Known):
             return found
         if found.value is None:
@@ -251,7 +271,7 @@ class StepSettings:
 
     def _from_elsewhere(self, of: StepField) -> Resolved | None:
         """An input of the setting's name: a text with flags in it may give its value."""
-        return self.use.input(of.name) if of.name in self._component.inputs else None
+        return self._use.input(of.name) if of.name in self._component.inputs else None
 
     def _typed(self, of: StepField, found: Known) -> Resolved:
         if of.kind != "parameter" or isinstance(found.value, (DataPath, JobOutput)):
@@ -279,7 +299,7 @@ class StepSettings:
 
     def _written(self, name: str) -> Value:
         """The value of a flag that is a constant in the command."""
-        word = self.call.flags[name]
+        word = self._call.flags[name]
         text = word.text if word is not None else "true"
         place = self._component.command.span
         outer = self._text_at(place)
@@ -290,7 +310,7 @@ class StepSettings:
 
     def _key(self, of: StepField) -> str:
         """The key that `--set` takes for a setting."""
-        return f"jobs.{self.use.name}.inputs.{of.name}"
+        return f"jobs.{self._use.name}.inputs.{of.name}"
 
 
 def _in_layer(layer: Layer, of: StepField, key: str) -> Resolved | None:
@@ -307,16 +327,6 @@ def _in_layer(layer: Layer, of: StepField, key: str) -> Resolved | None:
     except ValueError as error:
         return Wrong(REFUSED_SETTING.at(written.span, f"{of.name}: {error}"))
     return Known(value, written, key) if value is not None else None
-
-
-def settings_of_file(document: Document, step: str, store: DocumentStore) -> StepSettings | None:
-    """The settings of a step that is given a settings file alone; None if no step of this name reads one."""
-    if SETTINGS not in {each.name for each in built_in_step_fields(step) or ()}:
-        return None
-    place = document.root.span
-    command = f"python -m trainyard.steps.{step} --settings {shlex.quote(document.file.name)}"
-    component = Component(step, document.file, place, Value(command, place, command), {}, {})
-    return resolve_component(component, store=store).step_settings
 
 
 def _settings_path(text: str, written: Span) -> Path:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -13,12 +14,16 @@ from typing import Any
 
 from trainyard.settings.batch_arithmetic import UnevenBatch, divide_batch
 from trainyard.settings.data_weights import MIXED_DATASETS, read_weights
-from trainyard.settings.settings_keys import keys_of_file, why_unknown
+from trainyard.settings.settings_keys import SETTINGS, keys_of_file, why_unknown
 from trainyard.settings.suggestions import close_match, only_close
+from trainyard.settings.task_fields import built_in_step_fields
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
+from trainyard.spec.documents import Document
+from trainyard.spec.findings import DocumentStore
 from trainyard.spec.literals import whole_number
-from trainyard.spec.model import Sweep, Value
-from trainyard.spec.resolution import JobUse, Known, Wrong
+from trainyard.spec.model import Component, Sweep, Value
+from trainyard.spec.resolution import JobUse, resolve_component
+from trainyard.spec.resolved import Known, Wrong
 from trainyard.spec.rules.training import (
     BATCH_DOES_NOT_DIVIDE,
     DATA_WEIGHTS,
@@ -75,11 +80,24 @@ def _refused_values(settings: StepSettings) -> Iterator[Diagnostic]:
             yield value.diagnostic
 
 
-def refused_in_file(settings: StepSettings) -> Iterator[Diagnostic]:
+def use_of_file(document: Document, step: str, store: DocumentStore) -> JobUse | None:
+    """Return a job that gives a step this settings file and nothing else; None if no step of this name reads one."""
+    if SETTINGS not in {field.name for field in built_in_step_fields(step) or ()}:
+        return None
+    place = document.root.span
+    command = f"python -m trainyard.steps.{step} --settings {shlex.quote(document.file.name)}"
+    component = Component(step, document.file, place, Value(command, place, command), {}, {})
+    return resolve_component(component, store=store)
+
+
+def refused_in_file(use: JobUse) -> Iterator[Diagnostic]:
     """Yield what a step would refuse of a settings file by itself, whatever pipelines give the step beside it."""
+    settings = use.step_settings
+    if settings is None:
+        return
     yield from _refused_values(settings)
     if settings.layer_of("model_type") is not None:
-        yield from _refused_model(settings.use)
+        yield from _refused_model(use)
 
 
 def _refused_keys(layer: WrittenSettings, settings: StepSettings) -> Iterator[Diagnostic]:

@@ -16,7 +16,9 @@ from trainyard.steps.training.fragments import replicated_state
 from trainyard.steps.training.optimizer import OptimizerSettings, new_optimizer, optimizer_step
 from trainyard.steps.training.precision import LossScale
 
-needs_torchao = pytest.mark.skipif(find_spec("torchao") is None, reason='no torchao: pip install "trainyard[torchao]"')
+needs_torchao = pytest.mark.skipif(
+    find_spec("torchao") is None, reason='no torchao: pip install "trainyard-azureml[torchao]"'
+)
 EIGHT_BITS = pytest.param("adamw8bit", marks=needs_torchao)
 
 
@@ -131,4 +133,4 @@ def test_a_missing_package_is_named(
     monkeypatch.setitem(sys.modules, "torchao", None)
     assert train("train_ddp", digits, tmp_path, "--optimizer", "adamw8bit") == 2
     said = capsys.readouterr().err
-    assert '--optimizer adamw8bit needs the package torchao; pip install "trainyard[torchao]"' in said
+    assert '--optimizer adamw8bit needs the package torchao; pip install "trainyard-azureml[torchao]"' in said

@@ -14,7 +14,7 @@ from trainyard.spec.expressions import Binding, only_binding
 from trainyard.spec.model import PORT_TYPES, Component, Port, Value
 from trainyard.spec.parsed import ParsedPipeline, Scope, UsedJob
 from trainyard.spec.ports import UNKNOWN_TYPE
-from trainyard.spec.resolution import Wrong
+from trainyard.spec.resolved import Wrong
 from trainyard.spec.rules.keys import OUT_OF_BOUNDS
 from trainyard.spec.rules.values import LITERAL_NOT_A_CHOICE, LITERAL_OUT_OF_RANGE
 

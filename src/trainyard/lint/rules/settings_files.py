@@ -12,10 +12,11 @@ from trainyard.spec.documents import require_mapping
 from trainyard.spec.kinds import step_of_settings
 from trainyard.spec.model import Sweep
 from trainyard.spec.parsed import ParsedPipeline
-from trainyard.spec.resolution import JobUse, Known
+from trainyard.spec.resolution import JobUse
+from trainyard.spec.resolved import Known
 from trainyard.spec.rules.documents import UNKNOWN_KIND
-from trainyard.spec.step_settings import StepSettings, WrittenSettings, settings_of_file
-from trainyard.spec.training_settings import refused_in_file
+from trainyard.spec.step_settings import StepSettings, WrittenSettings
+from trainyard.spec.training_settings import refused_in_file, use_of_file
 
 
 @check("file")
@@ -31,9 +32,9 @@ def _settings_file(file: LintedFile, context: LintContext) -> Iterator[Diagnosti
     step = step_of_settings(file.document)
     if step is None or file.document.file in context.parsed.settings_files:
         return
-    settings = settings_of_file(file.document, step, context.computes.store)
-    if settings is not None:
-        yield from refused_in_file(settings)
+    use = use_of_file(file.document, step, context.computes.store)
+    if use is not None:
+        yield from refused_in_file(use)
         return
     from trainyard.settings.task_fields import steps_with_settings_file
 
