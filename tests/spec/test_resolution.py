@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import UsageError
-from trainyard.rehearse.overrides import resolve_with
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.loading import load_component, load_pipeline
 from trainyard.spec.model import Value
@@ -17,6 +16,7 @@ from trainyard.spec.resolved import DataPath, JobOutput, Known, Unknown, Wrong, 
 from trainyard.spec.rules.bindings import CYCLE
 from trainyard.spec.rules.keys import OUT_OF_BOUNDS
 from trainyard.spec.rules.values import LITERAL_OUT_OF_RANGE, WRONG_LITERAL
+from trainyard.spec.set_inputs import resolve_with
 
 Write = Callable[[str, str], Path]
 

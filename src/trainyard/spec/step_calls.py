@@ -25,6 +25,12 @@ class StepCall(NamedTuple):
     flags: Mapping[str, Word | None]
     may_have_others: bool
 
+    def port_of(self, name: str) -> str | None:
+        """The input that a flag takes its value from; None if it takes it from elsewhere."""
+        word = self.flags.get(name)
+        binding = only_binding(word.text) if word is not None else None
+        return ".".join(binding.path[1:]) if binding is not None and binding.path[0] == "inputs" else None
+
 
 @lru_cache(maxsize=1024)
 def step_call(command: str) -> StepCall | None:
@@ -69,6 +75,4 @@ def settings_port(component: AnyComponent | None) -> str | None:
     code = code_of(component)
     command = code.command.data if code is not None else None
     call = step_call(command) if isinstance(command, str) else None
-    word = call.flags.get(SETTINGS) if call is not None else None
-    binding = only_binding(word.text) if word is not None else None
-    return ".".join(binding.path[1:]) if binding is not None and binding.path[0] == "inputs" else None
+    return call.port_of(SETTINGS) if call is not None else None

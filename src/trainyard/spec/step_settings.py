@@ -59,6 +59,11 @@ class WrittenSettings:
         node = self.entries[name].value
         return Value(self._data(node), self.span(node), node.text)
 
+    def source(self, name: str) -> str:
+        """The YAML of a value."""
+        start, end = self.entries[name].value.offsets
+        return self.document.text[start:end].strip()
+
     def _data(self, node: Node) -> object:
         if node.is_mapping:
             return {name: self._data(entry.value) for name, entry in node.entries.items()}
@@ -105,6 +110,10 @@ class StepSettings:
     def has_settings_file(self) -> bool:
         """Whether the step reads a settings file and overrides."""
         return SETTINGS in self.own
+
+    def port_of(self, name: str) -> str | None:
+        """The input that a flag of the command takes its value from; None if it takes it from elsewhere."""
+        return self._call.port_of(name)
 
     @property
     def task(self) -> str | None:
