@@ -111,6 +111,12 @@ class StepSettings:
         """Whether the step reads a settings file and overrides."""
         return SETTINGS in self.own
 
+    @cached_property
+    def ports(self) -> frozenset[str]:
+        """The inputs that flags of the command take their values from."""
+        ports = (self.port_of(name) for name in self._call.flags)
+        return frozenset(port for port in ports if port is not None)
+
     def port_of(self, name: str) -> str | None:
         """The input that a flag of the command takes its value from; None if it takes it from elsewhere."""
         return self._call.port_of(name)
