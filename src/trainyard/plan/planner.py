@@ -37,7 +37,9 @@ class JobPlan:
 
     `gpus_idle_per_node` counts the GPUs that no process uses: a rank takes one, a process of TensorFlow or Ray all.
     `estimate` is of trainings; where there is none, `estimate_reason` says why. `steps` is how many a training takes,
-    if known. `data_shares` are those of the datasets that a training mixes, None where each sample comes once.
+    if that is known. `data_shares` are those of the datasets that a training mixes, None where each sample comes once.
+    `kind` says how many machines it takes at one time, which for a sweep are those of several trials; prices are of
+    these. The rest is of one trial.
     """
 
     name: str

@@ -43,14 +43,19 @@ _MODEL_TYPES = Path(__file__).with_name("model_types.json")
 _BUILT_IN_FORMAT = "digits"
 
 
-def refused_settings(use: JobUse) -> Iterator[Diagnostic]:
-    """Yield what the step of a command job would refuse; nothing for other people's steps, and for unknown values."""
+def refused_settings(use: JobUse, *, is_complete: bool = True) -> Iterator[Diagnostic]:
+    """Yield what the step of a command job would refuse; nothing for other people's steps, and for unknown values.
+
+    A component by itself is not complete: those who use it give it what has a default now.
+    """
     if use.step_settings is not None and use.step_settings.has_settings_file:
         for problem in _refused_values(use.step_settings):
             yield _with_user(problem, use)
     command = str(use.component.command.data)
     if _OWN_TRAINING.search(command):
-        for problem in (*_uneven_batch(use), *_refused_model(use), *_refused_weights(use)):
+        is_by_default = all(_is_default(use, name) for name in ("micro_batch_size", "global_batch_size"))
+        uneven = _uneven_batch(use) if is_complete or not is_by_default else ()
+        for problem in (*uneven, *_refused_model(use), *_refused_weights(use)):
             yield _with_user(problem, use)
     elif _OWN_IMAGES.search(command):
         yield from _format_without_source(use)
@@ -150,9 +155,12 @@ def _global_batches(use: JobUse) -> Iterator[Value]:
 
 def _place(use: JobUse, name: str, value: Known) -> Span:
     """Where a value is written; the job for a default, which is written in Trainyard."""
+    return use.job.key_span if _is_default(use, name) else value.written.span
+
+
+def _is_default(use: JobUse, name: str) -> bool:
     settings = use.step_settings
-    is_default = settings is not None and name in settings.fields and settings.origin(name) == "default"
-    return use.job.key_span if is_default else value.written.span
+    return settings is not None and name in settings.fields and settings.origin(name) == "default"
 
 
 def _refused_model(use: JobUse) -> Iterator[Diagnostic]:

@@ -51,6 +51,7 @@ def run_training(
         with ExitStack() as opened:
             if events_url is not None and world.local_rank == 0:
                 opened.callback(ScheduledEvents(events_url, stop_request.ask).close)
+            world.log(str(request.used))
             request = request.base_model_read(world, hang_watch)
             run = build_training(request, world, stop_request, hang_watch, opened)
             started, steps_before = time.monotonic(), run.progress.step

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -15,7 +14,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from trainyard.settings.step_fields import parameter
 from trainyard.settings.steps.tasks import TaskSettings
-from trainyard.settings.steps.train_lightning import TrainLightning
+from trainyard.settings.steps.train_lightning import IGNORED_WITH_MODULE, TrainLightning
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.flags import GivenSettings
@@ -25,26 +24,6 @@ from trainyard.steps.training.tasks.base import Task
 from trainyard.steps.training.tasks.chosen import ChosenTask, choose_task
 
 _NEEDED = ("training_step", "configure_optimizers")
-_ITS_OPTIMIZER = "its configure_optimizers decides that"
-_ITS_CODE = "its own code decides that"
-_AT_EPOCHS = "Lightning validates it at the ends of epochs"
-_WITHOUT_EFFECT: Mapping[str, str] = {
-    "task": "it is trained in place of a task",
-    "learning_rate": _ITS_OPTIMIZER,
-    "warmup_fraction": _ITS_OPTIMIZER,
-    "warmup_steps": _ITS_OPTIMIZER,
-    "learning_rate_schedule": _ITS_OPTIMIZER,
-    "minimum_learning_rate_fraction": _ITS_OPTIMIZER,
-    "decay_fraction": _ITS_OPTIMIZER,
-    "decay_steps": _ITS_OPTIMIZER,
-    "weight_decay": _ITS_OPTIMIZER,
-    "fused_optimizer": _ITS_OPTIMIZER,
-    "activation_checkpointing": _ITS_CODE,
-    "compile": _ITS_CODE,
-    "evaluate_every_steps": _AT_EPOCHS,
-    "evaluation_batches": _AT_EPOCHS,
-}
-"""Settings that a user's module takes no notice of, and why."""
 _NEED_VALIDATION = ("keep_best_checkpoint", "early_stop_patience")
 
 
@@ -123,9 +102,8 @@ def choose_module(path: str, given: GivenSettings[TrainLightning]) -> ChosenTask
 def _refuse_settings_without_effect(path: str, given: GivenSettings[TrainLightning]) -> None:
     """StepError for what differs from its default. A default may well be given: components pass every setting."""
     settings = given.step
-    defaults = {field.name: field.default for field in dataclasses.fields(settings)}
-    for name, why in _WITHOUT_EFFECT.items():
-        if getattr(settings, name) != defaults[name]:
+    for name, why in IGNORED_WITH_MODULE.items():
+        if getattr(settings, name) != getattr(TrainLightning, name):
             raise StepError(f"{_flag(name)} has no effect on --module {path}: {why}; leave it out")
     defaults_of_task = choose_task(settings.task, {}).values()
     for name, value in given.task.items():
