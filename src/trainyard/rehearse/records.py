@@ -15,7 +15,8 @@ from pathlib import Path
 
 from trainyard.git import NoGit, ask_git, index_of, is_object, repository_top
 from trainyard.rehearse.errors import UsageError, cannot_write
-from trainyard.rehearse.resolution import LocalPath, ResolvedJob, ResolvedPipeline, WrittenValue
+from trainyard.rehearse.local_data import LocalPath
+from trainyard.rehearse.local_jobs import LocalJob, LocalPipeline, WrittenValue
 from trainyard.settings.files import open_lock_file, read_regular
 from trainyard.settings.run_record import (
     InvalidRunRecord,
@@ -33,7 +34,7 @@ _GIT_SECONDS = 10
 _LARGEST_COMPARED_BYTES = 64 * 2**20
 
 
-def new_record(name: str, folder: Path, resolved: ResolvedPipeline) -> RunRecord:
+def new_record(name: str, folder: Path, resolved: LocalPipeline) -> RunRecord:
     """Return the record of a run that has not begun: every job waiting. Its id is the name and a random part."""
     pipeline = resolved.pipeline
     return RunRecord(
@@ -57,23 +58,23 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat()
 
 
-def _new_job(job: ResolvedJob) -> JobRecord:
+def _new_job(job: LocalJob) -> JobRecord:
     component = job.component
     return JobRecord(
         name=job.name,
         component=component.name,
         depends_on=list(job.depends_on),
-        nodes=job.nodes,
-        processes_per_node=job.processes_per_node,
-        world_size=job.world_size or None,
-        distribution=job.distribution,
+        nodes=job.counts.nodes,
+        processes_per_node=job.counts.processes_per_node,
+        world_size=job.processes,
+        distribution=job.distribution_type,
         environment=_environment_name(component.environment),
         inputs=recorded_inputs(job),
         outputs={port: _output_path(JobOutput(job.name, port)) for port in component.outputs},
     )
 
 
-def recorded_inputs(job: ResolvedJob) -> dict[str, object]:
+def recorded_inputs(job: LocalJob) -> dict[str, object]:
     """Return a job's inputs as in its record: literals, and paths as text."""
     return {name: _recorded_input(source) for name, source in job.inputs.items()}
 

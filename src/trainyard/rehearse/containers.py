@@ -11,24 +11,22 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from trainyard.rehearse.attempts import Attempt
-from trainyard.rehearse.containers.engine import ContainerEngine
-from trainyard.rehearse.containers.images import ContainerImage, bind_mount
+from trainyard.rehearse.command import PARALLEL_PROGRAM
+from trainyard.rehearse.container_images import ContainerEngine, ContainerImage, bind_mount
 from trainyard.rehearse.digests import digest_of
 from trainyard.rehearse.errors import RunError
-from trainyard.rehearse.kinds import mpi_rank
-from trainyard.rehearse.processes import ProcessStart
+from trainyard.rehearse.rank_processes import Process
 from trainyard.rehearse.tracking_store import RunIdentity
 from trainyard.spec.model import Parallel, Value
 from trainyard.spec.resolution import settled
 
 _DIGITS = 12
 _DEFAULT_SHARED_MEMORY = "2g"  # Azure ML's, without `shm_size`
-
 # The first process of a container gets no signal that it has no handler for, and whatever it leaves is killed with it.
 # So it passes SIGTERM to all, as the runner does without a container, and waits for them. `wait` returns when a signal
 # arrives; asked again, it knows the exit code, or says 127 if it has told it already. There is one
 # stream of output, because engines pass on two in any order.
-_FIRST_PROCESS = """\
+FIRST_PROCESS = """\
 exec 2>&1
 stopped=
 trap 'trap "" TERM; stopped=1; kill -TERM 0' TERM
@@ -41,7 +39,6 @@ if [ -n "$stopped" ]; then
 fi
 exit "$code"
 """
-
 # What the engine's own program needs of this machine's variables.
 _OF_THE_CLIENT = frozenset(
     {"PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LANG", "SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS"}
@@ -60,17 +57,17 @@ def job_label(run: RunIdentity) -> str:
 
 
 def in_container(
-    attempt: Attempt, image: ContainerImage, start: ProcessStart, *, containers_per_node: int, folders: Sequence[Path]
-) -> ProcessStart:
-    """Return the start of a process in a container of its own, which sees the job's files and these `folders` only.
+    attempt: Attempt, image: ContainerImage, process: Process, *, containers_per_node: int, folders: Sequence[Path]
+) -> Process:
+    """Return a process in a container of its own, which sees the job's files and these `folders` only.
 
     Processes of one node share the machine's memory files when they are in several containers; a single container has
     the job's `shm_size`. Raise `RunError` for `docker_args` with an open quote.
     """
     engine = image.engine
-    variables = {**_identity(engine), **start.environment}
+    variables = {**_identity(engine), **process.environment}
     client = {name: value for name, value in os.environ.items() if _belongs_to_client(name)}
-    name = f"trainyard-{digest_of(str(attempt.job_folder), attempt.number)[:_DIGITS]}-{start.rank}"
+    name = f"trainyard-{digest_of(str(attempt.job_folder), attempt.number)[:_DIGITS]}-{process.rank}"
     words = [
         *(engine.program, "run", "--rm", "--pull", "never", "--name", name),
         *("--label", run_label(attempt.run), "--label", job_label(attempt.run)),
@@ -78,15 +75,15 @@ def in_container(
         *("--network", "host", "--security-opt", "label=disable"),
         *engine.user_words,
         *(("--ipc", "host") if containers_per_node > 1 else ("--shm-size", _shared_memory(attempt))),
-        *(engine.all_gpus if attempt.has_gpus else ()),
-        *("--workdir", str(start.working_folder)),
+        *(engine.all_gpus if attempt.gpus else ()),
+        *("--workdir", str(process.working_folder)),
         *_mounts(attempt, folders),
         *_environment(variables, client),
         *_docker_arguments(attempt),
-        *("--entrypoint", "/bin/sh", image.digest, "-c", _FIRST_PROCESS, "sh"),
+        *("--entrypoint", "/bin/sh", image.digest, "-c", FIRST_PROCESS, "sh"),
     ]
     return replace(
-        start,
+        process,
         environment={**variables, **client},
         prefix=tuple(words),
         shell=image.shell,
@@ -139,16 +136,16 @@ def _belongs_to_client(name: str) -> bool:
 def _environment(variables: Mapping[str, str], client: Mapping[str, str]) -> list[str]:
     """Pass variables by name, so that no secret is in a command line that others see; the client's own by value."""
     given = [f"{name}={value}" if name in client else name for name, value in sorted(variables.items())]
-    return [word for each in given for word in ("--env", each)]
+    return [word for variable in given for word in ("--env", variable)]
 
 
 def _mounts(attempt: Attempt, folders: Sequence[Path]) -> list[str]:
     """The job's own folder, its inputs within it read-only, the MLflow store, and programs that the runner starts."""
     store = Path(unquote(urlsplit(attempt.run.tracking_uri).path))
     written = [attempt.job_folder, store, *folders]
-    read = sorted({attempt.job_folder / "data" / f"INPUT_{name}" for name in attempt.input_paths})
-    if isinstance(attempt.job.component.task, Parallel) or attempt.job.distribution == "mpi":
-        read.append(Path(mpi_rank.__file__).resolve().parent)
+    read = sorted({attempt.data_folder / f"INPUT_{name}" for name in attempt.input_paths})
+    if isinstance(attempt.job.component.task, Parallel):
+        read.append(PARALLEL_PROGRAM.parent)
     mounts = [bind_mount(path) for path in written] + [bind_mount(path, read_only=True) for path in read]
     return [word for mount in mounts for word in mount]
 
