@@ -18,8 +18,7 @@ from trainyard.errors import UsageError
 from trainyard.rehearse.cancellation import exit_code_after
 from trainyard.rehearse.display import Display
 from trainyard.rehearse.overrides import resolve_with
-from trainyard.rehearse.records import read_record
-from trainyard.rehearse.run_store import find_run
+from trainyard.rehearse.run_store import find_run, read_record
 from trainyard.rehearse.runner import RunOptions, resume_run, run_pipeline
 from trainyard.report.run_report import write_report
 from trainyard.report.run_summary import summarise

@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any
 
 from trainyard.rehearse.digests import ContentDigests, digest_of, write_json
 from trainyard.rehearse.errors import RunError, cannot_write
-from trainyard.rehearse.imported_code import code_of_job
+from trainyard.rehearse.job_code import code_of_job
 from trainyard.rehearse.local_data import LocalPath
 from trainyard.rehearse.local_jobs import LocalJob, WrittenValue
 from trainyard.settings.files import files_beneath, os_error_reason
@@ -168,10 +169,12 @@ class StepCache:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._replacing = threading.Lock()  # equal jobs of a run share a file, which is away while it is replaced
 
     def find(self, key: JobKey, own_run: Path) -> tuple[EarlierResult | None, str | None]:
         """Return the newest complete result with this key in another run, or None and what is wrong with known ones."""
-        entry = _read(self._result_file(key))
+        with self._replacing:
+            entry = _read(self._result_file(key))
         problem = None
         for location in reversed(entry.get("locations", [])):
             run_folder = Path(location["run_folder"])
@@ -201,23 +204,20 @@ class StepCache:
 
     def remember_result(self, key: JobKey, identity: str, run_folder: Path, run: str, job: str) -> None:
         """Record a completed job's outputs under its key, with file sizes and times. Raise `RunError` on failure."""
-        file = self._result_file(key)
-        entry = _read(file)
-        known = entry.get("locations", []) if entry.get("identity") == identity else []
-        # One of each run: equal jobs of a run, which does not reuse its own results, would displace those of others.
-        known = [each for each in known if each["run_folder"] != str(run_folder.resolve())]
         location = {
             "run_folder": str(run_folder.resolve()),
             "run": run,
             "job": job,
             "files": _inventory(run_folder / "jobs" / job / "outputs"),
         }
-        document = {
-            "format": CACHE_FORMAT,
-            "identity": identity,
-            "locations": [*known, location][-_LOCATIONS_KEPT:],
-        }
-        self._write(file, document)
+        file = self._result_file(key)
+        with self._replacing:
+            entry = _read(file)
+            known = entry.get("locations", []) if entry.get("identity") == identity else []
+            # One of each run: its equal jobs, which do not reuse each other's, would displace the results of others.
+            known = [other for other in known if other["run_folder"] != location["run_folder"]]
+            locations = [*known, location][-_LOCATIONS_KEPT:]
+            self._write(file, {"format": CACHE_FORMAT, "identity": identity, "locations": locations})
 
     def _write(self, file: Path, document: object) -> None:
         try:

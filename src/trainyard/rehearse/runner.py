@@ -23,9 +23,8 @@ from trainyard.rehearse.local_data import KeptData, LocalPath
 from trainyard.rehearse.local_jobs import LocalJob, LocalPipeline, Source, WrittenValue, local_pipeline
 from trainyard.rehearse.machine import available_gpus
 from trainyard.rehearse.overrides import resolve_with, with_absolute_paths
-from trainyard.rehearse.records import new_record
 from trainyard.rehearse.reuse import Reuse, StepCache, local_python_digest
-from trainyard.rehearse.run_store import create_run_folder, list_runs
+from trainyard.rehearse.run_store import create_run_folder, list_runs, new_record
 from trainyard.rehearse.scheduler import Scheduler
 from trainyard.rehearse.selection import ReusedResult, Selection, find_reused, select
 from trainyard.rehearse.sweeps import trial_component, trials

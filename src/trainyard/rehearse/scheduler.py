@@ -23,8 +23,8 @@ from trainyard.rehearse.job_work import Broken, Ended, Event, Preempted, Reused,
 from trainyard.rehearse.local_jobs import LocalJob, LocalPipeline
 from trainyard.rehearse.logs import WarningLines, log_name
 from trainyard.rehearse.machine import available_processors
-from trainyard.rehearse.records import hold_lock, now, write_record
 from trainyard.rehearse.reuse import EarlierResult, link_result
+from trainyard.rehearse.run_store import hold_lock, now, write_record
 from trainyard.rehearse.selection import ReusedResult, Selection
 from trainyard.rehearse.tracking_store import EndStatus
 from trainyard.settings.run_record import (

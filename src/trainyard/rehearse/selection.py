@@ -9,8 +9,8 @@ from trainyard.rehearse.digests import ContentDigests
 from trainyard.rehearse.errors import UsageError
 from trainyard.rehearse.local_data import LocalPath
 from trainyard.rehearse.local_jobs import LocalJob, LocalPipeline
-from trainyard.rehearse.records import recorded_inputs
 from trainyard.rehearse.reuse import EarlierResult, JobKey, job_key
+from trainyard.rehearse.run_store import recorded_inputs
 from trainyard.settings.run_record import JobRecord, RunRecord
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import SpecError

@@ -1,9 +1,10 @@
-"""The part of a snapshot that a job's result can depend on: found by reading imports, without running anything.
+"""The code of a job: its snapshot, and the part of it that the job's result can depend on.
 
-Of a job whose command is a single `python -m MODULE` or `python SCRIPT.py`, other entry modules (those with an
-`if __name__ == "__main__":`) and the modules that only they import are left out of the cache's key. Everything else
-counts: files that are not Python, all that the entry module can import, modules that are named in a string or in an
-input's value, and modules that no entry module imports. Whenever reading cannot tell, the whole snapshot counts:
+That part is found by reading imports, without running anything. Of a job whose command is a single `python -m MODULE`
+or `python SCRIPT.py`, other entry modules (those with an `if __name__ == "__main__":`) and the modules that only they
+import are left out of the cache's key. Everything else counts: files that are not Python, all that the entry module can
+import, modules that are named in a string or in an input's value, and modules that no entry module imports. Whenever
+reading cannot tell, the whole snapshot counts:
 
 - any other command, such as one with several parts or another launcher, and PYTHONPATH among the job's variables;
 - a module that counts and can load or run code by other means (`importlib`, `subprocess`, `exec`, `sys.path` …), unless
@@ -18,18 +19,87 @@ import ast
 import functools
 import re
 import shlex
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from trainyard.rehearse.snapshot import Snapshot
+from trainyard.rehearse.digests import ContentDigests
+from trainyard.rehearse.errors import cannot_write, error_at
+from trainyard.settings.files import files_beneath
+from trainyard.spec.ignore_files import ignore_rule
+from trainyard.spec.model import Component
+
+# Dropped whatever the ignore file says: the client drops the first too, and our runs lie in the second.
+_ALWAYS_DROPPED = frozenset({"__pycache__", ".trainyard"})
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Files and their places in the job's working directory, sorted by place."""
+
+    files: tuple[tuple[Path, str], ...]
+
+    def digest(self, digests: ContentDigests) -> str:
+        """Return the digest of the files' content and places."""
+        return digests.of_files(self.files)
+
+    def copy_to(self, folder: Path) -> None:
+        """Copy the files into a new folder. Raise `RunError` if that fails, after removing the folder."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for file, place in self.files:
+                target = folder / place
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(file, target)
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise cannot_write(folder, error) from error
+
+
+def snapshot_of(component: Component) -> Snapshot:
+    """Return the files that Azure ML would upload for a component: code and additional includes, without ignored ones.
+
+    Raise `SpecError` when the code folder or an include is missing.
+    """
+    files: dict[str, Path] = {}
+    if component.code is not None:
+        _must_exist(component, component.code, "code")
+        if component.code.is_file():
+            files[component.code.name] = component.code
+        else:
+            files |= {place: file for file, place in _included(component.code)}
+    for include in component.additional_includes:
+        _must_exist(component, include, "additional_includes")
+        if include.is_file():
+            files[include.name] = include
+        else:
+            files |= {f"{include.name}/{place}": file for file, place in _included(include)}
+    return Snapshot(tuple((files[place], place) for place in sorted(files)))
+
+
+def _must_exist(component: Component, path: Path, key: str) -> None:
+    if not path.exists():
+        raise error_at(component.span, f"{key} of {component.name}: {path} does not exist")
+
+
+def _included(folder: Path) -> Iterator[tuple[Path, str]]:
+    is_ignored, can_prune = ignore_rule(folder)
+
+    def enters(name: str) -> bool:
+        dropped = name.rsplit("/", 1)[-1] in _ALWAYS_DROPPED
+        return not dropped and not (can_prune and is_ignored(name + "/"))
+
+    for file, place in files_beneath(folder, enters):
+        if not is_ignored(place):
+            yield file, place
+
 
 _BINDING = re.compile(r"\$\{\{.*?\}\}")
 _OPTIONAL_PART = re.compile(r"\$\[\[|\]\]")
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 _DECLARATION = re.compile(r"# may import: (.+)")
 _NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
-
 _LOADING_MODULES = frozenset(
     {"builtins", "code", "imp", "importlib", "pkgutil", "pty", "runpy", "site", "subprocess", "zipimport"}
 )
