@@ -33,8 +33,9 @@ _REFERENCE = "azureml:"
 class JobPlan:
     """What one job takes. Figures of the machine are None where it is not known which machine that is.
 
-    `gpus_idle_per_node` counts the GPUs that no process uses: a rank takes one, a process of TensorFlow or Ray all. `estimate` is of
-    trainings; where there is none, `estimate_reason` says why. `steps` is how many a training takes, if that is known.
+    `gpus_idle_per_node` counts the GPUs that no process uses: a rank takes one, a process of TensorFlow or Ray all.
+    `estimate` is of trainings; where there is none, `estimate_reason` says why. `steps` is how many a training takes,
+    if that is known.
     `data_shares` are those of the datasets that a training mixes, None where each sample comes once.
     `kind` says how many machines it takes at one time, which for a sweep are those of several trials; prices are of
     these. The rest is of one trial.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import misspelt_name
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node
@@ -16,7 +16,7 @@ from trainyard.spec.model import Component, PipelineComponent
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.rules.keys import MISSING_KEY
 
-_NAMED = lazy_pattern(r"azureml:([A-Za-z0-9][\w.-]*)(?::([\w.-]+)|@latest)")
+_NAMED = re.compile(r"azureml:([A-Za-z0-9][\w.-]*)(?::([\w.-]+)|@latest)")
 _ENVIRONMENT, _COMPONENT, _DATA = "environment", "component", "data or model"
 _KEYS_OF_COMPONENTS = frozenset({"command", "jobs", "task", "entry"})
 _SHORTEST_NAME = 6

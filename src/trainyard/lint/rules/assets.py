@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import close_match, only_close
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Node, shorten
@@ -24,21 +23,21 @@ _CURATED = (
     *("tensorflow-2.16-cuda12", "tensorflow-2.12-cuda11", "tensorflow-2.11-cuda11"),
     *("sklearn-1.5", "sklearn-1.1", "sklearn-1.0"),
 )
-_FAMILY = lazy_pattern(r"(acpt|tensorflow|sklearn)-")
-_VERSIONED = lazy_pattern(r"(pytorch-|tensorflow-|sklearn-|cuda)([0-9]+(?:\.[0-9]+)?)")
-_REGISTRY_ENVIRONMENT = lazy_pattern(r"azureml://registries/azureml/environments/([^/]+)(?:/|$)")
-_NAME_ONLY = lazy_pattern(r"azureml:(?!/)[^:@/\s]+")
-_DATA_ADDRESS = lazy_pattern(r"azureml://([^/]*)")
-_DATASTORE_FOLDER = lazy_pattern(r"azureml://datastores/([^/$]*)/([^/$]+)(?:/|$)")
+_FAMILY = re.compile(r"(acpt|tensorflow|sklearn)-")
+_VERSIONED = re.compile(r"(pytorch-|tensorflow-|sklearn-|cuda)([0-9]+(?:\.[0-9]+)?)")
+_REGISTRY_ENVIRONMENT = re.compile(r"azureml://registries/azureml/environments/([^/]+)(?:/|$)")
+_NAME_ONLY = re.compile(r"azureml:(?!/)[^:@/\s]+")
+_DATA_ADDRESS = re.compile(r"azureml://([^/]*)")
+_DATASTORE_FOLDER = re.compile(r"azureml://datastores/([^/$]*)/([^/$]+)(?:/|$)")
 _DATA_ADDRESSES = ("datastores", "subscriptions", "registries", "locations", "jobs")
-_ASSET = lazy_pattern(
+_ASSET = re.compile(
     r"azureml:[^:@/\s]+(?::[^:@/\s]+|@[^:@/\s]+)|azureml:/+(?:subscriptions|locations)/.*", re.IGNORECASE
 )
-_REGISTRY_ASSET = lazy_pattern(r"azureml://registries/[^/]+/([^/]+)(?:/[^/]+(?:/([^/]+)(?:/[^/]+)?)?)?/?$")
+_REGISTRY_ASSET = re.compile(r"azureml://registries/[^/]+/([^/]+)(?:/[^/]+(?:/([^/]+)(?:/[^/]+)?)?)?/?$")
 _ASSET_FOLDERS = ("components", "environments", "models", "data", "codes")
-_LABELLED = lazy_pattern(r"(azureml:[^:@/\s]+)@([^:@/\s]+)")
-_LATEST_AS_VERSION = lazy_pattern(r"azureml:(?!/)[^:@/\s]+:latest")
-_LATEST = lazy_pattern(r"/labels/latest$|@latest$", re.IGNORECASE)
+_LABELLED = re.compile(r"(azureml:[^:@/\s]+)@([^:@/\s]+)")
+_LATEST_AS_VERSION = re.compile(r"azureml:(?!/)[^:@/\s]+:latest")
+_LATEST = re.compile(r"/labels/latest$|@latest$", re.IGNORECASE)
 
 
 @rule(

@@ -8,7 +8,6 @@ from functools import lru_cache
 
 from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.expressions import Binding, ExpressionError, OptionalPart, Segment, parse_expressions
 from trainyard.spec.graph import bindings_of_value
@@ -17,22 +16,22 @@ from trainyard.spec.rule import Rule
 from trainyard.spec.rules.bindings import MALFORMED_EXPRESSION
 
 _PATH = r"(?:\.[A-Za-z_]\w*)+"
-_LEGACY = lazy_pattern(
+_LEGACY = re.compile(
     rf"(?<![${{\w])\{{\{{?\s*((?:inputs|outputs){_PATH})\s*\}}\}}?|\$[({{]?((?:inputs|outputs){_PATH})[)}}]?"
 )
 # Azure ML orders jobs by data alone, so that some inputs are there only to be waited for.
-_NAMED_TO_ORDER = lazy_pattern(
+_NAMED_TO_ORDER = re.compile(
     r"(?:^|[_-])(?:wait|waits|after|depend|depends|dependency|order|ordering|trigger|triggered|signal|done|dummy|"
     r"finished|completed|upstream|barrier|gate)(?:[_-]|$)",
     re.IGNORECASE,
 )
-_DESCRIBED_TO_ORDER = lazy_pattern(
+_DESCRIBED_TO_ORDER = re.compile(
     r"\b(?:waits? for|(?:starts?|runs?|begins?) (?:only )?(?:after|once|when)|only (?:to|for|used to) order|"
     r"only (?:to|for) (?:the )?(?:order|ordering|wait|waiting)|triggers? (?:the|this) job|not (?:actually )?used)\b",
     re.IGNORECASE,
 )
-_SECOND_DOLLAR = lazy_pattern(r"(?<!\$)\$(?=\$\{\{)")
-_BRACKETS_WITHOUT_DOLLAR = lazy_pattern(r"(?<!\$)\[\[(?=\s*--[A-Za-z])|\$\[(?!\[)(?=\s*--[A-Za-z])")
+_SECOND_DOLLAR = re.compile(r"(?<!\$)\$(?=\$\{\{)")
+_BRACKETS_WITHOUT_DOLLAR = re.compile(r"(?<!\$)\[\[(?=\s*--[A-Za-z])|\$\[(?!\[)(?=\s*--[A-Za-z])")
 
 
 @rule(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -10,7 +11,6 @@ from trainyard.lint.context import LintContext
 from trainyard.lint.passed_flags import calls_with_flags, declared, given_flags
 from trainyard.lint.rules.script_arguments import flag_value
 from trainyard.lint.shell_words import Word, python_calls, simple_commands
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.parsed import ParsedCommand
 
@@ -23,9 +23,9 @@ parser.add_argument("--epochs", type=int)
 parser.add_argument("--seed", type=int)
 print(parser.parse_args())
 """
-_FLAG_WITHOUT_BLANK = lazy_pattern(r"(?:\.py|\}\})(?=--[A-Za-z])")
-_IN_BACKGROUND = lazy_pattern(r"(?<![&>|])&(?=\s*\Z)")
-_WAITS = lazy_pattern(r"\bwait\b")
+_FLAG_WITHOUT_BLANK = re.compile(r"(?:\.py|\}\})(?=--[A-Za-z])")
+_IN_BACKGROUND = re.compile(r"(?<![&>|])&(?=\s*\Z)")
+_WAITS = re.compile(r"\bwait\b")
 
 
 @rule(

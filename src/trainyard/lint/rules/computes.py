@@ -9,7 +9,6 @@ from pathlib import Path
 
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import misspelt_name, only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node, shorten
@@ -17,14 +16,14 @@ from trainyard.spec.literals import whole_number
 from trainyard.spec.parsed import ParsedPipeline
 from trainyard.spec.rules.keys import MISSING_KEY, NOT_A_CHOICE, OUT_OF_BOUNDS
 
-_COMPUTE_NAME = lazy_pattern(r"azureml:[^:@/\s]+")
-_RESOURCE_ID = lazy_pattern(
+_COMPUTE_NAME = re.compile(r"azureml:[^:@/\s]+")
+_RESOURCE_ID = re.compile(
     r"(azureml:)?/subscriptions/|azureml://(?:subscriptions|locations|virtualclusters)/", re.IGNORECASE
 )
 # The names of computes have no underscores: 2 to 32 letters, digits and hyphens.
-_VM_SIZE = lazy_pattern(r"(?:azureml:)?Standard_[A-Za-z]+[0-9]+\w*", re.IGNORECASE)
-_MISSPELT = lazy_pattern(r"(az[a-z]*):+")
-_DEVICE = lazy_pattern("[cg]pu")
+_VM_SIZE = re.compile(r"(?:azureml:)?Standard_[A-Za-z]+[0-9]+\w*", re.IGNORECASE)
+_MISSPELT = re.compile(r"(az[a-z]*):+")
+_DEVICE = re.compile("[cg]pu")
 _DEEPEST_PIPELINE = 20
 _SHORTEST_IDLE = 60
 # https://learn.microsoft.com/azure/machine-learning/how-to-create-compute-instance#configure-idle-shutdown

@@ -11,7 +11,6 @@ from trainyard.lint.checks import LintedFile, rule
 from trainyard.lint.conda import CondaPackage, conda_of, packages_of
 from trainyard.lint.context import LintContext
 from trainyard.lint.environments import environments_in
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import one_slip_from, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node, describe, shorten
@@ -53,10 +52,10 @@ _PYTHONS: dict[str, dict[str, tuple[str, str]]] = {
     "scikit-learn": {"1.2": ("3.8", _ANY), "1.4": ("3.9", _ANY), "1.5": ("3.9", _ANY), "1.7": ("3.10", _ANY)},
 }
 # `=>` is not a comparison; pip, unlike conda, pins with two signs.
-_REVERSED = lazy_pattern(r"\s*[A-Za-z][\w.-]*(?:\[[\w,. -]*\])?\s*(=[<>])")
-_SINGLE = lazy_pattern(r"\s*([A-Za-z][\w.-]*(?:\[[\w,. -]*\])?)\s*=\s*([0-9][\w.*]*)\s*$")
+_REVERSED = re.compile(r"\s*[A-Za-z][\w.-]*(?:\[[\w,. -]*\])?\s*(=[<>])")
+_SINGLE = re.compile(r"\s*([A-Za-z][\w.-]*(?:\[[\w,. -]*\])?)\s*=\s*([0-9][\w.*]*)\s*$")
 # `pandas 2.2`, `pandas==` and `pandas~2.0` are not requirements.
-_NO_REQUIREMENT = lazy_pattern(r"\s*[A-Za-z][\w.-]*(?:\s+[0-9][\w.]*|\s*(?:==|>=|<=|~=|!=)\s*|\s*~\s*[0-9][\w.]*)\s*")
+_NO_REQUIREMENT = re.compile(r"\s*[A-Za-z][\w.-]*(?:\s+[0-9][\w.]*|\s*(?:==|>=|<=|~=|!=)\s*|\s*~\s*[0-9][\w.]*)\s*")
 # Modules whose package has another name; PyPI has none of these names, or one that refuses to be installed.
 _PIP_NAMES = {
     "pytorch": "torch",
@@ -80,13 +79,13 @@ _CONDA_NAMES = {
     "yaml": "pyyaml",
 }
 # `-r requirements.txt`, `-e .`, `./package`: nothing that an address or a variable leads to.
-_LOCAL_REQUIREMENT = lazy_pattern(
+_LOCAL_REQUIREMENT = re.compile(
     r"\s*(?:(?:-r|-c|-e|--requirement|--constraint|--editable)[ =]?\s*(?!\S*(?:://|\$|git\+))\S+|\.{1,2}/\S*)\s*"
 )
 _LONG_NAME = 8
-_JOINED_LINES = lazy_pattern(r"\s*[A-Za-z][\w.-]*(?: - \S.*)+", re.DOTALL)
+_JOINED_LINES = re.compile(r"\s*[A-Za-z][\w.-]*(?: - \S.*)+", re.DOTALL)
 _CONDA_KEYS = ("name", "channels", "dependencies", "prefix", "variables", "platforms", "category")
-_PIN = lazy_pattern(r"\s*([A-Za-z][\w.-]*)(?:\[[\w,. -]*\])?\s*==?=?\s*([0-9]+(?:\.[0-9]+)*)\S*\s*$")
+_PIN = re.compile(r"\s*([A-Za-z][\w.-]*)(?:\[[\w,. -]*\])?\s*==?=?\s*([0-9]+(?:\.[0-9]+)*)\S*\s*$")
 
 
 class _Pin(NamedTuple):

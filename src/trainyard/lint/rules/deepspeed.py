@@ -16,7 +16,6 @@ from trainyard.lint.placements import Placement
 from trainyard.lint.rules.deepspeed_keys import NESTED_KEYS, OPTIMIZERS, RENAMED, SCHEDULERS, TOP_LEVEL_KEYS
 from trainyard.lint.shell_words import Word, simple_commands
 from trainyard.project_files import names_in, read_text
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import closest, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Document, Node, describe, parse_document, shorten
@@ -24,9 +23,9 @@ from trainyard.spec.expressions import only_binding
 from trainyard.spec.reading import is_address
 from trainyard.spec.rules.documents import DUPLICATE_KEY
 
-_CONFIG_FLAG = lazy_pattern(r"--(deepspeed|ds)([-_]?config)?", re.IGNORECASE)
+_CONFIG_FLAG = re.compile(r"--(deepspeed|ds)([-_]?config)?", re.IGNORECASE)
 # A relative path without bindings.
-_CONFIG_FILE = lazy_pattern(r"(?!/)(?!.*\$\{\{).*\.json", re.DOTALL)
+_CONFIG_FILE = re.compile(r"(?!/)(?!.*\$\{\{).*\.json", re.DOTALL)
 _JOB = """\
 type: command
 code: ./src

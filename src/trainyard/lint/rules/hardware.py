@@ -13,21 +13,20 @@ from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
 from trainyard.lint.shell_words import simple_commands
 from trainyard.project_files import read_text
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Span
 
 if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku
 
-_PRECISION_NAME = lazy_pattern(r"(mixed_)?precision|(torch_)?dtype|amp_dtype", re.IGNORECASE)
-_BF16_VALUE = lazy_pattern(r"bf16(-mixed|-true)?|bfloat16", re.IGNORECASE)
-_MENTIONS_BF16 = lazy_pattern("bf16|bfloat16", re.IGNORECASE)
+_PRECISION_NAME = re.compile(r"(mixed_)?precision|(torch_)?dtype|amp_dtype", re.IGNORECASE)
+_BF16_VALUE = re.compile(r"bf16(-mixed|-true)?|bfloat16", re.IGNORECASE)
+_MENTIONS_BF16 = re.compile("bf16|bfloat16", re.IGNORECASE)
 _ON = frozenset({"1", "true", "yes", "y", "t", "on"})
 _OFF = frozenset({"0", "false", "no", "n", "f", "off"})
-_ARG = lazy_pattern(r"ARG\s+(\w+)=[\"']?([^\s\"']+)", re.IGNORECASE)
-_FROM = lazy_pattern(r"FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
-_VARIABLE = lazy_pattern(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)")
-_CUDA_OF_IMAGE = lazy_pattern(r"(?:nvidia/cuda:|cuda-?)(\d{2})(?:\.(\d{1,2}))?(?![\d])")
+_ARG = re.compile(r"ARG\s+(\w+)=[\"']?([^\s\"']+)", re.IGNORECASE)
+_FROM = re.compile(r"FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)")
+_CUDA_OF_IMAGE = re.compile(r"(?:nvidia/cuda:|cuda-?)(\d{2})(?:\.(\d{1,2}))?(?![\d])")
 # The first CUDA that supports a generation of GPUs, and the first that does not any more, from NVIDIA's release notes:
 # Hopper came with 11.8, Blackwell with 12.8; Kepler left with 12.0, Pascal and Volta with 13.0.
 _CUDA_OF_GENERATION: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
@@ -39,7 +38,7 @@ _CUDA_OF_GENERATION: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
     "Hopper": ((11, 8), (99, 0)),
     "Blackwell": ((12, 8), (99, 0)),
 }
-_ASSIGNED_IN_COMMAND = lazy_pattern(r"\b([A-Z][A-Z0-9_]+)=([^\s;&|]+)")
+_ASSIGNED_IN_COMMAND = re.compile(r"\b([A-Z][A-Z0-9_]+)=([^\s;&|]+)")
 
 
 @rule(

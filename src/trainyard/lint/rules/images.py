@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,6 @@ from trainyard.lint.context import LintContext
 from trainyard.lint.environments import environments_in
 from trainyard.lint.shell_words import simple_commands
 from trainyard.project_files import read_text
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import close_match, one_slip_from, only_close
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Node, shorten
@@ -28,9 +28,9 @@ _VERBS = {
     "pip": ("install", "uninstall", "download", "config", "cache", "list", "freeze", "check", "wheel", "show"),
     "apt-get": ("install", "update", "upgrade", "dist-upgrade", "remove", "purge", "autoremove", "clean", "autoclean"),
 }
-_MAKES_FILES = lazy_pattern(r"\b(?:git|curl|wget|tee|cp|mv|cat|tar|unzip|pip-compile|poetry|uv)\b|>")
-_PLAIN_NAME = lazy_pattern(r"(?:\./)?[\w-][\w./-]*")
-_INSTRUCTION = lazy_pattern(r"([A-Za-z]+)(?=\s|$)")
+_MAKES_FILES = re.compile(r"\b(?:git|curl|wget|tee|cp|mv|cat|tar|unzip|pip-compile|poetry|uv)\b|>")
+_PLAIN_NAME = re.compile(r"(?:\./)?[\w-][\w./-]*")
+_INSTRUCTION = re.compile(r"([A-Za-z]+)(?=\s|$)")
 
 
 @rule(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from trainyard.lint.checks import LintedFile, rule
 from trainyard.lint.context import LintContext
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import one_slip_from, only_close
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Entry, Node, shorten
@@ -26,7 +26,7 @@ _NAMES = frozenset(
     )
 )
 _COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_DEVICE_MAX_CONNECTIONS")
-_COUNT = lazy_pattern(r"\s*[0-9]+(?:\s*,\s*[0-9]+)*\s*")
+_COUNT = re.compile(r"\s*[0-9]+(?:\s*,\s*[0-9]+)*\s*")
 # https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf
 _ALLOCATOR = (
     *("backend", "max_split_size_mb", "roundup_power2_divisions", "max_non_split_rounding_mb", "expandable_segments"),

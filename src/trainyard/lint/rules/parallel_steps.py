@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -10,7 +11,6 @@ from trainyard.lint.checks import LintedFile, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.script_steps import ScriptStep, script_steps
 from trainyard.lint.scripts.syntax import Syntax, parse, walk
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import shorten
@@ -18,7 +18,7 @@ from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import PARAMETER_TYPES
 from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY
 
-_BYTES = lazy_pattern(r"[0-9]+(?:[kKmMgG][bB])+")
+_BYTES = re.compile(r"[0-9]+(?:[kKmMgG][bB])+")
 _FILES = ("uri_folder", "uri_file")
 _OTHER_KEYS_OF_TASKS = frozenset({"type", "code", "environment", "program_arguments", "append_row_to"})
 # https://learn.microsoft.com/azure/machine-learning/how-to-use-parallel-job-in-pipeline

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node
 from trainyard.spec.expressions import only_binding
@@ -16,7 +16,7 @@ from trainyard.spec.parsed import ParsedPipeline
 from trainyard.spec.rules.bindings import TRAIN_COMPONENT
 
 _PATH = r"(?:\.[A-Za-z_]\w*)+"
-_TEXT_FOR_BINDING = lazy_pattern(
+_TEXT_FOR_BINDING = re.compile(
     rf"\$?\s?[({{]{{0,2}}\s*(parent\.(?:inputs|jobs|outputs){_PATH})\s*[)}}]{{0,2}}|"
     rf"\$\(?((?:inputs|outputs|jobs){_PATH})\)?"
 )

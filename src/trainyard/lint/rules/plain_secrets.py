@@ -8,24 +8,23 @@ from functools import lru_cache
 
 from trainyard.lint.checks import LintedFile, rule
 from trainyard.lint.context import LintContext
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, Node, shorten
 from trainyard.spec.secrets import SECRET_NAME, SECRET_VALUES
 
-_FLAG_WITH_SECRET = lazy_pattern(
+_FLAG_WITH_SECRET = re.compile(
     r"--?(?:password|passwd|secret|api[-_]?key|access[-_]?key|account[-_]?key|client[-_]secret|token|auth[-_]?token)"
     r"[= ]+(?![-$\"']?\$|--)[\"']?([A-Za-z0-9+/_=!.-]{6,})[\"']?",
     re.IGNORECASE,
 )
 # Substituted by another program before submission: `InstrumentationKey=${KEY}`.
-_FILLED_IN = lazy_pattern(r"\$\{\w+\}|\$\(\w+\)|<[\w -]+>|\{\{")
-_TOKEN_VARIABLE = lazy_pattern(r"[A-Z][A-Z0-9_]*_(?:TOKEN|SECRET|PASSWORD|APIKEY|KEY)")
-_RANDOM_TEXT = lazy_pattern(r"(?=.*\d)(?=.*[A-Za-z])[\w~+/=.-]{12,}")
-_VARIABLE_WITH_SECRET = lazy_pattern(
+_FILLED_IN = re.compile(r"\$\{\w+\}|\$\(\w+\)|<[\w -]+>|\{\{")
+_TOKEN_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*_(?:TOKEN|SECRET|PASSWORD|APIKEY|KEY)")
+_RANDOM_TEXT = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w~+/=.-]{12,}")
+_VARIABLE_WITH_SECRET = re.compile(
     r"\b[A-Z][A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|(?:ACCESS|ACCOUNT|STORAGE)_KEY)=[\"']?([^\s\"'$;&|<>{}]{8,})"
 )
-_PLACEHOLDER = lazy_pattern(
+_PLACEHOLDER = re.compile(
     r"<.*>|\$.*|.*(change|replace|your|example|placeholder|dummy|todo|xxx|\*\*\*).*|azureml:.*|none|null|true|false",
     re.IGNORECASE,
 )

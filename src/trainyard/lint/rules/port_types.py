@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Node
 from trainyard.spec.expressions import Binding, only_binding
@@ -29,7 +29,7 @@ inputs:
   limit: {type: integer, default: 10}
 """
 # A malformed binding, which other rules report.
-_BINDING_SCOPES = lazy_pattern(r"\b(?:parent|inputs|jobs)\.")
+_BINDING_SCOPES = re.compile(r"\b(?:parent|inputs|jobs)\.")
 _FOLDERS = frozenset({"uri_folder", "custom_model", "mlflow_model", "triton_model"})
 # Data of the first type can also be read as the second: a model is a folder, and sometimes a file.
 _READABLE_AS = {

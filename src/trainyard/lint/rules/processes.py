@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from trainyard.lint.checks import check, rule
@@ -9,7 +10,6 @@ from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
 from trainyard.lint.shell_words import LAUNCHER_MODULES, LAUNCHERS, simple_commands
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 from trainyard.spec.distributions import PyTorch, TensorFlow
 
@@ -18,7 +18,7 @@ type: command
 command: python -m train
 environment: azureml:torch:3
 """
-_DEVICES = lazy_pattern(r"[0-9]+(?:,[0-9]+)*")
+_DEVICES = re.compile(r"[0-9]+(?:,[0-9]+)*")
 # The most that any machine in the catalogue has.
 _MOST_GPUS = 8
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise, zip_longest
 
@@ -21,7 +22,6 @@ from trainyard.lint.rules.sweeps import draws_fractions
 from trainyard.lint.script_steps import script_steps
 from trainyard.lint.scripts.flags import Flag, ScriptFlags
 from trainyard.lint.shell_words import CalledScript, Word, simple_commands
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.expressions import only_binding
@@ -38,8 +38,8 @@ parser.add_argument("--epochs", type=int, required=True)
 parser.add_argument("--optimizer", choices=["adam", "sgd"], default="adam")
 print(parser.parse_args())
 """
-_REDIRECTION = lazy_pattern("[<>]")
-_UNCLOSED = lazy_pattern(r"\$\{\{(?![^{}]*\}\})|\$\{\{[^{}]*\$\{\{")
+_REDIRECTION = re.compile("[<>]")
+_UNCLOSED = re.compile(r"\$\{\{(?![^{}]*\}\})|\$\{\{[^{}]*\$\{\{")
 _DASHES = ("–", "—")
 _PROGRAMS = ("python", "python3", "torchrun", "deepspeed", "mpirun", "accelerate", "horovodrun", "Rscript")
 

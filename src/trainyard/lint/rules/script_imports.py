@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,15 +17,14 @@ from trainyard.lint.scripts.imports import Import, all_imports, imports_at_once,
 from trainyard.lint.scripts.syntax import parse
 from trainyard.lint.shell_words import CalledScript
 from trainyard.project_files import read_text
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Node
 from trainyard.spec.parsed import ParsedCommand
 
 # Anything of these may bring modules along from elsewhere.
-_FINDS_MODULES = lazy_pattern(r"PYTHONPATH|sys\.path|pip3? install|setup\.py|\bcd ")
+_FINDS_MODULES = re.compile(r"PYTHONPATH|sys\.path|pip3? install|setup\.py|\bcd ")
 # `azureml:NAME:VERSION` or `azureml:NAME@latest`.
-_REGISTERED = lazy_pattern(r"azureml:([^:@/]+)(?::([^:@/]+)|@latest)")
+_REGISTERED = re.compile(r"azureml:([^:@/]+)(?::([^:@/]+)|@latest)")
 _LEVELS_UP = 2
 # A folder beside the code with the name of a package that is installed is not what is imported.
 _INSTALLED = frozenset(

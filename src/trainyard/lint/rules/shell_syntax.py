@@ -8,20 +8,19 @@ from collections.abc import Iterator, Sequence
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.shell_words import simple_commands
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in
 from trainyard.spec.parsed import ParsedCommand
 
-_QUOTED = lazy_pattern(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
-_QUOTE = lazy_pattern("['\"]")
-_LEADING = lazy_pattern(r"\A\s*(&&|\|\||\||;)")
-_DOUBLED = lazy_pattern(r"(?:&&|\|\|)\s*(&&|\|\||;|\|)|(?<!;);[ \t]+(;)(?!;)")
-_TRAILING = lazy_pattern(r"(&&|\|\||(?<!>)\|)\s*\Z")
-_WORD_PROCESSOR = lazy_pattern("[\u201c\u201d\u2018\u2019\u201e\u00a0]")
+_QUOTED = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
+_QUOTE = re.compile("['\"]")
+_LEADING = re.compile(r"\A\s*(&&|\|\||\||;)")
+_DOUBLED = re.compile(r"(?:&&|\|\|)\s*(&&|\|\||;|\|)|(?<!;);[ \t]+(;)(?!;)")
+_TRAILING = re.compile(r"(&&|\|\||(?<!>)\|)\s*\Z")
+_WORD_PROCESSOR = re.compile("[\u201c\u201d\u2018\u2019\u201e\u00a0]")
 _NAMES = {"\u00a0": "a no-break space"}
 # Texts within a command have rules of their own, and so have `for ((; ; ))`, `$'…'` and what is commented out.
-_OTHER_SYNTAX = lazy_pattern(r"<<|\(\(|\$'|\besac\b|(?<!\S)#")
+_OTHER_SYNTAX = re.compile(r"<<|\(\(|\$'|\besac\b|(?<!\S)#")
 
 
 @rule(

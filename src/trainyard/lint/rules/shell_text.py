@@ -9,28 +9,27 @@ from itertools import pairwise
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.shell_words import simple_commands
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding
 from trainyard.spec.model import Port, Value
 from trainyard.spec.parsed import ParsedCommand
 
-_FETCHED = lazy_pattern(
+_FETCHED = re.compile(
     r"\b(?:curl|wget)\b[^|;&\n]{0,300}\|\s*(?:sudo\s+)?(?:ba|z|da|k)?sh\b|"
     r"\b(?:ba|z)?sh\s+(?:-c\s+)?[\"']?(?:<\(|\$\()\s*(?:curl|wget)\b|"
     r"\b(?:curl|wget)\b[^|;&\n]{0,300}\|\s*python[0-9.]*\b"
 )
-_CONTINUATION = lazy_pattern(r"(?<!\\)\\(?=\s+-{1,2}\w|\s*\n|\s*\Z|\s+\$\[\[)")
+_CONTINUATION = re.compile(r"(?<!\\)\\(?=\s+-{1,2}\w|\s*\n|\s*\Z|\s+\$\[\[)")
 # A binding of a form that jobs do not have: it may name data as well as a string, and is an error anyway.
-_WRONG_SCOPE = lazy_pattern(r"\s*\$\{\{\s*(?!parent\.)[\w.-]+\s*\}\}\s*")
+_WRONG_SCOPE = re.compile(r"\s*\$\{\{\s*(?!parent\.)[\w.-]+\s*\}\}\s*")
 # A flag at the beginning of a line; the line above does not end with a backslash or an operator that continues it.
-_FLAG_ON_ITS_OWN_LINE = lazy_pattern(r"(?<![\\\\|&\n])\n+[ \t]*(--?[A-Za-z][\w-]*)")
+_FLAG_ON_ITS_OWN_LINE = re.compile(r"(?<![\\\\|&\n])\n+[ \t]*(--?[A-Za-z][\w-]*)")
 _INSTALLERS = frozenset({"pip", "pip3", "conda", "mamba", "uv"})
-_INTERPRETER = lazy_pattern(r"python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed")
-_ONE_WORD = lazy_pattern(r"[\w.,:/@%+=-]*")
+_INTERPRETER = re.compile(r"python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed")
+_ONE_WORD = re.compile(r"[\w.,:/@%+=-]*")
 # What ends a quoted text of a POSIX shell, or is run in it. `$NAME` within double quotes may be meant.
-_QUOTE_OR_ESCAPE = lazy_pattern(r"[\\'\"]")
+_QUOTE_OR_ESCAPE = re.compile(r"[\\'\"]")
 _BREAKS = {"'": re.compile("'"), '"': re.compile(r'"|`|\$\(')}
 
 

@@ -11,7 +11,6 @@ from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.rules.files_in_code import file_not_in_code
 from trainyard.lint.script_steps import script_steps
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import close_match, only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Entry, Node, shorten
@@ -23,7 +22,7 @@ from trainyard.spec.script_steps import python_files
 
 # What Spark gives to its executors: paths within the code.
 _FILE_KEYS = ("py_files", "jars", "files", "archives")
-_PLAIN_PATH = lazy_pattern(r"(?![/~]|\.\.)[\w./ -]+")
+_PLAIN_PATH = re.compile(r"(?![/~]|\.\.)[\w./ -]+")
 _LEAST, _MOST = "spark.dynamicAllocation.minExecutors", "spark.dynamicAllocation.maxExecutors"
 _INSTANCES = "spark.executor.instances"
 _DYNAMIC = "spark.dynamicAllocation.enabled"
@@ -35,17 +34,17 @@ _SETTINGS = (
     *("spark.serializer", "spark.jars.packages", "spark.task.cpus", "spark.sql.adaptive.enabled"),
 )
 _MOST_SLIPS = 2
-_VERSION = lazy_pattern(r"\s*([0-9]+)\.([0-9]+)")
+_VERSION = re.compile(r"\s*([0-9]+)\.([0-9]+)")
 # https://learn.microsoft.com/azure/machine-learning/apache-spark-azure-ml-concepts
 _FIRST_VERSION = (3, 2)
 _CORES = ("spark.driver.cores", "spark.executor.cores")
 _MEMORIES = ("spark.driver.memory", "spark.executor.memory")
 _NEEDED = frozenset({*_CORES, *_MEMORIES, _INSTANCES})
-_MEMORY = lazy_pattern(r"([0-9]+)[a-z]*", re.IGNORECASE)
+_MEMORY = re.compile(r"([0-9]+)[a-z]*", re.IGNORECASE)
 # Spark takes a number without a unit for megabytes, and no process of it starts with less.
 _FEWEST_MEGABYTES = 256
 # standard_e8s_v3 has 8 cores: https://learn.microsoft.com/azure/machine-learning/quickstart-spark-jobs
-_MACHINE = lazy_pattern(r"standard_e([0-9]+)s_v3", re.IGNORECASE)
+_MACHINE = re.compile(r"standard_e([0-9]+)s_v3", re.IGNORECASE)
 
 
 @rule(

@@ -8,18 +8,17 @@ from collections.abc import Iterator
 from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Node
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 
-_CHECKPOINT_NAME = lazy_pattern(r"(?<![a-z])(check_?points?|ckpts?)(?![a-z])", re.IGNORECASE)
+_CHECKPOINT_NAME = re.compile(r"(?<![a-z])(check_?points?|ckpts?)(?![a-z])", re.IGNORECASE)
 # `echo $TF_CONFIG` trains nothing.
 # An evaluation of the same model on the same data may well be reused.
-_EVALUATION = lazy_pattern(
+_EVALUATION = re.compile(
     r"(?<![a-z])(?:eval|evaluat\w*|predict\w*|infer\w*|scor(?:e|ing)|validat\w*)(?![a-z])", re.IGNORECASE
 )
-_PROGRAM = lazy_pattern(r"python|torchrun|deepspeed|mpirun|horovodrun|accelerate|train|\.(?:sh|py)\b")
+_PROGRAM = re.compile(r"python|torchrun|deepspeed|mpirun|horovodrun|accelerate|train|\.(?:sh|py)\b")
 
 
 @rule(

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.quantities import counted
 from trainyard.spec.diagnostic import Diagnostic
 
 # Environments whose packages cannot use a GPU: scikit-learn's among Azure's curated ones, and Microsoft's base images
 # for CPUs (azureml-docs, concept-environments: the images for GPUs have cuda in their names).
-_NO_GPU_ENVIRONMENT = lazy_pattern(
-    r"environments/sklearn-|\bazureml/openmpi[\d.]+-ubuntu[\d.]+(?![\w-]*cuda)|[-_/]cpu\b"
-)
+_NO_GPU_ENVIRONMENT = re.compile(r"environments/sklearn-|\bazureml/openmpi[\d.]+-ubuntu[\d.]+(?![\w-]*cuda)|[-_/]cpu\b")
 # Trainyard's own steps that compute on CPUs only.
-_NO_GPU_MODULE = lazy_pattern(r"\bpython3? -m trainyard\.steps\.(prepare_\w+|export_model)\b")
+_NO_GPU_MODULE = re.compile(r"\bpython3? -m trainyard\.steps\.(prepare_\w+|export_model)\b")
 
 
 @rule(

@@ -13,16 +13,15 @@ from functools import cache
 from trainyard.lint.checks import LintedFile, check, rule
 from trainyard.lint.context import LintContext, sku_named
 from trainyard.lint.placements import Placement
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import shorten
 from trainyard.spec.model import Value
 
 # Numbers of CPUs of the families D, E and F from their third (F: second) to their fifth version, constrained ones
 # aside: https://learn.microsoft.com/azure/virtual-machines/sizes/overview
-_CPU_SIZE = lazy_pattern(r"Standard_([DEF])([0-9]+)[a-z]*_v([2-5])", re.IGNORECASE)
+_CPU_SIZE = re.compile(r"Standard_([DEF])([0-9]+)[a-z]*_v([2-5])", re.IGNORECASE)
 _CPUS = frozenset({2, 4, 8, 16, 20, 32, 48, 64, 72, 80, 96, 104, 112, 128, 144, 160, 192})
-_GPU_SIZE = lazy_pattern(r"Standard_N[CD]\d", re.IGNORECASE)
+_GPU_SIZE = re.compile(r"Standard_N[CD]\d", re.IGNORECASE)
 
 
 def machine_related(placement: Placement) -> list[Related]:
