@@ -17,7 +17,7 @@ from trainyard.errors import UsageError
 from trainyard.lint import linter
 from trainyard.lint.linter import STANDARD_FOLDERS, LintResult
 from trainyard.lint.rules import RULES
-from trainyard.lint.rules.computes import no_compute
+from trainyard.lint.rules.computes import NO_COMPUTE
 from trainyard.lint.settings import LintSettings, settings_for
 from trainyard.project_files import limit_reading, root_of
 from trainyard.render.project import NoProject, Project, find_project
@@ -91,7 +91,7 @@ def errors_before_a_run(file: Path, store: DocumentStore) -> tuple[Sequence[Diag
     found = _found_before(file, store)
     require_job(file, store)
     # A local run uses this machine as its compute.
-    found = [each for each in found if each.rule != no_compute.id]
+    found = [each for each in found if each.rule != NO_COMPUTE.id]
     refused = [each for each in found if each.severity == "error" and stops_a_run(each)]
     return refused, [each for each in found if each not in refused]
 

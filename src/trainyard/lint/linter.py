@@ -16,9 +16,9 @@ from trainyard.lint.cpu_limit import CPU_SECONDS, TooSlow, limited_cpu
 from trainyard.lint.ignores import Ignores, read_ignores
 from trainyard.lint.placements import placement_of_command, placements_of_pipeline
 from trainyard.lint.rules import RULES
-from trainyard.lint.rules.hardware import bf16_without_hardware
+from trainyard.lint.rules.hardware import BF16_WITHOUT_HARDWARE
 from trainyard.lint.rules.linting import CHECK_FAILED
-from trainyard.lint.rules.port_declarations import mode_unsuited
+from trainyard.lint.rules.port_declarations import MODE_UNSUITED
 from trainyard.lint.schema_checks import check_schema
 from trainyard.lint.settings import LintSettings
 from trainyard.project_files import names_in
@@ -393,8 +393,8 @@ _REDUNDANT = frozenset(
     {
         (BAD_REFERENCE.id, BAD_REFERENCE.id),
         # A precision that is not a choice is not supported by any machine.
-        (bf16_without_hardware.id, LITERAL_NOT_A_CHOICE.id),
-        (mode_unsuited.id, NOT_A_CHOICE.id),
+        (BF16_WITHOUT_HARDWARE.id, LITERAL_NOT_A_CHOICE.id),
+        (MODE_UNSUITED.id, NOT_A_CHOICE.id),
     }
 )
 

@@ -59,7 +59,7 @@ _SCHEMA_OF_KIND: dict[Kind, str] = {
 }
 # In a definition: the type of the jobs that it is for, one of the rare ones.
 _WORD = "x-word"
-# A type stands alone: a comment on data-parallel training is none.
+# A whole word: a comment on data-parallel training is none.
 _RARE_JOBS = re.compile(r"(?<![\w-])(?:parallel|spark|sweep|automl|data_transfer)(?![\w-])", re.IGNORECASE)
 _SHARED = "common.schema.json"
 # A mapping with more unknown keys than this is not full of typos.

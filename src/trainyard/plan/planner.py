@@ -20,8 +20,7 @@ from trainyard.plan.measured import Measured
 from trainyard.plan.training_jobs import NotEstimated, TrainingJobs, data_shares_of, is_training, steps_of
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
-from trainyard.spec.distributions import ProcessCounts
-from trainyard.spec.model import KEPT_IN_AZURE_ML, Environment, Pipeline, Spark, code_of
+from trainyard.spec.model import KEPT_IN_AZURE_ML, Environment, Pipeline, ProcessCounts, Spark, code_of
 from trainyard.spec.resolution import JobUse, Known, Resolution, Wrong, settled
 from trainyard.spec.rules.keys import NOT_A_CHOICE
 from trainyard.spec.training_settings import refused_settings
