@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from trainyard.rehearse.distributions import local_distribution
 from trainyard.rehearse.errors import RunError
 from trainyard.rehearse.job_variables import VARIABLES
+from trainyard.rehearse.local_distributions import local_distribution
 from trainyard.rehearse.machine import AZURE_ML_MASTER_PORT, is_free, reserved_port
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.distributions import DISTRIBUTIONS

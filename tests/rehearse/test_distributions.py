@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from trainyard.rehearse.distributions import RayHere
 from trainyard.rehearse.errors import UsageError
 from trainyard.rehearse.guardian import processes_beneath
+from trainyard.rehearse.local_distributions import RayHere
 from trainyard.settings.run_record import RunRecord
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.distributions import Ray

@@ -116,7 +116,6 @@ WRITERS = {
     "commands/git_revision.py": "a revision is laid out in a temporary folder of its own",
     "commands/rendered_meaning.py": "a rendering is written into a temporary folder of its own",
     "commands/working_folder.py": "the folder of runs ignores itself",
-    "lint/processes.py": "a pipe to a process of its own",
     "project_files.py": "the one function",
     "report/comparison.py": "the page that --out names",
     "report/run_report.py": "the page in the folder of a run, whose record is checked",

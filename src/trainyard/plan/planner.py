@@ -20,8 +20,7 @@ from trainyard.plan.measured import Measured
 from trainyard.plan.training_jobs import NotEstimated, TrainingJobs, data_shares_of, is_training, steps_of
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
-from trainyard.spec.distributions import ProcessCounts
-from trainyard.spec.model import KEPT_IN_AZURE_ML, Environment, Pipeline, Spark, code_of
+from trainyard.spec.model import KEPT_IN_AZURE_ML, Environment, Pipeline, ProcessCounts, Spark, code_of
 from trainyard.spec.resolution import JobUse, Known, Resolution, Wrong, settled
 from trainyard.spec.rules.keys import NOT_A_CHOICE
 from trainyard.spec.training_settings import refused_settings
@@ -33,8 +32,9 @@ _REFERENCE = "azureml:"
 class JobPlan:
     """What one job takes. Figures of the machine are None where it is not known which machine that is.
 
-    `gpus_idle_per_node` counts the GPUs that no process uses: a rank takes one, a process of TensorFlow or Ray all. `estimate` is of
-    trainings; where there is none, `estimate_reason` says why. `steps` is how many a training takes, if that is known.
+    `gpus_idle_per_node` counts the GPUs that no process uses: a rank takes one, a process of TensorFlow or Ray all.
+    `estimate` is of trainings; where there is none, `estimate_reason` says why. `steps` is how many a training takes,
+    if that is known.
     `data_shares` are those of the datasets that a training mixes, None where each sample comes once.
     `kind` says how many machines it takes at one time, which for a sweep are those of several trials; prices are of
     these. The rest is of one trial.

@@ -93,7 +93,7 @@ VARIABLES: tuple[Variable, ...] = (
     # On Azure a job asks 169.254.169.254, an address that nobody here can answer at.
     Variable("SCHEDULED_EVENTS_URL", "preemption rehearsed", lambda attempt, rank: attempt.events_url, LOCAL),
 )
-"""Those of every distribution; the others are in `distributions.py`."""
+"""Those of every distribution; the others are in `local_distributions.py`."""
 
 
 def _process_name(attempt: Attempt, rank: int) -> str:

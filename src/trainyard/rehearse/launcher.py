@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from trainyard.rehearse.attempts import Attempt, AttemptEnd, GivenInput, drop_empty_artifacts, take_back_inputs
 from trainyard.rehearse.cancellation import Cancellation
-from trainyard.rehearse.distributions import local_distribution
 from trainyard.rehearse.errors import RunError
 from trainyard.rehearse.guardian import remove_containers
 from trainyard.rehearse.job_variables import process_environment
+from trainyard.rehearse.local_distributions import local_distribution
 from trainyard.rehearse.machine import reserved_port
 from trainyard.rehearse.machine_use import machine_use_sampled
 from trainyard.rehearse.outcome import outcome

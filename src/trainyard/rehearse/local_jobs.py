@@ -14,15 +14,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from trainyard.rehearse.distributions import local_distribution
 from trainyard.rehearse.errors import UsageError, error_at
 from trainyard.rehearse.job_code import Snapshot, snapshot_of
 from trainyard.rehearse.local_data import KeptData, LocalPath, local_path, on_this_machine
+from trainyard.rehearse.local_distributions import local_distribution
 from trainyard.rehearse.machine import job_path
 from trainyard.rehearse.process_cap import ProcessCap
-from trainyard.spec.distributions import Distribution, ProcessCounts
 from trainyard.spec.literals import ParameterValue
-from trainyard.spec.model import Component, Pipeline, Resources, Spark
+from trainyard.spec.model import Component, Distribution, Pipeline, ProcessCounts, Resources, Spark
 from trainyard.spec.resolution import (
     DataPath,
     JobOutput,

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from trainyard.rehearse.machine import available_processors
 from trainyard.settings.quantities import counted
-from trainyard.spec.distributions import ProcessCounts
-from trainyard.spec.model import Parallel, Spark
+from trainyard.spec.model import Parallel, ProcessCounts, Spark
 from trainyard.spec.resolution import JobUse
 
 # Two nodes with two processes each: the smallest job whose node ranks, local ranks and ranks all differ. It is

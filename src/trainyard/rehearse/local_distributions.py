@@ -20,7 +20,8 @@ from trainyard.rehearse.errors import UsageError, error_at
 from trainyard.rehearse.job_variables import CHEATSHEET, DISTRIBUTED_DOCS, LOCAL, NODE_ADDRESS, Variable
 from trainyard.rehearse.machine import job_path
 from trainyard.rehearse.rank_processes import Process, ProcessesEnded
-from trainyard.spec.distributions import Distribution, DistributionType, Ray
+from trainyard.spec.distributions import Ray
+from trainyard.spec.model import Distribution, DistributionType
 
 if TYPE_CHECKING:
     from trainyard.rehearse.attempts import Attempt
