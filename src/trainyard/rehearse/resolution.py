@@ -18,9 +18,8 @@ from trainyard.rehearse.errors import RunError, UsageError, error_at
 from trainyard.rehearse.machine import Machine, job_path
 from trainyard.settings.quantities import counted
 from trainyard.spec.diagnostic import Span
-from trainyard.spec.distributions import ProcessCounts
 from trainyard.spec.literals import ParameterValue
-from trainyard.spec.model import Component, Parallel, Pipeline, Resources, Spark
+from trainyard.spec.model import Component, Parallel, Pipeline, ProcessCounts, Resources, Spark
 from trainyard.spec.resolution import JobUse, Resolution
 from trainyard.spec.resolved import DataPath, JobOutput, Known, Resolved, Unknown, settled
 from trainyard.spec.set_arguments import COMMAND_LINE

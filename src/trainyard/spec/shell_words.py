@@ -13,20 +13,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import Port
 from trainyard.spec.parsed import ParsedCommand
 
-_OPERATORS = lazy_pattern(r"&&|\|\||[;|&\n]|[0-9]?>>?(?:&[0-9])?|<")
-_BLANKS = lazy_pattern(r"[ \t\r]+|\\\r?\n")
+_OPERATORS = re.compile(r"&&|\|\||[;|&\n]|[0-9]?>>?(?:&[0-9])?|<")
+_BLANKS = re.compile(r"[ \t\r]+|\\\r?\n")
 # The bound keeps a command that consists of openings from being searched to its end for each of them.
-_BINDING = lazy_pattern(r"\$\{\{.{0,500}?\}\}", re.DOTALL)
-_ASSIGNMENT = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*=")
-_PYTHON = lazy_pattern(r"(?:.*/)?python[0-9.]*")
-_SUBSTITUTION = lazy_pattern(r"\$\(|`|\$[A-Za-z_{](?!\{)")
+_BINDING = re.compile(r"\$\{\{.{0,500}?\}\}", re.DOTALL)
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
+_SUBSTITUTION = re.compile(r"\$\(|`|\$[A-Za-z_{](?!\{)")
 LAUNCHERS = frozenset({"torchrun", "deepspeed", "accelerate", "horovodrun", "mpirun", "mpiexec"})
 LAUNCHER_MODULES = frozenset(
     {"torch.distributed.launch", "torch.distributed.run", "accelerate.commands.launch", "deepspeed.launcher.runner"}
