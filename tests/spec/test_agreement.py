@@ -15,7 +15,6 @@ from trainyard.lint.placements import Placement, placements_of_pipeline
 from trainyard.plan.planner import plan
 from trainyard.rehearse.local_data import KeptData, LocalPath
 from trainyard.rehearse.local_jobs import LocalPipeline, Source, local_pipeline
-from trainyard.rehearse.overrides import resolve_with
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import read_document
@@ -25,7 +24,8 @@ from trainyard.spec.loading import load_pipeline
 from trainyard.spec.model import Pipeline, code_of
 from trainyard.spec.parsed import Parsed, Reading
 from trainyard.spec.pipelines import ComponentCache, read_pipeline
-from trainyard.spec.resolution import DataPath, JobOutput, Known, PipelineOutput, Resolved, Unknown
+from trainyard.spec.resolved import DataPath, JobOutput, Known, PipelineOutput, Resolved, Unknown
+from trainyard.spec.set_inputs import resolve_with
 
 sys.path.insert(0, str(Path(__file__).parent))
 

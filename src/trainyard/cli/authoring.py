@@ -91,7 +91,7 @@ def lint(
 def lsp(stdio: bool) -> None:
     """Serve an editor by the Language Server Protocol, over standard input and output. The editor starts this.
 
-    Needs `pip install 'trainyard[lsp]'`. For VS Code: editors/vscode; for others: docs/editor.md.
+    Needs `pip install 'trainyard-azureml[lsp]'`. For VS Code: editors/vscode; for others: docs/editor.md.
 
     \b
     Examples:
@@ -105,7 +105,7 @@ def lsp(stdio: bool) -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("pygls", "lsprotocol"):
             raise
-        raise UserError("the language server needs pygls; run: pip install 'trainyard[lsp]'") from None
+        raise UserError("the language server needs pygls; run: pip install 'trainyard-azureml[lsp]'") from None
     serve()
 
 

@@ -22,7 +22,7 @@ from trainyard.rehearse.machine import available_processors
 from trainyard.spec.expressions import Binding, Literal, OptionalPart, Segment, parse_expressions
 from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Component, Parallel, Spark, Value
-from trainyard.spec.resolution import settled
+from trainyard.spec.resolved import settled
 
 
 def fill_command(

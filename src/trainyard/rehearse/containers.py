@@ -18,7 +18,7 @@ from trainyard.rehearse.errors import RunError
 from trainyard.rehearse.rank_processes import Process
 from trainyard.rehearse.tracking_store import RunIdentity
 from trainyard.spec.model import Parallel, Value
-from trainyard.spec.resolution import settled
+from trainyard.spec.resolved import settled
 
 _DIGITS = 12
 _DEFAULT_SHARED_MEMORY = "2g"  # Azure ML's, without `shm_size`

@@ -20,10 +20,7 @@ import yaml
 
 from trainyard.rehearse.errors import RunError, cannot_write, error_at
 from trainyard.spec.diagnostic import Span
-from trainyard.spec.resolution import (
-    DataPath,
-    Known,
-)
+from trainyard.spec.resolved import DataPath, Known
 from trainyard.spec.set_arguments import COMMAND_LINE
 
 _TIMEOUT_SECONDS = 60

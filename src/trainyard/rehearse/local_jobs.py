@@ -22,16 +22,8 @@ from trainyard.rehearse.machine import job_path
 from trainyard.rehearse.process_cap import ProcessCap
 from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Component, Distribution, Pipeline, ProcessCounts, Resources, Spark
-from trainyard.spec.resolution import (
-    DataPath,
-    JobOutput,
-    JobUse,
-    Known,
-    Resolution,
-    Resolved,
-    Unknown,
-    settled,
-)
+from trainyard.spec.resolution import JobUse, Resolution
+from trainyard.spec.resolved import DataPath, JobOutput, Known, Resolved, Unknown, settled
 
 # A NUL ends a text for the system; a lone surrogate stands for a byte of the command line that is not UTF-8.
 _UNPASSABLE = re.compile("[\x00\ud800-\udfff]")

@@ -33,7 +33,7 @@ from trainyard.settings.run_record import (
 )
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.model import Environment
-from trainyard.spec.resolution import JobOutput
+from trainyard.spec.resolved import JobOutput
 
 LOCK_FILE = "run.lock"
 _GIT_SECONDS = 10

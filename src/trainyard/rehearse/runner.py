@@ -22,7 +22,6 @@ from trainyard.rehearse.job_work import RunContext, Software
 from trainyard.rehearse.local_data import KeptData, LocalPath
 from trainyard.rehearse.local_jobs import LocalJob, LocalPipeline, Source, WrittenValue, local_pipeline
 from trainyard.rehearse.machine import available_gpus
-from trainyard.rehearse.overrides import resolve_with, with_absolute_paths
 from trainyard.rehearse.reuse import Reuse, StepCache, local_python_digest
 from trainyard.rehearse.run_store import create_run_folder, list_runs, new_record
 from trainyard.rehearse.scheduler import Scheduler
@@ -32,7 +31,8 @@ from trainyard.rehearse.tracking_store import RunIdentity, TrackingStore
 from trainyard.settings.run_record import RunRecord
 from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Component, Pipeline, Sweep
-from trainyard.spec.resolution import JobOutput
+from trainyard.spec.resolved import JobOutput
+from trainyard.spec.set_inputs import resolve_with, with_absolute_paths
 
 EnvironmentChoice = Literal["current", "venv", "docker"]
 """What jobs run in: the Python that is given, a virtual environment of each, or containers of each one's image."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
-from trainyard.lint.shell_words import CalledScript
 from trainyard.project_files import names_in
 from trainyard.settings.suggestions import closest, only_close
 from trainyard.spec.diagnostic import Diagnostic
@@ -15,6 +14,7 @@ from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.references import SCRIPT_NOT_FOUND
 from trainyard.spec.script_steps import python_files
+from trainyard.spec.shell_words import CalledScript
 
 
 @check("command")
