@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from trainyard import printing
+
 if TYPE_CHECKING:
     from trainyard.spec.diagnostic import Diagnostic
 
@@ -53,8 +55,8 @@ def fail(message: str, exit_code: int) -> NoReturn:
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     """Print label and text, one pair per line, aligned."""
-    for label, text in facts:
-        click.echo(f"  {label:<18}{text}")
+    for line in printing.facts(facts, 18):
+        click.echo(line)
 
 
 def print_next(*steps: tuple[str, str]) -> None:
@@ -81,8 +83,4 @@ def program() -> str:
 
 def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Return a table with left-aligned columns."""
-    lines = [header, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    return "\n".join(printing.table([header, *rows]))

@@ -6,7 +6,8 @@ from trainyard.plan.estimate.training import Machines
 
 LINK_EFFICIENCY = 0.8
 """The share of a link's rate that NCCL's rings reach with large messages: 228 of 300 GB/s on Azure's ND A100 v4 and
-110 of 150 GB/s on ND40rs v2 are the floors of Azure's node health check (catalogue, `nhc_min_nccl_allreduce_gbs`)."""
+110 of 150 GB/s on ND40rs v2 are the floors of Azure's node health check (`health_check_allreduce_gbyte_per_second` of
+the catalogue)."""
 
 BASE_LATENCY = 8.4e-6
 LINK_LATENCY = 3.4e-6
