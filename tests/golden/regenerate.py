@@ -3,7 +3,7 @@
     python tests/golden/regenerate.py && git diff tests/golden tests/azure_client/golden
 
 What Microsoft's client sends for them (tests/azure_client/golden) is written again too.
-Headers are left out: they hold digests, which say nothing to a reader. Each file's name ends in `.golden`, so that
+Headers are left out: they only say where a file comes from. Each file's name ends in `.golden`, so that
 `trainyard lint .` does not take these texts, which lie far from the code they name, for files that are handed in.
 """
 

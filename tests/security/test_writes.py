@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,7 @@ def test_render_writes_into_no_linked_folder(trainyard: CommandLine, project: Pa
     if linked == ".trainyard":
         assert trainyard("render", "mine").exit_code == 0
         (project / "pipelines" / "x.yaml").write_text((project / "pipelines" / "x.yaml").read_text() + "mine: 1\n")
+        shutil.rmtree(project / ".trainyard")
     before = state(outside)
     (project / linked).symlink_to(outside)
     outcome = trainyard("render", "mine")
@@ -115,7 +117,6 @@ def test_the_settings_name_no_baseline_elsewhere(trainyard: CommandLine, project
 WRITERS = {
     "commands/git_revision.py": "a revision is laid out in a temporary folder of its own",
     "commands/rendered_meaning.py": "a rendering is written into a temporary folder of its own",
-    "commands/working_folder.py": "the folder of runs ignores itself",
     "lint/processes.py": "a pipe to a process of its own",
     "project_files.py": "the one function",
     "report/comparison.py": "the page that --out names",
