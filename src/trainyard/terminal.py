@@ -1,4 +1,4 @@
-"""What the command line prints, and how: diagnostics and errors to stderr, tables and durations."""
+"""What the command line prints, and how: diagnostics and errors to stderr, tables and facts to stdout."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from trainyard import printing
 
 if TYPE_CHECKING:
     from trainyard.spec.diagnostic import Diagnostic
+
+
+short = printing.short
 
 
 def colour_choice() -> bool | None:
@@ -63,12 +66,6 @@ def print_next(*steps: tuple[str, str]) -> None:
     """Print what to do next, each with its purpose, which may be empty."""
     lines = [f"{what}  # {purpose}" if purpose else what for what, purpose in steps]
     print_facts(zip(("next", *[""] * len(lines)), lines, strict=False))
-
-
-def short(path: Path) -> Path:
-    """Return the path relative to the working directory if it is below it, else unchanged."""
-    absolute = Path(os.path.abspath(path))
-    return absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else path
 
 
 def program() -> str:
