@@ -59,7 +59,7 @@ _METHODS: Mapping[type, frozenset[str]] = {
 }
 _VALUES: Mapping[type, frozenset[str]] = {
     Profile: _fields(Profile) - {"files"} | {"world_size", "environment_variables"},
-    StepDescription: _fields(StepDescription) - {"source"} | {"title", "inputs", "outputs", "field"},
+    StepDescription: _fields(StepDescription) - {"source"} | {"title", "inputs", "outputs", "field", "program"},
     StepField: FIELD_OF_STEP,
     Cluster: _fields(Cluster),
     Sku: _public(Sku) | _fields(Sku),

@@ -14,7 +14,7 @@ from trainyard.lint.conda import conda_of, packages_of
 from trainyard.lint.context import LintContext
 from trainyard.lint.scripts.imports import Import, all_imports, imports_at_once, module_in
 from trainyard.lint.scripts.syntax import parse
-from trainyard.lint.shell_words import CalledScript
+from trainyard.lint.shell_words import CalledScript, without_archive
 from trainyard.project_files import read_text
 from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
@@ -155,7 +155,8 @@ def _has_version(root: Node, version: str | None) -> bool:
 
 def _decidable_calls(command: ParsedCommand, context: LintContext) -> Iterator[CalledScript]:
     """The calls of scripts that find modules in their code and their environment alone."""
-    if _FINDS_MODULES.search(command.text) or "PYTHONPATH" in command.reading.document.text:
+    document = command.reading.document.text
+    if _FINDS_MODULES.search(without_archive(command.text)) or "PYTHONPATH" in without_archive(document):
         return
     for called in context.calls_of(command):
         if called.file is not None and not _finds_modules(called.file):

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
-from trainyard.lint.shell_words import CalledScript
+from trainyard.lint.shell_words import CalledScript, archive_on_path
 from trainyard.project_files import names_in
+from trainyard.resources import PACKAGE
 from trainyard.settings.suggestions import closest, only_close
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.parsed import ParsedCommand
@@ -35,7 +36,7 @@ def _script_not_found(command: ParsedCommand, context: LintContext) -> Iterator[
     "AML407",
     "script-left-out",
     "error",
-    summary="The script is excluded from the uploaded code by .amlignore or .gitignore.",
+    summary="The script, or the archive it is in, is excluded from the uploaded code by .amlignore or .gitignore.",
     why="It is in the folder but not uploaded, so the job does not find it. `.amlignore` takes precedence over "
     "`.gitignore`.",
     example="""\
@@ -57,6 +58,11 @@ def script_left_out(command: ParsedCommand, context: LintContext) -> Iterator[Di
             message = f"'{called.call.script.text}' is not uploaded: the ignore file of the code excludes it"
             hint = "Add a `!…` line for it, or narrow the pattern."
             yield script_left_out.at(called.place, message, hint)
+    code, archive = command.component.code, archive_on_path(command.text)
+    if code is not None and archive is not None and context.is_left_out(code, code / archive.text):
+        message = f"'{archive.text}' is not uploaded: the ignore file of the code excludes it"
+        hint = "Add a `!…` line for it, or narrow the pattern."
+        yield script_left_out.at(command.span(archive.start, archive.end), message, hint)
 
 
 @rule(
@@ -81,7 +87,8 @@ def module_not_found(command: ParsedCommand, context: LintContext) -> Iterator[D
     for called in _missing(command, context):
         script = called.call.script
         names = script.text.split(".")
-        package, folder = called.root / names[0], called.root.joinpath(*names[:-1])
+        root = PACKAGE.parent if names[0] == PACKAGE.name and PACKAGE in called.includes else called.root
+        package, folder = root / names[0], root.joinpath(*names[:-1])
         if not called.call.is_module:
             continue
         if script.text.endswith(".py") and os.path.isfile(called.root / script.text):
