@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDERS = (
     ".ci", ".github", "benchmarks", "components", "compute", "docs", "environments", "pipelines", "profiles",
-    "schemas", "src", "templates", "tests",
+    "schemas", "settings", "src", "templates", "tests",
 )  # fmt: skip
 SUFFIXES = {".css", ".csv", ".html", ".j2", ".js", ".json", ".md", ".py", ".toml", ".txt", ".yaml", ".yml"}
 OTHERS_WROTE = ("tests/lint/data/", "docs/lint_comparison")

@@ -27,7 +27,7 @@ LLAMA = ("estimate", "--model", "llama-3.1-8b", "--sku", "Standard_ND96isr_H100_
 def copied_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project's own sources in another folder, beside files that are easily mistaken for pipelines."""
     folder = tmp_path_factory.mktemp("project")
-    for name in ("profiles", "templates", "src", "components", "pipelines", "environments", "compute"):
+    for name in ("profiles", "settings", "templates", "src", "components", "pipelines", "environments", "compute"):
         shutil.copytree(name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "folder").mkdir()
     (folder / "notes.txt").write_text("hello")

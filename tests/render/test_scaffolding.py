@@ -80,12 +80,12 @@ def test_templates_of_a_new_project_are_those_of_this_repository(repository: Pro
             assert names_the_task.sub("", text.replace('"train"', f'"{recipe}"')) == without_exports
 
 
-@pytest.mark.parametrize("recipe", ["ddp", "blank"])
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_the_first_commit_of_a_project_can_be_reviewed(started: Callable[..., Project], recipe: str) -> None:
     project = started(recipe)
     files, lines = first_commit(project.root)
-    # DeepSpeed's needs its configurations, and an image of its own.
-    assert len(files) <= (56 if recipe == "deepspeed" else 40)
+    # A wheel may come on top; DeepSpeed's has its configurations, and an image of its own.
+    assert len(files) <= (58 if recipe == "deepspeed" else 39)
     assert lines <= 2500
     assert sum(file.endswith(".schema.json") for file in files) <= 4
 
