@@ -19,10 +19,17 @@ _LINT_FORMATS = ("text", "json", "sarif", "github")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change one value of the profile.")
 @click.option("--apply", "applied", type=PathOf("file"), help="Change the profile's values that this YAML file holds.")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 and show the diff where files have drifted.")
-@click.option("--diff", is_flag=True, help="Write nothing; show what this profile would change on disk.")
+@click.option("--diff", is_flag=True, help="Write nothing; show on one screen what this profile would change.")
+@click.option("-v", "--verbose", is_flag=True, help="With --diff: all of it, with the lines that would change.")
 @click.option("--out", type=PathOf("folder"), help="Write into another folder.")
 def render(
-    profile: str | None, settings: tuple[str, ...], applied: Path | None, check: bool, diff: bool, out: Path | None
+    profile: str | None,
+    settings: tuple[str, ...],
+    applied: Path | None,
+    check: bool,
+    diff: bool,
+    verbose: bool,
+    out: Path | None,
 ) -> None:
     """Render every template for PROFILE; without one, for the profile the files on disk were rendered for.
 
@@ -32,7 +39,7 @@ def render(
     \b
     Examples:
       trainyard render nd96                       components, pipelines, environments, compute for 8 x A100
-      trainyard render nd96 --set nodes=4 --diff  what four nodes would change, without writing
+      trainyard render nd96 --set nodes=4 --diff  what four nodes would change, without writing; all with -v
       trainyard render nd96 --apply profile.yaml  with the settings that pipelines/autotune.yaml found
       trainyard render --check                    in CI: have the rendered files drifted from their templates?
     """
@@ -43,12 +50,14 @@ def render(
 
     if check and diff:
         raise click.UsageError("--check and --diff exclude each other: --check takes the profile from the files.")
+    if verbose and not diff:
+        raise click.UsageError("-v goes with --diff")
     options = rendering.RenderOptions(profile, settings, applied, out)
     if check:
         if not rendering.check(options):
             sys.exit(1)
     elif diff:
-        rendering.show_difference(options)
+        rendering.show_difference(options, whole=verbose)
     else:
         rendering.write_files(options)
 

@@ -51,18 +51,28 @@ def check(options: RenderOptions) -> bool:
     return not found
 
 
-def show_difference(options: RenderOptions) -> None:
-    """Print what rendering this profile would change on disk: what that means for each pipeline, then the lines."""
+def show_difference(options: RenderOptions, *, whole: bool) -> None:
+    """Print what rendering this profile would change on disk: on one screen, or the whole with every line."""
     from trainyard.commands.rendered_meaning import meanings  # an eighth of the time of a rendering without it
+    from trainyard.commands.rendering_summary import summary
 
     project = working_folder.project()
     settings = options.settings()
     limit_reading(root_of([project.root, *([options.out] if options.out else [])]))
     rendering = render_limited(project, options.profile, settings, options.out)
     _print_adjustments(rendering)
-    for text in meanings(project, rendering):
-        click.echo(f"{text}\n")
-    click.echo(drifts.difference(project, rendering), nl=False)
+    changed = drifts.difference(project, rendering)
+    if not changed:
+        click.echo("nothing changes", err=True)
+        return
+    found = list(meanings(project, rendering))
+    if whole:
+        for meaning in found:
+            click.echo(f"{meaning}\n")
+        click.echo("".join(drift.diff for drift in changed), nl=False)
+    else:
+        for line in summary(rendering, changed, found):
+            click.echo(line)
 
 
 def write_files(options: RenderOptions) -> None:

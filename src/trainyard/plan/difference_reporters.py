@@ -152,7 +152,7 @@ def _summary(job: JobPlan | UnplannedJob) -> str:
     return ", ".join(parts)
 
 
-def _times(figure: FigureChange) -> str:
+def times(figure: FigureChange) -> str:
     """Return `+25 %`, or `× 4` from twice as much on; nothing where there is nothing to compare."""
     ratio = figure.ratio
     if ratio is None:
@@ -161,11 +161,11 @@ def _times(figure: FigureChange) -> str:
 
 
 def _figure_row(figure: FigureChange) -> tuple[str, str, str, str]:
-    return figure.label, figure.before_text, figure.after_text, _times(figure)
+    return figure.label, figure.before_text, figure.after_text, times(figure)
 
 
 def _setting_row(change: Change) -> tuple[str, str, str, str]:
-    before, after = _shortened(change)
+    before, after = shortened(change)
     return _name(change), before, after, _place(change)
 
 
@@ -196,12 +196,12 @@ def _place(change: Change) -> str:
 
 
 def _arrow(change: Change) -> str:
-    before, after = _shortened(change)
+    before, after = shortened(change)
     return f"{before} → {after}"
 
 
-def _shortened(change: Change) -> tuple[str, str]:
-    """Return both values; of long ones only the words that differ."""
+def shortened(change: Change) -> tuple[str, str]:
+    """Return both values of a setting, without secrets; of long ones only the words that differ."""
     before, after = _redacted(change.key, change.before), _redacted(change.key, change.after)
     if before is None or after is None:
         return ("–" if before is None else _cut(before)), ("–" if after is None else _cut(after))
