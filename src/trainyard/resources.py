@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+DISTRIBUTION = "trainyard-azureml"
+"""What package indexes call this; `trainyard` there is somebody else's."""
+
 PACKAGE = Path(__file__).resolve().parent
 """The folder of the package `trainyard`."""
 

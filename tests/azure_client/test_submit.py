@@ -131,7 +131,7 @@ REFUSALS = {
     "a storage account that refuses the upload": (
         Fault(
             "PUT",
-            "/steps/evaluate.py$",
+            "/trainyard/steps/evaluate.py$",
             Answer(403, headers={"x-ms-error-code": "AuthorizationFailure"}),
         ),
         "the upload to storage.blob.core.windows.net was refused: 403 AuthorizationFailure; ask for the role 'Storage",
@@ -325,22 +325,22 @@ def waits_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("waits_are_short")
 def test_an_upload_that_is_cut_off_goes_on(azure: LoopbackAzure, trainyard: Callable[..., Any]) -> None:
-    azure.faults = [Fault("PUT", "/steps/evaluate.py$", Answer(cut=True), times=1)]
+    azure.faults = [Fault("PUT", "/trainyard/steps/evaluate.py$", Answer(cut=True), times=1)]
     outcome = trainyard("submit", PIPELINE)
     assert outcome.exit_code == 0, outcome.stderr
-    assert [body for name, body in azure.blobs.items() if name.endswith("/steps/evaluate.py")] == [
+    assert [body for name, body in azure.blobs.items() if name.endswith("/trainyard/steps/evaluate.py")] == [
         (ROOT / "src/trainyard/steps/evaluate.py").read_bytes()
     ]
 
 
 @pytest.mark.usefixtures("waits_are_short")
 def test_an_upload_that_stays_cut_off_ends_in_one_message(azure: LoopbackAzure, trainyard: Callable[..., Any]) -> None:
-    azure.faults = [Fault("PUT", "/steps/evaluate.py$", Answer(cut=True))]
+    azure.faults = [Fault("PUT", "/trainyard/steps/evaluate.py$", Answer(cut=True))]
     outcome = trainyard("submit", PIPELINE)
     assert outcome.exit_code == 1
     assert outcome.stderr.count("error: ") == 1
     assert "no answer from Azure" in outcome.stderr
-    assert len(azure.sent("PUT", "/steps/evaluate.py")) == 4, "once, and three repetitions of the client"
+    assert len(azure.sent("PUT", "/trainyard/steps/evaluate.py")) == 4, "once, and three repetitions of the client"
     assert submitted_jobs(azure) == []
 
 
@@ -384,8 +384,7 @@ def test_without_the_client_one_line_says_how_to_install_it(
     outcome = trainyard("submit", PIPELINE, "--dry-run")
     assert outcome.exit_code == 1
     assert (
-        "azure.ai.ml is not installed; install what a submission needs: pip install 'trainyard[azure]'"
-        in outcome.stderr
+        "azure.ai.ml is not installed; a submission needs it: pip install 'trainyard-azureml[azure]'" in outcome.stderr
     )
 
 

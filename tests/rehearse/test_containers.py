@@ -18,8 +18,6 @@ from trainyard.rehearse.containers.container import _FIRST_PROCESS
 from trainyard.rehearse.containers.engine import find_engine
 from trainyard.rehearse.containers.images import bind_mount
 from trainyard.rehearse.errors import RunError, UsageError
-from trainyard.rehearse.forecast import forecast
-from trainyard.rehearse.runner import RunOptions
 from trainyard.spec.diagnostic import SpecError
 
 # Remembers its arguments and which images it has; `run` runs the command here.
@@ -151,9 +149,6 @@ def test_ranks_of_a_node_share_its_memory_and_an_image_counts_for_reuse(workspac
     assert len({values_of(words, "--name")[0] for words in started}) == 2
     logs = [(first.folder / log).read_text() for log in first.jobs["work"].logs]
     assert logs == ["rank 0\n", "rank 1\n"]
-    options = RunOptions(workspace.runs_folder, environments="docker")
-    assert forecast(workspace.load(pipeline), options)[0].reused_from == first.name
-    assert forecast(workspace.load(pipeline), RunOptions(workspace.runs_folder))[0].reused_from is None
     assert workspace.run(pipeline, environments="docker").jobs["work"].reused_from == first.name
     here = workspace.run(pipeline)
     assert here.jobs["work"].reuse == (

@@ -19,7 +19,7 @@ from trainyard.rehearse.kinds.ray_jobs import with_ray
 from trainyard.rehearse.processes import ProcessStart
 from trainyard.settings.run_record import RunRecord
 from trainyard.spec.diagnostic import Span
-from trainyard.spec.model import Distribution
+from trainyard.spec.distributions import Ray
 
 DUMP = "python -c 'import json, os; print(json.dumps(dict(os.environ)))'"
 needs_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun on this machine")
@@ -156,7 +156,7 @@ def ray_starts(folder: Path) -> list[ProcessStart]:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         port = reserved.getsockname()[1]
-    distribution = Distribution("ray", Span(folder / "job.yaml"))
+    distribution = Ray(Span(folder / "job.yaml"))
     return with_ray(starts, distribution, port, folder, folder / "the head's.log")
 
 

@@ -20,8 +20,9 @@ from trainyard.plan.measured import Measured
 from trainyard.plan.training_jobs import NotEstimated, TrainingJobs, data_shares_of, is_training, steps_of
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.distributions import ProcessCounts
 from trainyard.spec.model import KEPT_IN_AZURE_ML, Environment, Pipeline, Spark, code_of
-from trainyard.spec.resolution import JobUse, Known, ProcessCounts, Resolution, Wrong, settled
+from trainyard.spec.resolution import JobUse, Known, Resolution, Wrong, settled
 from trainyard.spec.rules.keys import NOT_A_CHOICE
 from trainyard.spec.training_settings import refused_settings
 
@@ -32,9 +33,9 @@ _REFERENCE = "azureml:"
 class JobPlan:
     """What one job takes. Figures of the machine are None where it is not known which machine that is.
 
-    `gpus_idle_per_node` counts the GPUs that no process uses: each takes one, TensorFlow's all. `estimate` is of
-    trainings; where there is none, `estimate_reason` says why. `steps` is how many a training takes, if that is known.
-    `data_shares` are those of the datasets that a training mixes, None where each sample comes once.
+    `gpus_idle_per_node` counts the GPUs that no process uses: a rank takes one, a process of TensorFlow or Ray all.
+    `estimate` is of trainings; where there is none, `estimate_reason` says why. `steps` is how many a training takes,
+    if that is known. `data_shares` are those of the datasets that a training mixes, None where each sample comes once.
     `kind` says how many machines it takes at one time, which for a sweep are those of several trials; prices are of
     these. The rest is of one trial.
     """
@@ -314,19 +315,12 @@ def _environment(environment: Environment | None) -> str:
     return " with ".join(part for part in parts if part)
 
 
-def _is_tensorflow(job: JobUse) -> bool:
-    distribution = job.job.effective_distribution
-    return distribution is not None and distribution.type == "tensorflow"
-
-
 def _gpus_idle(job: JobUse, sku: Sku, processes: ProcessCounts) -> int:
-    """Return how many GPUs of a node no process uses. TensorFlow's process uses all, with parameter servers one.
-
-    Of parameter servers this is so for train_tensorflow (docs/tensorflow.md), whose workers are on every machine.
-    """
-    if _is_tensorflow(job):
-        return max(0, sku.gpu_count - 1) if processes.parameter_servers else 0
-    return max(0, sku.gpu_count - processes.processes_per_node)
+    """Return how many GPUs of a node no process uses."""
+    distribution = job.job.effective_distribution
+    if distribution is None:
+        return max(0, sku.gpu_count - processes.processes_per_node)
+    return sku.gpu_count - distribution.gpus_used(sku.gpu_count, processes)
 
 
 def _findings(
@@ -346,7 +340,8 @@ def _findings(
     elif not sku.is_current:
         when = f" on {sku.retirement_date}" if sku.retirement_date else ""
         findings.append(f"{sku.name} is about to be retired{when} ({sku.status})")
-    if _is_tensorflow(job):
+    distribution = job.job.effective_distribution
+    if distribution is not None and not distribution.has_process_per_gpu:
         if processes.parameter_servers and sku.gpu_count > 1:
             findings.append(f"with parameter servers a machine uses one of its {sku.gpu_count} GPUs")
         return findings

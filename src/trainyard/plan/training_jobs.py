@@ -20,8 +20,9 @@ from trainyard.project_files import is_within_root, read_text
 from trainyard.settings.data_weights import MIXED_DATASETS, read_weights
 from trainyard.settings.small_image_models import small_image_settings
 from trainyard.settings.steps.training import Training
+from trainyard.spec.distributions import ProcessCounts
 from trainyard.spec.literals import whole_number
-from trainyard.spec.resolution import DataPath, JobOutput, JobUse, Known, ProcessCounts, Resolution
+from trainyard.spec.resolution import DataPath, JobOutput, JobUse, Known, Resolution
 
 _STEP = re.compile(r"\btrainyard[./]steps[./]train_(ddp|single|horovod|lightning|fsdp|deepspeed|tensorflow)\b")
 _WHOLE_MODEL = ("ddp", "single", "horovod", "lightning")

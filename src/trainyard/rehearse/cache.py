@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,15 +41,6 @@ class JobKey:
 
     key: str
     parts: dict[str, str]
-
-
-@dataclass(frozen=True)
-class LastStart:
-    """What went into the last start of a job: the digest of each part of its key, and what these are made of."""
-
-    run: str
-    parts: dict[str, str]
-    details: dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -178,10 +170,13 @@ class StepCache:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        # Jobs of one run that are equal share a file, which is gone for a moment while one of them replaces it.
+        self._lock = threading.Lock()
 
     def find(self, key: JobKey, own_run: Path) -> tuple[EarlierResult | None, str | None]:
         """Return the newest complete result with this key in another run, or None and what is wrong with known ones."""
-        entry = _read(self._result_file(key))
+        with self._lock:
+            entry = _read(self._result_file(key))
         problem = None
         for location in reversed(entry.get("locations", [])):
             run_folder = Path(location["run_folder"])
@@ -195,46 +190,40 @@ class StepCache:
 
     def why_new(self, last_file_name: str, key: JobKey) -> str:
         """Return why there is no result with this key: what changed since this job last ran."""
-        last = self.last_start(last_file_name)
-        if last is None:
-            return "it has not run before"
-        names = sorted(set(key.parts) | set(last.parts))
-        changed = [name for name in names if key.parts.get(name) != last.parts.get(name)]
-        if not changed:
-            return f"its result in run {last.run} is gone, or it did not complete"
-        return f"changed since run {last.run}: {', '.join(changed)}"
-
-    def last_start(self, last_file_name: str) -> LastStart | None:
-        """Return what went into the last start of a job; None if it has not run before."""
         last = _read(self._last_file(last_file_name))
-        return LastStart(last["run"], last["parts"], last.get("details", {})) if last else None
+        if not last:
+            return "it has not run before"
+        names = sorted({*key.parts, *last["parts"]})
+        changed = [name for name in names if key.parts.get(name) != last["parts"].get(name)]
+        if not changed:
+            return f"its result in run {last['run']} is gone, or it did not complete"
+        return f"changed since run {last['run']}: {', '.join(changed)}"
 
-    def remember_start(
-        self, last_file_name: str, key: JobKey, run: str, details: Mapping[str, Mapping[str, str]]
-    ) -> None:
+    def remember_start(self, last_file_name: str, key: JobKey, run: str) -> None:
         """Record what goes into this start of a job, to explain later what changed. Raise `RunError` on failure."""
-        document = {"format": CACHE_FORMAT, "run": run, "parts": key.parts, "details": details}
+        document = {"format": CACHE_FORMAT, "run": run, "parts": key.parts}
         self._write(self._last_file(last_file_name), document)
 
     def remember_result(self, key: JobKey, identity: str, run_folder: Path, run: str, job: str) -> None:
         """Record a completed job's outputs under its key, with file sizes and times. Raise `RunError` on failure."""
         file = self._result_file(key)
-        entry = _read(file)
-        known = entry.get("locations", []) if entry.get("identity") == identity else []
-        # One of each run: equal jobs of a run, which does not reuse its own results, would displace those of others.
-        known = [each for each in known if each["run_folder"] != str(run_folder.resolve())]
         location = {
             "run_folder": str(run_folder.resolve()),
             "run": run,
             "job": job,
             "files": _inventory(run_folder / "jobs" / job / "outputs"),
         }
-        document = {
-            "format": CACHE_FORMAT,
-            "identity": identity,
-            "locations": [*known, location][-_LOCATIONS_KEPT:],
-        }
-        self._write(file, document)
+        with self._lock:
+            entry = _read(file)
+            known = entry.get("locations", []) if entry.get("identity") == identity else []
+            # One of each run: equal jobs, which do not reuse results of their own run, would displace those of others.
+            known = [other for other in known if other["run_folder"] != location["run_folder"]]
+            document = {
+                "format": CACHE_FORMAT,
+                "identity": identity,
+                "locations": [*known, location][-_LOCATIONS_KEPT:],
+            }
+            self._write(file, document)
 
     def _write(self, file: Path, document: object) -> None:
         try:

@@ -17,14 +17,13 @@ from trainyard.rehearse.errors import RunError, cannot_write
 from trainyard.rehearse.faults import Fault, FaultWatch
 from trainyard.rehearse.given_inputs import GivenInput
 from trainyard.rehearse.guardian import Guardian
-from trainyard.rehearse.key_details import details_of
 from trainyard.rehearse.logs import WarningLines
 from trainyard.rehearse.resolution import KeptData, LocalPath, ResolvedJob, WrittenValue
 from trainyard.rehearse.snapshot import Snapshot
 from trainyard.rehearse.tracking_store import EndStatus, RunIdentity, TrackingStore
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.literals import LiteralError, ParameterValue, typed_literal
-from trainyard.spec.model import Component, Port, Sweep, Value
+from trainyard.spec.model import Port, Sweep, Value
 from trainyard.spec.resolution import JobOutput
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ def work(
         faults = context.faults.get(job.name)
         watch = FaultWatch(faults, context.notice_seconds) if faults else None
         attempt = _attempt(context, job, snapshot, len(earlier_keys) + 1, watch)
-        earlier, why = _earlier_result(context, job, snapshot, key, attempt.number)
+        earlier, why = _earlier_result(context, job, key, attempt.number)
         if earlier is not None:
             link_result(earlier, context.job_folder(job.name))
             context.cache.remember_result(key, earlier.identity, context.folder, context.name, job.name)
@@ -181,7 +180,7 @@ def identity_of(job: ResolvedJob, key: JobKey, run_id: str, earlier_keys: Collec
 
 
 def _earlier_result(
-    context: RunContext, job: ResolvedJob, snapshot: Snapshot, key: JobKey, attempt_number: int
+    context: RunContext, job: ResolvedJob, key: JobKey, attempt_number: int
 ) -> tuple[EarlierResult | None, str | None]:
     """Return a result to reuse, or why there is none."""
     last_file_name = f"{context.pipeline}.{job.name}"
@@ -189,28 +188,18 @@ def _earlier_result(
         (attempt_number > 1, "it is restarted"),
         (context.named_job == job.name, "it was asked for by name"),
         (job.name in context.faults, "it is hit on purpose"),
+        (not context.use_cache, "--no-cache"),
+        (context.force_rerun, "force_rerun: true"),
+        (not job.component.is_deterministic, "is_deterministic: false"),
     )
-    by_settings = reason_to_run_again(job.component, use_cache=context.use_cache, force_rerun=context.force_rerun)
-    why = next((reason for holds, reason in rules if holds), by_settings)
+    why = next((reason for holds, reason in rules if holds), None)
     if why is None:
         earlier, problem = context.cache.find(key, context.folder)
         if earlier is not None:
             return earlier, None
         why = problem or context.cache.why_new(last_file_name, key)
-    python = context.python_of(job.name) if job.name not in context.images else None
-    details = details_of(job, snapshot, context.digests, python)
-    context.cache.remember_start(last_file_name, key, context.name, details)
+    context.cache.remember_start(last_file_name, key, context.name)
     return None, why
-
-
-def reason_to_run_again(component: Component, *, use_cache: bool, force_rerun: bool) -> str | None:
-    """Return the setting for which a job is not reused even if nothing changed; None if there is none."""
-    rules = (
-        (not use_cache, "--no-cache"),
-        (force_rerun, "force_rerun: true"),
-        (not component.is_deterministic, "is_deterministic: false"),
-    )
-    return next((reason for holds, reason in rules if holds), None)
 
 
 def _run(context: RunContext, attempt: Attempt, given: Sequence[GivenInput]) -> AttemptEnd:

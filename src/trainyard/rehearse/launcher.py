@@ -24,6 +24,7 @@ from trainyard.rehearse.outcome import outcome
 from trainyard.rehearse.processes import ProcessesEnded, ProcessStart, run_processes
 from trainyard.rehearse.resolution import ResolvedJob
 from trainyard.rehearse.steps_seen import StepsSeen
+from trainyard.spec.distributions import Ray
 
 if TYPE_CHECKING:
     from trainyard.rehearse.containers.images import ContainerImage
@@ -52,8 +53,8 @@ def _run(attempt: Attempt, cancellation: Cancellation) -> ProcessesEnded:
         events_url = _watch_for_faults(attempt, stack)
         starts = [_process(attempt, rank, ports, events_url) for rank in range(attempt.job.processes)]
         folders: list[Path] = []
-        ray = attempt.job.use.job.effective_distribution if attempt.job.distribution == "ray" else None
-        if ray is not None:
+        ray = attempt.job.use.job.effective_distribution
+        if isinstance(ray, Ray):
             temporary = Path(stack.enter_context(TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)))
             folders.append(temporary)
             log = attempt.job_folder / "system_logs" / "ray_head.log"

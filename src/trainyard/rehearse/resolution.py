@@ -18,6 +18,7 @@ from trainyard.rehearse.errors import RunError, UsageError, error_at
 from trainyard.rehearse.machine import Machine, job_path
 from trainyard.settings.quantities import counted
 from trainyard.spec.diagnostic import Span
+from trainyard.spec.distributions import ProcessCounts
 from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Component, Parallel, Pipeline, Resources, Spark
 from trainyard.spec.resolution import (
@@ -25,7 +26,6 @@ from trainyard.spec.resolution import (
     JobOutput,
     JobUse,
     Known,
-    ProcessCounts,
     Resolution,
     Resolved,
     Unknown,

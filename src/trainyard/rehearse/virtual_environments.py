@@ -43,15 +43,6 @@ def build_environments(
     return found
 
 
-def environments_here(jobs: Iterable[ResolvedJob], folder: Path, python: Path) -> dict[str, Path | None]:
-    """Return what `build_environments` would, without building: None for an environment that is not in `folder` yet."""
-    return {
-        job.name: wanted.python if wanted.is_complete else None
-        for job, wanted in _wanted(jobs, folder, python)
-        if wanted is not None
-    }
-
-
 @dataclass(frozen=True)
 class _VirtualEnvironment:
     """What pip installs for the environment that a file describes, with which Python, and where."""

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from trainyard.errors import UsageError
-from trainyard.plan.estimate.architectures import FAMILIES
+from trainyard.plan.estimate.architectures import families
 from trainyard.plan.estimate.candidates import Proposal, TuningRequest, propose, propose_unestimated
 from trainyard.plan.estimate.config_file import architecture_for_data
 from trainyard.plan.estimate.training import machines_of_sku
@@ -34,7 +34,7 @@ def tuning_proposal(
     has_gpu = profile.sku is not None and profile.sku.gpu_count > 0
     if profile.sku is None or not has_gpu:
         return propose_unestimated(request, "these machines have no GPU", has_gpu=False)
-    if model_type not in FAMILIES:
+    if model_type not in families():
         return propose_unestimated(request, f"the size of {model_type} is not known in closed form", has_gpu=True)
     settings = _settings_of_model(model_overrides)
     try:

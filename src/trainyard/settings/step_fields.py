@@ -21,6 +21,10 @@ from typing import Any, Literal
 
 Kind = Literal["parameter", "input", "output"]
 
+OnResume = Literal["identity", "numbers", "attempt", "nothing"]
+"""What a changed setting means to a training that is resumed. identity: it is another training, and refused; numbers:
+what is computed changes, by more than rounding, and is logged; attempt: where and how this attempt runs; nothing."""
+
 _AZURE_TYPE_OF = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
@@ -47,6 +51,7 @@ class StepField:
     """Whether people bind or sweep this setting, so that a component with a settings file has it as a port too."""
     is_mapping: bool = False
     """Whether the value is a mapping: JSON on a command line, a mapping in a settings file."""
+    on_resume: OnResume = "identity"
     mode: str | None = None
     declared_at: tuple[Path, int] | None = dataclasses.field(default=None, compare=False)
     """File and line, where the description was read from source."""
@@ -65,13 +70,13 @@ def parameter(
     choices: tuple[str, ...] | None = None,
     port: bool = False,
     is_mapping: bool = False,
-    may_change: bool = False,
+    on_resume: OnResume | None = None,
 ) -> Any:
     """Declare a literal setting. Without a default it is required; with None it is optional.
 
     `port` and `is_mapping` are as in `StepField`.
-    `may_change` matters for the settings of tasks: a training resumed with another value continues and logs it, where
-    it would otherwise be refused, as is right for whatever decides the model's shape.
+    `on_resume` says what another value means to a training that is resumed. Not given, it is refused ("identity"), as
+    is right for whatever decides the model's shape.
     """
     metadata = {
         "kind": "parameter",
@@ -80,7 +85,7 @@ def parameter(
         "choices": choices,
         "port": port,
         "is_mapping": is_mapping,
-        "may_change": may_change,
+        "on_resume": on_resume,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -88,18 +93,19 @@ def parameter(
 def input_folder(*, optional: bool = False, type: str = "uri_folder") -> Any:
     """Declare a folder that the step reads."""
     default = None if optional else dataclasses.MISSING
-    return dataclasses.field(default=default, metadata={"kind": "input", "type": type})
+    return dataclasses.field(default=default, metadata={"kind": "input", "type": type, "on_resume": "attempt"})
 
 
 def input_file(*, optional: bool = False) -> Any:
     """Declare a single file that the step reads."""
     default = None if optional else dataclasses.MISSING
-    return dataclasses.field(default=default, metadata={"kind": "input", "type": "uri_file"})
+    return dataclasses.field(default=default, metadata={"kind": "input", "type": "uri_file", "on_resume": "attempt"})
 
 
 def output_folder(*, mode: str = "rw_mount", type: str = "uri_folder") -> Any:
     """Declare a folder that the step writes; `rw_mount` makes its files durable as they are written."""
-    return dataclasses.field(metadata={"kind": "output", "mode": mode, "type": type})
+    metadata = {"kind": "output", "mode": mode, "type": type, "on_resume": "attempt"}
+    return dataclasses.field(metadata=metadata)
 
 
 def same_field(of: type, name: str) -> Any:
@@ -160,6 +166,7 @@ def describe_field(field: dataclasses.Field[Any], hint: Any, description: str) -
         choices=field.metadata.get("choices"),
         port=field.metadata.get("port", False),
         is_mapping=field.metadata.get("is_mapping", False),
+        on_resume=field.metadata.get("on_resume") or "identity",
         mode=field.metadata.get("mode"),
     )
 

@@ -286,7 +286,10 @@ def _read_field(module: _Module, statement: ast.AnnAssign, name: str, descriptio
         raise _unreadable(module, statement, f"the setting {name} has no documentation: add a string beneath it")
     hint = _read_annotation(module, statement.annotation)
     arguments = {word.arg: _literal(module, word.value) for word in call.keywords if word.arg is not None}
-    field = make(*[_literal(module, value) for value in call.args], **arguments)
+    try:
+        field = make(*[_literal(module, value) for value in call.args], **arguments)
+    except TypeError as mistake:
+        raise _unreadable(module, statement, str(mistake)) from None
     field.name = name
     return replace(describe_field(field, hint, description), declared_at=(module.file, statement.lineno))
 

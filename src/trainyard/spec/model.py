@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainyard.spec.diagnostic import Span
 
+if TYPE_CHECKING:
+    from trainyard.spec.distributions import Distribution
+
 PARAMETER_TYPES = ("string", "integer", "number", "boolean")
 PORT_TYPES = ("uri_file", "uri_folder", "mltable", "mlflow_model", "custom_model", "triton_model")
-
-DistributionType = Literal["pytorch", "mpi", "tensorflow", "ray"]
 
 
 class Value(NamedTuple):
@@ -71,22 +72,6 @@ class Environment(NamedTuple):
             return self.conda.span.file, self.conda.span.line
         place = self.conda_file or self.build_path
         return (place, 1) if place is not None else None
-
-
-class Distribution(NamedTuple):
-    """How a job's processes find each other. Counts may be bindings, and hold the binding's text then.
-
-    `include_dashboard` and the arguments, for `ray start` on the head and on the other nodes, are Ray's.
-    """
-
-    type: DistributionType
-    span: Span
-    process_count_per_instance: Value | None = None
-    worker_count: Value | None = None
-    parameter_server_count: Value | None = None
-    include_dashboard: bool = False
-    head_arguments: str = ""
-    worker_arguments: str = ""
 
 
 class Resources(NamedTuple):

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from trainyard.errors import UsageError
 from trainyard.spec.bindings import MACROS
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
+from trainyard.spec.distributions import ProcessCounts
 from trainyard.spec.documents import describe
 from trainyard.spec.expressions import Binding, ExpressionError, Literal, only_binding, parse_expressions
 from trainyard.spec.graph import bindings_of_value, cycle_diagnostic, find_cycle
@@ -110,28 +111,6 @@ def settled(resolved: Resolved) -> KnownValue:
     if resolved.diagnostic.span.file == COMMAND_LINE:
         raise UsageError(". ".join(filter(None, (resolved.diagnostic.message, resolved.diagnostic.hint))))
     raise SpecError(resolved.diagnostic)
-
-
-class ProcessCounts(NamedTuple):
-    """`world_size` counts all processes; parameter servers (TensorFlow's) are among them and train on no samples."""
-
-    nodes: int
-    processes_per_node: int
-    world_size: int
-    parameter_servers: int = 0
-
-    @property
-    def training_processes(self) -> int:
-        """The processes that share each batch."""
-        return self.world_size - self.parameter_servers
-
-    def __str__(self) -> str:
-        if self.world_size == 1:
-            return "1 process on 1 node"
-        nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
-        if self.world_size == self.nodes * self.processes_per_node:
-            return f"{nodes} × {self.processes_per_node} per node = {self.world_size} processes"
-        return f"{self.world_size} processes on {nodes}, at most {self.processes_per_node} on each"
 
 
 class Resolution:

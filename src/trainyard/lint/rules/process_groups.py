@@ -13,6 +13,7 @@ from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, par
 from trainyard.lint.shell_words import CalledScript
 from trainyard.settings.suggestions import slips
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
+from trainyard.spec.distributions import PyTorch
 
 # https://docs.pytorch.org/docs/stable/distributed.html
 _BACKENDS = ("nccl", "gloo", "mpi", "ucc", "xccl", "hccl")
@@ -45,7 +46,7 @@ torch.distributed.init_process_group("‹nccl⇒gloo›")
 )
 def process_group(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     distribution, command = placement.distribution, context.command_of(placement.component)
-    if distribution is None or distribution.type != "pytorch" or command is None:
+    if not isinstance(distribution, PyTorch) or command is None:
         return
     for called in context.calls_of(command):
         syntax = parse(called.file) if called.file is not None else None

@@ -11,13 +11,13 @@ from trainyard.lint.rules.vm_sizes import machine_related
 from trainyard.lint.shell_words import LAUNCHER_MODULES, LAUNCHERS, simple_commands
 from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
+from trainyard.spec.distributions import PyTorch, TensorFlow
 
 _JOB = """\
 type: command
 command: python -m train
 environment: azureml:torch:3
 """
-_RANK_VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"})
 _DEVICES = lazy_pattern(r"[0-9]+(?:,[0-9]+)*")
 # The most that any machine in the catalogue has.
 _MOST_GPUS = 8
@@ -50,7 +50,7 @@ def processes_exceed_gpus(placement: Placement, context: LintContext) -> Iterato
         what = f"{sku.gpu_count} GPUs" if sku.gpu_count else f"{sku.vcpus} CPUs and no GPU"
         message = f"{processes} processes per machine, but {sku.name} has {what}"
         yield processes_exceed_gpus.at(_count_span(placement), message, hint, machine_related(placement))
-    elif placement.distribution is not None and placement.distribution.type == "pytorch":
+    elif isinstance(placement.distribution, PyTorch):
         message = f"{processes} processes per machine, but no Azure machine has more than {_MOST_GPUS} GPUs"
         yield processes_exceed_gpus.at(_count_span(placement), message, hint, severity="warning")
 
@@ -112,11 +112,10 @@ resources: {instance_count: 2, shm_size: 64g}
 """,
 )
 def rank_variables(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
-    distribution = placement.distribution
-    if distribution is None or distribution.type != "pytorch":
+    if placement.distribution is None:
         return
     for name, entry in placement.node.entries_of("environment_variables").items():
-        if name in _RANK_VARIABLES:
+        if name in placement.distribution.rank_variables:
             message = f"Azure ML gives {name} to each process of the distribution, with a value of its own"
             yield rank_variables.at(entry.key.span, message, "Remove it.")
 
@@ -124,7 +123,7 @@ def rank_variables(placement: Placement, context: LintContext) -> Iterator[Diagn
 def _gpu_processes(placement: Placement) -> int | None:
     """Processes per machine of a distribution that starts one per GPU; None if it does not, or if unknown."""
     distribution = placement.distribution
-    if distribution is None or distribution.type not in ("pytorch", "mpi"):
+    if distribution is None or not distribution.has_process_per_gpu:
         return None
     return placement.processes_per_node
 
@@ -151,7 +150,7 @@ resources: {instance_count: 2, shm_size: 64g}
 )
 def workers_against_nodes(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     distribution, nodes = placement.distribution, placement.nodes
-    if distribution is None or distribution.type != "tensorflow" or distribution.worker_count is None or nodes is None:
+    if not isinstance(distribution, TensorFlow) or distribution.worker_count is None or nodes is None:
         return
     workers = placement.number(distribution.worker_count)
     servers_value = distribution.parameter_server_count

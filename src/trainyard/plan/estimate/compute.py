@@ -267,15 +267,16 @@ def layer_traffic_bytes(training: TrainingShape) -> float:
     traffic = float(training.tokens_per_micro_batch * values * size)
     if not shape.is_gated and not is_fused:
         # Autocast, which only DDP leaves parameters in fp32 for, computes powers in fp32, and so what follows them.
-        operand = 4 if training.engine == "ddp" and shape.moved_by_mlp > 2 else size
-        traffic += training.tokens_per_micro_batch * shape.moved_by_mlp * inner * operand
+        operand = 4 if training.engine == "ddp" and shape.eager.moved_by_mlp > 2 else size
+        traffic += training.tokens_per_micro_batch * shape.eager.moved_by_mlp * inner * operand
     if shape.is_gated and not is_fused:
         traffic += training.tokens_per_micro_batch * 2 * hidden * (_RMS_NORM_BYTES[size] - 2 * size)
     if training.precision == "fp8":
         # Each product's input is read, and written in 8 bits as it is and transposed.
         traffic += training.tokens_per_micro_batch * 4 * (2 * hidden + shape.query_width + inner)
     if not training.machines.gpu.flash_attention:
-        traffic += shape.moved_scores * size * training.micro_batch_size * shape.heads * training.sequence_length**2
+        scores = training.micro_batch_size * shape.heads * training.sequence_length**2
+        traffic += shape.eager.moved_scores * size * scores
     return traffic
 
 

@@ -112,23 +112,6 @@ def images_of(
     return found
 
 
-def images_here(jobs: Iterable[ResolvedJob], engine: ContainerEngine, digests: ContentDigests) -> dict[str, str | None]:
-    """Return the digest of the image of each job that runs in a container; None if it is not on this machine yet.
-
-    Raise `SpecError` for an environment that only a workspace knows.
-    """
-    found: dict[str, str | None] = {}
-    for job in jobs:
-        environment = job.component.environment
-        if environment is None or isinstance(job.component.task, Spark):
-            continue
-        source = image_origin(job.name, environment, digests)
-        names = [source.tag] if source.tag is not None else [str(source.base), _with_registry(str(source.base))]
-        known = next((known for name in names if (known := _inspected(engine, name)) is not None), None)
-        found[job.name] = _digest(known) if known is not None else None
-    return found
-
-
 def image_origin(job: str, environment: Environment, digests: ContentDigests) -> ImageOrigin:
     """Return how the image of an environment comes about; raise `SpecError` if only a workspace knows it."""
     if environment.build_path is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trainyard.rehearse.contract import NODE_ADDRESS
 from trainyard.rehearse.processes import ProcessStart
-from trainyard.spec.model import Distribution
+from trainyard.spec.distributions import Ray
 
 _START_SECONDS = 300
 """How long Ray may take to start on the head, and then to find all nodes: many times what it takes where it works."""
@@ -46,7 +46,7 @@ while True:
 
 def with_ray(
     starts: Sequence[ProcessStart],
-    distribution: Distribution,
+    distribution: Ray,
     port: int,
     temporary: Path,
     log: Path,

@@ -17,7 +17,7 @@ from trainyard.plan.estimate.memory import memory_of
 from trainyard.plan.estimate.step_time import samples_per_second_per_gpu, step_time_of
 from trainyard.plan.estimate.training import TrainingShape, machines_of_gpu
 
-_CSV_FILE = Path(__file__).parent / "published.csv"
+_CSV_FILE = Path(__file__).with_suffix(".csv")
 
 
 @dataclass(frozen=True)
