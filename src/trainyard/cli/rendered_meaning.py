@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainyard.commands.plan_difference import planned_with_settings
+from trainyard.cli.plan_difference import planned_with_settings
 from trainyard.errors import UsageError
 from trainyard.plan.difference import PlanDifference
 from trainyard.plan.difference_reporters import as_text, settings_as_text

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from trainyard.commands.rendered_meaning import Meaning
+from trainyard.cli.rendered_meaning import Meaning
 from trainyard.plan.difference import FigureChange
 from trainyard.plan.difference_reporters import shortened, times
 from trainyard.render.drift import Drift
