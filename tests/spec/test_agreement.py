@@ -13,7 +13,6 @@ import pytest
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement, placements_of_pipeline
 from trainyard.plan.planner import plan
-from trainyard.rehearse.overrides import resolve_with
 from trainyard.rehearse.resolution import KeptData, LocalPath, ResolvedPipeline, Source, resolve
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
@@ -24,7 +23,8 @@ from trainyard.spec.loading import load_pipeline
 from trainyard.spec.model import Pipeline, code_of
 from trainyard.spec.parsed import Parsed, Reading
 from trainyard.spec.pipelines import ComponentCache, read_pipeline
-from trainyard.spec.resolution import DataPath, JobOutput, Known, PipelineOutput, Resolved, Unknown
+from trainyard.spec.resolved import DataPath, JobOutput, Known, PipelineOutput, Resolved, Unknown
+from trainyard.spec.set_inputs import resolve_with
 
 sys.path.insert(0, str(Path(__file__).parent))
 

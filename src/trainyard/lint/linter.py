@@ -40,7 +40,7 @@ from trainyard.spec.rules.keys import BAD_TEXT, MISSING_KEY, NOT_A_CHOICE, OUT_O
 from trainyard.spec.rules.references import BAD_REFERENCE
 from trainyard.spec.rules.values import LITERAL_NOT_A_CHOICE
 
-STANDARD_FOLDERS = ("components", "pipelines", "environments", "compute", "profiles")
+STANDARD_FOLDERS = ("components", "pipelines", "settings", "environments", "compute", "profiles")
 _LONGEST_MESSAGE = 450
 _YAML_SUFFIXES = frozenset({".yaml", ".yml"})
 # Tools keep these, not people; `.github` and the like are excluded because of their dot.
@@ -243,6 +243,8 @@ class _Session:
         self._store.touch(file)
         self._started.add(file)
         kind = self._components.kind_of_read(file) or kind_of(document)
+        if file in self.parsed.settings_files:
+            kind = "settings"
         if kind is None:
             if reason == "asked":
                 self._add_unknown_kind(document)

@@ -27,7 +27,7 @@ from trainyard.rehearse.resolution import LocalPath, ResolvedJob, WrittenValue
 from trainyard.rehearse.snapshot import Snapshot
 from trainyard.settings.files import files_beneath, os_error_reason
 from trainyard.spec.model import Component, Environment, Value
-from trainyard.spec.resolution import JobOutput
+from trainyard.spec.resolved import JobOutput
 
 CACHE_FORMAT = "trainyard.cache/1"
 _LOCATIONS_KEPT = 5

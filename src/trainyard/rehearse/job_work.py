@@ -24,7 +24,7 @@ from trainyard.rehearse.tracking_store import EndStatus, RunIdentity, TrackingSt
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.literals import LiteralError, ParameterValue, typed_literal
 from trainyard.spec.model import Port, Sweep, Value
-from trainyard.spec.resolution import JobOutput
+from trainyard.spec.resolved import JobOutput
 
 if TYPE_CHECKING:
     from trainyard.rehearse.containers.images import ContainerImage

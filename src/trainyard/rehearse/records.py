@@ -25,7 +25,7 @@ from trainyard.settings.run_record import (
     read_run_record,
 )
 from trainyard.spec.model import Environment
-from trainyard.spec.resolution import JobOutput
+from trainyard.spec.resolved import JobOutput
 
 LOCK_FILE = "run.lock"
 _GIT_SECONDS = 10

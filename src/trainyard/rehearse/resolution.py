@@ -21,16 +21,8 @@ from trainyard.spec.diagnostic import Span
 from trainyard.spec.distributions import ProcessCounts
 from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Component, Parallel, Pipeline, Resources, Spark
-from trainyard.spec.resolution import (
-    DataPath,
-    JobOutput,
-    JobUse,
-    Known,
-    Resolution,
-    Resolved,
-    Unknown,
-    settled,
-)
+from trainyard.spec.resolution import JobUse, Resolution
+from trainyard.spec.resolved import DataPath, JobOutput, Known, Resolved, Unknown, settled
 from trainyard.spec.set_arguments import COMMAND_LINE
 
 _REMOTE = re.compile(r"^(azureml:|/subscriptions/|[a-z][a-z0-9+.-]*://)", re.IGNORECASE)

@@ -22,7 +22,6 @@ from trainyard.rehearse.guardian import Guardian
 from trainyard.rehearse.job_work import RunContext
 from trainyard.rehearse.kinds.mpi_jobs import check_open_mpi
 from trainyard.rehearse.kinds.sampling import trial_component, trials
-from trainyard.rehearse.overrides import resolve_with, with_absolute_paths
 from trainyard.rehearse.records import new_record
 from trainyard.rehearse.resolution import (
     KeptData,
@@ -41,7 +40,8 @@ from trainyard.rehearse.tracking_store import RunIdentity, TrackingStore
 from trainyard.settings.run_record import RunRecord
 from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Component, Pipeline, Sweep
-from trainyard.spec.resolution import JobOutput
+from trainyard.spec.resolved import JobOutput
+from trainyard.spec.set_inputs import resolve_with, with_absolute_paths
 
 if TYPE_CHECKING:
     from trainyard.rehearse.containers.images import ContainerImage

@@ -53,12 +53,12 @@ _TEMPLATES = {
 }
 """What each recipe needs beyond the shared templates and its own pipeline: templates without suffix, and folders."""
 _TASKS = {
-    "ddp": ("images", "Digits", "a classifier of handwritten digits"),
-    "fsdp": ("text", "Documentation", "a small language model of Python's documentation"),
-    "deepspeed": ("text", "Documentation", "a small language model of Python's documentation"),
-    "blank": (None, "", "a model"),
+    "ddp": ("images", "a classifier of handwritten digits"),
+    "fsdp": ("text", "a small language model of Python's documentation"),
+    "deepspeed": ("text", "a small language model of Python's documentation"),
+    "blank": (None, "a model"),
 }
-"""The scaffold with a recipe's task, the class of the task, and what it trains."""
+"""The scaffold with a recipe's task, and what it trains."""
 
 
 _STEP_WITH_OTHER_IMAGE = re.compile(r"(?m)^(?:  #.*\n)*  \w+: trainyard-[\w-]+\n")
@@ -73,10 +73,10 @@ def new_project(name: str, recipe: str) -> dict[str, str]:
     if recipe not in RECIPES:
         raise unknown_name("recipe", recipe, RECIPES)
     package = package_name(name)
-    scaffold, task, what = _TASKS[recipe]
-    own_task = f"{package}.task:{task}"
+    scaffold, what = _TASKS[recipe]
     values = {
         "name": name, "package": package, "version": __version__, "what": what, "pipeline": recipe != "blank",
+        "recipe": recipe,
     }  # fmt: skip
     texts = dict(_scaffold("project", values))
     if scaffold is not None:
@@ -85,7 +85,7 @@ def new_project(name: str, recipe: str) -> dict[str, str]:
         if (new_place := _place_in_project(template.as_posix(), recipe)) is not None:
             text = (shipped("templates") / template).read_text(encoding="utf-8")
             is_shared = template.name.startswith("_")
-            texts[f"templates/{new_place}"] = text if is_shared else _with_own_task(text, recipe, own_task)
+            texts[f"templates/{new_place}"] = text if is_shared else _for_new_pipeline(text, recipe)
     for profile in _PROFILES:
         text = (shipped("profiles") / f"{profile}.yaml").read_text(encoding="utf-8")
         texts[f"profiles/{profile}.yaml"] = _profile_for(text, recipe)
@@ -181,12 +181,10 @@ def _beginnings(templates: Iterable[str]) -> Iterator[str]:
         yield template if template.endswith("/") else f"{template}."
 
 
-def _with_own_task(text: str, recipe: str, task: str) -> str:
-    """Return one of our templates with the new pipeline's name, and with the project's own task to train."""
-    text = text.replace(f'"{recipe}"', f'"{_PIPELINE}"').replace(".for_task()", f'.for_task("{task}")')
+def _for_new_pipeline(text: str, recipe: str) -> str:
+    """Return one of our templates with the new pipeline's name."""
     text = text.replace("{% set exports = true %}\n", "")  # what a user's own task takes and returns is not known
-    accepted = f'{{% set accepted_settings = ["{task}"] %}}\n'
-    return re.sub(r"(?m)^\{% set recipe, .*\n", lambda found: found.group() + accepted, text)
+    return text.replace(f'"{recipe}"', f'"{_PIPELINE}"')
 
 
 def _profile_for(text: str, recipe: str) -> str:
@@ -197,7 +195,8 @@ def _profile_for(text: str, recipe: str) -> str:
     if not found or settings is None:
         return f"{head.rstrip()}\n"
     _, _, lines = settings.group().partition("\n")
-    return f"{head}\npipelines:\n  {_PIPELINE}:\n{lines.rstrip()}\n"
+    lines = lines.rstrip().replace(f"settings/{recipe}_", f"settings/{_PIPELINE}_")
+    return f"{head}\npipelines:\n  {_PIPELINE}:\n{lines}\n"
 
 
 def _check_name(kind: str, name: str, taken: Any) -> None:

@@ -15,7 +15,7 @@ _RENDERED = ("components", "compute", "environments", "pipelines")
 
 def lean_project(folder: Path) -> Path:
     """Copy templates, profiles and what they render into a folder, and of `src` only what a job's snapshot takes."""
-    for name in ("profiles", "templates", *_RENDERED):
+    for name in ("profiles", "settings", "templates", *_RENDERED):
         shutil.copytree(ROOT / name, folder / name)
     component = load_pipeline(ROOT / "pipelines" / "ddp.yaml").jobs["train_ddp"].component
     assert isinstance(component, Component)

@@ -43,7 +43,7 @@ class HostileKind:
 
 
 def _profiles(folder: Path) -> Reader:
-    for name in ("profiles", "templates"):
+    for name in ("profiles", "settings", "templates"):
         shutil.copytree(ROOT / name, folder / name)
     project = Project(folder)
 

@@ -9,10 +9,10 @@ from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.passed_flags import calls_with_flags, declared, given_flags
 from trainyard.lint.rules.script_arguments import flag_value
-from trainyard.lint.shell_words import Word, python_calls, simple_commands
 from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.parsed import ParsedCommand
+from trainyard.spec.shell_words import Word, python_calls, simple_commands
 
 _TRAIN = """\
 === src/train.py

@@ -14,7 +14,6 @@ from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.deepspeed_keys import NESTED_KEYS, OPTIMIZERS, RENAMED, SCHEDULERS, TOP_LEVEL_KEYS
-from trainyard.lint.shell_words import Word, simple_commands
 from trainyard.project_files import names_in, read_text
 from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import closest, did_you_mean, only_close
@@ -23,6 +22,7 @@ from trainyard.spec.documents import Document, Node, describe, parse_document, s
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.reading import is_address
 from trainyard.spec.rules.documents import DUPLICATE_KEY
+from trainyard.spec.shell_words import Word, simple_commands
 
 _CONFIG_FLAG = lazy_pattern(r"--(deepspeed|ds)([-_]?config)?", re.IGNORECASE)
 # A relative path without bindings.

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
-from trainyard.lint.shell_words import Word, simple_commands, without_assignments
 from trainyard.settings.suggestions import close_match
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.script_steps import python_files
+from trainyard.spec.shell_words import Word, simple_commands, without_assignments
 
 _SHELLS = frozenset({"bash", "sh", "source", "."})
 # Commands that neither create files nor change the working directory. What pip and conda create lies elsewhere.

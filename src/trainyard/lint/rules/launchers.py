@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
-from trainyard.lint.shell_words import LAUNCHER_MODULES, Word, simple_commands
 from trainyard.settings.suggestions import only_close
 from trainyard.spec.diagnostic import Diagnostic
+from trainyard.spec.shell_words import LAUNCHER_MODULES, Word, simple_commands
 
 # torch/distributed/run.py
 _TORCHRUN = (

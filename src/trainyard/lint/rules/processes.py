@@ -8,10 +8,10 @@ from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
-from trainyard.lint.shell_words import LAUNCHER_MODULES, LAUNCHERS, simple_commands
 from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 from trainyard.spec.distributions import PyTorch, TensorFlow
+from trainyard.spec.shell_words import LAUNCHER_MODULES, LAUNCHERS, simple_commands
 
 _JOB = """\
 type: command

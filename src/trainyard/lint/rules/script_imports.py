@@ -14,12 +14,12 @@ from trainyard.lint.conda import conda_of, packages_of
 from trainyard.lint.context import LintContext
 from trainyard.lint.scripts.imports import Import, all_imports, imports_at_once, module_in
 from trainyard.lint.scripts.syntax import parse
-from trainyard.lint.shell_words import CalledScript
 from trainyard.project_files import read_text
 from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Node
 from trainyard.spec.parsed import ParsedCommand
+from trainyard.spec.shell_words import CalledScript
 
 # Anything of these may bring modules along from elsewhere.
 _FINDS_MODULES = lazy_pattern(r"PYTHONPATH|sys\.path|pip3? install|setup\.py|\bcd ")

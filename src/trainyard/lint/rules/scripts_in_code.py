@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from trainyard.lint.checks import check, rule
 from trainyard.lint.context import LintContext
-from trainyard.lint.shell_words import CalledScript
 from trainyard.project_files import names_in
 from trainyard.settings.suggestions import closest, only_close
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rules.references import SCRIPT_NOT_FOUND
 from trainyard.spec.script_steps import python_files
+from trainyard.spec.shell_words import CalledScript
 
 
 @check("command")

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from trainyard.lint.checks import rule
 from trainyard.lint.context import LintContext
-from trainyard.lint.shell_words import simple_commands
 from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in
 from trainyard.spec.parsed import ParsedCommand
+from trainyard.spec.shell_words import simple_commands
 
 _QUOTED = lazy_pattern(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
 _QUOTE = lazy_pattern("['\"]")

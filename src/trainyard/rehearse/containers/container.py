@@ -19,7 +19,7 @@ from trainyard.rehearse.kinds import mpi_rank
 from trainyard.rehearse.processes import ProcessStart
 from trainyard.rehearse.tracking_store import RunIdentity
 from trainyard.spec.model import Parallel, Value
-from trainyard.spec.resolution import settled
+from trainyard.spec.resolved import settled
 
 _DIGITS = 12
 _DEFAULT_SHARED_MEMORY = "2g"  # Azure ML's, without `shm_size`

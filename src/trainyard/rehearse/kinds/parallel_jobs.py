@@ -15,7 +15,7 @@ from trainyard.rehearse.mltables import read_mltable
 from trainyard.rehearse.resolution import ResolvedJob
 from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Parallel, Value
-from trainyard.spec.resolution import settled
+from trainyard.spec.resolved import settled
 
 _SETTINGS_FILE = "parallel.json"
 # Not imported: it is for the job's own Python.
