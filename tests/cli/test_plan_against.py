@@ -29,7 +29,7 @@ def git(folder: Path, *arguments: str) -> str:
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """This project's YAML in a repository of its own, on the branch main."""
     folder = tmp_path / "project"
-    for name in ("components", "pipelines", "environments", "compute"):
+    for name in ("components", "pipelines", "environments", "compute", "settings"):
         shutil.copytree(ROOT / name, folder / name)
     (folder / "src" / "trainyard" / "steps").mkdir(parents=True)
     for name in ("__init__.py", "prepare_text_spark.py"):  # Spark starts a file, which has to be there.
@@ -250,16 +250,8 @@ def test_render_diff_is_a_screen_by_importance(trainyard: Run) -> None:
     assert lines[0] == "nd96, against the files on disk:"
     assert " files changed: " in lines[1]
     labels = [line.split("  ")[1] for line in lines if " → " in line]
-    kinds = [
-        "machine",
-        "nodes",
-        "GPUs",
-        "micro-batch",
-        "precision",
-        "deepspeed_config",
-        "compute",
-        "on demand, an hour",
-    ]
+    kinds = ["machine", "nodes", "processes", "micro-batch", "precision", "deepspeed_config", "settings", "compute"]
+    kinds += ["on demand, an hour"]
     assert [label for label in dict.fromkeys(labels) if label in kinds] == kinds
     [machine] = [line for line in lines if line.startswith("  machine ")]
     assert "Standard_NC64as_T4_v3 → Standard_ND96asr_v4" in machine
@@ -305,7 +297,8 @@ def test_the_whole_difference_begins_with_what_it_means(trainyard: Run) -> None:
     assert "size           Standard_NC64as_T4_v3 → Standard_ND96asr_v4" in meaning
     assert "effective batch     8 → 16   × 2" in meaning
     assert "on demand, an hour  $4.35 → $54.39   × 12.5" in meaning
-    assert "-  process_count_per_instance: 4\n+  process_count_per_instance: 8\n" in lines
+    assert "\n-  process_count_per_instance: 4\n" in lines
+    assert "\n+  process_count_per_instance: 8\n" in lines
     assert "Rendered from" not in outcome.stdout
 
 

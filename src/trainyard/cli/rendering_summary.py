@@ -23,7 +23,7 @@ _WIDEST_TEXT = 30
 _WIDEST_LABEL = 42
 _FIGURES = frozenset(
     {
-        *("sku", "nodes", "machines_at_one_time", "world_size", "gpus", "fits"),
+        *("sku", "nodes", "machines_at_one_time", "world_size", "fits"),
         *("micro_batch_size", "accumulation_steps", "global_batch_size"),
     }
 )
@@ -41,10 +41,11 @@ _BY_IMPORTANCE = [
     for pattern in (
         r"machine$|size$|fits",
         r"nodes|machines at one time|max_instances|resources\.instance_count",
-        r"processes|GPUs|distribution\.",
+        r"processes|distribution\.(worker|parameter_server)_count",
         r".*batch|.*accumulation",
         r".*precision|.*float8",
-        r".*deepspeed|.*shard|.*offload|.*strategy",
+        r".*deepspeed_config$|.*shard|.*offload|.*strategy",
+        r"inputs\.settings$",
         r"environment(?!_variables)",
     )
 ]
