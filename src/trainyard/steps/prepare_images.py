@@ -1,7 +1,7 @@
 """Turn labelled images into a dataset.
 
 python -m trainyard.steps.prepare_images --prepared data/digits
-python -m trainyard.steps.prepare_images --format idx --source downloads/mnist --prepared data/mnist
+python -m trainyard.steps.prepare_images --format folder --source downloads/mnist --prepared data/mnist
 """
 
 from __future__ import annotations
