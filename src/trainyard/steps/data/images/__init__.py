@@ -8,7 +8,7 @@ import numpy as np
 
 from trainyard.settings.steps.prepare_images import PrepareImages
 from trainyard.steps.data.images import image_folder, image_table
-from trainyard.steps.data.images.source import ImageSource, part_in_memory
+from trainyard.steps.data.images.image_source import ImageSource, part_in_memory
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_folder
 

@@ -13,8 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainyard.settings.steps.training import TrainDDP
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.engines.base import EngineParts
-from trainyard.steps.training.engines.replica import ReplicaEngine
+from trainyard.steps.training.engines.engine import EngineParts, ReplicaEngine
 
 # Torch warns of every depthwise convolution, where only the strides of dimensions of size one differ.
 warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
