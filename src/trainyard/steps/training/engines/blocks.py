@@ -53,8 +53,11 @@ _MULTIPLE = 16
 def find_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
     """Return the model's repeated layers in the order of registration; none without a large ModuleList."""
     least = _LEAST_SHARE * _size(model)
-    blocks = (block for blocks in _outermost_lists(model) if _size(blocks) > least for block in blocks if _size(block))
-    return list(dict.fromkeys(blocks))
+    found: dict[torch.nn.Module, None] = {}
+    for blocks in _outermost_lists(model):
+        if _size(blocks) > least:
+            found.update((block, None) for block in blocks if _size(block))
+    return list(found)
 
 
 def find_separate_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
