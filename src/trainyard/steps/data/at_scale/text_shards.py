@@ -143,10 +143,9 @@ class _Cutter:
     starts: Mapping[int, Mapping[str, int]]
 
     def __call__(self, blocks: Iterable[NumberedBlock]) -> Iterator[tuple[_Key, Tokens]]:
-        of_split = {
-            split: [number for number, section in enumerate(self.sections) if section.split == split]
-            for split in SPLITS
-        }
+        of_split: dict[str, list[int]] = {split: [] for split in SPLITS}
+        for number, section in enumerate(self.sections):
+            of_split[section.split].append(number)
         stops = {split: [self.sections[number].stop for number in numbers] for split, numbers in of_split.items()}
         positions: dict[int, dict[str, int]] = {}
         for number, block in blocks:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import hashlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from trainyard.settings.steps.prepare_chat import PrepareChat
 from trainyard.steps.data.conversations.examples import ChatLine, ExampleSource
-from trainyard.steps.data.conversations.packing import RowPacker, arrays_of
 from trainyard.steps.data.conversations.rendering import (
     Documents,
     Renderer,
@@ -24,19 +26,22 @@ from trainyard.steps.data.conversations.rendering import (
 )
 from trainyard.steps.data.dataset.manifest import ArrayType, TokenText
 from trainyard.steps.data.dataset.writer import DatasetWriter
-from trainyard.steps.data.text.source import first_names
+from trainyard.steps.data.text.text_source import first_names
 from trainyard.steps.data.tokenizing.rows import SPLITS
 from trainyard.steps.data.tokenizing.splits import split_rule
 from trainyard.steps.data.tokenizing.vocabulary import CHAT_TEMPLATE_FILE, TOKENIZER_FILE, Vocabulary, load_vocabulary
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.files import require_writable
-from trainyard.steps.runtime.long_work import in_processes
-from trainyard.steps.runtime.model_folders import find_model
-from trainyard.steps.runtime.processors import usable_processors
+from trainyard.steps.runtime.files import find_model, require_writable
+from trainyard.steps.runtime.long_work import in_processes, usable_processors
 
 _EXAMPLES_AT_ONCE = 256
 _LEAST_BYTES_FOR_PROCESSES = 1 << 22
 """Less is tokenized faster than processes start."""
+_OPEN_ROWS = 1024
+_LEAST_TOKENS = 2
+"""Shorter documents have nothing to predict."""
+
+Row = list[TokenizedConversation]
 
 
 @dataclass
@@ -209,3 +214,59 @@ def _say(split: str, counts: _SplitCounts, settings: PrepareChat) -> None:
             "tokens",
             flush=True,
         )
+
+
+class RowPacker:
+    """Packs documents in the order they come; only so many rows are held at a time. Those of a pair stay together."""
+
+    def __init__(self, length: int, *, packing: bool) -> None:
+        self._length, self._packing = length, packing
+        self._rooms: list[tuple[int, int]] = []
+        """How many tokens each open row has room for, and its number; sorted."""
+        self._rows: dict[int, Row] = {}
+        self._opened = 0
+
+    def add(self, documents: Sequence[TokenizedConversation]) -> Iterator[Row]:
+        """Put documents into one row. Yield a row if one is full, or if too many are open: the fullest."""
+        size = sum(len(document.tokens) for document in documents)
+        assert size <= self._length
+        if not self._packing:
+            yield [*documents]
+            return
+        place = bisect.bisect_left(self._rooms, (size, -1))
+        if place < len(self._rooms):
+            room, number = self._rooms.pop(place)
+        else:
+            room, number = self._length, self._opened
+            self._opened += 1
+        self._rows.setdefault(number, []).extend(documents)
+        if room - size < _LEAST_TOKENS:
+            yield self._rows.pop(number)
+            return
+        bisect.insort(self._rooms, (room - size, number))
+        if len(self._rooms) > _OPEN_ROWS:
+            yield self._rows.pop(self._rooms.pop(0)[1])
+
+    def finish(self) -> Iterator[Row]:
+        """Yield the rows that are left, in the order in which they were opened."""
+        yield from self._rows.values()
+
+
+def arrays_of(row: Row, length: int, padding: int, dtype: str, *, numbered: bool) -> dict[str, npt.NDArray[Any]]:
+    """Return a row's arrays, each [1, length]: its tokens, which are answers, and the number of each one's document.
+
+    Documents count from 1; padding has the number 0. The first token of a document is not predicted, so it is not an
+    answer. Rows of one document need no numbers.
+    """
+    tokens = np.full((1, length), padding, dtype=dtype)
+    answers = np.zeros((1, length), dtype=np.bool_)
+    documents = np.zeros((1, length), dtype=np.uint16)
+    start = 0
+    for number, document in enumerate(row, start=1):
+        stop = start + len(document.tokens)
+        tokens[0, start:stop] = document.tokens
+        answers[0, start + 1 : stop] = document.is_answer[1:]
+        documents[0, start:stop] = number
+        start = stop
+    arrays = {"tokens": tokens, "answers": answers}
+    return {**arrays, "documents": documents} if numbered else arrays

@@ -18,6 +18,13 @@ from safetensors.numpy import load, save
 from trainyard.settings.files import describe_os_error
 from trainyard.steps.runtime.durable_files import make_names_durable, write_durably
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.training.checkpoints.checkpoint_to_resume import (
+    choose_checkpoint,
+    keep_newest_and_best,
+    name_to_go_back_to,
+    remove_checkpoint,
+    step_folder,
+)
 from trainyard.steps.training.checkpoints.commit import (
     Commit,
     SavedFile,
@@ -26,15 +33,8 @@ from trainyard.steps.training.checkpoints.commit import (
     refuse_another_training,
     write_commit,
 )
-from trainyard.steps.training.checkpoints.folders import (
-    choose_checkpoint,
-    keep_newest_and_best,
-    name_to_go_back_to,
-    remove_checkpoint,
-    step_folder,
-)
 from trainyard.steps.training.samples.plan import Progress
-from trainyard.steps.training.tensorflow.meeting import Tasks
+from trainyard.steps.training.tensorflow.meeting_of_tasks import Tasks
 from trainyard.steps.training.tensorflow.trainer import Trainer
 
 Value = TypeVar("Value")

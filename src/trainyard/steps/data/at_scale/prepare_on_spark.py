@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.settings.steps.prepare_text import PrepareTextSpark
-from trainyard.steps.data.at_scale.duplicates import REPORT_FILE, Duplicates, find_duplicates
-from trainyard.steps.data.at_scale.kept import without
+from trainyard.steps.data.at_scale.duplicates import REPORT_FILE, Duplicates, find_duplicates, without
 from trainyard.steps.data.at_scale.places import Destination, address_of, fetch, remote_files
 from trainyard.steps.data.at_scale.session import NumberedFile, as_task, spark_session
-from trainyard.steps.data.at_scale.shards import encode_files, totals_of_files, write_shards
+from trainyard.steps.data.at_scale.text_shards import encode_files, totals_of_files, write_shards
 from trainyard.steps.data.dataset.manifest import MANIFEST_FILE, ArrayType
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.data.text import open_files, open_source
-from trainyard.steps.data.text.source import TextSource, first_names, owners
+from trainyard.steps.data.text.text_source import TextSource, first_names, owners
 from trainyard.steps.data.tokenizing.encoding import BlockEncoder
 from trainyard.steps.data.tokenizing.finishing import Counts, finish, learn, require_enough
 from trainyard.steps.data.tokenizing.rows import SPLITS, TOKENS_ARRAY, SplitRows

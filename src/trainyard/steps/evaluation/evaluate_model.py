@@ -23,15 +23,14 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_writable, write_json
 from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.runtime.rank_variables import read_rank_variables
-from trainyard.steps.runtime.versions import banner
-from trainyard.steps.runtime.world import World, join_world, lost_connections_explained
+from trainyard.steps.runtime.world import World, banner, join_world, lost_connections_explained
 from trainyard.steps.training.adapters import load_trained_model, require_base_of_adapters
 from trainyard.steps.training.engines.fsdp import shard_to_evaluate
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import ask_for_determinism
-from trainyard.steps.training.tasks.base import Sample, SampleRequest, Task
 from trainyard.steps.training.tasks.chosen import ChosenTask, read_base_digest, task_of_model
+from trainyard.steps.training.tasks.task import Sample, SampleRequest, Task
 
 _MOST_CLASSES_IN_PICTURE = 1000
 

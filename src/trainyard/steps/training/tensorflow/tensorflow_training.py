@@ -26,19 +26,16 @@ from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE, SetupError, StepEr
 from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.runtime.packages import python_and_packages
-from trainyard.steps.training.agreed_step import AgreedStep, StepTimes
-from trainyard.steps.training.observing.measures import StepMeasures, Work
+from trainyard.steps.training.observing.measures import LossSpikes, NonfiniteGuard, StepMeasures, Work
 from trainyard.steps.training.observing.recorder import Recorder, settings_record
 from trainyard.steps.training.observing.sample_record import SampleRecord
-from trainyard.steps.training.observing.unhealthy_steps import LossSpikes, NonfiniteGuard
-from trainyard.steps.training.samples.plan import Progress, Step, TrainingPlan
+from trainyard.steps.training.samples.plan import AgreedStep, Progress, Step, StepTimes, TrainingPlan
 from trainyard.steps.training.schedule import Schedule
 from trainyard.steps.training.stopping import ScheduledEvents, StopRequest, choose_url
-from trainyard.steps.training.tensorflow.checkpoints import TensorFlowCheckpoints
-from trainyard.steps.training.tensorflow.cluster import ClusterPlace, read_cluster
-from trainyard.steps.training.tensorflow.evaluation import write_evaluation
+from trainyard.steps.training.tensorflow.keras_checkpoints import TensorFlowCheckpoints
 from trainyard.steps.training.tensorflow.keras_models import ModelBuilder
-from trainyard.steps.training.tensorflow.meeting import Tasks, meet
+from trainyard.steps.training.tensorflow.keras_samples import KerasSamples
+from trainyard.steps.training.tensorflow.meeting_of_tasks import Tasks, meet
 from trainyard.steps.training.tensorflow.mirrored import MirroredTrainer, mirrored_strategy
 from trainyard.steps.training.tensorflow.parameter_server import (
     OwnWorker,
@@ -46,8 +43,8 @@ from trainyard.steps.training.tensorflow.parameter_server import (
     coordinating_strategy,
     serve,
 )
-from trainyard.steps.training.tensorflow.samples import KerasSamples
-from trainyard.steps.training.tensorflow.saved_model import write_saved_model
+from trainyard.steps.training.tensorflow.results import write_evaluation, write_saved_model
+from trainyard.steps.training.tensorflow.tf_config import ClusterPlace, read_cluster
 from trainyard.steps.training.tensorflow.trainer import SplitSums, Trainer
 from trainyard.steps.training.used_settings import UsedSettings
 

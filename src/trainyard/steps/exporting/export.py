@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import torch
 
@@ -14,8 +16,12 @@ from trainyard.steps.runtime.packages import from_extra, require_packages
 from trainyard.steps.training.adapters import load_trained_model, require_base_of_adapters
 from trainyard.steps.training.randomness import ask_for_determinism
 from trainyard.steps.training.samples.batches import as_tensors
-from trainyard.steps.training.tasks.base import Task
 from trainyard.steps.training.tasks.chosen import task_of_model
+from trainyard.steps.training.tasks.image_classification import image_logits
+from trainyard.steps.training.tasks.task import Task
+
+_TOLERANCE = 1e-4
+"""Another runtime adds in another order: probabilities agree to this, not to the bit."""
 
 
 def run_export(settings: ExportModel) -> int:
@@ -23,9 +29,8 @@ def run_export(settings: ExportModel) -> int:
     require_packages("an MLflow model", from_extra("train"), "pandas", "mlflow.pyfunc")
     if settings.onnx:
         require_packages("--onnx", from_extra("onnx"), "onnx", "onnxruntime", "onnxscript")
-    # These import pandas.
+    # It imports pandas.
     from trainyard.steps.exporting.mlflow_model import empty_folder, require_same, serving_of, write_mlflow_model
-    from trainyard.steps.exporting.onnx_file import write_onnx
 
     manifest = read_manifest(settings.data)
     split = SplitReader(settings.data, manifest, settings.split)
@@ -62,3 +67,41 @@ def _require_same_weights(task: Task, model: torch.nn.Module, settings: ExportMo
     changed = [name for name, tensor in expected.items() if name not in found or not torch.equal(found[name], tensor)]
     if changed:
         raise StepError(f"{settings.files}: {changed[0]} has other values when it is loaded again")
+
+
+class _Classifier(torch.nn.Module):
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self._model = model
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return image_logits(self._model, images).softmax(dim=1)
+
+
+def write_onnx(model: torch.nn.Module, images: torch.Tensor, file: Path) -> float:
+    """Write the model for any number of images. Return the largest difference of a probability, by ONNX Runtime.
+
+    StepError if it is more than 1e-4.
+    """
+    import onnxruntime
+
+    batch = torch.export.Dim("images")
+    torch.onnx.export(
+        _Classifier(model).eval(),
+        (images,),
+        file,
+        input_names=["images"],
+        output_names=["probabilities"],
+        dynamic_shapes={"images": {0: batch}},
+        dynamo=True,
+        external_data=False,
+        verbose=False,
+    )
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"images": images.numpy()})
+    with torch.inference_mode():
+        expected = _Classifier(model)(images).numpy()
+    difference = float(np.abs(found - expected).max())
+    if not difference <= _TOLERANCE:
+        raise StepError(f"{file}: ONNX Runtime's probabilities differ from the model's by up to {difference:.2g}")
+    return difference

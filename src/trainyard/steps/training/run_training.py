@@ -13,20 +13,18 @@ from trainyard.settings.steps.training import Training
 from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE
 from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.flags import GivenSettings
-from trainyard.steps.runtime.gpu_environment import set_gpu_defaults
 from trainyard.steps.runtime.rank_variables import read_rank_variables
-from trainyard.steps.runtime.versions import banner
-from trainyard.steps.runtime.world import World, join_world, lost_connections_explained
+from trainyard.steps.runtime.world import World, banner, join_world, lost_connections_explained, set_gpu_defaults
 from trainyard.steps.training.adapters import save_trained_model
 from trainyard.steps.training.building import build_training
-from trainyard.steps.training.engines.base import Engine
+from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.loop import TrainingRun, save_last_checkpoint, train
 from trainyard.steps.training.observing.hang_watch import HangWatch, late_ranks_named
-from trainyard.steps.training.observing.memory import memory_summary
+from trainyard.steps.training.observing.observer import memory_summary
 from trainyard.steps.training.randomness import random_state, restore_random_state
 from trainyard.steps.training.request import CheckedRequest, check_request, require_same_settings
 from trainyard.steps.training.stopping import ScheduledEvents, StopRequest, choose_url
-from trainyard.steps.training.tasks.base import require_loss
+from trainyard.steps.training.tasks.task import require_loss
 
 _COLLECTIVES_FOLDER = "collectives"
 """Within `metrics`: what each rank's last collectives were when the training hung."""

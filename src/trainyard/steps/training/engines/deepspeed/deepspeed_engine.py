@@ -16,10 +16,9 @@ import torch
 from trainyard.settings.batch_arithmetic import BatchArithmetic
 from trainyard.settings.steps.training import TrainDeepSpeed, Training
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.engines.base import Engine, EngineParts, refuse_adapters, refuse_other_optimizers
-from trainyard.steps.training.engines.deepspeed.config import check_sections, read_deepspeed_config
-from trainyard.steps.training.engines.deepspeed.masters import rebuild_low_precision
-from trainyard.steps.training.engines.deepspeed.start import import_deepspeed, start_deepspeed
+from trainyard.steps.training.engines.deepspeed.deepspeed_config import check_sections, read_deepspeed_config
+from trainyard.steps.training.engines.deepspeed.start import import_deepspeed, rebuild_low_precision, start_deepspeed
+from trainyard.steps.training.engines.engine import Engine, EngineParts, refuse_adapters, refuse_other_optimizers
 from trainyard.steps.training.engines.rank_zero_model import whole_model
 from trainyard.steps.training.fragments import (
     MODEL_KEY,

@@ -16,11 +16,10 @@ from trainyard.settings.steps.train_lightning import TrainLightning
 from trainyard.settings.steps.training import Training
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.checkpoints.restoring import open_state_file
-from trainyard.steps.training.engines.base import Engine, EngineParts, refuse_adapters, refuse_other_optimizers
 from trainyard.steps.training.engines.blocks import prepare_blocks
+from trainyard.steps.training.engines.engine import Engine, EngineParts, refuse_adapters, refuse_other_optimizers
 from trainyard.steps.training.fragments import Fragment
-from trainyard.steps.training.lightning.plugins import CheckpointInMemory
-from trainyard.steps.training.lightning.sharded import whole_weights
+from trainyard.steps.training.lightning.strategies import CheckpointInMemory, whole_weights
 from trainyard.steps.training.optimizer import new_optimizer, optimizer_step
 from trainyard.steps.training.precision import LossScale
 

@@ -14,18 +14,16 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from trainyard.settings.steps.train_lightning import TrainLightning
 from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.flags import GivenSettings
-from trainyard.steps.training.engines.base import Engine
-from trainyard.steps.training.lightning.callback import BetweenSteps
-from trainyard.steps.training.lightning.engine import LightningEngine
+from trainyard.steps.training.engines.engine import Engine
+from trainyard.steps.training.lightning.callback import BetweenSteps, TaskModule
+from trainyard.steps.training.lightning.lightning_engine import LightningEngine
 from trainyard.steps.training.lightning.loader import PlannedLoader, ValidationShare
-from trainyard.steps.training.lightning.modules import TaskModule
-from trainyard.steps.training.lightning.plugins import KnownRanks
-from trainyard.steps.training.lightning.sharded import ShardedStrategy
+from trainyard.steps.training.lightning.strategies import KnownRanks, ShardedStrategy
 from trainyard.steps.training.lightning.user_data import UserBatches, UserValidation, choose_data
 from trainyard.steps.training.lightning.user_module import choose_module
 from trainyard.steps.training.loop import TrainingRun, may_begin
 from trainyard.steps.training.request import CheckedRequest, check_request
-from trainyard.steps.training.run import run_training
+from trainyard.steps.training.run_training import run_training
 from trainyard.steps.training.stopping import StopRequest
 
 _PRECISIONS: dict[str, Literal["32-true", "bf16-mixed", "16-mixed"]] = {

@@ -21,8 +21,8 @@ from typing import Any, NoReturn, TypeVar
 
 from trainyard.settings.files import describe_os_error
 from trainyard.steps.runtime.errors import SetupError, StepError
-from trainyard.steps.runtime.processors import peak_resident_bytes
-from trainyard.steps.training.tensorflow.cluster import ClusterPlace
+from trainyard.steps.runtime.long_work import peak_resident_bytes
+from trainyard.steps.training.tensorflow.tf_config import ClusterPlace
 
 Value = TypeVar("Value")
 

@@ -1,8 +1,14 @@
-"""evaluation.json and the confusion matrix, as the step `evaluate` writes them for the other steps' models."""
+"""What a training with TensorFlow leaves: a SavedModel, loaded again and compared, and its evaluation."""
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
 
 from trainyard.settings.evaluation_format import EVALUATION_FORMAT
 from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
@@ -11,7 +17,41 @@ from trainyard.steps.evaluation.confusion import class_figures
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import write_json
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
-from trainyard.steps.training.tensorflow.trainer import SplitSums
+from trainyard.steps.training.tensorflow.trainer import SplitSums, State
+
+CLASSES_FILE = "classes.json"
+_TOLERANCE = 1e-4
+"""TensorFlow fuses layers of a SavedModel, which changes the last digits."""
+
+
+def write_saved_model(folder: Path, model: keras.Model, state: State, manifest: Manifest, inputs: Any) -> float:
+    """Give a newly built model the trained variables, and write it. Return how far outputs differ when loaded again.
+
+    `model` was built outside any strategy, so that nothing of one is in the SavedModel. StepError if it does
+    not compute what the model computes.
+    """
+    trained = [array for name, array in state.items() if name.startswith("model/")]
+    for variable, array in zip(model.variables, trained, strict=True):
+        variable.assign(array)
+    for left in folder.iterdir():  # by an interrupted attempt
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    model.export(str(folder), verbose=False)
+    if manifest.classes:
+        write_json(folder / CLASSES_FILE, list(manifest.classes))
+    expected = _outputs(model(inputs, training=False))
+    loaded = tf.saved_model.load(str(folder))  # its variables live as long as this
+    found = _outputs(loaded.serve(inputs))
+    largest = max(float(np.abs(e - f).max() / max(1.0, np.abs(e).max())) for e, f in zip(expected, found, strict=True))
+    if not largest <= _TOLERANCE:
+        raise StepError(
+            f"the SavedModel in {folder}, loaded again, does not compute what the model computes: outputs differ by "
+            f"{largest:.2g}"
+        )
+    return largest
+
+
+def _outputs(value: Any) -> list[Any]:
+    return [np.asarray(each, dtype=np.float64) for each in tf.nest.flatten(value)]
 
 
 def write_evaluation(settings: TrainTensorFlow, manifest: Manifest, sums: SplitSums) -> None:
