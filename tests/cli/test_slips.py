@@ -27,7 +27,7 @@ LLAMA = ("estimate", "--model", "llama-3.1-8b", "--sku", "Standard_ND96isr_H100_
 def copied_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project's own sources in another folder, beside files that are easily mistaken for pipelines."""
     folder = tmp_path_factory.mktemp("project")
-    for name in ("profiles", "templates", "src", "components", "pipelines", "environments", "compute"):
+    for name in ("profiles", "settings", "templates", "src", "components", "pipelines", "environments", "compute"):
         shutil.copytree(name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "folder").mkdir()
     (folder / "notes.txt").write_text("hello")
@@ -188,14 +188,14 @@ WRONG_FILES = [
     (("run", "latin.yaml"), ("latin.yaml:1:", "UTF-8", "Save it as UTF-8")),
     (("run", "tabs.yaml"), ("tabs.yaml:3:1:", "a tab", "Indent with spaces")),
     (("run", "open.yaml"), ("open.yaml:3:1:", "is not closed")),
-    (("plan", "components/train_ddp.yaml"), ("components/train_ddp.yaml:5:7:", "a component, not a pipeline")),
-    (("run", "components/train_ddp.yaml"), ("components/train_ddp.yaml:5:7:", "a component, not a pipeline")),
+    (("plan", "components/train_ddp.yaml"), ("components/train_ddp.yaml:4:7:", "a component, not a pipeline")),
+    (("run", "components/train_ddp.yaml"), ("components/train_ddp.yaml:4:7:", "a component, not a pipeline")),
     (("run", "pipelines/from_above.yaml"), ("pipelines/from_above.yaml:4:16:", "Write ../components/evaluate.yaml")),
     (("run", "pipelines/windows.yaml"), ("pipelines/windows.yaml:4:16:", "Write ../components/evaluate.yaml")),
     (("run", "profiles/t4.yaml"), ("profiles/t4.yaml:", "a profile, not a pipeline")),
-    (("run", "compute/gpu_cluster.yaml"), ("compute/gpu_cluster.yaml:6:7:", "a compute target, not a pipeline")),
+    (("run", "compute/gpu_cluster.yaml"), ("compute/gpu_cluster.yaml:5:7:", "a compute target, not a pipeline")),
     (("run", "deployment.yaml"), ("deployment.yaml:1:1:", "a batch deployment, not a pipeline")),
-    (("submit", "components/train_ddp.yaml", "--dry-run"), ("components/train_ddp.yaml:5:7:", "a component, not a")),
+    (("submit", "components/train_ddp.yaml", "--dry-run"), ("components/train_ddp.yaml:4:7:", "a component, not a")),
     (("submit", "environments/trainyard.yaml", "--dry-run"), ("environments/trainyard.yaml:", "an environment")),
     (("submit", "deployment.yaml", "--dry-run"), ("deployment.yaml:1:1:", "a batch deployment")),
     (("init", "."), ("files would be overwritten", "choose another folder", "--force")),

@@ -19,7 +19,8 @@ from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement, placements_of_pipeline
 from trainyard.plan.planner import plan
 from trainyard.rehearse.command import fill_command
-from trainyard.rehearse.resolution import KeptData, LocalPath, ResolvedPipeline, Source, resolve
+from trainyard.rehearse.local_data import KeptData, LocalPath
+from trainyard.rehearse.local_jobs import LocalPipeline, Source, local_pipeline
 from trainyard.settings.steps import TrainDDP
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
@@ -102,7 +103,7 @@ def test_lint_plan_and_run_agree_on_the_pipelines_of_the_corpora(file: Path) -> 
         assert all(kinds.values()), "lint reads the machines of every job but sweeps, parallel and Spark jobs"
         return
     run = run_here(pipeline)
-    assert {name: (job.nodes, job.processes_per_node) for name, job in run.jobs.items()} == {
+    assert {name: (job.counts.nodes, job.counts.processes_per_node) for name, job in run.jobs.items()} == {
         name: (job.nodes, job.processes_per_node) for name, job in answers.items()
     }
     for name, job in run.jobs.items():
@@ -178,7 +179,7 @@ def test_lint_plan_run_and_the_step_itself_agree_on_settings(tmp_path: Path, see
     use = resolution.jobs["train"]
     assert settings_of(use) == expected_settings(written)
 
-    resolved = resolve(pipeline, resolution, kept=KeptData(tmp_path, tmp_path), selected=()).jobs["train"]
+    resolved = local_pipeline(pipeline, resolution, kept=KeptData(tmp_path, tmp_path), selected=()).jobs["train"]
     inputs = {name: str(source.path) if isinstance(source, LocalPath) else source
               for name, source in resolved.inputs.items()}  # fmt: skip
     command = fill_command(resolved.component, inputs, {}, strict=True)
@@ -299,10 +300,10 @@ def plan_reads(pipeline: Pipeline) -> dict[str, tuple[int, int, str]]:
     }
 
 
-def run_here(pipeline: Pipeline) -> ResolvedPipeline:
+def run_here(pipeline: Pipeline) -> LocalPipeline:
     kept = KeptData(Path("downloads"), Path("datastores"))
     resolution = resolve_with(pipeline, {}, strict=True)
-    return resolve(pipeline, resolution, kept=kept, selected=(), max_processes=EVERY_PROCESS)
+    return local_pipeline(pipeline, resolution, kept=kept, selected=(), max_processes=EVERY_PROCESS)
 
 
 def run_reads(pipeline: Pipeline) -> dict[str, tuple[dict[str, Any], dict[str, str], int, int]]:
@@ -311,8 +312,8 @@ def run_reads(pipeline: Pipeline) -> dict[str, tuple[dict[str, Any], dict[str, s
         name: (
             {port: run_input(source, pipeline) for port, source in job.inputs.items()},
             job.environment_variables,
-            job.nodes,
-            job.processes_per_node,
+            job.counts.nodes,
+            job.counts.processes_per_node,
         )
         for name, job in resolved.jobs.items()
     }

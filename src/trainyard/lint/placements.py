@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from trainyard.lint.context import LintContext, sku_named
 from trainyard.spec.computes import Compute
 from trainyard.spec.diagnostic import Span
-from trainyard.spec.distributions import Distribution
 from trainyard.spec.documents import Node
 from trainyard.spec.literals import whole_number
-from trainyard.spec.model import Component, Resources, Value
+from trainyard.spec.model import Component, Distribution, Resources, Value
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline, Reading
 from trainyard.spec.resolution import JobUse, resolve_component
 from trainyard.spec.resolved import DataPath, Known, Resolved

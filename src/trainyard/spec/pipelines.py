@@ -458,7 +458,7 @@ def _is_endless(file: Path, reference: Node, reading: Reading, cache: ComponentC
 
 
 def _see_ports_of_trial(used: UsedJob, trial: AnyComponent, reading: Reading) -> None:
-    """The ports of a sweep: its trial's, less what the search space sets."""
+    """The ports of a sweep: its trial's, of which it need not set those that the search space sets."""
     declared = trial.inputs or {}
     space = used.node.get("search_space")
     names = space.entries if space is not None and space.is_mapping else {}
@@ -472,7 +472,8 @@ def _see_ports_of_trial(used: UsedJob, trial: AnyComponent, reading: Reading) ->
             for value in _drawn(entry.value):
                 reading.findings.check_literal(value, declared[name])
     runs = read_sweep(used.node, with_own_settings(trial, used.node, reading)) if isinstance(trial, Component) else None
-    used.component = OtherComponent({n: port for n, port in declared.items() if n not in names}, trial.outputs, runs)
+    ports = {name: port._replace(optional=True) if name in names else port for name, port in declared.items()}
+    used.component = OtherComponent(ports, trial.outputs, runs)
 
 
 def _drawn(space: Node) -> list[Value]:

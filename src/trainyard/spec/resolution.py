@@ -16,13 +16,22 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.spec.bindings import MACROS
 from trainyard.spec.diagnostic import Related, Span, SpecError
-from trainyard.spec.distributions import ProcessCounts
 from trainyard.spec.documents import describe
 from trainyard.spec.expressions import Binding, ExpressionError, Literal, only_binding, parse_expressions
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.graph import bindings_of_value, cycle_diagnostic, find_cycle
 from trainyard.spec.literals import LiteralError, typed_literal, whole_number
-from trainyard.spec.model import Component, Environment, Job, Pipeline, PipelineComponent, Port, Value, code_of
+from trainyard.spec.model import (
+    Component,
+    Environment,
+    Job,
+    Pipeline,
+    PipelineComponent,
+    Port,
+    ProcessCounts,
+    Value,
+    code_of,
+)
 from trainyard.spec.resolved import (
     DataPath,
     JobOutput,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainyard.lint.checks import LintedFile, check, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, SpecError
@@ -14,6 +14,7 @@ from trainyard.spec.model import Sweep
 from trainyard.spec.parsed import ParsedPipeline
 from trainyard.spec.resolution import JobUse
 from trainyard.spec.resolved import Known
+from trainyard.spec.rule import Rule
 from trainyard.spec.rules.documents import UNKNOWN_KIND
 from trainyard.spec.step_settings import StepSettings, WrittenSettings
 from trainyard.spec.training_settings import refused_in_file, use_of_file
@@ -43,11 +44,7 @@ def _settings_file(file: LintedFile, context: LintContext) -> Iterator[Diagnosti
     yield UNKNOWN_KIND.at(file.document.root.span, message, hint, severity="warning")
 
 
-@rule(
-    "pipeline",
-    "AML342",
-    "shadowed-setting",
-    "warning",
+SHADOWED_SETTING = Rule("AML342", "shadowed-setting", "warning").explained(
     summary="A key of a settings file has no effect, since the job gives the step another value.",
     why="What a pipeline binds, and a component's default, beat the settings file; a sweep draws its values. Remove "
     "the key, or what replaces it. For one run, `overrides` beat both.",
@@ -77,7 +74,10 @@ inputs:
   epochs: {type: integer, optional: true}
 """,
 )
-def shadowed_setting(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("pipeline")
+def _shadowed_settings(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     if context.is_used(pipeline.model):
         return
     for use in context.resolution_of(pipeline.model).jobs.values():
@@ -102,4 +102,4 @@ def _shadowed(use: JobUse, settings: StepSettings, file: WrittenSettings) -> Ite
             message = f"'{name}' has no effect: the job gives the step another value"
             place = use.job.key_span
         related = [Related(place, f"what the job '{use.name}' takes is here")]
-        yield shadowed_setting.at(file.span(entry.key), message, "Remove it here, or there.", related)
+        yield SHADOWED_SETTING.at(file.span(entry.key), message, "Remove it here, or there.", related)
