@@ -82,8 +82,8 @@ class Checker:
     def _check(self, changed: set[Path], waiting: list[Callable[[], None]]) -> None:
         if not changed:
             _collect()
-        # Documents are kept to the end. With searches for cycles in between, one finding in twenty came 350 ms after its
-        # keystroke; without, 20 ms.
+        # Documents are kept to the end. With searches for cycles in between, one finding in twenty came 350 ms after
+        # its keystroke; without, 20 ms.
         gc.disable()
         try:
             if changed:
