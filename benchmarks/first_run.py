@@ -42,7 +42,7 @@ def run_new_project(folder: Path) -> float:
     """Return the seconds from `trainyard init` to a trained model, with an installed wheel of this repository."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(ROOT)], check=True)
-    (wheel,) = folder.glob("trainyard-*.whl")
+    (wheel,) = folder.glob("trainyard_azureml-*.whl")
     environment = folder / "venv"
     venv.create(environment, with_pip=False)
     python = environment / "bin" / "python"

@@ -29,7 +29,7 @@ class ForecastingSettings(TaskSettings):
     hidden_size: int = parameter(64, minimum=1)
     """How many units the network has between its input and its output."""
 
-    absolute_error_weight: float = parameter(0.0, minimum=0.0, may_change=True)
+    absolute_error_weight: float = parameter(0.0, minimum=0.0, on_resume="numbers")
     """How much the absolute error counts beside the squared one."""
 
 

@@ -26,7 +26,7 @@ async function start() {
     await client.start();
   } catch (error) {
     client = undefined;
-    const advice = "Install it with `pip install 'trainyard[lsp]'`, or set `trainyard.path`.";
+    const advice = "Install it with `pip install 'trainyard-azureml[lsp]'`, or set `trainyard.path`.";
     vscode.window.showErrorMessage(`${command} does not start: ${error.message}. ${advice}`);
   }
 }

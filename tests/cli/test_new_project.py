@@ -30,7 +30,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(root), str(ROOT)]
     subprocess.run(build, check=True, timeout=600)
-    (wheel,) = root.glob("trainyard-*.whl")
+    (wheel,) = root.glob("trainyard_azureml-*.whl")
     environment = root / "venv"
     venv.create(environment, with_pip=False)
     python = environment / "bin" / "python"

@@ -299,7 +299,7 @@ def test_without_pygls_the_error_says_what_to_install(tmp_path: Path) -> None:
         [sys.executable, "-m", "trainyard", "lsp"], env=environment, capture_output=True, text=True, timeout=60
     )
     assert ended.returncode == 1
-    assert ended.stderr == "error: the language server needs pygls; run: pip install 'trainyard[lsp]'\n"
+    assert ended.stderr == "error: the language server needs pygls; run: pip install 'trainyard-azureml[lsp]'\n"
 
 
 def test_the_server_ends_with_the_session(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def azure_ml() -> Any:
             import azure.identity
         except ImportError as error:
             raise UserError(
-                f"{error.name} is not installed; install what a submission needs: pip install 'trainyard[azure]'"
+                f"{error.name} is not installed; a submission needs it: pip install 'trainyard-azureml[azure]'"
             ) from error
     # It warns of every experimental class that it reads a file with, whether or not the file uses it.
     for name in ("azure.ai.ml", "azure.identity"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Literal
 
 import click
 
@@ -92,7 +91,7 @@ def lint(
 def lsp(stdio: bool) -> None:
     """Serve an editor by the Language Server Protocol, over standard input and output. The editor starts this.
 
-    Needs `pip install 'trainyard[lsp]'`. For VS Code: editors/vscode; for others: docs/editor.md.
+    Needs `pip install 'trainyard-azureml[lsp]'`. For VS Code: editors/vscode; for others: docs/editor.md.
 
     \b
     Examples:
@@ -106,46 +105,29 @@ def lsp(stdio: bool) -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("pygls", "lsprotocol"):
             raise
-        raise UserError("the language server needs pygls; run: pip install 'trainyard[lsp]'") from None
+        raise UserError("the language server needs pygls; run: pip install 'trainyard-azureml[lsp]'") from None
     serve()
 
 
-@click.command(short_help="A rule of lint in full; what a run would reuse, and why not.")
+@click.command(short_help="A rule of lint in full.")
 @click.argument("subject", metavar="[RULE | FILE]", required=False)
-@click.option("--profile", metavar="NAME", help="With a pipeline: rendered for this profile, as `run` does.")
-@click.option("--set", "settings", multiple=True, metavar="inputs.X=V", help="With a pipeline: with this input.")
-@click.option(
-    "--environments",
-    type=OneOf(("current", "venv", "docker")),
-    default="current",
-    show_default=True,
-    help="With a pipeline: what its jobs would run in, as `run` does. Nothing is built or pulled.",
-)
-def explain(
-    subject: str | None,
-    profile: str | None,
-    settings: tuple[str, ...],
-    environments: Literal["current", "venv", "docker"],
-) -> None:
+def explain(subject: str | None) -> None:
     """Explain a rule: what it means, what Azure ML does, and how to fix it; without one, list all rules.
 
-    RULE is an id or a name. With a FILE: the rules that find something in it. If it is a pipeline or job, also which
-    jobs a run would reuse, and which file or value changed for the others.
+    RULE is an id or a name. With a FILE: the rules that find something in it.
 
     \b
     Examples:
       trainyard explain                      all rules, a line each
       trainyard explain AML206
       trainyard explain unknown-command-port
-      trainyard explain pipelines/ddp.yaml --profile local
+      trainyard explain pipelines/ddp.yaml
     """
     from trainyard.commands.explain import explanation_of
-    from trainyard.spec.set_arguments import split_settings
 
-    values = split_settings(settings, "inputs.epochs=3")
     if subject is not None and subject.endswith((".yaml", ".yml")):
         subject = str(chosen_file(subject, None))
-    click.echo(explanation_of(subject, profile=profile, settings=values, environments=environments))
+    click.echo(explanation_of(subject))
 
 
 @click.command(short_help="The JSON Schema of every kind of file.")

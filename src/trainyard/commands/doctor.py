@@ -17,6 +17,7 @@ from typing import Literal
 import click
 
 from trainyard.errors import UsageError, UserError
+from trainyard.resources import DISTRIBUTION
 from trainyard.settings.quantities import counted
 from trainyard.spec.diagnostic import SpecError
 
@@ -89,7 +90,7 @@ def _packages(folder: Path) -> Iterator[Check]:
     from packaging.requirements import Requirement
 
     pins = _pins(folder)
-    for line in importlib.metadata.requires("trainyard") or ():
+    for line in importlib.metadata.requires(DISTRIBUTION) or ():
         requirement = Requirement(line)
         extra = _extra_of(requirement.marker)
         if extra not in ("", "train", "azure"):
@@ -101,7 +102,7 @@ def _packages(folder: Path) -> Iterator[Check]:
         try:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            distribution = f"trainyard[{extra}]" if extra else "trainyard"
+            distribution = f"{DISTRIBUTION}[{extra}]" if extra else DISTRIBUTION
             yield Check(name, absent, "not installed", f"pip install '{distribution}'; in a checkout: make setup")
             continue
         pin = pins.get(name)

@@ -162,11 +162,7 @@ def _fix(paths: Sequence[Path], settings: LintSettings, result: LintResult, root
 def _is_rendered(file: Path) -> bool:
     from trainyard.render.rendered_files import read_rendered
 
-    try:
-        return read_rendered(file) is not None
-    except SpecError:
-        # It was rendered by another version of Trainyard.
-        return True
+    return read_rendered(file) is not None
 
 
 def _count_fixable(diagnostics: Sequence[Diagnostic]) -> int:

@@ -10,7 +10,7 @@ import click
 
 from trainyard.commands import working_folder
 from trainyard.errors import UsageError
-from trainyard.render.header import was_edited
+from trainyard.render.hand_edits import edited_by_hand
 from trainyard.render.rendered_files import read_rendered
 from trainyard.render.rendering import render
 from trainyard.render.writing import write
@@ -35,8 +35,8 @@ def render_aside(file: Path, profile: str, settings: Mapping[str, object] = Mapp
         raise UsageError(f"--profile renders the files of {project.root}; {file} is outside it.") from None
     if not (out / relative).is_file():
         raise UsageError(f"--profile: {file} is not rendered from a template; run it without --profile.")
-    on_disk = read_rendered(file)
-    if on_disk is not None and was_edited(on_disk.text, on_disk.header):
+    on_disk = read_rendered(project.root / relative)
+    if on_disk is not None and edited_by_hand(project, project.root, [on_disk]):
         note = f"note: {file} was edited by hand; --profile renders it again without those edits."
         click.echo(f"{note} Without --profile it runs as it is.", err=True)
     return short(out / relative)

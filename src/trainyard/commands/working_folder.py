@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trainyard import project_files
 from trainyard.render.project import NoProject, Project, find_project
 
 
@@ -28,10 +29,7 @@ def runs_folder() -> Path:
 
 def keep_out_of_git() -> None:
     """Make the private folder ignore itself, so that git takes nothing of it, whatever the repository ignores."""
-    ignore = private_folder() / ".gitignore"
-    if not ignore.exists():
-        ignore.parent.mkdir(parents=True, exist_ok=True)
-        ignore.write_text("*\n", encoding="utf-8")
+    project_files.keep_out_of_git(private_folder())
 
 
 def template_of(file: Path) -> Path | None:

@@ -39,7 +39,7 @@ from trainyard.spec.rules.references import BAD_REFERENCE
 from trainyard.spec.rules.values import LITERAL_NOT_A_CHOICE
 from trainyard.spec.schema_checks import check_schema
 
-STANDARD_FOLDERS = ("components", "pipelines", "environments", "compute", "profiles")
+STANDARD_FOLDERS = ("components", "pipelines", "settings", "environments", "compute", "profiles")
 _LONGEST_MESSAGE = 450
 _YAML_SUFFIXES = frozenset({".yaml", ".yml"})
 # Tools keep these, not people; `.github` and the like are excluded because of their dot.
@@ -234,6 +234,8 @@ class _Session:
         self._store.touch(file)
         self._started.add(file)
         kind = self._components.kind_of_read(file) or kind_of(document)
+        if file in self.parsed.settings_files:
+            kind = "settings"
         if kind is None:
             if reason == "asked":
                 self._add_unknown_kind(document)

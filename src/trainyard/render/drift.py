@@ -9,12 +9,12 @@ from pathlib import Path
 
 from trainyard.project_files import read_text
 from trainyard.render.copies import stale_copies
-from trainyard.render.header import content_of, read_header, was_edited
+from trainyard.render.hand_edits import edited_by_hand, has_merge_marks
+from trainyard.render.header import Header, content_of
 from trainyard.render.limited_rendering import render_limited
 from trainyard.render.project import Project
 from trainyard.render.rendered_files import FileOnDisk, files_on_disk
-from trainyard.render.rendering import RenderedFile, Rendering
-from trainyard.render.settings import as_arguments
+from trainyard.render.rendering import Rendering
 
 
 @dataclass(frozen=True)
@@ -39,58 +39,61 @@ def find_drift(
     rendering = render_limited(project, profile_name, settings, out)
     copies = stale_copies(project) if rendering.root == project.root else []
     return drift_from(project, rendering) + [
-        Drift(copy.path, copy.reason, _diff(project, copy.path, copy.old or "", copy.new or "")) for copy in copies
+        Drift(copy.path, copy.reason, _diff(project, copy.path, *copy.texts())) for copy in copies
     ]
 
 
 def drift_from(project: Project, rendering: Rendering) -> list[Drift]:
     """Return how the disk differs from a rendering, sorted by path."""
-    on_disk = {found.path: found for found in files_on_disk(project, rendering.root)}
+    on_disk = {file.path: file for file in files_on_disk(project, rendering.root)}
     return sorted(_drifts(project, rendering, on_disk), key=lambda drift: drift.path)
 
 
-def difference(project: Project, rendering: Rendering) -> str:
-    """Return what writing a rendering would change, as one unified diff; empty if nothing.
+def difference(project: Project, rendering: Rendering) -> list[Drift]:
+    """Return what writing a rendering would change, sorted by path.
 
     The headers, which only say what a file was rendered from, are left out: both sides have the new one.
     """
-    on_disk = {found.path: _with_header_of(found, rendering) for found in files_on_disk(project, rendering.root)}
-    return "".join(drift.diff for drift in sorted(_drifts(project, rendering, on_disk), key=lambda drift: drift.path))
+    on_disk = {file.path: _with_header_of(file, rendering) for file in files_on_disk(project, rendering.root)}
+    return sorted(_drifts(project, rendering, on_disk), key=lambda drift: drift.path)
 
 
-def _with_header_of(found: FileOnDisk, rendering: Rendering) -> FileOnDisk:
+def _with_header_of(file: FileOnDisk, rendering: Rendering) -> FileOnDisk:
     """Return a file on disk with the header that it would have when rendered."""
-    rendered = rendering.files.get(found.path)
-    header = read_header(rendered.text) if rendered is not None else None
-    return replace(found, text=header.joined_with(found.path, content_of(found.text))) if header else found
+    if file.path not in rendering.files:
+        return file
+    header = Header(file.header.template, rendering.profile.name, rendering.profile.settings)
+    return replace(file, text=header.joined_with(file.path, content_of(file.text)))
 
 
 def _drifts(project: Project, rendering: Rendering, on_disk: Mapping[Path, FileOnDisk]) -> Iterator[Drift]:
-    for path, file in rendering.files.items():
-        found = on_disk.get(path)
-        if found is None:
+    differing = [file for path, file in on_disk.items() if _text_in(rendering, path) != file.text]
+    edited = edited_by_hand(project, rendering.root, differing)
+    for file in differing:
+        reason = _reason(file, rendering, is_edited=file.path in edited)
+        yield Drift(file.path, reason, _diff(project, file.path, file.text, _text_in(rendering, file.path)))
+    for path, rendered in rendering.files.items():
+        if path not in on_disk:
             exists = path.exists()
-            old = _text_of(path) if exists else ""
             reason = "was not rendered by Trainyard" if exists else "is missing"
-            yield Drift(path, reason, _diff(project, path, old, file.text))
-        elif found.text != file.text:
-            yield Drift(path, _reason(found, file, rendering), _diff(project, path, found.text, file.text))
-    for path, found in on_disk.items():
-        if path not in rendering.files:
-            reason = f"profile {rendering.profile.name} does not render this file"
-            yield Drift(path, reason, _diff(project, path, found.text, ""))
+            yield Drift(path, reason, _diff(project, path, _text_of(path) if exists else "", rendered.text))
 
 
-def _reason(found: FileOnDisk, file: RenderedFile, rendering: Rendering) -> str:
-    """Return why a file differs, as far as the digests in its header show."""
-    header = found.header
-    if was_edited(found.text, header):
+def _text_in(rendering: Rendering, path: Path) -> str:
+    return rendering.files[path].text if path in rendering.files else ""
+
+
+def _reason(file: FileOnDisk, rendering: Rendering, *, is_edited: bool) -> str:
+    header, profile = file.header, rendering.profile
+    if file.path not in rendering.files:
+        return f"profile {profile.name} does not render this file"
+    if has_merge_marks(file.text):
+        return "holds both sides of a merge's conflict; `trainyard render` writes it again"
+    if is_edited:
         return f"was edited by hand; edit templates/{header.template} or profiles/{header.profile}.yaml instead"
-    if (header.profile, dict(header.settings)) != (rendering.profile.name, dict(rendering.profile.settings)):
-        return f"was rendered for profile {header.profile}{as_arguments(header.settings)}"
-    if header.profile_digest != rendering.profile.digest:
-        return f"profile {header.profile} has changed since"
-    return f"templates/{file.template} or the step's settings have changed since"
+    if (header.profile, header.settings) != (profile.name, profile.settings):
+        return f"was rendered for profile {header.arguments}"
+    return f"is not what templates/{header.template} and profile {header.profile} render now"
 
 
 def _diff(project: Project, path: Path, old: str, new: str) -> str:

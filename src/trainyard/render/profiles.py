@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,13 @@ from trainyard.catalogue.skus import Sku, UnknownSku, closest_current, find_sku
 from trainyard.errors import UsageError, unknown_name
 from trainyard.render import rules
 from trainyard.render.batch_scaling import Sharing, keep_batches
-from trainyard.render.header import digest
 from trainyard.render.layers import KeyPath, Layers, read_layers
-from trainyard.render.profile_schema import accepted_settings, check_against_schema, shared_by_workers
+from trainyard.render.profile_schema import (
+    accepted_settings,
+    check_against_schema,
+    settings_file,
+    shared_by_workers,
+)
 from trainyard.render.project import Project
 from trainyard.render.settings import as_argument
 from trainyard.render.steps import step_descriptions
@@ -55,14 +58,13 @@ class Profile:
 
     `files` are the profile's own file and those it extends, nearest first. `sku` is None where there is no cluster.
     `clusters` are those besides `cluster`, by what runs there (`prepare`). `environments` are by step, with a
-    `default`. `digest` is of the files' texts and the settings. `adjustments` say what was changed to keep the global
-    batches where `--set` changes the number of processes.
+    `default`. `adjustments` say what was changed to keep the global batches where `--set` changes the number of
+    processes.
     """
 
     name: str
     files: tuple[Path, ...]
     settings: Mapping[str, object]
-    digest: str
     description: str
     cluster: str
     nodes: int
@@ -140,6 +142,7 @@ def load_profile(
             *_cluster_problems(layers),
             *_environment_problems(layers, environment_names(project), list(step_descriptions(project))),
             *_deepspeed_problems(layers, deepspeed_config_names(project)),
+            *_settings_file_problems(project, layers),
         ]
     )
     adjustments: tuple[str, ...] = ()
@@ -268,6 +271,20 @@ def _deepspeed_problems(layers: Layers, known: Sequence[str]) -> list[Diagnostic
     ]
 
 
+def _settings_file_problems(project: Project, layers: Layers) -> Iterator[Diagnostic]:
+    """Yield the settings files of pipelines that do not exist."""
+    profiled = layers.data.get("pipelines", {})
+    for pipeline, accepted in accepted_settings(project).items():
+        keys = profiled.get(pipeline, {})
+        file = settings_file(pipeline, keys)
+        if "settings" not in accepted or (project.root / file).is_file():
+            continue
+        path = ("pipelines", pipeline, "settings") if "settings" in keys else ()
+        existing = [project.shown(each) for each in sorted((project.root / "settings").glob("*.yaml"))]
+        message = f"there is no {file}, which says what pipelines/{pipeline}.yaml trains"
+        yield layers.problem(path, rules.PROFILE_VALUE, message, did_you_mean(file, existing))
+
+
 def is_environment_reference(text: str) -> bool:
     """Whether an environment is a reference to Azure ML, rather than a template of the project."""
     return _REFERENCE.match(text) is not None
@@ -287,7 +304,6 @@ def _assemble(name: str, layers: Layers, settings: Mapping[str, object]) -> Prof
         name=name,
         files=layers.files,
         settings=settings,
-        digest=digest("\0".join([*layers.texts, json.dumps(dict(settings), sort_keys=True)])),
         description=data["description"],
         cluster=data["cluster"],
         nodes=data["nodes"],

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainyard.project_files import require_within, write_text
+from trainyard.project_files import require_within, write_bytes
 from trainyard.render import rules
-from trainyard.render.copies import LOCK_FILE, stale_copies
-from trainyard.render.header import was_edited
-from trainyard.render.project import Project
+from trainyard.render.copies import stale_copies
+from trainyard.render.hand_edits import edited_by_hand, record_written
+from trainyard.render.project import LOCK_FILE, Project
 from trainyard.render.rendered_files import FileOnDisk, files_on_disk
 from trainyard.render.rendering import RenderedFile, Rendering
 from trainyard.spec.diagnostic import Span, SpecError
@@ -53,7 +53,8 @@ def write(project: Project, rendering: Rendering) -> WriteReport:
 
     Files that Trainyard did not render are never touched: if one is in the way nothing is written, and SpecError
     names it. A rendered file that was edited by hand is replaced after its text was saved in `.trainyard/replaced/`.
-    Copies of Trainyard's own files are brought up to date. Raise SpecError if something cannot be written.
+    No folder is left empty. Copies of Trainyard's own files are brought up to date. Raise SpecError if something cannot
+    be written.
     """
     report = WriteReport(project, rendering.profile.name)
     on_disk = {found.path: found for found in files_on_disk(project, rendering.root)}
@@ -63,7 +64,8 @@ def write(project: Project, rendering: Rendering) -> WriteReport:
     orphans = [found for path, found in on_disk.items() if path not in rendering.files]
     replaced = [*(on_disk[file.path] for file in changed if file.path in on_disk), *orphans]
     stale = stale_copies(project) if rendering.root == project.root else []
-    edited = {file.path: file.text for file in replaced if was_edited(file.text, file.header)}
+    by_hand = edited_by_hand(project, rendering.root, replaced)
+    edited = {file.path: file.text.encode() for file in replaced if file.path in by_hand}
     edited |= {copy.path: copy.old for copy in stale if copy.is_edited and copy.old is not None}
     report.saved = _save(edited, project, rendering.root)
     for file in changed:
@@ -72,21 +74,28 @@ def write(project: Project, rendering: Rendering) -> WriteReport:
     for orphan in orphans:
         _remove(orphan.path, rendering.root)
         report.removed.append(orphan.path)
+    with _explaining(project.record, "written"):
+        record_written(project, {path: file.text for path, file in rendering.files.items()}, report.removed)
     for copy in stale:
         if copy.new is None:
             _remove(copy.path, project.root)
         else:
-            write_atomically(copy.path, copy.new, project.root)
+            replace_atomically(copy.path, copy.new, project.root)
     report.copies = len(stale)
     return report
 
 
 def write_atomically(path: Path, text: str, root: Path) -> None:
     """Write a file below a root atomically, making its folder. Raise SpecError naming the path if that fails."""
+    replace_atomically(path, text.encode(), root)
+
+
+def replace_atomically(path: Path, content: bytes, root: Path) -> None:
+    """Write content as `write_atomically` writes a text."""
     with _explaining(path, "written"):
         if path.parent.is_file():
             raise NotADirectoryError(errno.ENOTDIR, f"{path.parent.name} is a file, not a folder")
-        write_text(path, text, root)
+        write_bytes(path, content, root)
 
 
 def _differs(file: RenderedFile, on_disk: FileOnDisk | None) -> bool:
@@ -105,18 +114,18 @@ def _refuse_foreign_files(rendering: Rendering, on_disk: dict[Path, FileOnDisk])
         )
 
 
-def _save(texts: Mapping[Path, str], project: Project, root: Path) -> dict[Path, Path]:
-    """Keep texts that are about to be replaced in a new numbered folder; return where each went."""
-    if not texts:
+def _save(contents: Mapping[Path, bytes], project: Project, root: Path) -> dict[Path, Path]:
+    """Keep content that is about to be replaced in a new numbered folder; return where each went."""
+    if not contents:
         return {}
     with _explaining(project.replaced, "written"):
         require_within(project.replaced, project.root)
         project.replaced.mkdir(parents=True, exist_ok=True)
         numbers = [int(folder.name) for folder in project.replaced.iterdir() if folder.name.isdecimal()]
     folder = project.replaced / str(max(numbers, default=0) + 1)
-    saved = {path: folder / path.relative_to(root) for path in texts}
-    for path, text in texts.items():
-        write_atomically(saved[path], text, project.root)
+    saved = {path: folder / path.relative_to(root) for path in contents}
+    for path, content in contents.items():
+        replace_atomically(saved[path], content, project.root)
     return saved
 
 
@@ -124,6 +133,11 @@ def _remove(path: Path, root: Path) -> None:
     with _explaining(path, "removed"):
         require_within(path, root)
         path.unlink()
+    for folder in path.parents:
+        if folder == root or any(folder.iterdir()):
+            break
+        with _explaining(folder, "removed"):
+            folder.rmdir()
 
 
 @contextlib.contextmanager

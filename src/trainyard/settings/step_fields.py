@@ -12,6 +12,8 @@ import ast
 import dataclasses
 import functools
 import inspect
+import re
+import textwrap
 import types
 import typing
 from collections.abc import Iterator
@@ -20,6 +22,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 Kind = Literal["parameter", "input", "output"]
+
+_SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z0-9`])")
+_CLAUSE_ENDS = (": ", "; ", " (", ", ")
+_SUMMARY_LENGTH = 91
+
+OnResume = Literal["identity", "numbers", "attempt", "nothing"]
+"""What a changed setting means to a training that is resumed. identity: it is another training, and refused; numbers:
+what is computed changes, by more than rounding, and is logged; attempt: where and how this attempt runs; nothing."""
 
 _AZURE_TYPE_OF = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
@@ -47,6 +57,7 @@ class StepField:
     """Whether people bind or sweep this setting, so that a component with a settings file has it as a port too."""
     is_mapping: bool = False
     """Whether the value is a mapping: JSON on a command line, a mapping in a settings file."""
+    on_resume: OnResume = "identity"
     mode: str | None = None
     declared_at: tuple[Path, int] | None = dataclasses.field(default=None, compare=False)
     """File and line, where the description was read from source."""
@@ -55,6 +66,18 @@ class StepField:
     def flag(self) -> str:
         """The command-line flag: `learning_rate` becomes `--learning-rate`."""
         return "--" + self.name.replace("_", "-")
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of the description; its first clause where the sentence is too long for one line."""
+        sentence = _SENTENCE_END.split(self.description)[0]
+        if len(sentence) <= _SUMMARY_LENGTH:
+            return sentence
+        for end in _CLAUSE_ENDS:
+            clause, found, _ = sentence.partition(end)
+            if found and len(clause) < _SUMMARY_LENGTH:
+                return f"{clause}."
+        return textwrap.shorten(sentence, _SUMMARY_LENGTH, placeholder=" …")
 
 
 def parameter(
@@ -65,13 +88,13 @@ def parameter(
     choices: tuple[str, ...] | None = None,
     port: bool = False,
     is_mapping: bool = False,
-    may_change: bool = False,
+    on_resume: OnResume | None = None,
 ) -> Any:
     """Declare a literal setting. Without a default it is required; with None it is optional.
 
     `port` and `is_mapping` are as in `StepField`.
-    `may_change` matters for the settings of tasks: a training resumed with another value continues and logs it, where
-    it would otherwise be refused, as is right for whatever decides the model's shape.
+    `on_resume` says what another value means to a training that is resumed. Not given, it is refused ("identity"), as
+    is right for whatever decides the model's shape.
     """
     metadata = {
         "kind": "parameter",
@@ -80,7 +103,7 @@ def parameter(
         "choices": choices,
         "port": port,
         "is_mapping": is_mapping,
-        "may_change": may_change,
+        "on_resume": on_resume,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -88,18 +111,19 @@ def parameter(
 def input_folder(*, optional: bool = False, type: str = "uri_folder") -> Any:
     """Declare a folder that the step reads."""
     default = None if optional else dataclasses.MISSING
-    return dataclasses.field(default=default, metadata={"kind": "input", "type": type})
+    return dataclasses.field(default=default, metadata={"kind": "input", "type": type, "on_resume": "attempt"})
 
 
 def input_file(*, optional: bool = False) -> Any:
     """Declare a single file that the step reads."""
     default = None if optional else dataclasses.MISSING
-    return dataclasses.field(default=default, metadata={"kind": "input", "type": "uri_file"})
+    return dataclasses.field(default=default, metadata={"kind": "input", "type": "uri_file", "on_resume": "attempt"})
 
 
 def output_folder(*, mode: str = "rw_mount", type: str = "uri_folder") -> Any:
     """Declare a folder that the step writes; `rw_mount` makes its files durable as they are written."""
-    return dataclasses.field(metadata={"kind": "output", "mode": mode, "type": type})
+    metadata = {"kind": "output", "mode": mode, "type": type, "on_resume": "attempt"}
+    return dataclasses.field(metadata=metadata)
 
 
 def same_field(of: type, name: str) -> Any:
@@ -160,6 +184,7 @@ def describe_field(field: dataclasses.Field[Any], hint: Any, description: str) -
         choices=field.metadata.get("choices"),
         port=field.metadata.get("port", False),
         is_mapping=field.metadata.get("is_mapping", False),
+        on_resume=field.metadata.get("on_resume") or "identity",
         mode=field.metadata.get("mode"),
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 from trainyard.settings.step_fields import StepField
 from trainyard.settings.suggestions import closest
@@ -16,6 +17,9 @@ SettingValue = str | int | float | bool
 
 _TRUE_WORDS = frozenset({"true", "yes", "on", "1"})
 _FALSE_WORDS = frozenset({"false", "no", "off", "0"})
+_JSON_WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _EXPECTED = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text"}
 
 
@@ -43,6 +47,16 @@ def value_of_yaml(field: StepField, data: object, text: str) -> SettingValue | N
             return None
         raise ValueError(f"expected {_expected(field)}, got nothing")
     return value_of_text(field, text)
+
+
+def value_of_plain_scalar(text: str) -> str | int | float | bool | None:
+    """Return what an unquoted scalar is, by YAML 1.2: 3e-4 is a number, and of the words only true, false and null."""
+    word = text.lower()
+    if word in _JSON_WORDS:
+        return _JSON_WORDS[word]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else text
 
 
 def _expected(field: StepField) -> str:

@@ -7,11 +7,11 @@ One process, or as many as the environment says; the figures are the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from trainyard.settings.steps.evaluate import Evaluate
 from trainyard.steps.runtime.entrypoint import end_process, run_task_step
-from trainyard.steps.runtime.flags import Value
+from trainyard.steps.runtime.flags import GivenSettings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,11 +19,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_task_step(Evaluate, "trainyard.steps.evaluate", evaluate, arguments)
 
 
-def evaluate(settings: Evaluate, task_settings: Mapping[str, Value]) -> int:
+def evaluate(given: GivenSettings[Evaluate]) -> int:
     """Evaluate and write the results; StepError when the accuracy is below the minimum."""
     from trainyard.steps.evaluation.run import run_evaluation
 
-    return run_evaluation(settings, task_settings)
+    return run_evaluation(given)
 
 
 if __name__ == "__main__":

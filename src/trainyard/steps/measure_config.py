@@ -8,11 +8,11 @@ One process, or as many as the environment describes (RANK, LOCAL_RANK, WORLD_SI
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from trainyard.settings.steps.autotune import MeasureConfig
 from trainyard.steps.runtime.entrypoint import end_process, run_task_step
-from trainyard.steps.runtime.flags import Value
+from trainyard.steps.runtime.flags import GivenSettings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,11 +20,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_task_step(MeasureConfig, "trainyard.steps.measure_config", measure_config, arguments)
 
 
-def measure_config(settings: MeasureConfig, task_settings: Mapping[str, Value]) -> int:
+def measure_config(given: GivenSettings[MeasureConfig]) -> int:
     """Measure the candidate."""
     from trainyard.steps.tuning.measuring import measure_candidate
 
-    return measure_candidate(settings, task_settings)
+    return measure_candidate(given)
 
 
 if __name__ == "__main__":

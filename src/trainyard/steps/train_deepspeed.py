@@ -9,11 +9,11 @@ One process, or as many as the environment describes: with torch's variables, wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from trainyard.settings.steps.training import TrainDeepSpeed
 from trainyard.steps.runtime.entrypoint import end_process, run_task_step
-from trainyard.steps.runtime.flags import Value
+from trainyard.steps.runtime.flags import GivenSettings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,16 +21,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_task_step(TrainDeepSpeed, "trainyard.steps.train_deepspeed", train_deepspeed, arguments)
 
 
-def train_deepspeed(settings: TrainDeepSpeed, task_settings: Mapping[str, Value]) -> int:
+def train_deepspeed(given: GivenSettings[TrainDeepSpeed]) -> int:
     """Train with the DeepSpeed engine."""
     from trainyard.steps.training.stopping import StopRequest
 
     # First, since the next imports take seconds, for torch.
-    stop_request = StopRequest.of(settings)
+    stop_request = StopRequest.of(given.step)
     from trainyard.steps.training.engines.deepspeed.engine import DeepSpeedEngine
     from trainyard.steps.training.run import run_training
 
-    return run_training(settings, task_settings, "train_deepspeed", DeepSpeedEngine, stop_request)
+    return run_training(given, "train_deepspeed", DeepSpeedEngine, stop_request)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ One process, or as many as the environment describes: with torch's variables, wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from trainyard.settings.steps.training import TrainFSDP
 from trainyard.steps.runtime.entrypoint import end_process, run_task_step
-from trainyard.steps.runtime.flags import Value
+from trainyard.steps.runtime.flags import GivenSettings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,16 +21,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_task_step(TrainFSDP, "trainyard.steps.train_fsdp", train_fsdp, arguments)
 
 
-def train_fsdp(settings: TrainFSDP, task_settings: Mapping[str, Value]) -> int:
+def train_fsdp(given: GivenSettings[TrainFSDP]) -> int:
     """Train with the FSDP engine."""
     from trainyard.steps.training.stopping import StopRequest
 
     # First, since the next imports take seconds, for torch.
-    stop_request = StopRequest.of(settings)
+    stop_request = StopRequest.of(given.step)
     from trainyard.steps.training.engines.fsdp import FSDPEngine
     from trainyard.steps.training.run import run_training
 
-    return run_training(settings, task_settings, "train_fsdp", FSDPEngine, stop_request)
+    return run_training(given, "train_fsdp", FSDPEngine, stop_request)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ One process, or as many as the environment describes: those of Open MPI, which A
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from trainyard.settings.steps.training import TrainHorovod
 from trainyard.steps.runtime.entrypoint import end_process, run_task_step
-from trainyard.steps.runtime.flags import Value
+from trainyard.steps.runtime.flags import GivenSettings
 
 _HOW_TO_INSTALL = "build it with `make setup-horovod`, or with environments/trainyard-horovod/build_horovod.sh"
 
@@ -23,19 +23,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_task_step(TrainHorovod, "trainyard.steps.train_horovod", train_horovod, arguments)
 
 
-def train_horovod(settings: TrainHorovod, task_settings: Mapping[str, Value]) -> int:
+def train_horovod(given: GivenSettings[TrainHorovod]) -> int:
     """Train with the Horovod engine."""
     from trainyard.steps.training.stopping import StopRequest
 
     # First, since the next imports take seconds, for torch.
-    stop_request = StopRequest.of(settings)
+    stop_request = StopRequest.of(given.step)
     from trainyard.steps.runtime.packages import require_packages
 
     require_packages("train_horovod", _HOW_TO_INSTALL, "horovod.torch")
     from trainyard.steps.training.engines.horovod.engine import HorovodEngine
     from trainyard.steps.training.run import run_training
 
-    return run_training(settings, task_settings, "train_horovod", HorovodEngine, stop_request)
+    return run_training(given, "train_horovod", HorovodEngine, stop_request)
 
 
 if __name__ == "__main__":

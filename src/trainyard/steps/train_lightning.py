@@ -8,11 +8,11 @@ One process, or as many as the environment describes; Lightning takes its ranks 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from trainyard.settings.steps.train_lightning import TrainLightning
 from trainyard.steps.runtime.entrypoint import end_process, run_task_step
-from trainyard.steps.runtime.flags import Value
+from trainyard.steps.runtime.flags import GivenSettings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,18 +20,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_task_step(TrainLightning, "trainyard.steps.train_lightning", train_lightning, arguments)
 
 
-def train_lightning(settings: TrainLightning, task_settings: Mapping[str, Value]) -> int:
+def train_lightning(given: GivenSettings[TrainLightning]) -> int:
     """Train with Lightning's Trainer."""
     from trainyard.steps.training.stopping import StopRequest
 
     # First, since the next imports take seconds, for torch.
-    stop_request = StopRequest.of(settings)
+    stop_request = StopRequest.of(given.step)
     from trainyard.steps.runtime.packages import from_extra, require_packages
 
     require_packages("train_lightning", from_extra("lightning"), "lightning.pytorch")
     from trainyard.steps.training.lightning.run import run_lightning
 
-    return run_lightning(settings, task_settings, stop_request)
+    return run_lightning(given, stop_request)
 
 
 if __name__ == "__main__":

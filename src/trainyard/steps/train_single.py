@@ -8,11 +8,11 @@ Undistributed, so it needs no launcher. Several processes are an error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from trainyard.settings.steps.training import TrainSingle
 from trainyard.steps.runtime.entrypoint import end_process, run_task_step
-from trainyard.steps.runtime.flags import Value
+from trainyard.steps.runtime.flags import GivenSettings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,16 +20,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_task_step(TrainSingle, "trainyard.steps.train_single", train_single, arguments)
 
 
-def train_single(settings: TrainSingle, task_settings: Mapping[str, Value]) -> int:
+def train_single(given: GivenSettings[TrainSingle]) -> int:
     """Train with the single engine."""
     from trainyard.steps.training.stopping import StopRequest
 
     # First, since the next imports take seconds, for torch.
-    stop_request = StopRequest.of(settings)
+    stop_request = StopRequest.of(given.step)
     from trainyard.steps.training.engines.single import SingleEngine
     from trainyard.steps.training.run import run_training
 
-    return run_training(settings, task_settings, "train_single", SingleEngine, stop_request)
+    return run_training(given, "train_single", SingleEngine, stop_request)
 
 
 if __name__ == "__main__":

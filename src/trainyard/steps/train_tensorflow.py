@@ -13,17 +13,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
-from trainyard.steps.runtime.entrypoint import end_process, run_step
+from trainyard.steps.runtime.entrypoint import end_process, run_task_step
+from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.training.stopping import StopRequest
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the step. Return its exit code."""
-    return run_step(TrainTensorFlow, "trainyard.steps.train_tensorflow", train_tensorflow, arguments)
+    return run_task_step(TrainTensorFlow, "trainyard.steps.train_tensorflow", train_tensorflow, arguments)
 
 
-def train_tensorflow(settings: TrainTensorFlow) -> int:
+def train_tensorflow(given: GivenSettings[TrainTensorFlow]) -> int:
     """Train with one of TensorFlow's strategies."""
+    settings = given.step
     # First, since the next imports take seconds, for TensorFlow.
     stop_request = StopRequest(Path(settings.stop_file) if settings.stop_file else None, settings.time_limit_seconds)
     from trainyard.steps.runtime.packages import from_extra, require_packages
@@ -35,7 +37,7 @@ def train_tensorflow(settings: TrainTensorFlow) -> int:
     require_packages("train_tensorflow", from_extra("tensorflow"), "tensorflow")
     from trainyard.steps.training.tensorflow.run import run_tensorflow
 
-    return run_tensorflow(settings, stop_request)
+    return run_tensorflow(given, stop_request)
 
 
 if __name__ == "__main__":

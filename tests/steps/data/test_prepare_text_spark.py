@@ -170,7 +170,7 @@ def test_what_is_missing_is_named_with_exit_code_2(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     assert on_spark(tmp_path, tmp_path) == 2
-    assert 'needs the package pyspark; pip install "trainyard[spark]"' in capsys.readouterr().err
+    assert 'needs the package pyspark; pip install "trainyard-azureml[spark]"' in capsys.readouterr().err
 
     monkeypatch.setitem(sys.modules, "pyspark", pytest)
     monkeypatch.setenv("PATH", str(tmp_path))

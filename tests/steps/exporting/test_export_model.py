@@ -186,10 +186,10 @@ def test_invalid_input_is_one_line(
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "onnxscript", None)
         assert export(digits, classifier, tmp_path, "--onnx") == 2
-        assert '--onnx needs the package onnxscript; pip install "trainyard[onnx]"' in capsys.readouterr().err
+        assert '--onnx needs the package onnxscript; pip install "trainyard-azureml[onnx]"' in capsys.readouterr().err
         without.setitem(sys.modules, "pandas", None)
         assert export(digits, classifier, tmp_path) == 2
-        assert 'needs the package pandas; pip install "trainyard[train]"' in capsys.readouterr().err
+        assert 'needs the package pandas; pip install "trainyard-azureml[train]"' in capsys.readouterr().err
     assert not (tmp_path / "mlflow").exists()
 
 

@@ -185,9 +185,9 @@ class TestFlagsOfATask:
     """`--task` decides which flags there are beside the step's own."""
 
     def test_only_those_that_are_given_are_returned(self) -> None:
-        settings, given = parse_task_flags(TrainDDP, "trainyard.steps.any", [*TRAINING, "--label-smoothing", "0.2"])
-        assert (settings.task, given) == ("image_classification", {"label_smoothing": 0.2})
-        assert parse_task_flags(TrainFSDP, "trainyard.steps.any", TRAINING)[1] == {}
+        given = parse_task_flags(TrainDDP, "trainyard.steps.any", [*TRAINING, "--label-smoothing", "0.2"])
+        assert (given.step.task, given.task) == ("image_classification", {"label_smoothing": 0.2})
+        assert parse_task_flags(TrainFSDP, "trainyard.steps.any", TRAINING).task == {}
 
     @pytest.mark.parametrize(
         ("config", "arguments", "message"),

@@ -15,7 +15,10 @@ from trainyard.steps.runtime.packages import from_extra, require_packages
     [
         ("import a_package_that_nobody_has", "train needs the package a_package_that_nobody_has; pip install"),
         ("from json import something_newer", "train cannot import framework 1.2, which does not fit the packages"),
-        ("import json; json.something_older", "has no attribute 'something_older'); pip install \"trainyard[extra]\""),
+        (
+            "import json; json.something_older",
+            "has no attribute 'something_older'); pip install \"trainyard-azureml[extra]\"",
+        ),
         ("raise ValueError('numpy.dtype size changed')", "which does not fit the packages installed beside it (numpy"),
         ("import ctypes; ctypes.CDLL('libmpi.so.0')", "(libmpi.so.0: cannot open shared object file"),
     ],

@@ -262,4 +262,7 @@ def test_without_lightning_the_step_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
     assert train("train_lightning", digits, tmp_path) == 2
-    assert 'train_lightning needs the package lightning; pip install "trainyard[lightning]"' in capsys.readouterr().err
+    assert (
+        'train_lightning needs the package lightning; pip install "trainyard-azureml[lightning]"'
+        in capsys.readouterr().err
+    )

@@ -41,6 +41,9 @@ def test_a_training_is_in_the_store(digits: Path, tmp_path: Path, store: Path) -
     (run,) = client.search_runs([experiment.experiment_id])
     assert run.info.status == "FINISHED"
     assert run.data.params["global_batch_size"] == "64"
+    assert run.data.params.keys().isdisjoint({"data", "model", "resume", "settings"})
+    (artifact,) = client.list_artifacts(run.info.run_id)
+    assert artifact.path == "settings.json"
     history = client.get_metric_history(run.info.run_id, "loss")
     lines = [json.loads(line) for line in (tmp_path / "metrics" / "metrics.jsonl").read_text().splitlines()]
     assert [(entry.step, entry.value) for entry in history] == [(line["step"], line["loss"]) for line in lines]

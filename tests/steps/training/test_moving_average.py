@@ -70,4 +70,4 @@ def test_a_training_cannot_begin_to_average_in_its_middle(
 ) -> None:
     assert train(digits, tmp_path, "--max-steps", 3) == 0
     assert train(digits, tmp_path, "--ema-decay", 0.9) == 1
-    assert "belongs to another training, with ema None (now 'on')" in capsys.readouterr().err
+    assert "belongs to another training, with ema 'off' (now 'on')" in capsys.readouterr().err

@@ -16,7 +16,9 @@ from trainyard.steps.training.fragments import replicated_state
 from trainyard.steps.training.optimizer import OptimizerSettings, new_optimizer, optimizer_step
 from trainyard.steps.training.precision import LossScale
 
-needs_torchao = pytest.mark.skipif(find_spec("torchao") is None, reason='no torchao: pip install "trainyard[torchao]"')
+needs_torchao = pytest.mark.skipif(
+    find_spec("torchao") is None, reason='no torchao: pip install "trainyard-azureml[torchao]"'
+)
 EIGHT_BITS = pytest.param("adamw8bit", marks=needs_torchao)
 
 
@@ -114,7 +116,7 @@ def test_a_resumed_training_ends_with_the_same_bits(digits: Path, tmp_path: Path
 def test_another_optimizer_does_not_continue(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train("train_ddp", digits, tmp_path, "--max-steps", 3) == 0
     assert train("train_ddp", digits, tmp_path, "--max-steps", 4, "--optimizer", "adafactor") == 1
-    assert "belongs to another training, with optimizer None (now 'adafactor')" in capsys.readouterr().err
+    assert "belongs to another training, with optimizer 'adamw' (now 'adafactor')" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("step", ["train_fsdp", "train_lightning"])
@@ -131,4 +133,4 @@ def test_a_missing_package_is_named(
     monkeypatch.setitem(sys.modules, "torchao", None)
     assert train("train_ddp", digits, tmp_path, "--optimizer", "adamw8bit") == 2
     said = capsys.readouterr().err
-    assert '--optimizer adamw8bit needs the package torchao; pip install "trainyard[torchao]"' in said
+    assert '--optimizer adamw8bit needs the package torchao; pip install "trainyard-azureml[torchao]"' in said

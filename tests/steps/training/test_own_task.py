@@ -20,6 +20,7 @@ from trainyard.settings.task_fields import task_fields
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.tasks.base import require_loss, require_sums
 from trainyard.steps.training.tasks.chosen import choose_task
+from trainyard.steps.training.used_settings import UsedSettings
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "own_task" / "forecasting.py"
 
@@ -47,7 +48,7 @@ def test_the_example_trains_resumes_and_evaluates_at_the_size_of_its_setting(tmp
     exit_codes, outputs = forked_ranks().run("train_ddp", resumed, 2, environment=environment)
     assert exit_codes == [0, 0], outputs
     assert "step 20" in outputs[0]
-    assert "total_steps was 20, is now 63; absolute_error_weight was 0.0, is now 0.1" in outputs[0]
+    assert "max_steps was 20, is now None; absolute_error_weight was 0.0, is now 0.1" in outputs[0]
     settings = json.loads((tmp_path / "metrics" / "settings.json").read_text())["settings"]
     assert (settings["hidden_size"], settings["adam_beta2"]) == (96, 0.999)
 
@@ -130,7 +131,7 @@ def test_settings_are_found_in_other_modules_and_in_what_a_task_derives_from(
         "size", 8, 1, True, "How large."
     )  # fmt: skip
     assert [field.name for field in common] == ["adam_beta1", "adam_beta2", "adam_epsilon"]
-    assert choose_task("mine:Wide", {"size": 3}).values(may_change=False) == {"size": 3}
+    assert UsedSettings(choose_task("mine:Wide", {"size": 3}).settings, None, {}).values("identity") == {"size": 3}
 
 
 def test_what_is_read_of_a_built_in_task_is_what_its_class_says() -> None:

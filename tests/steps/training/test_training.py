@@ -48,6 +48,14 @@ def test_what_a_training_writes(digits: Path, tmp_path: Path, capsys: pytest.Cap
     assert train(digits, tmp_path, "tiny_task:TinyTask", "--log-every-steps", 5, "--checkpoint-every-steps", 8) == 0
     said = capsys.readouterr().out.splitlines()
     assert "1 rank on cpu" in said[0]
+    assert said[1:6] == [
+        "settings that differ from their defaults:",
+        "  task                    tiny_task:TinyTask  --task",
+        "  epochs                  1                   --epochs",
+        "  checkpoint_every_steps  8                   --checkpoint-every-steps",
+        "  log_every_steps         5                   --log-every-steps",
+    ]
+    del said[1:6]
     assert said[1].startswith("verified every byte of the dataset's ")
     assert said[2] == "global batch 64 = micro-batch 32 x 2 accumulation steps x 1 ranks"
     assert said[-1].startswith("trained 21 steps in ")
@@ -62,6 +70,8 @@ def test_what_a_training_writes(digits: Path, tmp_path: Path, capsys: pytest.Cap
     settings = json.loads((tmp_path / "metrics" / "settings.json").read_text())
     assert settings["format"] == "trainyard.settings/1"
     assert settings["settings"]["seed"] == 0
+    assert settings["origins"].keys() == settings["settings"].keys()
+    assert [settings["origins"][name] for name in ("seed", "epochs", "data")] == ["default", "--epochs", "--data"]
     assert (settings["micro_batch_size"], settings["accumulation_steps"], settings["world_size"]) == (32, 2, 1)
     assert settings["model_parameters"] == sum(tensor.numel() for tensor in weights(tmp_path).values())
 
@@ -214,10 +224,44 @@ def test_a_missing_checkpoint_to_resume_from_is_an_error(
     assert f"error: --resume {resume}: no such folder; expected auto, never or the folder" in capsys.readouterr().err
 
 
+def test_a_training_by_a_settings_file(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "settings" / "ddp.yaml"
+    file.parent.mkdir()
+    file.write_text("task: tiny_task:TinyTask\nepochs: 9\nweight_decay: 1e-1\nlearning_rate: 3e-3\nmax_steps: 9\n")
+    folders = training_arguments(digits, tmp_path)[:8]
+    more = ("--settings", file, "--max-steps", 3, "--overrides", "{epochs: 2}")
+    assert train_ddp.main([str(argument) for argument in (*folders, *more)]) == 0
+    said = capsys.readouterr().out
+    assert (
+        "settings that differ from their defaults:\n"
+        "  task          tiny_task:TinyTask  settings/ddp.yaml:1\n"
+        "  epochs        2                   overrides\n"
+        "  max_steps     3                   --max-steps\n"
+        "  weight_decay  0.1                 settings/ddp.yaml:3\n"
+    ) in said
+    record = json.loads((tmp_path / "metrics" / "settings.json").read_text())
+    origins = {name: record["origins"][name] for name in ("epochs", "max_steps", "learning_rate", "seed")}
+    assert origins == {
+        "epochs": "overrides",
+        "max_steps": "--max-steps",
+        "learning_rate": "settings/ddp.yaml:4",
+        "seed": "default",
+    }
+    # A comment and another way to write the same values make no other training.
+    file.write_text("# again\ntask: tiny_task:TinyTask\nepochs: 2\nweight_decay: 0.1\n")
+    assert train_ddp.main([str(argument) for argument in (*folders, "--settings", file, "--max-steps", 4)]) == 0
+    changed = "max_steps was 3, is now 4; continuing with the new ones"
+    assert f"warning: settings have changed since the checkpoint: {changed}" in capsys.readouterr().out
+
+
 def test_changed_settings_are_logged(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(digits, tmp_path, "tiny_task:TinyTask", "--max-steps", 5) == 0
-    assert train(digits, tmp_path, "tiny_task:TinyTask", "--max-steps", 9, "--learning-rate", 0.01) == 0
-    changed = "total_steps was 5, is now 9; learning_rate was 0.003, is now 0.01; continuing with the new ones"
+    more = ("--max-steps", 9, "--learning-rate", 0.01, "--reduce-precision", "bf16", "--log-every-steps", 1)
+    assert train(digits, tmp_path, "tiny_task:TinyTask", *more) == 0
+    changed = (
+        "max_steps was 5, is now 9; learning_rate was 0.003, is now 0.01; reduce_precision was fp32, is now bf16; "
+        "continuing with the new ones"
+    )
     assert f"warning: settings have changed since the checkpoint: {changed}" in capsys.readouterr().out
 
 

@@ -10,10 +10,10 @@ from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.lint.passed_flags import calls_with_flags, declared, given_flags
 from trainyard.lint.rules.script_arguments import FLAG_VALUE
-from trainyard.lint.shell_words import Word, python_calls, simple_commands
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import Word, python_calls, simple_commands
 
 _TRAIN = """\
 === src/train.py

@@ -14,7 +14,6 @@ from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.deepspeed_keys import NESTED_KEYS, OPTIMIZERS, RENAMED, SCHEDULERS, TOP_LEVEL_KEYS
-from trainyard.lint.shell_words import Word, simple_commands
 from trainyard.project_files import names_in, read_text
 from trainyard.settings.suggestions import closest, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
@@ -23,6 +22,7 @@ from trainyard.spec.expressions import only_binding
 from trainyard.spec.reading import is_address
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.documents import DUPLICATE_KEY
+from trainyard.spec.shell_words import Word, simple_commands
 
 _CONFIG_FLAG = re.compile(r"--(deepspeed|ds)([-_]?config)?", re.IGNORECASE)
 # A relative path without bindings.

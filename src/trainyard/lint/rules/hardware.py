@@ -11,10 +11,10 @@ from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
-from trainyard.lint.shell_words import simple_commands
 from trainyard.project_files import read_text
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import simple_commands
 
 if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku
@@ -144,7 +144,7 @@ def _bf16_without_hardware(placement: Placement, context: LintContext) -> Iterat
     sku = placement.sku
     if sku is not None and sku.gpu_count and not sku.bf16:
         message = f"{sku.gpu_model} GPUs of {sku.name} do not support bf16"
-        for span in (*_bf16_in_command(placement, context), *_bf16_inputs(placement)):
+        for span in (*_bf16_in_command(placement, context), *_bf16_inputs(placement), *_bf16_settings(placement)):
             yield BF16_WITHOUT_HARDWARE.at(span, message, "Use fp16 or fp32 here.", machine_related(placement))
 
 
@@ -170,6 +170,14 @@ def _bf16_inputs(placement: Placement) -> Iterator[Span]:
             continue
         if (is_precision and _BF16_VALUE.fullmatch(value.text)) or (is_switch and value.text.lower() in _ON):
             yield placement.inputs[name].span if name in placement.inputs else value.span
+
+
+def _bf16_settings(placement: Placement) -> Iterator[Span]:
+    """Where a settings file or overrides request bf16."""
+    settings = placement.use.step_settings
+    layer = settings.layer_of("precision") if settings is not None else None
+    if layer is not None and layer.entries["precision"].value.text == "bf16":
+        yield layer.value("precision").span
 
 
 INFINIBAND_OFF = Rule("AML614", "infiniband-off", "warning").explained(

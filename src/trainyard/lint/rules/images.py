@@ -12,12 +12,12 @@ from typing import NamedTuple
 from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
 from trainyard.lint.environments import environments_in
-from trainyard.lint.shell_words import simple_commands
 from trainyard.project_files import read_text
 from trainyard.settings.suggestions import close_match, one_slip_from, only_close
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import simple_commands
 
 _REGISTRIES = frozenset(("mcr.microsoft.com", "docker.io", "nvcr.io", "ghcr.io", "gcr.io", "quay.io", "public.ecr.aws"))
 # https://docs.docker.com/reference/dockerfile/

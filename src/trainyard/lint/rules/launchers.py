@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
-from trainyard.lint.shell_words import LAUNCHER_MODULES, Word, simple_commands
 from trainyard.settings.suggestions import only_close
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import LAUNCHER_MODULES, Word, simple_commands
 
 # torch/distributed/run.py
 _TORCHRUN = (

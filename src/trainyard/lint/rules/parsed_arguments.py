@@ -9,11 +9,11 @@ from pathlib import Path
 from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, parse
-from trainyard.lint.shell_words import CalledScript
 from trainyard.settings.suggestions import only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import CalledScript
 
 _SHORTEST_NAME = 3
 _PARSE = ("parse_args", "parse_known_args")

@@ -14,7 +14,7 @@ from trainyard.spec.expressions import Binding, only_binding
 from trainyard.spec.model import PORT_TYPES, Component, Port, Value
 from trainyard.spec.parsed import ParsedPipeline, Scope, UsedJob
 from trainyard.spec.ports import UNKNOWN_TYPE
-from trainyard.spec.resolution import Wrong
+from trainyard.spec.resolved import Wrong
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.keys import OUT_OF_BOUNDS
 from trainyard.spec.rules.values import LITERAL_NOT_A_CHOICE, LITERAL_OUT_OF_RANGE
@@ -184,6 +184,32 @@ def _literal_for_data(value: Value, port: Port, related: list[Related]) -> Itera
         message = f"'{port.name}' takes {_article(port.type)}, but is set to the literal '{value.text}'"
         path = value.text if isinstance(value.data, str) else "PATH"
         yield LITERAL_FOR_DATA.at(value.span, message, f"Write {{type: {port.type}, path: {path}}}.", related)
+
+
+FILE_WITHOUT_TYPE = Rule("AML345", "file-without-type", "error").explained(
+    summary="A file is given to an input without `type: uri_file`.",
+    why="Without a type, Azure ML's client sends every path as a folder, whatever the component's input is.",
+    example="""\
+type: pipeline
+settings: {default_compute: azureml:cpus}
+jobs:
+  score:
+    component: ./score.yaml
+    inputs:
+      table: ‸{‹⇒type: uri_file, ›path: "azureml:table:1"}
+"""
+    + _SCORE,
+)
+
+
+@check("pipeline")
+def _file_without_type(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    for _, port, node, text in _targets(pipeline):
+        has_path = node.is_mapping and node.get("path") is not None and "${{" not in text.text
+        if has_path and port.type == "uri_file" and node.get("type") is None:
+            message = f"'{port.name}' is a file, and without a type the client sends a folder"
+            related = [Related(port.key_span, f"'{port.name}' is declared here")]
+            yield FILE_WITHOUT_TYPE.at(node.span, message, "Write type: uri_file beside the path.", related)
 
 
 PARAMETER_TYPE_MISMATCH = Rule("AML310", "parameter-type-mismatch", "warning").explained(

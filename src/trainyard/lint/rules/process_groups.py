@@ -10,11 +10,11 @@ from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
 from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, parse, walk
-from trainyard.lint.shell_words import CalledScript
 from trainyard.settings.suggestions import slips
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.distributions import PyTorch
 from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import CalledScript
 
 # https://docs.pytorch.org/docs/stable/distributed.html
 _BACKENDS = ("nccl", "gloo", "mpi", "ucc", "xccl", "hccl")

@@ -9,10 +9,10 @@ from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
-from trainyard.lint.shell_words import LAUNCHER_MODULES, LAUNCHERS, simple_commands
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 from trainyard.spec.distributions import PyTorch, TensorFlow
 from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import LAUNCHER_MODULES, LAUNCHERS, simple_commands
 
 _JOB = """\
 type: command

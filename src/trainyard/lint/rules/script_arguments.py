@@ -21,7 +21,6 @@ from trainyard.lint.rules.sweep_metrics import sweeps_of
 from trainyard.lint.rules.sweeps import draws_fractions
 from trainyard.lint.script_steps import script_steps
 from trainyard.lint.scripts.flags import Flag, ScriptFlags
-from trainyard.lint.shell_words import CalledScript, Word, simple_commands
 from trainyard.settings.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.expressions import only_binding
@@ -29,6 +28,7 @@ from trainyard.spec.model import Component, Port, Value
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.values import WRONG_LITERAL
+from trainyard.spec.shell_words import CalledScript, Word, simple_commands
 
 _SCRIPT = """\
 === src/train.py

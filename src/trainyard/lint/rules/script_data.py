@@ -8,13 +8,13 @@ from itertools import pairwise
 from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.lint.scripts.data_reads import Read
-from trainyard.lint.shell_words import CalledScript
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Node
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import Component, Port
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import CalledScript
 
 # A custom model may be either.
 _FOLDERS = frozenset({"uri_folder", "mltable", "mlflow_model"})

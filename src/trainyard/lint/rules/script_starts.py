@@ -13,12 +13,12 @@ from trainyard.lint.context import LintContext
 from trainyard.lint.script_steps import script_steps
 from trainyard.lint.scripts.imports import module_in
 from trainyard.lint.scripts.syntax import Syntax, parse, syntax_error
-from trainyard.lint.shell_words import CalledScript
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import shorten
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import CalledScript
 
 # Any of these may define names that are not written as such.
 _DEFINE_NAMES = frozenset({"globals", "exec", "setattr", "__getattr__", "import_module", "modules"})

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
-from trainyard.lint.shell_words import simple_commands
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import simple_commands
 
 _QUOTED = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
 _QUOTE = re.compile("['\"]")

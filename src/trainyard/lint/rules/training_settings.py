@@ -16,7 +16,7 @@ from trainyard.spec.training_settings import refused_settings
 @check("placement")
 def _training_settings(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     """What the step of a job would refuse."""
-    yield from refused_settings(placement.use)
+    yield from refused_settings(placement.use, is_complete=not placement.is_component)
 
 
 @check("pipeline")

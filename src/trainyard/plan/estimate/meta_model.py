@@ -85,7 +85,7 @@ def _model_on_meta(kind: str, model_type: str, settings: Mapping[str, Any], name
         import transformers
     except ImportError as error:
         raise UsageError(
-            f"counting the parameters of a {model_type!r} needs {error.name}: pip install 'trainyard[train]'"
+            f"counting the parameters of a {model_type!r} needs {error.name}: pip install 'trainyard-azureml[train]'"
         ) from None
     try:
         given = {key: value for key, value in settings.items() if key != "model_type"}

@@ -43,7 +43,7 @@ class Evaluate:
     precision: str = parameter("fp32", choices=("fp32", "bf16", "fp16"))
     """The floating-point type of the forward pass."""
 
-    minimum_accuracy: float = parameter(0.0, minimum=0.0, maximum=1.0)
+    minimum_accuracy: float = parameter(0.0, minimum=0.0, maximum=1.0, on_resume="nothing")
     """The step fails if the accuracy is below this, after writing its results."""
 
     maximum_perplexity: float | None = parameter(None, minimum=1.0)

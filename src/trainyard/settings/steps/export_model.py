@@ -38,4 +38,4 @@ class ExportModel:
     """How many samples of the split are compared."""
 
     onnx: bool = parameter(False)
-    """Also write an image classifier as ONNX, for runtimes without PyTorch. Needs the extra: trainyard[onnx]."""
+    """Also write an image classifier as ONNX, for runtimes without PyTorch. Needs the extra `onnx`."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.settings.step_fields import input_folder, output_folder, parameter, same_field
-from trainyard.settings.steps.evaluate import Evaluate
 from trainyard.settings.steps.tasks import ImageClassificationSettings
 from trainyard.settings.steps.training import Training
 
@@ -34,24 +33,26 @@ class TrainTensorFlow:
     settings: Path | None = same_field(Training, "settings")
     overrides: str | None = same_field(Training, "overrides")
 
-    strategy: str = parameter("multi_worker_mirrored", choices=("multi_worker_mirrored", "parameter_server"), port=True)
+    strategy: str = parameter(
+        "multi_worker_mirrored", choices=("multi_worker_mirrored", "parameter_server"), port=True, on_resume="identity"
+    )
     """How workers train together: each with the whole model, gradients summed at every step; or each at its own pace,
     with weights on parameter servers (`parameter_server_count` of the distribution)."""
 
-    keras_model: str | None = parameter(None)
+    keras_model: str | None = parameter(None, on_resume="identity")
     """A function of your own as `package.module:function` that returns a keras.Model. Not given, images are classified
     by a small convolutional network. A compiled model trains with its own optimizer, loss and learning rate."""
 
-    keras_model_arguments: str | None = parameter(None, is_mapping=True)
+    keras_model_arguments: str | None = parameter(None, is_mapping=True, on_resume="identity")
     """The function's arguments as a JSON object, such as {"hidden_size": 64}."""
 
     epochs: int = same_field(Training, "epochs")
     max_steps: int | None = same_field(Training, "max_steps")
 
-    global_batch_size: int = parameter(64, minimum=1, port=True)
+    global_batch_size: int = parameter(64, minimum=1, port=True, on_resume="identity")
     """Samples per step, over all workers: micro_batch_size x accumulation_steps x workers."""
 
-    micro_batch_size: int = parameter(32, minimum=1, port=True)
+    micro_batch_size: int = parameter(32, minimum=1, port=True, on_resume="numbers")
     """Samples per forward pass of one worker, divided among its GPUs; accumulation_steps follows from it. With
     parameter servers each micro-batch updates the weights by itself."""
 
@@ -66,10 +67,10 @@ class TrainTensorFlow:
     gradient_clip_norm: float = same_field(Training, "gradient_clip_norm")
     label_smoothing: float = same_field(ImageClassificationSettings, "label_smoothing")
 
-    precision: str = parameter("fp32", choices=("fp32", "bf16"), port=True)
+    precision: str = parameter("fp32", choices=("fp32", "bf16"), port=True, on_resume="numbers")
     """The floating-point type of the forward pass; variables and optimizer state stay in fp32."""
 
-    deterministic: bool = parameter(True)
+    deterministic: bool = parameter(True, on_resume="nothing")
     """Use only algorithms that compute the same bits each time; false allows others. With parameter servers, results
     differ in any case: which update comes first depends on timing."""
 
@@ -85,16 +86,17 @@ class TrainTensorFlow:
     loss_spike_factor: float = same_field(Training, "loss_spike_factor")
     log_every_steps: int = same_field(Training, "log_every_steps")
 
-    evaluate_every_epochs: int = parameter(1, minimum=0)
+    evaluate_every_epochs: int = parameter(1, minimum=0, on_resume="nothing")
     """Epochs between evaluations on the validation split; 0 evaluates only at the end."""
 
-    process_group_timeout_seconds: int = parameter(600, minimum=1)
+    process_group_timeout_seconds: int = parameter(600, minimum=1, on_resume="nothing")
     """How long tasks wait for each other at the start, and workers for each other's gradients."""
 
     verify_data: str = same_field(Training, "verify_data")
     record_samples: str | None = same_field(Training, "record_samples")
 
-    evaluate_split: str = parameter("test")
+    evaluate_split: str = parameter("test", on_resume="nothing")
     """Which split of the dataset to evaluate the trained model on."""
 
-    minimum_accuracy: float = same_field(Evaluate, "minimum_accuracy")
+    minimum_accuracy: float = parameter(0.0, minimum=0.0, maximum=1.0, port=True)
+    """The step fails if the accuracy is below this, after writing its results."""

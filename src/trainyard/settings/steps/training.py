@@ -47,224 +47,226 @@ class Training:
     settings: Path | None = input_file(optional=True)
     """A YAML file that says what is trained: the settings of this step and of its task, under their names."""
 
-    overrides: str | None = parameter(None, port=True)
+    overrides: str | None = parameter(None, port=True, on_resume="attempt")
     """Settings of one run, over those of the file and the flags: a YAML mapping such as {weight_decay: 0.1}."""
 
-    data_weights: str | None = parameter(None)
+    data_weights: str | None = parameter(None, on_resume="identity")
     """How many samples come from each of the datasets that are mixed: their weights, such as 3,1, in the order of data,
     data_2 and so on. An epoch has as many samples as they have together; a small dataset is used several times.
     Not given, each sample comes once."""
 
-    task: str = parameter("image_classification", port=True)
-    """What is trained: image_classification, language_modeling, preferences, or a task of your own as
-    `package.module:Class`. Each has settings of its own beside those of this step."""
+    task: str = parameter("image_classification", port=True, on_resume="identity")
+    """image_classification, language_modeling, preferences, or your own as `package.module:Class`. Each task has
+    settings of its own beside those of this step."""
 
-    tuning: str = parameter("full", choices=("full", "lora", "qlora"))
+    tuning: str = parameter("full", choices=("full", "lora", "qlora"), on_resume="identity")
     """What is trained: full, every weight; lora, low-rank adapters beside the frozen weights of a base model, with a
     fraction of the memory; qlora, the same beside weights rounded to 4 bits, on a GPU with train_ddp."""
 
-    lora_rank: int = parameter(16, minimum=1, maximum=1024)
+    lora_rank: int = parameter(16, minimum=1, maximum=1024, on_resume="identity")
     """The rank of the adapters' matrices."""
 
-    lora_alpha: float = parameter(32.0, minimum=0.0)
+    lora_alpha: float = parameter(32.0, minimum=0.0, on_resume="identity")
     """What the adapters compute is multiplied by this and divided by the rank."""
 
-    lora_dropout: float = parameter(0.0, minimum=0.0, maximum=0.9)
+    lora_dropout: float = parameter(0.0, minimum=0.0, maximum=0.9, on_resume="numbers")
     """The share of the adapters' inputs that is set to zero while training."""
 
-    lora_targets: str = parameter("all-linear")
+    lora_targets: str = parameter("all-linear", on_resume="identity")
     """The layers with adapters: all-linear, which leaves out the output layer, or the ends of their names, such as
     q_proj,v_proj."""
 
-    merge_adapters: bool = parameter(False)
+    merge_adapters: bool = parameter(False, on_resume="nothing")
     """Write the base model with the adapters added to its weights, for whoever loads whole models, and the adapters
     themselves into the folder adapters/ of `model`. false writes only the adapters, as peft reads them."""
 
-    save_dtype: str = parameter("fp32", choices=("fp32", "bf16", "fp16"))
+    save_dtype: str = parameter("fp32", choices=("fp32", "bf16", "fp16"), on_resume="nothing")
     """The floating-point type in which the model, or its adapters, are written: fp32 is as trained, the others are
     rounded and take half the space. Checkpoints stay exact."""
 
-    save_shard_mb: int = parameter(5000, minimum=1)
+    save_shard_mb: int = parameter(5000, minimum=1, on_resume="nothing")
     """The most megabytes (10^6 bytes) of weights in one file of a model of transformers; a larger model becomes several
     files and model.safetensors.index.json, which names the file of each tensor."""
 
-    epochs: int = parameter(16, minimum=1, port=True)
+    epochs: int = parameter(16, minimum=1, port=True, on_resume="numbers")
     """Passes over the training samples."""
 
-    max_steps: int | None = parameter(None, minimum=1, port=True)
+    max_steps: int | None = parameter(None, minimum=1, port=True, on_resume="numbers")
     """Stop after this many optimizer steps, even in the middle of an epoch."""
 
-    max_tokens: int | None = parameter(None, minimum=1)
+    max_tokens: int | None = parameter(None, minimum=1, on_resume="numbers")
     """Stop after the optimizer step in which the model has read this many tokens, over all ranks. For tasks whose
     samples consist of tokens."""
 
-    global_batch_size: int = parameter(64, minimum=1, port=True)
+    global_batch_size: int = parameter(64, minimum=1, port=True, on_resume="identity")
     """Samples per optimizer step, over all ranks: micro_batch_size x accumulation_steps x world size."""
 
-    micro_batch_size: int = parameter(32, minimum=1, port=True)
+    micro_batch_size: int = parameter(32, minimum=1, port=True, on_resume="nothing")
     """Samples per forward pass of one rank; accumulation_steps follows from it."""
 
-    learning_rate: float = parameter(0.003, minimum=0.0, port=True)
+    learning_rate: float = parameter(0.003, minimum=0.0, port=True, on_resume="numbers")
     """The highest learning rate of the schedule."""
 
-    warmup_fraction: float = parameter(0.1, minimum=0.0, maximum=1.0)
+    warmup_fraction: float = parameter(0.1, minimum=0.0, maximum=1.0, on_resume="numbers")
     """The share of all steps over which the learning rate rises from zero."""
 
-    warmup_steps: int | None = parameter(None, minimum=0)
+    warmup_steps: int | None = parameter(None, minimum=0, on_resume="numbers")
     """Over how many steps the learning rate rises from zero, in place of `warmup_fraction`."""
 
-    learning_rate_schedule: str = parameter("cosine", choices=("cosine", "linear", "constant", "warmup_stable_decay"))
+    learning_rate_schedule: str = parameter(
+        "cosine", choices=("cosine", "linear", "constant", "warmup_stable_decay"), on_resume="numbers"
+    )
     """How the learning rate goes on after the warmup: it falls along half a cosine or a line, stays, or stays until it
     falls along a line over the last steps (`decay_fraction`)."""
 
-    minimum_learning_rate_fraction: float = parameter(0.0, minimum=0.0, maximum=1.0)
+    minimum_learning_rate_fraction: float = parameter(0.0, minimum=0.0, maximum=1.0, on_resume="numbers")
     """Where the learning rate ends, as a share of the highest."""
 
-    decay_fraction: float = parameter(0.1, minimum=0.0, maximum=1.0)
+    decay_fraction: float = parameter(0.1, minimum=0.0, maximum=1.0, on_resume="numbers")
     """The share of all steps over which warmup_stable_decay lets the learning rate fall."""
 
-    decay_steps: int | None = parameter(None, minimum=0)
+    decay_steps: int | None = parameter(None, minimum=0, on_resume="numbers")
     """Over how many of the last steps warmup_stable_decay lets the learning rate fall, in place of `decay_fraction`."""
 
-    optimizer: str = parameter("adamw", choices=("adamw", "adafactor", "adamw8bit"))
+    optimizer: str = parameter("adamw", choices=("adamw", "adafactor", "adamw8bit"), on_resume="identity")
     """What takes the steps. adafactor keeps a row and a column for each matrix instead of two moments for each weight
     (Shazeer and Stern, arXiv 1804.04235); its steps are relative to the size of the weights, so learning rates are
     higher, 0.01 for example. adamw8bit is AdamW with moments of 8 bits, by torchao. Both work with the steps that
     keep the whole model on each rank: train_ddp, train_single and train_horovod."""
 
-    weight_decay: float = parameter(0.3, minimum=0.0)
+    weight_decay: float = parameter(0.3, minimum=0.0, on_resume="numbers")
     """The optimizer's decoupled weight decay, on matrices and convolutions only."""
 
-    gradient_clip_norm: float = parameter(1.0, minimum=0.0)
+    gradient_clip_norm: float = parameter(1.0, minimum=0.0, on_resume="numbers")
     """Clip the gradient to this global norm; 0 does not clip."""
 
-    ema_decay: float = parameter(0.0, minimum=0.0, maximum=0.999999)
+    ema_decay: float = parameter(0.0, minimum=0.0, maximum=0.999999, on_resume="numbers")
     """Keep an exponential moving average of the trained weights: after each step, average = decay x average + (1 -
     decay) x weights, with a smaller decay in the first steps. The average is evaluated, and saved as the model;
     checkpoints hold it beside the weights. 0 keeps none."""
 
-    precision: str = parameter("fp32", choices=("fp32", "bf16", "fp16"), port=True)
+    precision: str = parameter("fp32", choices=("fp32", "bf16", "fp16"), port=True, on_resume="numbers")
     """The floating-point type of the forward pass; parameters and optimizer state stay in fp32. fp16 needs a GPU."""
 
-    float8: bool = parameter(False)
+    float8: bool = parameter(False, on_resume="numbers")
     """Multiply the matrices of the model's layers in float8 (torchao), on GPUs from H100 on, with precision bf16. Gains
     with compile; the last digits of bf16 are lost too."""
 
-    matmul_precision: str = parameter("highest", choices=("highest", "high"))
+    matmul_precision: str = parameter("highest", choices=("highest", "high"), on_resume="numbers")
     """How exactly matrices of fp32 are multiplied. high uses TF32 on NVIDIA GPUs from A100 on: up to eight times as
     fast, with 10 bits of each factor's fraction instead of 23, so that the trained weights have other bits."""
 
-    activation_checkpointing: bool = parameter(False)
+    activation_checkpointing: bool = parameter(False, port=True, on_resume="nothing")
     """Recompute each layer's activations in the backward pass instead of keeping them: less memory, a third more
     work."""
 
-    checkpointed_operators: str = parameter("all", choices=("all", "cheap"))
+    checkpointed_operators: str = parameter("all", choices=("all", "cheap"), on_resume="nothing")
     """What `activation_checkpointing` computes again: all of a layer, or only what is cheap, which keeps the outputs of
     attention and of every second matrix product: more memory, less work."""
 
-    activation_offload: bool = parameter(False)
+    activation_offload: bool = parameter(False, on_resume="nothing")
     """Keep in main memory what layers save for the backward pass; with `activation_checkpointing`, their inputs. Takes
     two copies over the GPU's bus for each."""
 
-    compile: bool = parameter(False)
+    compile: bool = parameter(False, on_resume="nothing")
     """Compile the model with torch.compile: faster steps on a GPU after a slow first one."""
 
-    fused_optimizer: bool = parameter(True)
+    fused_optimizer: bool = parameter(True, on_resume="nothing")
     """Update all parameters in one kernel. false uses the plain implementation, for comparison."""
 
-    deterministic: bool = parameter(True)
+    deterministic: bool = parameter(True, on_resume="nothing")
     """Use only algorithms that compute the same bits each time. If a backward pass has none for this device, the
     training fails and names it; false allows others."""
 
-    seed: int = parameter(0, minimum=0, maximum=2_147_483_647, port=True)
+    seed: int = parameter(0, minimum=0, maximum=2_147_483_647, port=True, on_resume="identity")
     """The seed of the initial weights, the order of the samples and all other randomness."""
 
-    checkpoint_every_steps: int = parameter(100, minimum=0)
+    checkpoint_every_steps: int = parameter(100, minimum=0, on_resume="nothing")
     """Steps between checkpoints; 0 writes them only when stopping and at the end."""
 
-    keep_checkpoints: int = parameter(2, minimum=1)
+    keep_checkpoints: int = parameter(2, minimum=1, on_resume="nothing")
     """How many of the newest committed checkpoints to keep."""
 
-    keep_best_checkpoint: bool = parameter(False)
+    keep_best_checkpoint: bool = parameter(False, on_resume="nothing")
     """Also write a checkpoint at each evaluation with the best figure so far (`best_metric`), and keep it."""
 
-    asynchronous_checkpoints: bool = parameter(True)
+    asynchronous_checkpoints: bool = parameter(True, on_resume="nothing")
     """Write checkpoints while training continues, one at a time. The one before stopping is always waited for."""
 
-    failed_saves_limit: int = parameter(5, minimum=1)
+    failed_saves_limit: int = parameter(5, minimum=1, on_resume="nothing")
     """The training continues after a checkpoint that cannot be written; it fails after this many in a row."""
 
-    resume: str = parameter("auto")
+    resume: str = parameter("auto", on_resume="attempt")
     """auto continues from the newest committed checkpoint in `checkpoints`. never sets existing checkpoints aside and
     starts over. The folder of a checkpoint, or of several, starts from the (newest) one there; if it is in
     `checkpoints`, the training goes back to it. A restarted step continues from the newest checkpoint since."""
 
-    restarts: int = parameter(0, minimum=0)
+    restarts: int = parameter(0, minimum=0, on_resume="nothing")
     """How many times all ranks are started again inside the job, and continue from the newest checkpoint, when one of
     their processes dies. Above 0 each process of the job watches another one that trains."""
 
-    stop_file: str | None = parameter(None)
+    stop_file: str | None = parameter(None, on_resume="attempt")
     """Stop like SIGTERM when this file appears on any node: commit a checkpoint and exit with code 75."""
 
-    time_limit_seconds: int | None = parameter(None, minimum=1)
+    time_limit_seconds: int | None = parameter(None, minimum=1, on_resume="nothing")
     """Stop like SIGTERM this long after the step started, with a checkpoint committed."""
 
-    scheduled_events_url: str | None = parameter(None)
+    scheduled_events_url: str | None = parameter(None, on_resume="attempt")
     """The address of Azure's scheduled events, which announce that a machine will be taken away. Not given, it is
     Azure's own address for jobs on Azure; `off` never asks."""
 
-    nonfinite_steps_limit: int = parameter(20, minimum=1)
+    nonfinite_steps_limit: int = parameter(20, minimum=1, on_resume="nothing")
     """Steps whose loss or gradient is not finite are skipped; the training fails after this many in a row."""
 
-    loss_spike_factor: float = parameter(3.0, minimum=0.0)
+    loss_spike_factor: float = parameter(3.0, minimum=0.0, on_resume="nothing")
     """Warn if a step's loss is more than this many times the mean of recent steps; 0 never warns."""
 
-    log_every_steps: int = parameter(10, minimum=1)
+    log_every_steps: int = parameter(10, minimum=1, on_resume="nothing")
     """Steps between lines of metrics.jsonl."""
 
-    evaluate_every_epochs: int = parameter(1, minimum=0)
+    evaluate_every_epochs: int = parameter(1, minimum=0, on_resume="nothing")
     """Epochs between evaluations on the validation split; 0 evaluates only at the end, and every so many steps if
     `evaluate_every_steps` says so."""
 
-    evaluate_every_steps: int = parameter(0, minimum=0)
+    evaluate_every_steps: int = parameter(0, minimum=0, on_resume="nothing")
     """Steps between evaluations, besides those at the ends of epochs; 0 evaluates only then."""
 
-    evaluation_batches: int = parameter(0, minimum=0)
+    evaluation_batches: int = parameter(0, minimum=0, on_resume="numbers")
     """Evaluate on so many batches of global_batch_size samples, taken evenly from the whole validation split and the
     same each time; 0 takes every sample."""
 
-    best_metric: str = parameter("loss")
+    best_metric: str = parameter("loss", on_resume="numbers")
     """The figure of an evaluation that says which checkpoint is the best, and when to stop early: loss; accuracy of
     image_classification, perplexity or bits_per_byte of language_modeling, reward_accuracy or reward_margin of
     preferences; a task of your own names its own."""
 
-    early_stop_patience: int = parameter(0, minimum=0)
+    early_stop_patience: int = parameter(0, minimum=0, on_resume="nothing")
     """End the training, as if it were complete, after so many evaluations in a row in which `best_metric` has not
     improved; 0 never does."""
 
-    early_stop_minimum_change: float = parameter(0.0, minimum=0.0)
+    early_stop_minimum_change: float = parameter(0.0, minimum=0.0, on_resume="nothing")
     """How much better than before `best_metric` must be to count as improved."""
 
-    process_group_timeout_seconds: int = parameter(600, minimum=1)
+    process_group_timeout_seconds: int = parameter(600, minimum=1, on_resume="nothing")
     """How long a rank waits for the others before it reports a hang and fails."""
 
-    verify_data: str = parameter("auto", choices=("auto", "sizes", "digests"))
+    verify_data: str = parameter("auto", choices=("auto", "sizes", "digests"), on_resume="nothing")
     """What to check of the dataset's files before training: their sizes, or also every byte by its digest; `auto`
     checks digests if that takes less than a second per GB, or less than a second in all. The bytes are divided among
     all ranks, so every node must read the same files, as from a mounted store."""
 
-    read_threads: int = parameter(1, minimum=1, maximum=64)
+    read_threads: int = parameter(1, minimum=1, maximum=64, on_resume="attempt")
     """How many threads of each rank read training samples ahead. From 2 on each sample is a request of its own instead
     of a touch of a memory map: for data on a mounted store, which answers slowly but many at once."""
 
-    data_cache_mb: int = parameter(0, minimum=0)
+    data_cache_mb: int = parameter(0, minimum=0, on_resume="attempt")
     """Copy the training samples' files to the node's own disk (TMPDIR) while training, up to so many megabytes (10^6
     bytes) there; what does not fit is read where it is. 0 copies nothing."""
 
-    profile_steps: str | None = parameter(None)
+    profile_steps: str | None = parameter(None, on_resume="attempt")
     """Steps A:B to trace with torch's profiler, one trace per rank in the folder profile/ of `metrics`."""
 
-    record_samples: str | None = parameter(None)
+    record_samples: str | None = parameter(None, on_resume="attempt")
     """A folder for a record of the samples that each rank took at each step, to debug data: one file per rank."""
 
 
@@ -272,7 +274,7 @@ class Training:
 class TrainDDP(Training):
     """Train a model with DistributedDataParallel: every rank holds the whole model and sees its share of each batch."""
 
-    reduce_precision: str = parameter("fp32", choices=("fp32", "bf16"))
+    reduce_precision: str = parameter("fp32", choices=("fp32", "bf16"), on_resume="numbers")
     """The floating-point type in which gradients are summed over ranks: bf16 halves what crosses the network, and keeps
     7 bits of each number's fraction."""
 
@@ -281,7 +283,7 @@ class TrainDDP(Training):
 class TrainSingle(Training):
     """Train a model in one process, undistributed: on one GPU, or, if asked for, on all of one machine."""
 
-    data_parallel: bool = parameter(False)
+    data_parallel: bool = parameter(False, on_resume="nothing")
     """Divide each micro-batch among all GPUs of the machine with torch.nn.DataParallel. train_ddp does that faster,
     with a process for each GPU."""
 
@@ -296,20 +298,20 @@ class TrainHorovod(Training):
 class TrainFSDP(Training):
     """Train a model with FSDP2 (`fully_shard`): parameters, gradients and optimizer state are spread over the ranks."""
 
-    task: str = parameter("language_modeling", port=True)
+    task: str = parameter("language_modeling", port=True, on_resume="identity")
 
-    reshard_after_forward: bool = parameter(True, port=True)
-    """Free a layer's gathered parameters after its forward pass and gather them again for its backward pass: less
-    memory, 50 % more communication."""
+    reshard_after_forward: bool = parameter(True, port=True, on_resume="nothing")
+    """Free a layer's gathered parameters after its forward pass: less memory, 50 % more communication, since they are
+    gathered again for its backward pass."""
 
-    reduce_precision: str = parameter("fp32", choices=("fp32", "bf16"))
+    reduce_precision: str = parameter("fp32", choices=("fp32", "bf16"), on_resume="numbers")
     """The floating-point type in which gradients are summed over ranks."""
 
-    shard_size: int = parameter(0, minimum=0, port=True)
+    shard_size: int = parameter(0, minimum=0, port=True, on_resume="nothing")
     """How many ranks share one replica of the model, such as the GPUs of a machine: layers are then gathered within it,
     and only gradients cross the network, for as much more memory as there are replicas. 0 shards over all ranks."""
 
-    cpu_offload: bool = parameter(False, port=True)
+    cpu_offload: bool = parameter(False, port=True, on_resume="nothing")
     """Keep parameters and optimizer state in main memory, and copy them to the GPU layer by layer."""
 
 
@@ -320,4 +322,4 @@ class TrainDeepSpeed(Training):
     deepspeed_config: Path = input_file()
     """DeepSpeed's configuration as JSON. Where it says "auto", the value comes from this step's settings."""
 
-    task: str = parameter("language_modeling", port=True)
+    task: str = parameter("language_modeling", port=True, on_resume="identity")

@@ -21,7 +21,7 @@ from trainyard.steps.evaluation.mistakes import Mistakes, find_mistakes, write_m
 from trainyard.steps.evaluation.whole_split import evaluate_split
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_writable, write_json
-from trainyard.steps.runtime.flags import Value
+from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.runtime.rank_variables import read_rank_variables
 from trainyard.steps.runtime.versions import banner
 from trainyard.steps.runtime.world import World, join_world, lost_connections_explained
@@ -36,11 +36,12 @@ from trainyard.steps.training.tasks.chosen import ChosenTask, read_base_digest, 
 _MOST_CLASSES_IN_PICTURE = 1000
 
 
-def run_evaluation(settings: Evaluate, task_settings: Mapping[str, Value]) -> int:
+def run_evaluation(given: GivenSettings[Evaluate]) -> int:
     """Evaluate over all ranks; rank 0 writes. Raise StepError, on every rank, if a figure misses its limit."""
+    settings = given.step
     manifest = read_manifest(settings.data)
     split = SplitReader(settings.data, manifest, settings.split)
-    chosen = task_of_model(settings.model, settings.task, task_settings)
+    chosen = task_of_model(settings.model, settings.task, given.task)
     task = chosen.on(manifest)
     load = partial(load_trained_model, chosen, manifest, settings.model, settings.base_model)
     model = None if settings.shard_model else load()

@@ -6,13 +6,13 @@ import atexit
 import errno
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
 from trainyard.settings.files import describe_os_error
 from trainyard.settings.steps.training import Training
 from trainyard.steps.runtime.errors import LOST_EXIT_CODE, LostConnection, StepError
-from trainyard.steps.runtime.flags import Value, parse_flags, parse_task_flags
+from trainyard.steps.runtime.flags import GivenSettings, parse_flags, parse_task_flags
 from trainyard.steps.runtime.siblings import watch_siblings
 from trainyard.steps.runtime.watcher import end_with_watcher, is_worker, own_command, run_watched
 
@@ -41,9 +41,9 @@ def run_step(
 ) -> int:
     """Parse the flags and run the step. Return its exit code.
 
-    0: done; 1: invalid values, or the step failed; 2: wrong flags (by SystemExit, before anything heavy is imported)
-    or a setup that cannot work; 75: stopped on request, can be resumed. Unexpected exceptions propagate with their
-    traceback.
+    0: done; 1: invalid values, or the step failed; 2: wrong flags or settings (by SystemExit, before anything heavy is
+    imported) or a setup that cannot work; 75: stopped on request, can be resumed. Unexpected exceptions propagate with
+    their traceback.
     """
     watch_siblings()  # before torch is imported, which takes seconds
     config = parse_flags(config_class, program, arguments)
@@ -53,20 +53,21 @@ def run_step(
 def run_task_step(
     config_class: type[Config],
     program: str,
-    body: Callable[[Config, Mapping[str, Value]], int],
+    body: Callable[[GivenSettings[Config]], int],
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """Do as `run_step` for a step with a task: the body also gets the task's settings that were given, by name.
+    """Do as `run_step` for a step with a task or a settings file: the body also gets the task's settings, and origins.
 
     A training that asks for restarts runs in a process of its own, which this one watches.
     """
-    config, task_settings = parse_task_flags(config_class, program, arguments)
+    given = parse_task_flags(config_class, program, arguments)
+    config = given.step
     if isinstance(config, Training) and config.restarts > 0 and not is_worker():
         return _run(program, lambda: _run_watched(config, own_command(program, arguments)))
     if is_worker():
         end_with_watcher()
     watch_siblings()
-    return _run(program, lambda: body(config, task_settings))
+    return _run(program, lambda: body(given))
 
 
 def _run_watched(config: Training, command: Sequence[str]) -> int:

@@ -42,4 +42,4 @@ def python_and_packages(packages: Iterable[str]) -> dict[str, str]:
 
 def from_extra(extra: str) -> str:
     """How the packages of an extra of Trainyard are installed."""
-    return f'pip install "trainyard[{extra}]"'
+    return f'pip install "trainyard-azureml[{extra}]"'

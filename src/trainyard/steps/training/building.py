@@ -133,7 +133,8 @@ def _resume(
         settings.checkpoints,
         world,
         request.identity(),
-        settings={"total_steps": plan.total_steps, **request.settings_to_compare()},
+        identity_defaults=request.identity_defaults(),
+        settings=request.numbers(),
         keep=settings.keep_checkpoints,
         best_by=metric if settings.keep_best_checkpoint else None,
         asynchronous=settings.asynchronous_checkpoints,
@@ -176,9 +177,10 @@ def _build_observer(
 ) -> TrainingObserver:
     settings = request.settings
     parameter_count, versions = engine.parameter_count(), installed_versions()
-    record = settings_record(request.step_name, request.all_settings(), request.batch, parameter_count, versions)
+    record = settings_record(request.step_name, request.used, request.batch, parameter_count, versions)
     starts_over = settings.resume == "never" and progress.step == 0
-    recorder.begin(progress.step, record, request.parameters(), starts_over=starts_over)
+    parameters = request.used.for_mlflow() | dataclasses.asdict(request.batch)
+    recorder.begin(progress.step, record, parameters, starts_over=starts_over)
     sample_record = profiler = None
     if settings.record_samples is not None:
         sample_record = SampleRecord(Path(settings.record_samples), world.rank, world.size, progress.step)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from trainyard.settings.files import file_sha256
 from trainyard.settings.steps.training import Training
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.flags import Value
+from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.runtime.model_folders import find_model
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.adapters import check_tuning
@@ -27,12 +26,9 @@ from trainyard.steps.training.observing.profiler import ProfiledSteps, parse_pro
 from trainyard.steps.training.samples.training_data import TrainingData, read_training_data
 from trainyard.steps.training.tasks.base import Task
 from trainyard.steps.training.tasks.chosen import ChosenTask, choose_task
+from trainyard.steps.training.used_settings import UsedSettings
 from trainyard.steps.training.validation import check_validation
 
-_OF_ONE_ATTEMPT = frozenset(
-    {"data_cache_mb", "profile_steps", "read_threads", "record_samples", "resume", "scheduled_events_url", "stop_file"}
-)
-"""Settings that say where and how a training is run, not what it computes."""
 _NAMED_RANKS = 8
 
 
@@ -48,6 +44,8 @@ class CheckedRequest:
     chosen_task: ChosenTask
     task: Task
     profiled_steps: ProfiledSteps | None
+    used: UsedSettings
+    """All settings, those of the task too."""
     base_digest: str | None = None
     """The SHA-256 of the model that training starts from, if any, once `base_model_read` has read it."""
 
@@ -76,49 +74,28 @@ class CheckedRequest:
 
         A folder with a model is known by its content: where it lies may change from attempt to attempt.
         """
-        settings, task_settings = self.settings, self.chosen_task.values(may_change=False)
+        identity = {**self.used.compared("identity"), "dataset": self.data.digest()}
+        identity["ema"] = "on" if self.settings.ema_decay > 0 else "off"
         if self.base_digest is not None:
-            task_settings["model_type"] = f"a folder with the SHA-256 {self.base_digest}"
-        names = ("tuning",) if settings.tuning == "full" else ("tuning", "lora_rank", "lora_alpha", "lora_targets")
-        return {
-            "task": settings.task,
-            **task_settings,
-            **{name: getattr(settings, name) for name in names},
-            **({"ema": "on"} if settings.ema_decay > 0 else {}),
-            **({"optimizer": settings.optimizer} if settings.optimizer != "adamw" else {}),
-            "seed": settings.seed,
-            "global_batch_size": settings.global_batch_size,
-            "dataset": self.data.digest(),
-        }
+            identity["model_type"] = f"a folder with the SHA-256 {self.base_digest}"
+        return self._without_unused_adapters(identity)
 
-    def settings_to_compare(self) -> dict[str, Any]:
-        """Return what else decides the numbers: a change in the middle of a training is logged."""
-        names = (
-            *("learning_rate", "warmup_fraction", "warmup_steps", "learning_rate_schedule"),
-            *("minimum_learning_rate_fraction", "decay_fraction", "decay_steps", "weight_decay", "gradient_clip_norm"),
-            *("precision", "matmul_precision", "float8", "ema_decay", "best_metric", "evaluation_batches"),
-            *(() if self.settings.tuning == "full" else ("lora_dropout",)),
-        )
-        own = {name: getattr(self.settings, name) for name in names}
-        return {**own, **self.chosen_task.values(may_change=True)}
+    def identity_defaults(self) -> dict[str, Any]:
+        """Return what the identity is where nothing else is given."""
+        return {**self.used.defaults(), "ema": "off"}
 
-    def all_settings(self) -> dict[str, Any]:
-        """Return the step's settings and the task's."""
-        return {**dataclasses.asdict(self.settings), **self.chosen_task.values()}
+    def numbers(self) -> dict[str, Any]:
+        """Return what else decides what is computed: a change in the middle of a training is logged."""
+        return self._without_unused_adapters(self.used.compared("numbers"))
 
-    def parameters(self) -> dict[str, Any]:
-        """Return what to compare runs by in MLflow: no paths, which differ from attempt to attempt."""
-        values = {**self.all_settings(), **dataclasses.asdict(self.batch)}
-        return {
-            name: Path(value).name if name == "model_type" else value
-            for name, value in values.items()
-            if not isinstance(value, Path) and name not in _OF_ONE_ATTEMPT
-        }
+    def _without_unused_adapters(self, settings: dict[str, Any]) -> dict[str, Any]:
+        if self.settings.tuning != "full":
+            return settings
+        return {name: value for name, value in settings.items() if not name.startswith("lora_")}
 
 
 def check_request(
-    settings: Training,
-    task_settings: Mapping[str, Value],
+    given: GivenSettings[Training],
     step_name: str,
     engine_class: type[Engine],
     world_size: int,
@@ -126,6 +103,7 @@ def check_request(
     data: TrainingData | None = None,
 ) -> CheckedRequest:
     """Read the datasets' manifests and create the task, if none are given. StepError for invalid settings."""
+    settings = given.step
     profiled_steps = parse_profile_steps(settings.profile_steps)
     data = data or read_training_data(settings)
     try:
@@ -134,14 +112,17 @@ def check_request(
         raise StepError(str(error)) from None
     engine_class.check(settings, batch)
     check_blocks(settings)
-    chosen_task = chosen_task or choose_task(settings.task, task_settings)
+    chosen_task = chosen_task or choose_task(settings.task, given.task)
+    origins = dict(given.origins)
     if settings.base_model is not None:
         chosen_task = chosen_task.starting_from(find_model(settings.base_model))
+        origins["model_type"] = "--base-model"
     check_tuning(settings, chosen_task)
     task, *_ = [chosen_task.on(manifest) for manifest in data.manifests]
     check_validation(settings, task, data.first.splits)
     _most_samples(settings, task)
-    return CheckedRequest(settings, step_name, engine_class, data, batch, chosen_task, task, profiled_steps)
+    used = UsedSettings(settings, chosen_task.settings, origins)
+    return CheckedRequest(settings, step_name, engine_class, data, batch, chosen_task, task, profiled_steps, used)
 
 
 def _most_samples(settings: Training, task: Task) -> int | None:
@@ -156,7 +137,7 @@ def _most_samples(settings: Training, task: Task) -> int | None:
 
 def require_same_settings(request: CheckedRequest, world: World) -> None:
     """StepError, on every rank, names the settings that differ between ranks, with their values."""
-    own = {name: value for name, value in _comparable(request).items() if name not in _OF_ONE_ATTEMPT}
+    own = _same_on_all_ranks(request)
     if len(set(world.gather(hashlib.sha256(repr(sorted(own.items())).encode()).hexdigest()))) == 1:
         return
     by_rank = world.gather(own)
@@ -171,13 +152,12 @@ def require_same_settings(request: CheckedRequest, world: World) -> None:
     raise StepError(f"ranks were started differently: {'; '.join(differing)}; start all with the same command")
 
 
-def _comparable(request: CheckedRequest) -> dict[str, Any]:
+def _same_on_all_ranks(request: CheckedRequest) -> dict[str, Any]:
     """Return what must be the same on every rank. Of files the content counts, since paths may differ by node."""
-    settings = dataclasses.asdict(request.settings)
-    paths = {name: value for name, value in settings.items() if isinstance(value, Path)}
-    literal = {name: value for name, value in settings.items() if name not in paths}
-    of_files = {name: file_sha256(path) for name, path in paths.items() if path.is_file()}
-    return {**literal, **request.chosen_task.values(), **of_files, "dataset": request.data.digest()}
+    used = request.used
+    files = {name: value for name, value in used.values().items() if isinstance(value, Path) and value.is_file()}
+    contents = {name: file_sha256(file) for name, file in files.items()}
+    return {**used.values("identity", "numbers", "nothing"), **contents, "dataset": request.data.digest()}
 
 
 def _ranks_in_words(ranks: list[int]) -> str:

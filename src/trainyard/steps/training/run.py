@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -12,7 +12,7 @@ import torch
 from trainyard.settings.steps.training import Training
 from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE
 from trainyard.steps.runtime.files import require_writable
-from trainyard.steps.runtime.flags import Value
+from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.runtime.gpu_environment import set_gpu_defaults
 from trainyard.steps.runtime.rank_variables import read_rank_variables
 from trainyard.steps.runtime.versions import banner
@@ -33,8 +33,7 @@ _COLLECTIVES_FOLDER = "collectives"
 
 
 def run_training(
-    settings: Training,
-    task_settings: Mapping[str, Value],
+    given: GivenSettings[Training],
     step_name: str,
     engine_class: type[Engine],
     stop_request: StopRequest,
@@ -46,11 +45,13 @@ def run_training(
     `train_to_the_end` takes every step that is left; it returns False if the training was asked to stop before its end.
     StepError for whatever the user can fix; what can be checked without the other ranks is checked before they meet.
     """
+    settings = given.step
     events_url = choose_url(settings.scheduled_events_url, os.environ)
-    with ranks_met(settings, task_settings, step_name, engine_class, check) as (request, world, hang_watch):
+    with ranks_met(given, step_name, engine_class, check) as (request, world, hang_watch):
         with ExitStack() as opened:
             if events_url is not None and world.local_rank == 0:
                 opened.callback(ScheduledEvents(events_url, stop_request.ask).close)
+            world.log(str(request.used))
             request = request.base_model_read(world, hang_watch)
             run = build_training(request, world, stop_request, hang_watch, opened)
             started, steps_before = time.monotonic(), run.progress.step
@@ -68,15 +69,15 @@ def run_training(
 
 @contextmanager
 def ranks_met(
-    settings: Training,
-    task_settings: Mapping[str, Value],
+    given: GivenSettings[Training],
     step_name: str,
     engine_class: type[Engine],
     check: Callable[..., CheckedRequest] = check_request,
 ) -> Iterator[tuple[CheckedRequest, World, HangWatch]]:
     """Check the request, and yield it with the ranks that met and agree on it, and the watch over them."""
+    settings = given.step
     variables = read_rank_variables(os.environ)
-    request = check(settings, task_settings, step_name, engine_class, variables.world_size)
+    request = check(given, step_name, engine_class, variables.world_size)
     require_writable((settings.model, settings.checkpoints, settings.metrics), variables.rank)
     if torch.cuda.is_available():
         set_gpu_defaults(os.environ, deterministic=settings.deterministic)

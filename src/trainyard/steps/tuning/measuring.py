@@ -7,7 +7,6 @@ import json
 import os
 import statistics
 import tempfile
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +20,7 @@ from trainyard.settings.steps.training import TrainDeepSpeed
 from trainyard.settings.tuning_candidates import Candidate, read_candidate
 from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE, StepError
 from trainyard.steps.runtime.files import require_writable
-from trainyard.steps.runtime.flags import Value
+from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreed_step import AgreedStep
 from trainyard.steps.training.building import build_training
@@ -36,8 +35,9 @@ from trainyard.steps.tuning.measurement import MeasuredCandidate, Study, write_m
 from trainyard.steps.tuning.out_of_memory import OutOfMemoryWatch
 
 
-def measure_candidate(settings: MeasureConfig, task_settings: Mapping[str, Value]) -> int:
+def measure_candidate(given: GivenSettings[MeasureConfig]) -> int:
     """Measure over all ranks; rank 0 writes and logs. Return the exit code: also 0 if a rank ran out of memory."""
+    settings = given.step
     try:
         candidate = read_candidate(settings.candidate)
     except ValueError as error:
@@ -47,8 +47,8 @@ def measure_candidate(settings: MeasureConfig, task_settings: Mapping[str, Value
         raise StepError(f"--candidate: no configuration {candidate.config!r}: {config_file} does not exist")
     stop_request = StopRequest()
     with tempfile.TemporaryDirectory() as scratch:
-        training = _training(settings, candidate, config_file, Path(scratch))
-        with ranks_met(training, task_settings, "measure_config", DeepSpeedEngine) as (request, world, hang_watch):
+        training = GivenSettings(_training(settings, candidate, config_file, Path(scratch)), given.task)
+        with ranks_met(training, "measure_config", DeepSpeedEngine) as (request, world, hang_watch):
             require_writable([settings.measurement], world.rank)
             trial = TrialReport(settings, candidate, request, world)
 

@@ -77,7 +77,7 @@ def test_without_tensorflow_the_step_says_which_extra_has_it(
     monkeypatch.setitem(__import__("sys").modules, "tensorflow", None)
     assert train_tensorflow.main(arguments_for(tmp_path, tmp_path)) == 2
     said = capsys.readouterr().err
-    assert 'train_tensorflow needs the package tensorflow; pip install "trainyard[tensorflow]"' in said
+    assert 'train_tensorflow needs the package tensorflow; pip install "trainyard-azureml[tensorflow]"' in said
 
 
 def places(tasks: int) -> list[ClusterPlace]:

@@ -54,6 +54,7 @@ class Checkpoints:
         world: World,
         identity: Mapping[str, Any],
         *,
+        identity_defaults: Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
         keep: int = 2,
         best_by: Metric | None = None,
@@ -65,7 +66,7 @@ class Checkpoints:
         self.failed_saves = 0
         """How many checkpoints could not be written, while the training continued."""
         self._folder, self._world, self._identity = folder, world, identity
-        self._settings = settings or {}
+        self._identity_defaults, self._settings = identity_defaults or {}, settings or {}
         self._went_back_to: str | None = None
         self._keep, self._best_by, self._asynchronous = keep, best_by, asynchronous
         self._failed_saves_limit, self._failed_in_a_row = failed_saves_limit, 0
@@ -84,7 +85,7 @@ class Checkpoints:
     def load(self, checkpoint: VerifiedCheckpoint, engine: Engine, seed: int) -> Progress:
         """Restore everything from a checkpoint, of whatever engine and world size. Return how far it had come."""
         folder, commit = checkpoint.folder, checkpoint.commit
-        refuse_another_training(folder, commit.identity, self._identity)
+        refuse_another_training(folder, commit.identity, self._identity, self._identity_defaults)
         restore_engine(folder, commit, engine, self._ranks)
         restore_randomness(folder, commit, self._ranks, self._world.device, seed)
         if warning := changed_settings(commit.settings, self._settings):

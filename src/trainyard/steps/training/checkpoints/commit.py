@@ -90,9 +90,15 @@ def read_commit(folder: Path) -> Commit:
         raise BrokenCheckpoint(f"{file} was not written by a training step: {failure!r}") from None
 
 
-def refuse_another_training(folder: Path, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """StepError if the checkpoint belongs to another training."""
-    different = [f"{name} {saved.get(name)!r} (now {now[name]!r})" for name in now if saved.get(name) != now[name]]
+def refuse_another_training(
+    folder: Path, saved: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> None:
+    """StepError if the checkpoint belongs to another training.
+
+    What it does not say, since another step saved it, was at its default.
+    """
+    before = {name: saved.get(name, defaults.get(name)) for name in now}
+    different = [f"{name} {before[name]!r} (now {value!r})" for name, value in now.items() if before[name] != value]
     if different:
         raise StepError(
             f"{folder} belongs to another training, with {'; '.join(different)}; "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -14,7 +13,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from trainyard.settings.steps.train_lightning import TrainLightning
 from trainyard.steps.runtime.errors import SetupError, StepError
-from trainyard.steps.runtime.flags import Value
+from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.training.engines.base import Engine
 from trainyard.steps.training.lightning.callback import BetweenSteps
 from trainyard.steps.training.lightning.engine import LightningEngine
@@ -37,21 +36,19 @@ _PRECISIONS: dict[str, Literal["32-true", "bf16-mixed", "16-mixed"]] = {
 """Lightning's names. A task's own forward pass casts by itself."""
 
 
-def run_lightning(settings: TrainLightning, task_settings: Mapping[str, Value], stop_request: StopRequest) -> int:
+def run_lightning(given: GivenSettings[TrainLightning], stop_request: StopRequest) -> int:
     """Train and save the model. Return the step's exit code, as `run_training` does."""
-    return run_training(
-        settings, task_settings, "train_lightning", LightningEngine, stop_request, train_with_lightning, _check
-    )
+    return run_training(given, "train_lightning", LightningEngine, stop_request, train_with_lightning, _check)
 
 
 def _check(
-    settings: TrainLightning,
-    task_settings: Mapping[str, Value],
+    given: GivenSettings[TrainLightning],
     step_name: str,
     engine_class: type[Engine],
     world_size: int,
 ) -> CheckedRequest:
     """Do as `check_request`, also for a LightningModule in place of a task and a LightningDataModule of datasets."""
+    settings = given.step
     if settings.module is None and settings.module_arguments is not None:
         raise StepError("--module-arguments is given without --module, whose arguments they are")
     if settings.strategy == "fsdp2" and settings.module is None:
@@ -64,9 +61,9 @@ def _check(
         raise StepError(
             "--data-module is for a LightningModule of your own (--module); tasks read what a prepare step wrote"
         )
-    module = None if settings.module is None else choose_module(settings.module, settings, task_settings)
+    module = None if settings.module is None else choose_module(settings.module, given)
     data = None if settings.data_module is None else choose_data(settings.data_module, settings)
-    return check_request(settings, task_settings, step_name, engine_class, world_size, module, data)
+    return check_request(given, step_name, engine_class, world_size, module, data)
 
 
 def train_with_lightning(run: TrainingRun) -> bool:

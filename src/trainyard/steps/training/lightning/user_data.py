@@ -13,7 +13,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
 
-from trainyard.settings.steps.train_lightning import TrainLightning
+from trainyard.settings.steps.train_lightning import IGNORED_WITH_DATA_MODULE, TrainLightning
 from trainyard.settings.steps.training import Training
 from trainyard.steps.data.dataset.manifest import Manifest, Split
 from trainyard.steps.data.dataset.reader import SplitReader
@@ -44,8 +44,6 @@ _FOLDER_ARGUMENT = "data_dir"
 _NOT_DRAWN = 0
 """The epoch whose draws held-out samples have. Training counts its epochs from 1."""
 _CONTENT = "samples of a LightningDataModule"
-_OF_A_DATASET = ("data_2", "data_3", "data_4", "data_weights", "verify_data", "read_threads", "data_cache_mb")
-"""Settings for datasets that prepare steps wrote."""
 
 
 class PlannedLoaders(LightningDataModule):
@@ -263,9 +261,9 @@ def choose_data(path: str, settings: TrainLightning) -> UserData:
         raise SetupError(f"--data-module {path}: {class_name} is not a lightning.pytorch.LightningDataModule")
     if not is_overridden("train_dataloader", found, parent=LightningDataModule):
         raise SetupError(f"--data-module {path}: {class_name} lacks train_dataloader, which Lightning needs")
-    for field in fields(settings):
-        if field.name in _OF_A_DATASET and getattr(settings, field.name) != field.default:
-            flag = field.name.replace("_", "-")
+    for name in IGNORED_WITH_DATA_MODULE:
+        if getattr(settings, name) != getattr(TrainLightning, name):
+            flag = name.replace("_", "-")
             raise StepError(
                 f"--{flag} has no effect on --data-module {path}, which reads its data itself; leave it out"
             )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -15,36 +14,16 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from trainyard.settings.step_fields import parameter
 from trainyard.settings.steps.tasks import TaskSettings
-from trainyard.settings.steps.train_lightning import TrainLightning
+from trainyard.settings.steps.train_lightning import IGNORED_WITH_MODULE, TrainLightning
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import SetupError, StepError
-from trainyard.steps.runtime.flags import Value
+from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.runtime.named_code import arguments_from_json, import_named
 from trainyard.steps.training.samples.batches import Tensors
 from trainyard.steps.training.tasks.base import Task
 from trainyard.steps.training.tasks.chosen import ChosenTask, choose_task
 
 _NEEDED = ("training_step", "configure_optimizers")
-_ITS_OPTIMIZER = "its configure_optimizers decides that"
-_ITS_CODE = "its own code decides that"
-_AT_EPOCHS = "Lightning validates it at the ends of epochs"
-_WITHOUT_EFFECT: Mapping[str, str] = {
-    "task": "it is trained in place of a task",
-    "learning_rate": _ITS_OPTIMIZER,
-    "warmup_fraction": _ITS_OPTIMIZER,
-    "warmup_steps": _ITS_OPTIMIZER,
-    "learning_rate_schedule": _ITS_OPTIMIZER,
-    "minimum_learning_rate_fraction": _ITS_OPTIMIZER,
-    "decay_fraction": _ITS_OPTIMIZER,
-    "decay_steps": _ITS_OPTIMIZER,
-    "weight_decay": _ITS_OPTIMIZER,
-    "fused_optimizer": _ITS_OPTIMIZER,
-    "activation_checkpointing": _ITS_CODE,
-    "compile": _ITS_CODE,
-    "evaluate_every_steps": _AT_EPOCHS,
-    "evaluation_batches": _AT_EPOCHS,
-}
-"""Settings that a user's module takes no notice of, and why."""
 _NEED_VALIDATION = ("keep_best_checkpoint", "early_stop_patience")
 
 
@@ -97,14 +76,15 @@ class ModuleTask(Task):
         raise AssertionError("a LightningModule validates by itself")
 
 
-def choose_module(path: str, settings: TrainLightning, task_settings: Mapping[str, Value]) -> ChosenTask:
+def choose_module(path: str, given: GivenSettings[TrainLightning]) -> ChosenTask:
     """Return a LightningModule as a task.
 
     SetupError if it cannot be found or lacks a method that it needs, and StepError for settings without effect on it.
     """
-    given = arguments_from_json("--module-arguments", settings.module_arguments)
+    settings = given.step
+    arguments = arguments_from_json("--module-arguments", settings.module_arguments)
     module_class = _module_class(path)
-    _refuse_settings_without_effect(path, settings, task_settings)
+    _refuse_settings_without_effect(path, given)
     if not is_overridden("validation_step", module_class, parent=LightningModule):
         for name in _NEED_VALIDATION:
             if getattr(settings, name):
@@ -114,19 +94,19 @@ def choose_module(path: str, settings: TrainLightning, task_settings: Mapping[st
             f"--module {path}: {module_class.__name__} lacks configure_model, in which --strategy fsdp2 expects "
             "fully_shard"
         )
-    module_arguments = json.dumps(given, sort_keys=True)
+    module_arguments = json.dumps(arguments, sort_keys=True)
     own = ModuleSettings(module=path, module_arguments=module_arguments, strategy=settings.strategy)
     return ChosenTask(path, ModuleTask, own)
 
 
-def _refuse_settings_without_effect(path: str, settings: TrainLightning, task_settings: Mapping[str, Value]) -> None:
+def _refuse_settings_without_effect(path: str, given: GivenSettings[TrainLightning]) -> None:
     """StepError for what differs from its default. A default may well be given: components pass every setting."""
-    defaults = {field.name: field.default for field in dataclasses.fields(settings)}
-    for name, why in _WITHOUT_EFFECT.items():
-        if getattr(settings, name) != defaults[name]:
+    settings = given.step
+    for name, why in IGNORED_WITH_MODULE.items():
+        if getattr(settings, name) != getattr(TrainLightning, name):
             raise StepError(f"{_flag(name)} has no effect on --module {path}: {why}; leave it out")
     defaults_of_task = choose_task(settings.task, {}).values()
-    for name, value in task_settings.items():
+    for name, value in given.task.items():
         if value != defaults_of_task[name]:
             raise StepError(
                 f"{_flag(name)} has no effect on --module {path}, since it is the task's; give arguments of the "

@@ -14,6 +14,7 @@ from trainyard.steps.training.agreed_step import AgreedStep
 from trainyard.steps.training.observing.measures import StepMeasures
 from trainyard.steps.training.observing.metrics_file import MetricsFile, set_metrics_aside
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
+from trainyard.steps.training.used_settings import UsedSettings
 
 Value = TypeVar("Value")
 
@@ -36,13 +37,15 @@ class RecordedRanks(Protocol):
 
 
 def settings_record(
-    step: str, settings: Mapping[str, object], batch: BatchArithmetic, parameters: int, versions: Mapping[str, str]
+    step: str, used: UsedSettings, batch: BatchArithmetic, parameters: int, versions: Mapping[str, str]
 ) -> dict[str, object]:
-    """Return the content of settings.json for a step's settings, of which paths become text."""
+    """Return the content of settings.json: all settings, of which paths become text, and the origin of each."""
+    settings = used.values()
     return {
         "format": "trainyard.settings/1",
         "step": step,
         "settings": {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()},
+        "origins": used.origins(),
         **dataclasses.asdict(batch),
         "model_parameters": parameters,
         "versions": versions,
@@ -84,6 +87,7 @@ class Recorder:
             for line in self._file.earlier_lines:
                 self._mlflow.metrics(_figures(line), line["step"])
             write_json(self._folder / SETTINGS_FILE, settings)
+            self._mlflow.artifact(self._folder / SETTINGS_FILE)
 
     def record(
         self,

@@ -48,13 +48,9 @@ class ChosenTask:
         """The task on a dataset. StepError when the dataset is not for it."""
         return self.task_class(manifest, self.settings)
 
-    def values(self, *, may_change: bool | None = None) -> dict[str, Any]:
-        """The settings by name: all, or those that a resumed training may (or may not) have with another value."""
-        return {
-            field.name: getattr(self.settings, field.name)
-            for field in dataclasses.fields(self.settings)
-            if may_change is None or bool(field.metadata.get("may_change")) is may_change
-        }
+    def values(self) -> dict[str, Any]:
+        """The settings by name."""
+        return {field.name: getattr(self.settings, field.name) for field in dataclasses.fields(self.settings)}
 
     def write(self, model_folder: Path, base_digest: str | None = None) -> None:
         """Keep the task beside its trained model, for `task_of_model` to read, and the base model's SHA-256."""

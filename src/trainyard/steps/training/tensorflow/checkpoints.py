@@ -66,6 +66,7 @@ class TensorFlowCheckpoints:
         folder: Path,
         tasks: Tasks,
         identity: Mapping[str, Any],
+        identity_defaults: Mapping[str, Any],
         settings: Mapping[str, Any],
         *,
         keep: int,
@@ -74,7 +75,8 @@ class TensorFlowCheckpoints:
         self.stall_seconds = 0.0
         """How long checkpoints have held up the training so far."""
         self.failed_saves = 0
-        self._folder, self._tasks, self._identity, self._settings = folder, tasks, identity, settings
+        self._folder, self._tasks, self._settings = folder, tasks, settings
+        self._identity, self._identity_defaults = identity, identity_defaults
         self._keep, self._failed_saves_limit, self._failed_in_a_row = keep, failed_saves_limit, 0
         self._went_back_to: str | None = None
         self._committed_step: int | None = None
@@ -107,7 +109,7 @@ class TensorFlowCheckpoints:
                 f"{chosen.folder} was saved by engine {chosen.commit.engine}, whose model is not Keras's; start over "
                 "with --resume never, which keeps these checkpoints aside"
             )
-        refuse_another_training(chosen.folder, chosen.commit.identity, self._identity)
+        refuse_another_training(chosen.folder, chosen.commit.identity, self._identity, self._identity_defaults)
         return str(chosen.folder)
 
     def save(self, trainer: Trainer, progress: Progress, *, must_succeed: bool = False) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import keras
 import numpy as np
@@ -25,6 +24,7 @@ from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.dataset.shards import verify_dataset
 from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE, SetupError, StepError
 from trainyard.steps.runtime.files import require_writable
+from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.runtime.packages import python_and_packages
 from trainyard.steps.training.agreed_step import AgreedStep, StepTimes
 from trainyard.steps.training.observing.measures import StepMeasures, Work
@@ -49,17 +49,13 @@ from trainyard.steps.training.tensorflow.parameter_server import (
 from trainyard.steps.training.tensorflow.samples import KerasSamples
 from trainyard.steps.training.tensorflow.saved_model import write_saved_model
 from trainyard.steps.training.tensorflow.trainer import SplitSums, Trainer
+from trainyard.steps.training.used_settings import UsedSettings
 
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "mlflow-skinny")
 _LOST_TASK = (
     *(tf.errors.UnavailableError, tf.errors.DeadlineExceededError, tf.errors.AbortedError, tf.errors.CancelledError),
 )
 _PATHS = ("data", "model", "checkpoints", "metrics", "evaluation")
-_OF_ONE_ATTEMPT = frozenset({*_PATHS, "resume", "stop_file", "scheduled_events_url", "record_samples"})
-_MAY_CHANGE = (
-    *("learning_rate", "warmup_fraction", "warmup_steps", "learning_rate_schedule", "minimum_learning_rate_fraction"),
-    *("decay_fraction", "decay_steps", "weight_decay", "gradient_clip_norm", "label_smoothing", "precision"),
-)
 
 
 @dataclass
@@ -85,11 +81,12 @@ class TensorFlowRun:
     sample_record: SampleRecord | None = None
 
 
-def run_tensorflow(settings: TrainTensorFlow, stop_request: StopRequest) -> int:
+def run_tensorflow(given: GivenSettings[TrainTensorFlow], stop_request: StopRequest) -> int:
     """Train, evaluate and save the model. Return the step's exit code: 0, or STOPPED_EXIT_CODE.
 
     Every task of the cluster runs this; what can be checked without the others is checked before they meet.
     """
+    settings = given.step
     place = read_cluster(os.environ)
     _check_strategy(settings, place)
     events_url = choose_url(settings.scheduled_events_url, os.environ)
@@ -101,13 +98,14 @@ def run_tensorflow(settings: TrainTensorFlow, stop_request: StopRequest) -> int:
     builder = ModelBuilder(settings, manifest)
     evaluated = SplitReader(settings.data, manifest, settings.evaluate_split)
     if not place.is_parameter_server:
-        require_writable([getattr(settings, name) for name in _PATHS[1:]], place.index)
+        require_writable((settings.model, settings.checkpoints, settings.metrics, settings.evaluation), place.index)
     tasks = meet(place, settings.process_group_timeout_seconds)
     with ExitStack() as opened:
         opened.callback(tasks.close)
-        own = {name: value for name, value in dataclasses.asdict(settings).items() if name not in _OF_ONE_ATTEMPT}
-        tasks.require_same({**own, "dataset": manifest.digest()})
+        used = UsedSettings(settings, None, given.origins)
+        tasks.require_same({**used.for_mlflow(), "dataset": manifest.digest()})
         tasks.log(_banner(place, settings))
+        tasks.log(str(used))
         # What all tasks do, before parameter servers do nothing else than serve.
         verify_dataset(settings.data, manifest.shards(), tasks, settings.verify_data)
         tasks.end_when_one_is_lost()
@@ -117,7 +115,7 @@ def run_tensorflow(settings: TrainTensorFlow, stop_request: StopRequest) -> int:
             return serve(place, tasks, stop_request.reason_now)
         _prepare_tensorflow(settings)
         trainers = tasks if settings.strategy == "multi_worker_mirrored" else tasks.only_main()
-        run = _build(settings, trainers, manifest, batch, builder, stop_request, opened)
+        run = _build(used, settings, trainers, manifest, batch, builder, stop_request, opened)
         try:
             return trainers.leave(_train_and_save(run, builder, evaluated))
         except _LOST_TASK as failure:
@@ -148,6 +146,7 @@ def _prepare_tensorflow(settings: TrainTensorFlow) -> None:
 
 
 def _build(
+    used: UsedSettings,
     settings: TrainTensorFlow,
     tasks: Tasks,
     manifest: Manifest,
@@ -162,8 +161,9 @@ def _build(
     checkpoints = TensorFlowCheckpoints(
         settings.checkpoints,
         tasks,
-        _identity(settings, manifest),
-        {"total_steps": plan.total_steps, **{name: getattr(settings, name) for name in _MAY_CHANGE}},
+        {**used.compared("identity"), "dataset": manifest.digest()},
+        used.defaults(),
+        used.compared("numbers"),
         keep=settings.keep_checkpoints,
         failed_saves_limit=settings.failed_saves_limit,
     )
@@ -175,11 +175,9 @@ def _build(
     )
     recorder = Recorder(tasks, settings.metrics, settings.log_every_steps, plan.total_steps)
     opened.callback(recorder.close)
-    values = dataclasses.asdict(settings)
-    record = settings_record("train_tensorflow", values, batch, parameters, python_and_packages(_PACKAGES))
-    compared = {name: value for name, value in values.items() if name not in _OF_ONE_ATTEMPT}
+    record = settings_record("train_tensorflow", used, batch, parameters, python_and_packages(_PACKAGES))
     starts_over = settings.resume == "never" and progress.step == 0
-    recorder.begin(progress.step, record, compared | dataclasses.asdict(batch), starts_over=starts_over)
+    recorder.begin(progress.step, record, used.for_mlflow() | dataclasses.asdict(batch), starts_over=starts_over)
     run = TensorFlowRun(
         settings=settings,
         tasks=tasks,
@@ -337,12 +335,6 @@ def evaluate(run: TensorFlowRun, split: SplitReader) -> SplitSums:
     classes = len(run.manifest.classes)
     sums = SplitSums(confusion=np.zeros((classes, classes), dtype=np.int64) if classes else None)
     return run.trainer.evaluate(KerasSamples(split, run.manifest, run.settings.micro_batch_size), sums)
-
-
-def _identity(settings: TrainTensorFlow, manifest: Manifest) -> dict[str, Any]:
-    """Return what must be the same for a checkpoint to be of the same training. The number of workers may change."""
-    names = ("keras_model", "keras_model_arguments", "strategy", "seed", "global_batch_size")
-    return {**{name: getattr(settings, name) for name in names}, "dataset": manifest.digest()}
 
 
 def _banner(place: ClusterPlace, settings: TrainTensorFlow) -> str:

@@ -223,7 +223,7 @@ def import_deepspeed() -> Any:
     try:
         import deepspeed
     except ImportError as failure:
-        raise SetupError(f'cannot import DeepSpeed: {failure}; pip install "trainyard[train]"') from None
+        raise SetupError(f'cannot import DeepSpeed: {failure}; pip install "trainyard-azureml[train]"') from None
     # Its banners, on every rank, repeat what the step logs; errors still appear.
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     # It uses names that torch 2.13 deprecates, with a warning at each step.
