@@ -312,7 +312,7 @@ def _as_name(name: str) -> str:
     return f"_{lowered}" if lowered[:1].isdigit() else lowered
 
 
-_RULES_IN_SCHEMAS = {rule.id: rule for rule in (UNKNOWN_KEY, NOT_A_CHOICE, BAD_ASSET_NAME, BAD_REFERENCE)}
+_RULES_IN_SCHEMAS = {rule.id: rule for rule in (UNKNOWN_KEY, WRONG_TYPE, NOT_A_CHOICE, BAD_ASSET_NAME, BAD_REFERENCE)}
 _RULE_OF_KEYWORD = {
     "type": WRONG_TYPE,
     "enum": NOT_A_CHOICE,
@@ -404,7 +404,10 @@ def _wrong_value(
         hint = f"Write {node.text}g, if these are gigabytes."
     if _RULE in holder and rule is not MISSING_KEY:
         rule = _RULES_IN_SCHEMAS[holder[_RULE]]
-    return rule.at(span, message, hint, related, replacement, holder.get(_SEVERITY))
+    # What the client accepts anyway is another text, never a list or mapping in its place.
+    is_collection = keyword == "type" and isinstance(node.data, (dict, list))
+    severity: Severity | None = "error" if is_collection else holder.get(_SEVERITY)
+    return rule.at(span, message, hint, related, replacement, severity)
 
 
 def _name_of(path: list[str | int]) -> str:
