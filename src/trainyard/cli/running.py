@@ -82,7 +82,7 @@ def run(
     """
     from trainyard.commands import working_folder
     from trainyard.commands.run import run_file
-    from trainyard.rehearse.runner import RunOptions
+    from trainyard.rehearse.run_options import RunOptions
     from trainyard.spec.set_arguments import split_settings
 
     options = RunOptions(

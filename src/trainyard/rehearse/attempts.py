@@ -189,9 +189,8 @@ def make_folders(attempt: Attempt) -> list[GivenInput]:
         for node in range(attempt.job.counts.nodes):
             attempt.job.snapshot.copy_to(attempt.working_folder(node))
             _link_artifacts(attempt, attempt.working_folder(node))
-    except (OSError, shutil.Error) as error:
-        reason = error if isinstance(error, OSError) and error.errno else OSError(str(error))
-        raise cannot_write(folder, reason) from error
+    except OSError as error:
+        raise cannot_write(folder, error) from error
     return given
 
 

@@ -65,14 +65,15 @@ def _draw_pairs_over_sizes(axes: Axes, pairs: Sequence[PairMeasurement], unit: s
     """Draw the median pair as a line, and from the slowest to the fastest as a band."""
     sizes = sorted({each.bytes for each in pairs})
     for operation in dict.fromkeys(each.operation for each in pairs):
-        rates = [
-            [each.bus_bytes_per_second / _GB for each in pairs if (each.operation, each.bytes) == (operation, size)]
-            for size in sizes
-        ]
+        rates: dict[int, list[float]] = {size: [] for size in sizes}
+        for pair in pairs:
+            if pair.operation == operation:
+                rates[pair.bytes].append(pair.bus_bytes_per_second / _GB)
         colour = _COLOURS[operation]
-        axes.fill_between(sizes, [min(each) for each in rates], [max(each) for each in rates], color=colour, alpha=0.15)
+        slowest, fastest = list(map(min, rates.values())), list(map(max, rates.values()))
+        axes.fill_between(sizes, slowest, fastest, color=colour, alpha=0.15)
         axes.plot(
-            sizes, [statistics.median(each) for each in rates],
+            sizes, list(map(statistics.median, rates.values())),
             marker="o", markersize=4, color=colour, label=operation.replace("_", "-"),
         )  # fmt: skip
     axes.set_title(f"pairs of {unit}s: median, slowest to fastest", loc="left", fontsize=10, color=_SOFT)
