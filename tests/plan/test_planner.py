@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from trainyard.catalogue.skus import all_skus, find_sku
 from trainyard.errors import UsageError
-from trainyard.plan.concurrency import most_at_once
 from trainyard.plan.planner import Plan
 from trainyard.plan.planner import plan as plan_with
+from trainyard.plan.totals import most_at_once
 from trainyard.render.project import Project
 from trainyard.render.rendering import render
 from trainyard.render.writing import write
@@ -105,9 +105,10 @@ def test_jobs_stand_in_the_order_in_which_they_can_run(pipeline_of, digits) -> N
 
 
 def test_totals_count_what_runs_at_one_time(pipeline_of) -> None:
-    totals = plan(pipeline_of(), ND96).totals
+    planned = plan(pipeline_of(), ND96)
+    totals = planned.totals
 
-    assert totals.jobs == 3
+    assert len(planned.jobs) == 3
     assert totals.nodes_at_once == {"gpus": 2}
     assert totals.on_demand_usd_per_hour == pytest.approx(54.394)
 

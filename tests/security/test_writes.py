@@ -140,4 +140,5 @@ def _writes(node: ast.AST) -> bool:
     if name in ("write_text", "write_bytes"):
         return isinstance(node.func, ast.Attribute)
     modes = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-    return name == "replace_text" or (name in ("open", "fdopen") and any("w" in mode or "a" in mode for mode in modes))
+    opens = name in ("open", "fdopen") and any("w" in mode or "a" in mode for mode in modes)
+    return opens or name in ("replace_text", "replace_bytes")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from trainyard.cli.parameters import AtLeast, OneOf, PathOf, chosen_file, file_argument
-from trainyard.plan.estimate.choices import CHECKPOINTING, ENGINES, OFFLOADS, OPTIMIZERS, PRECISIONS, TUNINGS
+from trainyard.plan.estimate import CHECKPOINTING, ENGINES, OFFLOADS, OPTIMIZERS, PRECISIONS, TUNINGS
 
 _PLAN_FORMATS = ("text", "json", "markdown", "html")
 _GRAPH_FORMATS = ("text", "mermaid")

@@ -6,7 +6,8 @@ import are left out of the cache's key. Everything else counts: files that are n
 import, modules that are named in a string or in an input's value, and modules that no entry module imports. Whenever
 reading cannot tell, the whole snapshot counts:
 
-- any other command, such as one with several parts or another launcher, and PYTHONPATH among the job's variables;
+- any other command, such as one with several parts or another launcher, and PYTHONPATH in it or among the job's
+  variables: so all code counts in a project that has Trainyard's steps as an archive, which is one file of it;
 - a module that counts and can load or run code by other means (`importlib`, `subprocess`, `exec`, `sys.path` …), unless
   a comment `# may import: PATTERN, …` in it says which modules that may be. A pattern is a module's name, `package.*`
   for all beneath a package, or `not package` for all modules outside a package;

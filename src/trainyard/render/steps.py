@@ -15,7 +15,7 @@ from pathlib import Path
 
 from trainyard.project_files import read_text
 from trainyard.render import rules
-from trainyard.render.project import Project
+from trainyard.render.project import Project, python_of
 from trainyard.settings.files import os_error_reason
 from trainyard.settings.step_fields import StepField, step_fields
 from trainyard.settings.steps import STEP_CONFIGS
@@ -23,6 +23,8 @@ from trainyard.settings.task_fields import TaskError, UnreadableSettings, fields
 from trainyard.spec.diagnostic import Span, SpecError
 
 _PROPER_NAMES = {"ddp": "DDP", "fsdp": "FSDP", "deepspeed": "DeepSpeed", "tensorflow": "TensorFlow", "ps": "PS"}
+
+_NOT_OWN = ("trainyard", "__pycache__")
 
 
 _MODEL_TYPE = StepField(
@@ -86,6 +88,11 @@ class StepDescription:
                 yield _MODEL_TYPE
 
     @property
+    def program(self) -> str:
+        """What a command starts the step with. A project of its own has Trainyard's steps in an archive."""
+        return f"{python_of(self.source)} -m {self.module}"
+
+    @property
     def title(self) -> str:
         """The name for people: `train_ddp` becomes `Train DDP`."""
         return " ".join(_PROPER_NAMES.get(word, word.capitalize()) for word in self.name.split("_"))
@@ -125,7 +132,7 @@ def _steps_of_trainyard(source: Path) -> dict[str, StepDescription]:
 
 def own_steps(project: Project) -> dict[str, StepDescription]:
     """Return the steps that a project defines below `src/`, by name; `src/trainyard` is Trainyard's."""
-    packages = [folder for folder in sorted(project.source.glob("*/")) if folder.name != "trainyard"]
+    packages = [folder for folder in sorted(project.source.glob("*/")) if folder.name not in _NOT_OWN]
     found: dict[str, StepDescription] = {}
     for file in (file for package in packages for file in sorted(package.rglob("*.py"))):
         text = _text_of(file)

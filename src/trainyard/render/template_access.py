@@ -60,7 +60,7 @@ _METHODS: Mapping[type, frozenset[str]] = {
 _VALUES: Mapping[type, frozenset[str]] = {
     Profile: _fields(Profile) - {"files"} | {"world_size", "environment_variables"},
     StepDescription: _fields(StepDescription) - {"source"}
-    | {"title", "ports", "inputs", "outputs", "field", "has_settings_file"},
+    | {"title", "ports", "inputs", "outputs", "field", "has_settings_file", "program"},
     StepField: FIELD_OF_STEP,
     Cluster: _fields(Cluster),
     Sku: _public(Sku) | _fields(Sku),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from zipimport import ZipImportError, zipimporter
 
 from trainyard.settings.step_fields import (
     StepField,
@@ -235,12 +236,15 @@ class _Sources:
     def _read(self, name: str) -> _Module | None:
         path = name.replace(".", "/")
         for folder in self._folders:
-            for file in (folder / path / "__init__.py", folder / f"{path}.py"):
-                if file.is_file():
-                    try:
-                        return _Module(name, file, ast.parse(file.read_bytes()))
-                    except SyntaxError as failure:
-                        raise TaskError(f"{file}:{failure.lineno} is not valid Python: {failure.msg}") from None
+            for place in (f"{path}/__init__.py", f"{path}.py"):
+                source = _source(folder, place)
+                if source is None:
+                    continue
+                file = folder / place
+                try:
+                    return _Module(name, file, ast.parse(source))
+                except SyntaxError as failure:
+                    raise TaskError(f"{file}:{failure.lineno} is not valid Python: {failure.msg}") from None
         return None
 
     def _settings_of(self, task: _Class) -> _Class | None:
@@ -290,6 +294,17 @@ class _Sources:
                 if (alias.asname or alias.name) == dotted:
                     prefix = f"{_absolute(module, statement)}." if isinstance(statement, ast.ImportFrom) else ""
                     return self.module(prefix + alias.name)
+        return None
+
+
+def _source(folder: Path, place: str) -> bytes | None:
+    """What a file of a folder holds, None if it has no such file. The folder may be an archive, as on Python's path."""
+    file = folder / place
+    if folder.suffix != ".zip":
+        return file.read_bytes() if file.is_file() else None
+    try:
+        return zipimporter(str(folder)).get_data(str(file))
+    except (ZipImportError, OSError):
         return None
 
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from trainyard.resources import PACKAGE, STEP_ARCHIVE
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.expressions import only_binding
@@ -25,6 +26,8 @@ _BLANKS = re.compile(r"[ \t\r]+|\\\r?\n")
 _BINDING = re.compile(r"\$\{\{.{0,500}?\}\}", re.DOTALL)
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
+# As the templates of a project write it: the archive, and what the image may have.
+_ARCHIVE = re.compile(r'PYTHONPATH="([^"$:/]+\.zip):\$PYTHONPATH" ')
 _SUBSTITUTION = re.compile(r"\$\(|`|\$[A-Za-z_{](?!\{)")
 LAUNCHERS = frozenset({"torchrun", "deepspeed", "accelerate", "horovodrun", "mpirun", "mpiexec"})
 LAUNCHER_MODULES = frozenset(
@@ -143,6 +146,17 @@ def _calls_of(words: Sequence[Word], follows_others: bool) -> Iterator[Call]:
         yield from _script_among(words, follows_others=follows_others)
 
 
+def archive_on_path(command: str) -> Word | None:
+    """The archive of the snapshot in which a command lets Python find modules: `PYTHONPATH="steps.zip:$PYTHONPATH"`."""
+    match = _ARCHIVE.search(command)
+    return Word(match[1], *match.span(1)) if match is not None else None
+
+
+def without_archive(command: str) -> str:
+    """The command without the variable that puts an archive on Python's path."""
+    return _ARCHIVE.sub("", command)
+
+
 def without_assignments(words: Sequence[Word]) -> Sequence[Word]:
     """The words of a simple command without the variables that are set for it."""
     first = next((at for at, word in enumerate(words) if not _ASSIGNMENT.match(word.text)), len(words))
@@ -217,7 +231,7 @@ def called_scripts(command: ParsedCommand) -> Iterator[CalledScript]:
     component, text = command.component, command.command
     root = component.code
     if root is not None and text is not None and os.path.isdir(root):
-        includes = component.additional_includes
+        includes = (*component.additional_includes, *_unpacked(command.text, root))
         roots = (root, *(include.parent for include in includes))
         for call in python_calls(command.text):
             path = call.script.text.replace(".", "/")
@@ -225,6 +239,16 @@ def called_scripts(command: ParsedCommand) -> Iterator[CalledScript]:
             files = (folder / name for folder in roots for name in names)
             script = next((file for file in files if _is_file(file)), None)
             yield CalledScript(call, root, script, text, command.reading.document, component.inputs, includes)
+
+
+def _unpacked(command: str, root: Path) -> tuple[Path, ...]:
+    """The folder with the content of the archive on Python's path: Trainyard's own, whose steps it holds.
+
+    That the archive is the installed version's, `trainyard render --check` tells.
+    """
+    archive = archive_on_path(command)
+    is_ours = archive is not None and archive.text == STEP_ARCHIVE and _is_file(root / archive.text)
+    return (PACKAGE,) if is_ours else ()
 
 
 def _is_file(file: Path) -> bool:

@@ -20,7 +20,7 @@ from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Node
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
-from trainyard.spec.shell_words import CalledScript
+from trainyard.spec.shell_words import CalledScript, without_archive
 
 # Anything of these may bring modules along from elsewhere.
 _FINDS_MODULES = re.compile(r"PYTHONPATH|sys\.path|pip3? install|setup\.py|\bcd ")
@@ -154,7 +154,8 @@ def _has_version(root: Node, version: str | None) -> bool:
 
 def _decidable_calls(command: ParsedCommand, context: LintContext) -> Iterator[CalledScript]:
     """The calls of scripts that find modules in their code and their environment alone."""
-    if _FINDS_MODULES.search(command.text) or "PYTHONPATH" in command.reading.document.text:
+    document = command.reading.document.text
+    if _FINDS_MODULES.search(without_archive(command.text)) or "PYTHONPATH" in without_archive(document):
         return
     for called in context.calls_of(command):
         if called.file is not None and not _finds_modules(called.file):

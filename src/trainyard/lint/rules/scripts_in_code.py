@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.project_files import names_in
+from trainyard.resources import PACKAGE
 from trainyard.settings.suggestions import closest, only_close
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.references import SCRIPT_NOT_FOUND
 from trainyard.spec.script_steps import python_files
-from trainyard.spec.shell_words import CalledScript
+from trainyard.spec.shell_words import CalledScript, archive_on_path
 
 
 @check("command")
@@ -32,7 +33,7 @@ def _script_not_found(command: ParsedCommand, context: LintContext) -> Iterator[
 
 
 SCRIPT_LEFT_OUT = Rule("AML407", "script-left-out", "error").explained(
-    summary="The script is excluded from the uploaded code by .amlignore or .gitignore.",
+    summary="The script, or the archive it is in, is excluded from the uploaded code by .amlignore or .gitignore.",
     why="It is in the folder but not uploaded, so the job does not find it. `.amlignore` takes precedence over "
     "`.gitignore`.",
     example="""\
@@ -57,6 +58,11 @@ def _script_left_out(command: ParsedCommand, context: LintContext) -> Iterator[D
             message = f"'{called.call.script.text}' is not uploaded: the ignore file of the code excludes it"
             hint = "Add a `!…` line for it, or narrow the pattern."
             yield SCRIPT_LEFT_OUT.at(called.place, message, hint)
+    code, archive = command.component.code, archive_on_path(command.text)
+    if code is not None and archive is not None and context.is_left_out(code, code / archive.text):
+        message = f"'{archive.text}' is not uploaded: the ignore file of the code excludes it"
+        hint = "Add a `!…` line for it, or narrow the pattern."
+        yield SCRIPT_LEFT_OUT.at(command.span(archive.start, archive.end), message, hint)
 
 
 MODULE_NOT_FOUND = Rule("AML408", "module-not-found", "error").explained(
@@ -80,7 +86,8 @@ def _module_not_found(command: ParsedCommand, context: LintContext) -> Iterator[
     for called in _missing(command, context):
         script = called.call.script
         names = script.text.split(".")
-        package, folder = called.root / names[0], called.root.joinpath(*names[:-1])
+        root = PACKAGE.parent if names[0] == PACKAGE.name and PACKAGE in called.includes else called.root
+        package, folder = root / names[0], root.joinpath(*names[:-1])
         if not called.call.is_module:
             continue
         if script.text.endswith(".py") and os.path.isfile(called.root / script.text):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from trainyard.report.graph_drawing import process_counts
+from trainyard.report.drawings import process_counts
 from trainyard.settings import quantities
 
 if TYPE_CHECKING:

@@ -1,8 +1,51 @@
-"""How much of something is needed at one time, when each job may run as soon as those before it are done."""
+"""What the jobs of a pipeline take at one time, when each may run as soon as those before it are done."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainyard.plan.estimate.money import Price
+
+if TYPE_CHECKING:
+    from trainyard.plan.planner import JobPlan
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The most that the planned jobs take at one time, when every job starts as soon as it can.
+
+    Prices are None where that of a job is not known, planned or not. Nodes are by compute; processors, which Azure's
+    quotas count, by VM size.
+    """
+
+    nodes_at_once: dict[str, int]
+    vcpus_at_once: dict[str, int]
+    on_demand_usd_per_hour: float | None
+    spot_usd_per_hour: float | None
+
+
+def totals_of(jobs: Sequence[JobPlan], waits_for: Mapping[str, frozenset[str]], *, are_all_jobs: bool) -> Totals:
+    """Return what planned jobs take; without the price if there are others that are not planned."""
+
+    def machines_at_once(some: Iterable[JobPlan]) -> int:
+        return round(most_at_once({job.name: job.kind.machines for job in some}, waits_for))
+
+    def price_at_once(price_of: Callable[[JobPlan], Price | None]) -> float | None:
+        prices = {job.name: price.usd_per_hour for job in jobs if (price := price_of(job)) is not None}
+        if not are_all_jobs or len(prices) < len(jobs):
+            return None
+        return round(most_at_once(prices, waits_for), 6)
+
+    computes = dict.fromkeys(job.compute for job in jobs)
+    skus = dict.fromkeys(job.sku for job in jobs if job.sku is not None)
+    return Totals(
+        nodes_at_once={name: machines_at_once(job for job in jobs if job.compute == name) for name in computes},
+        vcpus_at_once={sku.name: sku.vcpus * machines_at_once(job for job in jobs if job.sku is sku) for sku in skus},
+        on_demand_usd_per_hour=price_at_once(lambda job: job.on_demand),
+        spot_usd_per_hour=price_at_once(lambda job: job.spot),
+    )
 
 
 def most_at_once(weights: Mapping[str, float], waits_for: Mapping[str, frozenset[str]]) -> float:
