@@ -177,13 +177,13 @@ def _within_half(memory: str) -> str:
 
 
 _SETTINGS_FILE = "parallel.json"
-# Not imported: it is for the job's own Python.
-PARALLEL_PROGRAM = Path(__file__).resolve().parent / "job_programs" / "parallel_program.py"
+# Not imported: they are for the job's own Python.
+PROGRAMS = Path(__file__).resolve().parent / "job_programs"
 
 
 def parallel_command(data_folder: Path, arguments: str) -> str:
     """Return the shell line that runs a parallel job whose settings are in its data folder."""
-    program = shlex.quote(str(PARALLEL_PROGRAM))
+    program = shlex.quote(str(PROGRAMS / "parallel_program.py"))
     return f"python {program} {shlex.quote(str(data_folder / _SETTINGS_FILE))} {arguments}".rstrip()
 
 
