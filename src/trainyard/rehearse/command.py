@@ -218,7 +218,7 @@ def _table(source: Path, downloads: Path) -> dict[str, Any] | None:
     """The paths and transformations of an MLTable; None for other data. Files with a public address are downloaded."""
     table = read_mltable(source)
     if table is not None:
-        table["paths"] = [{kind: _local(path, downloads) for kind, path in each.items()} for each in table["paths"]]
+        table["paths"] = [{kind: _local(path, downloads) for kind, path in entry.items()} for entry in table["paths"]]
     return table
 
 

@@ -114,7 +114,7 @@ def _without_places(setting: object) -> object:
     if dataclasses.is_dataclass(setting):
         return {known.name: _without_places(getattr(setting, known.name)) for known in dataclasses.fields(setting)}
     if isinstance(setting, dict):
-        return {key: _without_places(each) for key, each in setting.items()}
+        return {key: _without_places(value) for key, value in setting.items()}
     return setting
 
 

@@ -291,14 +291,14 @@ def log_files(record: RunRecord, job: str | None = None, rank: int | None = None
     if job is not None and job not in record.jobs:
         raise UsageError(f"run {record.name} has no job {job!r}. {did_you_mean(job, record.jobs)}")
     jobs = [record.jobs[job]] if job is not None else list(record.jobs.values())
-    ranks = max((len(each.logs) for each in jobs), default=0)
+    ranks = max((len(chosen_job.logs) for chosen_job in jobs), default=0)
     if rank is not None and not 0 <= rank < ranks:
         owner = f"job {job!r} of run {record.name}" if job is not None else f"run {record.name}"
         raise UsageError(f"{owner} has no rank {rank}; {ranks_in_words(ranks)}")
     files: list[Path] = []
-    for each in jobs:
-        chosen = each.logs if rank is None else each.logs[rank : rank + 1]
-        files += [file for log, file in each.log_files(record.folder).items() if log in chosen]
+    for chosen_job in jobs:
+        chosen = chosen_job.logs if rank is None else chosen_job.logs[rank : rank + 1]
+        files += [file for log, file in chosen_job.log_files(record.folder).items() if log in chosen]
     return files
 
 

@@ -297,26 +297,27 @@ def read_table(files: list[Path], source: Path, transformations: list[dict[str, 
     """Return all rows as a pandas table, after the transformations of the MLTable, in their order."""
     import pandas
 
-    reader = next((each["name"] for each in transformations if each["name"] in _READERS), "")
-    options: dict[str, Any] = next((each["options"] for each in transformations if each["name"] == reader), {})
+    readers = {one["name"]: one["options"] for one in transformations if one["name"] in _READERS}
+    reader = next(iter(readers), "")
+    options: dict[str, Any] = readers.get(reader, {})
     frames: list[Any] = []
     for file in files:
         first_columns = list(frames[0].columns) if frames else None
         frame = _read_file(file, reader, options, first_columns)
         if options.get("include_path_column"):
             frame["Path"] = "/" + file.relative_to(source).as_posix() if source.is_dir() else str(file)
-        for each in transformations:
-            if each["name"] == "extract_columns_from_partition_format":
-                for name, value in _columns_in_path(file, each["options"].get("partition_format")).items():
+        for transformation in transformations:
+            if transformation["name"] == "extract_columns_from_partition_format":
+                for name, value in _columns_in_path(file, transformation["options"].get("partition_format")).items():
                     frame[name] = value
         frames.append(frame)
     table = pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
-    for each in transformations:
-        change = _CHANGES.get(each["name"])
+    for transformation in transformations:
+        change = _CHANGES.get(transformation["name"])
         if change is not None:
-            table = change(table, each["options"])
-        elif each["name"] not in (*_READERS, "extract_columns_from_partition_format"):
-            raise SystemExit(f"error: unknown transformation in the MLTable: {each['name']}")
+            table = change(table, transformation["options"])
+        elif transformation["name"] not in (*_READERS, "extract_columns_from_partition_format"):
+            raise SystemExit(f"error: unknown transformation in the MLTable: {transformation['name']}")
     return table
 
 

@@ -176,8 +176,8 @@ def read_nvidia_table(text: str) -> list[Gpu]:
 
 def read_amd_documents(static: str, metric: str) -> list[Gpu]:
     """Return the GPUs of amd-smi's two documents; what one does not support, a virtual machine's often, is left out."""
-    metrics = {each.get("gpu"): each for each in _amd_gpus(metric)}
-    return [_amd_gpu({**each, **metrics.get(each.get("gpu"), {})}) for each in _amd_gpus(static)]
+    metrics = {gpu.get("gpu"): gpu for gpu in _amd_gpus(metric)}
+    return [_amd_gpu({**gpu, **metrics.get(gpu.get("gpu"), {})}) for gpu in _amd_gpus(static)]
 
 
 def _amd_gpus(text: str) -> list[dict[str, Any]]:
