@@ -3,19 +3,22 @@
     python benchmarks/efficiency_curves.py
 
 Writes src/trainyard/plan/estimate/efficiency.csv: of each curve the two numbers with the least mean error over the
-marked
-rows. A generation with rows of hardly more than one width has only its height fitted, and the rest from its neighbour.
+marked rows. A generation with rows of hardly more than one width has only its height fitted, and the rest from its
+neighbour.
 """
 
 from __future__ import annotations
 
 import csv
 import statistics
+import sys
 
-import results  # noqa: F401  (puts this checkout's src first)
+import results
 from trainyard.plan.estimate import compute
 from trainyard.plan.estimate.compute import Efficiency
-from trainyard.plan.estimate.published import Published, rows_of
+
+sys.path.insert(0, str(results.ROOT / "docs"))
+from published_trainings import Published, rows_of
 
 FILE = compute._CSV_FILE
 HEIGHTS = [step / 200 for step in range(40, 200)]

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 # Every benchmark imports this module first, so that it measures its own checkout even if that is not installed.
-sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "src"))
 
 RESULTS = Path(__file__).parent / "results"
 _PACKAGES = ("trainyard", "torch", "transformers", "accelerate", "lightning", "click", "jinja2", "jsonschema-rs")

@@ -7,14 +7,14 @@ import statistics
 import sys
 from pathlib import Path
 
-from trainyard.plan.estimate.compute import efficiency_curves
-from trainyard.plan.estimate.published import (
+from published_trainings import (
     Published,
     median_time_error,
     published_trainings,
     rows_of,
     timed_trainings,
 )
+from trainyard.plan.estimate.compute import efficiency_curves
 from trainyard.plan.estimate.training import TrainingShape, machines_of_gpu
 
 PAGE = Path(__file__).parent / "estimates.md"
@@ -26,7 +26,7 @@ _INTRODUCTION = """# Predicted against published
 Made by `python docs/generate_estimates.py`: do not edit.
 
 What [`trainyard estimate`](plan.md) says of trainings that others published, misses included. The rows are
-[`published.csv`](../src/trainyard/plan/estimate/published.csv); each has its source. One curve for each GPU
+[`published_trainings.csv`](published_trainings.csv); each has its source. One curve for each GPU
 generation is fitted (the share of its peak that a matrix product reaches), to the rows marked *fit*, by
 `python benchmarks/efficiency_curves.py`; the rest of the model is formulas and data sheets. An error is
 predicted / published - 1: a negative one is too optimistic. The network is that of the machines a GPU is usually in,

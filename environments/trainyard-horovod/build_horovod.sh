@@ -1,5 +1,4 @@
-# Rendered from templates/environments/trainyard-horovod/build_horovod.sh.j2 and profiles/t4.yaml: edit those, not this file, then run `trainyard render t4`.
-# trainyard: {"format": "trainyard.rendered/1", "template": "environments/trainyard-horovod/build_horovod.sh.j2", "profile": "t4", "settings": {}, "template_digest": "454f7698ad8fafe7", "profile_digest": "cf6163cea8d3aeae", "content_digest": "becdd1df083c9d65"}
+# Rendered from templates/environments/trainyard-horovod/build_horovod.sh.j2 and profiles/t4.yaml: edit those, then run `trainyard render t4`.
 # Build Horovod 0.28.1 from its source on PyPI, and install it for a Python that has torch:
 #
 #     bash build_horovod.sh PYTHON

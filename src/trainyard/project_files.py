@@ -126,6 +126,12 @@ def require_within(file: Path, root: Path) -> None:
         raise OutsideRoot(errno.EACCES, f"it is in {folder}, outside of {top}", str(file))
 
 
+def keep_out_of_git(folder: Path) -> None:
+    """Make a folder ignore itself, so that git takes nothing of it, whatever the repository ignores."""
+    if not (folder / ".gitignore").exists():
+        write_text(folder / ".gitignore", "*\n", folder.parent)
+
+
 def write_text(file: Path, text: str, root: Path) -> None:
     """Make a file's folders, and replace its text, as `write_bytes` does."""
     write_bytes(file, text.encode("utf-8"), root)

@@ -12,6 +12,7 @@ import pytest
 from lean_project import ROOT, lean_project
 from loopback_azure import GROUP, WORKSPACE, Answer, Fault, LoopbackAzure, error_body
 
+from settings_project import write_project
 from trainyard.azure.workspace import Workspace, find_workspace
 from trainyard.errors import UsageError
 
@@ -82,6 +83,25 @@ def test_a_dry_run_prints_what_a_submission_sends(azure: LoopbackAzure, trainyar
             assert described[key] == component[key], (name, key)
 
 
+def test_inputs_are_set_for_one_submission_and_settings_become_overrides(
+    trainyard: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = write_project(tmp_path)
+    settings = ("inputs.micro_batch_size=8", "inputs.weight_decay=0.1", "jobs.train.inputs.seed=5")
+    words = [word for setting in settings for word in ("--set", setting)]
+    outcome = trainyard("submit", str(file), "--dry-run", *words)
+    assert outcome.exit_code == 0, outcome.stderr
+    job = json.loads(outcome.stdout)["job"]["properties"]
+    assert job["inputs"]["micro_batch_size"]["value"] == "8"
+    given = job["jobs"]["train"]["inputs"]
+    assert given["overrides"]["value"] == "{weight_decay: 0.1, seed: 5}"
+    assert (given["settings"]["job_input_type"], Path(given["settings"]["uri"]).name) == ("uri_file", "ddp.yaml")
+    assert "8 micro × 2 accumulation × 4 processes" in outcome.stderr, "the plan is of what is sent"
+    refused = trainyard("submit", str(file), "--dry-run", "--set", "inputs.weight_decai=0.1")
+    assert refused.exit_code == 2
+    assert "'weight_decay'" in refused.stderr
+
+
 def test_nothing_is_sent_of_a_file_with_errors(
     azure: LoopbackAzure, trainyard: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -131,7 +151,7 @@ REFUSALS = {
     "a storage account that refuses the upload": (
         Fault(
             "PUT",
-            "/steps/evaluate.py$",
+            "/trainyard/steps/evaluate.py$",
             Answer(403, headers={"x-ms-error-code": "AuthorizationFailure"}),
         ),
         "the upload to storage.blob.core.windows.net was refused: 403 AuthorizationFailure; ask for the role 'Storage",
@@ -325,22 +345,22 @@ def waits_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("waits_are_short")
 def test_an_upload_that_is_cut_off_goes_on(azure: LoopbackAzure, trainyard: Callable[..., Any]) -> None:
-    azure.faults = [Fault("PUT", "/steps/evaluate.py$", Answer(cut=True), times=1)]
+    azure.faults = [Fault("PUT", "/trainyard/steps/evaluate.py$", Answer(cut=True), times=1)]
     outcome = trainyard("submit", PIPELINE)
     assert outcome.exit_code == 0, outcome.stderr
-    assert [body for name, body in azure.blobs.items() if name.endswith("/steps/evaluate.py")] == [
+    assert [body for name, body in azure.blobs.items() if name.endswith("/trainyard/steps/evaluate.py")] == [
         (ROOT / "src/trainyard/steps/evaluate.py").read_bytes()
     ]
 
 
 @pytest.mark.usefixtures("waits_are_short")
 def test_an_upload_that_stays_cut_off_ends_in_one_message(azure: LoopbackAzure, trainyard: Callable[..., Any]) -> None:
-    azure.faults = [Fault("PUT", "/steps/evaluate.py$", Answer(cut=True))]
+    azure.faults = [Fault("PUT", "/trainyard/steps/evaluate.py$", Answer(cut=True))]
     outcome = trainyard("submit", PIPELINE)
     assert outcome.exit_code == 1
     assert outcome.stderr.count("error: ") == 1
     assert "no answer from Azure" in outcome.stderr
-    assert len(azure.sent("PUT", "/steps/evaluate.py")) == 4, "once, and three repetitions of the client"
+    assert len(azure.sent("PUT", "/trainyard/steps/evaluate.py")) == 4, "once, and three repetitions of the client"
     assert submitted_jobs(azure) == []
 
 

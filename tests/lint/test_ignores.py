@@ -130,7 +130,7 @@ def test_a_malformed_comment_is_reported(tmp_path: Path, comment: str, column: i
 
 
 def test_the_header_of_a_rendered_file_is_no_such_comment(tmp_path: Path) -> None:
-    header = '# trainyard: {"format": "trainyard.rendered/1"}\n'
+    header = "# Rendered from templates/c.yaml.j2 and profiles/t4.yaml: edit those, then run `trainyard render t4`.\n"
     assert found_in(tmp_path, header + COMPONENT.format(above="", beside="")) == [("AML101", 4, 1)]
 
 

@@ -14,12 +14,9 @@ from typing import Any
 
 import pytest
 
-from trainyard.rehearse.containers.container import _FIRST_PROCESS
-from trainyard.rehearse.containers.engine import find_engine
-from trainyard.rehearse.containers.images import bind_mount
+from trainyard.rehearse.container_images import bind_mount, find_engine
+from trainyard.rehearse.containers import FIRST_PROCESS
 from trainyard.rehearse.errors import RunError, UsageError
-from trainyard.rehearse.forecast import forecast
-from trainyard.rehearse.runner import RunOptions
 from trainyard.spec.diagnostic import SpecError
 
 # Remembers its arguments and which images it has; `run` runs the command here.
@@ -130,7 +127,7 @@ def test_a_process_is_started_with_its_paths_variables_and_resources(
     assert "of the job" not in words
     assert words[words.index("--ulimit") :] == [
         *("--ulimit", "memlock=-1", "--label", "a b"),
-        *("--entrypoint", "/bin/sh", image, "-c", _FIRST_PROCESS, "sh"),
+        *("--entrypoint", "/bin/sh", image, "-c", FIRST_PROCESS, "sh"),
         *("/bin/sh", "-c", record.jobs["work"].command),
     ]
     assert ("--user" in words) == (os.getuid() != 0)
@@ -151,9 +148,6 @@ def test_ranks_of_a_node_share_its_memory_and_an_image_counts_for_reuse(workspac
     assert len({values_of(words, "--name")[0] for words in started}) == 2
     logs = [(first.folder / log).read_text() for log in first.jobs["work"].logs]
     assert logs == ["rank 0\n", "rank 1\n"]
-    options = RunOptions(workspace.runs_folder, environments="docker")
-    assert forecast(workspace.load(pipeline), options)[0].reused_from == first.name
-    assert forecast(workspace.load(pipeline), RunOptions(workspace.runs_folder))[0].reused_from is None
     assert workspace.run(pipeline, environments="docker").jobs["work"].reused_from == first.name
     here = workspace.run(pipeline)
     assert here.jobs["work"].reuse == (

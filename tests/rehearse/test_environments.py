@@ -11,8 +11,6 @@ import pytest
 
 from trainyard.rehearse.environment_packages import differences, installed_versions, pip_lines, wanted_packages
 from trainyard.rehearse.errors import RunError
-from trainyard.rehearse.forecast import forecast
-from trainyard.rehearse.runner import RunOptions
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.model import Environment
 
@@ -43,7 +41,7 @@ def test_packages_are_read_from_conda_files_and_compared(tmp_path: Path) -> None
     wanted = wanted_packages(with_conda(tmp_path, CONDA))
 
     assert [package.name for package in wanted] == ["python", "numpy", "no-such-package", "pandas"]
-    missing, others = differences(wanted, HERE)
+    missing, others = differences(wanted, HERE, installed_versions())
     assert missing == ["no-such-package (conda.yaml:7)"]
     pandas = installed_versions()["pandas"]
     here = ".".join(map(str, sys.version_info[:3]))
@@ -62,11 +60,10 @@ def test_requirements_of_a_build_context_are_read_with_what_they_include(tmp_pat
     assert {package.name for package in wanted_packages(environment)} == {"no-such-package", "numpy"}
 
 
-def test_a_build_under_another_name_is_not_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_under_another_name_is_not_missing(tmp_path: Path) -> None:
     found = {"tensorflow-cpu": "2.21.0"}
-    monkeypatch.setattr("trainyard.rehearse.environment_packages.installed_versions", lambda python: found)
     environment = with_conda(tmp_path, "dependencies: [pip: [tensorflow==2.21.0]]")
-    assert differences(wanted_packages(environment), HERE) == ([], [])
+    assert differences(wanted_packages(environment), HERE, found) == ([], [])
 
 
 def test_a_run_warns_once_for_an_environment_and_lists_everything(workspace: Any) -> None:
@@ -117,9 +114,6 @@ def test_a_virtual_environment_is_built_once_and_its_job_runs_in_it(
         command, outputs={"version": "uri_file"}, environment={"image": "x", "conda_file": "../conda.yaml"}
     )
 
-    options = RunOptions(workspace.runs_folder, environments="venv")
-    assert forecast(workspace.load(pipeline), options)[0].why == "its environment has not been built here yet"
-
     record = workspace.run(pipeline, environments="venv")
 
     assert (record.status, record.notes) == ("completed", []), record.reason
@@ -129,9 +123,8 @@ def test_a_virtual_environment_is_built_once_and_its_job_runs_in_it(
     again = workspace.run(pipeline, environments="venv")
     assert "building" not in workspace.shown
     assert again.jobs["work"].reused_from == record.name
-    assert forecast(workspace.load(pipeline), options)[0].reused_from == again.name
-    elsewhere = forecast(workspace.load(pipeline), RunOptions(workspace.runs_folder))
-    assert any(change.startswith("the local Python") for change in elsewhere[0].changes), elsewhere
+    elsewhere = workspace.run(pipeline)
+    assert "the local Python and its packages" in str(elsewhere.jobs["work"].reuse)
 
 
 @pytest.mark.slow

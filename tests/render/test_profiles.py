@@ -246,14 +246,6 @@ def test_what_is_missing_is_named(small_project: Project) -> None:
     assert len(missing) == 5
 
 
-def test_the_digest_changes_with_files_and_settings(project: Project) -> None:
-    before = load_profile(project, "nd96")
-    with_setting = load_profile(project, "nd96", {"nodes": 2})
-    with (project.profiles / "t4.yaml").open("a") as file:
-        file.write("# another remark\n")
-    assert len({before.digest, with_setting.digest, load_profile(project, "nd96").digest}) == 3
-
-
 STEPS_OF_PIPELINE = {
     "ddp": ("prepare_images", "train_ddp", "evaluate"),
     "fsdp": ("prepare_text", "train_fsdp", "evaluate"),

@@ -6,9 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trainyard.render.drift import difference, find_drift
-from trainyard.render.header import read_header
+from trainyard.render.header import Header, content_of, read_header
 from trainyard.render.project import Project
 from trainyard.render.rendering import Rendering, render
 from trainyard.render.writing import WriteReport, write
@@ -37,7 +39,7 @@ def test_another_profile_replaces_and_removes_what_the_first_made(project: Proje
     report = written(project, "local")
     clusters = [project.root / "compute" / f"{name}_cluster.yaml" for name in ("cpu", "gpu")]
     assert report.removed == clusters
-    assert not any(cluster.exists() for cluster in clusters)
+    assert not (project.root / "compute").exists(), "no folder is left empty"
     assert "removed compute/gpu_cluster.yaml: profile local does not render this file" in report.lines()
     assert report.saved == {}
 
@@ -112,24 +114,76 @@ def test_files_beside_the_rendered_ones_stay(project: Project) -> None:
     assert (project.root / "components" / "picture.png").exists()
 
 
-def test_a_header_of_an_unknown_version_is_not_touched(project: Project) -> None:
+def test_a_file_whose_header_cannot_be_understood_is_not_touched(project: Project) -> None:
     written(project, "t4")
     file = project.root / "components" / "evaluate.yaml"
-    file.write_text(file.read_text().replace("trainyard.rendered/1", "trainyard.rendered/9"))
-    with pytest.raises(SpecError, match=r"format trainyard.rendered/9, and this Trainyard reads trainyard.rendered/1"):
+    text = file.read_text().replace("edit those", "edit these")
+    file.write_text(text)
+    with pytest.raises(SpecError, match=r"components/evaluate.yaml.*not rendered by Trainyard"):
         written(project, "t4")
+    assert file.read_text() == text
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "{}", "[]", '{"_rendered": 1}', '{"_rendered": {"format": "x"}}', "one line"]
+    "text",
+    ["", "{", "{}", "[]", '{"_rendered": 1}', '{"_rendered": "x"}', '{"_rendered": "\\x"}', "one line", "# Rendered"],
 )
 def test_a_text_without_a_header_is_not_ours(text: str) -> None:
     assert read_header(text) is None
 
 
-@pytest.mark.parametrize("second_line", ["{broken", "[]", '{"format": "trainyard.rendered/1", "more": 1}', "{}"])
-def test_a_file_with_a_damaged_header_is_not_ours(second_line: str) -> None:
-    assert read_header(f"# x\n# trainyard: {second_line}\nrest\n") is None
+SENTENCE = "Rendered from templates/a.yaml.j2 and profiles/t4.yaml: edit those, then run `trainyard render t4{}`."
+
+
+@pytest.mark.parametrize(
+    "arguments", [" --set", " nodes=4", " --set nodes", " --set nodes=[4", " --sett nodes=4", " --set 'nodes=4", "2"]
+)
+def test_a_file_with_a_damaged_header_is_not_ours(arguments: str) -> None:
+    assert read_header(f"# {SENTENCE.format(' --set nodes=4')}\nrest\n") == ("a.yaml.j2", "t4", {"nodes": 4})
+    assert read_header(f"# {SENTENCE.format(arguments)}\nrest\n") is None
+
+
+SETTINGS = st.dictionaries(
+    st.sampled_from(["nodes", "description", "pipelines.ddp.epochs"]),
+    st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"])) | st.integers() | st.booleans() | st.none(),
+)
+
+
+@given(st.text("ab/_-. '`é", min_size=1), st.text("ab-. '`é", min_size=1), SETTINGS)
+@pytest.mark.parametrize("name", ["a.yaml", "a.json"])
+def test_a_header_reads_as_it_was_written(name: str, template: str, profile: str, settings: dict[str, object]) -> None:
+    header = Header(template, profile, settings)
+    content = '{\n  "a": 1\n}\n' if name.endswith(".json") else "a: 1\n"
+    text = header.joined_with(Path(name), content)
+    assert read_header(text) == header
+    assert content_of(text) == content
+
+
+OLD_SENTENCE = SENTENCE.replace("edit those", "edit those, not this file")
+OLD_FIELDS = '"format": "trainyard.rendered/1", "template": "a.yaml.j2", "profile": "t4", "content_digest": "63b1"'
+
+
+@pytest.mark.parametrize("settings", [{}, {"nodes": 4}], ids=str)
+def test_headers_of_two_lines_are_recognized(settings: dict[str, object]) -> None:
+    sentence = OLD_SENTENCE.format("".join(f" --set {key}={value}" for key, value in settings.items()))
+    as_comment = f"# {sentence}\n# trainyard: {{{OLD_FIELDS}}}\na: 1\n"
+    in_json = f'{{\n  "_rendered": {{"remark": "{sentence}", {OLD_FIELDS}}},\n  "a": 1\n}}\n'
+    assert read_header(as_comment) == read_header(in_json) == ("a.yaml.j2", "t4", settings)
+
+
+CONFLICT = "<<<<<<< HEAD\n{}\n=======\n{}\n>>>>>>> other\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CONFLICT.format(f"# {SENTENCE.format('')}", f"# {SENTENCE.format(' --set nodes=2')}"),
+        "{\n" + CONFLICT.format(f'  "_rendered": "{SENTENCE.format("")}",', '  "_rendered": "…",') + '  "a": 1\n}\n',
+        CONFLICT.format(f'{{\n  "_rendered": "{SENTENCE.format("")}"\n}}', "{}"),
+    ],
+)
+def test_a_header_is_read_between_the_marks_of_a_merge(text: str) -> None:
+    assert read_header(text) == ("a.yaml.j2", "t4", {})
 
 
 def test_a_full_disk_leaves_no_half_written_file(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,8 +254,7 @@ def test_every_reason_for_drift_is_reported(project: Project) -> None:
     assert drifts(project) == {
         "components/evaluate.yaml": "was edited by hand; edit templates/components/evaluate.yaml.j2 or"
         " profiles/t4.yaml instead",
-        "environments/trainyard.yaml": "templates/environments/trainyard.yaml.j2 or the step's settings"
-        " have changed since",
+        "environments/trainyard.yaml": "is not what templates/environments/trainyard.yaml.j2 and profile t4 render now",
         "environments/trainyard/requirements.txt": "profile t4 does not render this file",
         "pipelines/ddp.yaml": "is missing",
     }
@@ -209,11 +262,16 @@ def test_every_reason_for_drift_is_reported(project: Project) -> None:
     assert "-  instance_count: 2\n+  instance_count: 1\n" in drift.diff
 
 
-def test_a_changed_profile_drifts_every_file(project: Project) -> None:
+def test_a_changed_profile_drifts_what_holds_its_values(project: Project) -> None:
     written(project, "t4")
-    with (project.profiles / "t4.yaml").open("a") as file:
-        file.write("# a remark\n")
-    assert set(drifts(project).values()) == {"profile t4 has changed since"}
+    profile = project.profiles / "t4.yaml"
+    profile.write_text(profile.read_text() + "# a remark\n")
+    assert drifts(project) == {}
+    profile.write_text(profile.read_text().replace("shm_size: 16g", "shm_size: 32g"))
+    assert drifts(project)["components/train_ddp.yaml"] == (
+        "is not what templates/components/train_ddp.yaml.j2 and profile t4 render now"
+    )
+    assert "pipelines/ddp.yaml" not in drifts(project)
 
 
 def test_another_profile_drifts_and_names_what_the_files_are_for(project: Project) -> None:
@@ -228,14 +286,15 @@ def test_a_file_that_is_in_the_way_is_drift(project: Project) -> None:
     written(project, "t4")
     (project.root / "compute" / "gpu_cluster.yaml").write_text("name: mine")
     assert drifts(project) == {"compute/gpu_cluster.yaml": "was not rendered by Trainyard"}
-    assert "\\ No newline at end of file" in difference(project, render(project, "t4"))
+    (drift,) = difference(project, render(project, "t4"))
+    assert "\\ No newline at end of file" in drift.diff
 
 
 def test_the_difference_of_a_profile_is_what_writing_it_changes(project: Project) -> None:
     written(project, "t4")
     rendering: Rendering = render(project, "nd96")
-    diff = difference(project, rendering)
+    diff = "".join(drift.diff for drift in difference(project, rendering))
     assert "-size: Standard_NC64as_T4_v3\n" in diff
     assert "+size: Standard_ND96asr_v4\n" in diff
     write(project, rendering)
-    assert difference(project, rendering) == ""
+    assert difference(project, rendering) == []

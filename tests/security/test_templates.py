@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +12,7 @@ import pytest
 from jinja2 import Undefined
 
 from trainyard.render.drift import find_drift
+from trainyard.render.header import Header
 from trainyard.render.profiles import load_profile
 from trainyard.render.project import Project
 from trainyard.render.rendering import context_of, render
@@ -187,10 +187,10 @@ def hostile(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A rendered pipeline with a mistake and a forged header, whose template writes a file once it is rendered."""
     attack(project, "{% set x = profile.files[0].joinpath('MARK').write_text('x') %}\nnothing: 1\n")
     (project.templates / "pipelines" / "x.txt.j2").rename(project.templates / "pipelines" / "x.yaml.j2")
-    header = {"format": "trainyard.rendered/1", "template": "pipelines/x.yaml.j2", "profile": "mine", "settings": {}}
-    header |= {"template_digest": "0", "profile_digest": "0", "content_digest": "0"}
     (project.root / "pipelines").mkdir()
-    (project.root / "pipelines" / "x.yaml").write_text(f"# x\n# trainyard: {json.dumps(header)}\ntype: pipeline\n")
+    header = Header("pipelines/x.yaml.j2", "mine", {})
+    rendered = project.root / "pipelines" / "x.yaml"
+    rendered.write_text(header.joined_with(rendered, "type: pipeline\n"))
     monkeypatch.chdir(project.root)
     return project
 
@@ -208,23 +208,22 @@ def test_no_command_that_checks_runs_what_a_template_says(
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("written", "forged"),
     [
-        {"template": ["pipelines/x.yaml.j2"]},
-        {"template": "../../../../../x"},
-        {"template": "/etc/passwd"},
-        {"profile": 5},
-        {"profile": "../../secret"},
-        {"settings": [1]},
-        {"settings": {"nodes.nodes.nodes": {}}},
+        ("pipelines/x.yaml.j2", "../../../../../x"),
+        ("pipelines/x.yaml.j2", "/etc/passwd"),
+        ("mine", "../../secret"),
+        ("render mine", "render mine --set nodes.nodes.nodes={}"),
+        ("render mine", "render mine --set nodes"),
+        ("render mine", "render mine --apply /etc/passwd"),
+        ("render mine", "render 'mine"),
     ],
-    ids=str,
 )
-def test_a_forged_header_is_not_ours(trainyard: CommandLine, hostile: Project, fields: dict[str, Any]) -> None:
+def test_a_forged_header_is_not_ours(trainyard: CommandLine, hostile: Project, written: str, forged: str) -> None:
     rendered = hostile.root / "pipelines" / "x.yaml"
-    first, second, rest = rendered.read_text().split("\n", 2)
-    header = {**json.loads(second.removeprefix("# trainyard: ")), **fields}
-    rendered.write_text(f"{first}\n# trainyard: {json.dumps(header)}\n{rest}")
+    text = rendered.read_text()
+    assert written in text
+    rendered.write_text(text.replace(written, forged))
     assert trainyard("lint", "pipelines/x.yaml").exit_code == 1
     trainyard("render", "--check")
     assert not (hostile.root / "mark").exists()

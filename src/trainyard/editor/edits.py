@@ -13,7 +13,7 @@ from trainyard.editor.workspace import EditorWorkspace
 from trainyard.errors import UserError
 from trainyard.lint.fixes import written_as
 from trainyard.lint.rules import RULES
-from trainyard.render.header import UnknownHeaderFormat, read_header
+from trainyard.render.header import read_header
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document
 from trainyard.spec.yaml_parsing import line_starts
@@ -91,10 +91,7 @@ def text_at(span: Span, text: str) -> str | None:
 
 def template_of(text: str) -> str | None:
     """Return the template that a file was rendered from, as named in its header; None if it was not rendered."""
-    try:
-        header = read_header(text)
-    except UnknownHeaderFormat:
-        return None
+    header = read_header(text)
     return header.template if header is not None else None
 
 

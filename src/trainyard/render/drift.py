@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from trainyard.project_files import read_text
 from trainyard.render.copies import stale_copies
-from trainyard.render.header import content_of, read_header, was_edited
+from trainyard.render.hand_edits import edited_by_hand, has_merge_marks
+from trainyard.render.header import Header, content_of
 from trainyard.render.limited_rendering import render_limited
 from trainyard.render.project import Project
 from trainyard.render.rendered_files import FileOnDisk, files_on_disk
-from trainyard.render.rendering import RenderedFile, Rendering
-from trainyard.render.settings import as_arguments
+from trainyard.render.rendering import Rendering
 
 
 @dataclass(frozen=True)
 class Drift:
-    """One file that differs from its rendering; `diff` is unified, from disk to rendered."""
+    """One file that differs from its rendering; `diff` is unified, from disk to rendered.
+
+    `is_foreign` where it holds what somebody wrote: it was edited by hand, or not rendered by Trainyard.
+    """
 
     path: Path
     reason: str
     diff: str
+    kind: Literal["changed", "added", "removed"] = "changed"
+    is_foreign: bool = False
 
 
 def find_drift(
@@ -45,52 +51,52 @@ def find_drift(
 
 def drift_from(project: Project, rendering: Rendering) -> list[Drift]:
     """Return how the disk differs from a rendering, sorted by path."""
-    on_disk = {found.path: found for found in files_on_disk(project, rendering.root)}
-    return sorted(_drifts(project, rendering, on_disk), key=lambda drift: drift.path)
+    return sorted(_drifts(project, rendering, lambda file: file.text), key=lambda drift: drift.path)
 
 
-def difference(project: Project, rendering: Rendering) -> str:
-    """Return what writing a rendering would change, as one unified diff; empty if nothing.
+def difference(project: Project, rendering: Rendering) -> list[Drift]:
+    """Return what writing a rendering would change, sorted by path.
 
     The headers, which only say what a file was rendered from, are left out: both sides have the new one.
     """
-    on_disk = {found.path: _with_header_of(found, rendering) for found in files_on_disk(project, rendering.root)}
-    return "".join(drift.diff for drift in sorted(_drifts(project, rendering, on_disk), key=lambda drift: drift.path))
+
+    def with_new_header(file: FileOnDisk) -> str:
+        header = Header(file.header.template, rendering.profile.name, rendering.profile.settings)
+        return header.joined_with(file.path, content_of(file.text))
+
+    return sorted(_drifts(project, rendering, with_new_header), key=lambda drift: drift.path)
 
 
-def _with_header_of(found: FileOnDisk, rendering: Rendering) -> FileOnDisk:
-    """Return a file on disk with the header that it would have when rendered."""
-    rendered = rendering.files.get(found.path)
-    header = read_header(rendered.text) if rendered is not None else None
-    return replace(found, text=header.joined_with(found.path, content_of(found.text))) if header else found
+def _drifts(project: Project, rendering: Rendering, text_of: Callable[[FileOnDisk], str]) -> Iterator[Drift]:
+    on_disk = {file.path: file for file in files_on_disk(project, rendering.root)}
+    old = {path: text_of(file) for path, file in on_disk.items()}
+    new = {path: file.text for path, file in rendering.files.items()}
+    differing = [file for path, file in on_disk.items() if old[path] != new.get(path)]
+    edited = edited_by_hand(project, rendering.root, differing)
+    for file in differing:
+        path, is_edited = file.path, file.path in edited
+        reason = _reason(file, rendering, is_edited=is_edited)
+        diff = _diff(project, path, old[path], new.get(path, ""))
+        yield Drift(path, reason, diff, "changed" if path in new else "removed", is_foreign=is_edited)
+    for path in new.keys() - on_disk.keys():
+        if path.exists():
+            diff = _diff(project, path, _text_of(path), new[path])
+            yield Drift(path, "was not rendered by Trainyard", diff, is_foreign=True)
+        else:
+            yield Drift(path, "is missing", _diff(project, path, "", new[path]), "added")
 
 
-def _drifts(project: Project, rendering: Rendering, on_disk: Mapping[Path, FileOnDisk]) -> Iterator[Drift]:
-    for path, file in rendering.files.items():
-        found = on_disk.get(path)
-        if found is None:
-            exists = path.exists()
-            old = _text_of(path) if exists else ""
-            reason = "was not rendered by Trainyard" if exists else "is missing"
-            yield Drift(path, reason, _diff(project, path, old, file.text))
-        elif found.text != file.text:
-            yield Drift(path, _reason(found, file, rendering), _diff(project, path, found.text, file.text))
-    for path, found in on_disk.items():
-        if path not in rendering.files:
-            reason = f"profile {rendering.profile.name} does not render this file"
-            yield Drift(path, reason, _diff(project, path, found.text, ""))
-
-
-def _reason(found: FileOnDisk, file: RenderedFile, rendering: Rendering) -> str:
-    """Return why a file differs, as far as the digests in its header show."""
-    header = found.header
-    if was_edited(found.text, header):
+def _reason(file: FileOnDisk, rendering: Rendering, *, is_edited: bool) -> str:
+    header, profile = file.header, rendering.profile
+    if is_edited:
         return f"was edited by hand; edit templates/{header.template} or profiles/{header.profile}.yaml instead"
-    if (header.profile, dict(header.settings)) != (rendering.profile.name, dict(rendering.profile.settings)):
-        return f"was rendered for profile {header.profile}{as_arguments(header.settings)}"
-    if header.profile_digest != rendering.profile.digest:
-        return f"profile {header.profile} has changed since"
-    return f"templates/{file.template} or the step's settings have changed since"
+    if file.path not in rendering.files:
+        return f"profile {profile.name} does not render this file"
+    if has_merge_marks(file.text):
+        return "holds both sides of a merge's conflict; `trainyard render` writes it again"
+    if (header.profile, header.settings) != (profile.name, profile.settings):
+        return f"was rendered for profile {header.arguments}"
+    return f"is not what templates/{header.template} and profile {header.profile} render now"
 
 
 def _diff(project: Project, path: Path, old: str, new: str) -> str:

@@ -1,129 +1,103 @@
-"""The header of a rendered file: where people should edit, and what Trainyard rendered it from.
+"""The header of a rendered file: one comment that names what it was rendered from, and so where people should edit.
 
-It is two lines of comment at the top. JSON has no comments: there it is the first key, `_rendered`, which readers
-ignore. It holds everything needed to detect drift and hand edits; no other state is kept.
+JSON has no comments: there it is the first key, `_rendered`, which readers ignore. It changes only when the template's
+name, the profile's name or the values of `--set` change, so it adds nothing to a diff of anything else.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
+import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+from trainyard.errors import UsageError
 from trainyard.project_files import beginning_of
-from trainyard.render.settings import as_arguments
+from trainyard.render.settings import as_arguments, read_settings
 
-FORMAT = "trainyard.rendered/1"
-LINES = 2
 JSON_SUFFIX = ".json"
 JSON_BEGINNING = "{\n"
 """How a JSON template begins, so that the header can go below the brace."""
 
-_MARK = "# trainyard: "
-_JSON_KEY = "_rendered"
-_JSON_MARK = f'  "{_JSON_KEY}": '
-# Files are recognised by their beginning; no header is longer.
-_LONGEST_HEADER_CHARACTERS = 16_384
+# Where two branches rendered different files, git may have put its mark above the header; ours is the first below it.
+_MERGE_MARK = r"(?:<{7}[^\n]*\n)?"
+_COMMENT = re.compile(rf"{_MERGE_MARK}# (?P<header>Rendered from templates/[^\r\n]*)")
+_JSON_KEY = re.compile(  # the value was an object with a remark until version 0.1.0
+    rf'{_MERGE_MARK}\{{\s*{_MERGE_MARK}\s*"_rendered":\s*(?:\{{\s*"remark":\s*)?(?P<header>"(?:[^"\\\n]|\\.)*")'
+)
+# The lengths are far beyond those of real headers. They bound the time that a forged one takes.
+_SENTENCE = re.compile(
+    r"Rendered from templates/(?P<template>.{1,1000}?) and profiles/(?P<profile>.{1,300}?)\.yaml: edit those"
+    r"(?:, not this file)?, then run `trainyard render (?P<arguments>.{1,100000})`\."
+)
+_FIRST_BYTES = 1024
+_MARK = b"Rendered from templates/"
 
 
-class UnknownHeaderFormat(ValueError):
-    """A file was rendered by a version of Trainyard with another header format."""
-
-
-@dataclass(frozen=True)
-class Header:
-    """What a file was rendered from. Digests are the first 16 hexadecimal digits of SHA-256.
-
-    `template` is relative to `templates/`; `settings` are those of `--set`; `template_digest` covers the template
-    and all it includes, `profile_digest` the profile, what it extends and the settings, `content_digest` what is
-    below the header.
-    """
+class Header(NamedTuple):
+    """What a file was rendered from: the template below `templates/`, the profile's name, the values of `--set`."""
 
     template: str
     profile: str
     settings: Mapping[str, object]
-    template_digest: str
-    profile_digest: str
-    content_digest: str
+
+    @property
+    def arguments(self) -> str:
+        """What follows `trainyard render` to render the file again."""
+        return f"{shlex.quote(self.profile)}{as_arguments(self.settings)}"
 
     def joined_with(self, file: Path, content: str) -> str:
         """Return the text of a file: this header, and the content below it."""
-        remark = (
-            f"Rendered from templates/{self.template} and profiles/{self.profile}.yaml: edit those, not this file,"
-            f" then run `trainyard render {self.profile}{as_arguments(self.settings)}`."
-        )
-        fields = {"format": FORMAT, **asdict(self)}
+        sources = f"templates/{self.template} and profiles/{self.profile}.yaml"
+        sentence = f"Rendered from {sources}: edit those, then run `trainyard render {self.arguments}`."
         if file.suffix == JSON_SUFFIX:
-            entry = json.dumps({"remark": remark, **fields}, ensure_ascii=False)
-            return f"{JSON_BEGINNING}{_JSON_MARK}{entry},\n{content.removeprefix(JSON_BEGINNING)}"
-        return f"# {remark}\n{_MARK}{json.dumps(fields, ensure_ascii=False)}\n{content}"
-
-
-def digest(text: str) -> str:
-    """Return the digest of a text, as headers hold it."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+            value = json.dumps(sentence, ensure_ascii=False)
+            return f'{JSON_BEGINNING}  "_rendered": {value},\n{content.removeprefix(JSON_BEGINNING)}'
+        return f"# {sentence}\n{content}"
 
 
 def read_header(text: str) -> Header | None:
-    """Return the header of a text, or None if Trainyard did not render it.
-
-    Raise UnknownHeaderFormat if another version did, in a format that this one cannot read.
-    """
-    try:
-        content = _entry(text)
-        written_as = content.pop("format")
-        if written_as == FORMAT:
-            header = Header(**content)
-            is_text = all(isinstance(each, str) for each in (header.template, header.profile))
-            return header if is_text and isinstance(header.settings, dict) else None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        # No header, a damaged one, or somebody else's comment: never overwrite such a file.
+    """Return the header of a text; None without one, or with one that cannot be understood."""
+    written = _COMMENT.match(text) or _JSON_KEY.match(text)
+    if written is None:
         return None
-    raise UnknownHeaderFormat(f"its header is of format {written_as}, and this Trainyard reads {FORMAT}")
+    sentence = written["header"]
+    try:
+        sentence = json.loads(sentence) if sentence.startswith('"') else sentence
+        header = _SENTENCE.fullmatch(sentence)
+        if header is None:
+            return None
+        profile, *options = shlex.split(header["arguments"])
+        settings = read_settings(options[1::2])
+    except (ValueError, UsageError):
+        return None
+    is_understood = profile == header["profile"] and set(options[::2]) <= {"--set"} and len(options) % 2 == 0
+    return Header(header["template"], profile, settings) if is_understood else None
 
 
 def content_of(text: str) -> str:
     """Return what is below the header of a rendered text."""
-    _, entry, content = _parts(text)
-    if text.startswith("{"):
-        # If an editor reformatted the JSON, the two cannot be told apart; it counts as edited in any case.
-        return JSON_BEGINNING + content if entry.startswith(_JSON_MARK) else text
-    return content
+    rest = text.partition("\n")[2]
+    if not text.startswith("{"):
+        return rest
+    second, _, content = rest.partition("\n")
+    # If an editor reformatted the JSON, the two cannot be told apart.
+    return JSON_BEGINNING + content if second.lstrip().startswith('"_rendered"') else text
 
 
-def content_lines_in_header(file: Path) -> int:
-    """Return how many lines of the content precede the header: in JSON, the one with the brace."""
-    return JSON_BEGINNING.count("\n") if file.suffix == JSON_SUFFIX else 0
-
-
-def was_edited(text: str, header: Header) -> bool:
-    """Return whether a rendered text was edited by hand since."""
-    return digest(content_of(text)) != header.content_digest
+def header_line(file: Path) -> int:
+    """Return the number of the header's line: in JSON it is below the brace."""
+    return 1 + JSON_BEGINNING.count("\n") if file.suffix == JSON_SUFFIX else 1
 
 
 def may_hold_header(file: Path) -> bool:
     """Return whether a file begins as a rendered one does, without reading all of it."""
-    mark = f'"{_JSON_KEY}"' if file.suffix == JSON_SUFFIX else f"\n{_MARK}"
-    return mark.encode() in beginning_of(file, _LONGEST_HEADER_CHARACTERS)
+    return _MARK in beginning_of(file, _FIRST_BYTES)
 
 
-def _entry(text: str) -> Any:
-    """Return the fields of the header as they are written."""
-    if text.startswith("{"):
-        entry = json.loads(text)[_JSON_KEY]
-        del entry["remark"]
-        return entry
-    _, line, _ = _parts(text)
-    if not line.startswith(_MARK):
-        raise ValueError("no header")
-    return json.loads(line.removeprefix(_MARK))
-
-
-def _parts(text: str) -> tuple[str, str, str]:
-    """Return the first line, the second, and the rest."""
-    first, _, rest = text.partition("\n")
-    second, _, content = rest.partition("\n")
-    return first, second, content
+def digest(text: str) -> str:
+    """Return the first 16 hexadecimal digits of a text's SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -25,12 +25,11 @@ KeyPath = tuple[str, ...]
 class Layers:
     """The keys of a profile after laying everything over each other.
 
-    `files` and their `texts` are in the order of reading, the profile itself first. A path that `--set` gave has no
-    spans, but its text in `set_texts`.
+    `files` are in the order of reading, the profile itself first. A path that `--set` gave has no spans, but its text
+    in `set_texts`.
     """
 
     files: tuple[Path, ...]
-    texts: tuple[str, ...]
     data: dict[str, Any] = field(default_factory=dict)
     value_spans: dict[KeyPath, Span] = field(default_factory=dict)
     key_spans: dict[KeyPath, Span] = field(default_factory=dict)
@@ -132,7 +131,7 @@ def read_layers(
 ) -> Layers:
     """Read a profile and what it extends. Raises SpecError for unreadable files, unknown names and cycles."""
     documents = _chain(project, name, read)
-    layers = Layers(tuple(each.file for each in documents), tuple(each.text for each in documents))
+    layers = Layers(tuple(document.file for document in documents))
     for document in reversed(documents):
         layers.lay_over(document.root)
     layers.data.pop("extends", None)

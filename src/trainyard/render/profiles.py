@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,6 @@ from trainyard.catalogue.skus import Sku, UnknownSku, closest_current, find_sku
 from trainyard.errors import UsageError, unknown_name
 from trainyard.render import rules
 from trainyard.render.batch_scaling import Sharing, keep_batches
-from trainyard.render.header import digest
 from trainyard.render.layers import KeyPath, Layers, read_layers
 from trainyard.render.profile_schema import (
     accepted_settings,
@@ -60,14 +58,13 @@ class Profile:
 
     `files` are the profile's own file and those it extends, nearest first. `sku` is None where there is no cluster.
     `clusters` are those besides `cluster`, by what runs there (`prepare`). `environments` are by step, with a
-    `default`. `digest` is of the files' texts and the settings. `adjustments` say what was changed to keep the global
-    batches where `--set` changes the number of processes.
+    `default`. `adjustments` say what was changed to keep the global batches where `--set` changes the number of
+    processes.
     """
 
     name: str
     files: tuple[Path, ...]
     settings: Mapping[str, object]
-    digest: str
     description: str
     cluster: str
     nodes: int
@@ -307,7 +304,6 @@ def _assemble(name: str, layers: Layers, settings: Mapping[str, object]) -> Prof
         name=name,
         files=layers.files,
         settings=settings,
-        digest=digest("\0".join([*layers.texts, json.dumps(dict(settings), sort_keys=True)])),
         description=data["description"],
         cluster=data["cluster"],
         nodes=data["nodes"],

@@ -40,6 +40,11 @@ class Project:
         return self.root / "src"
 
     @property
+    def record(self) -> Path:
+        """The file where rendering notes what it wrote, so that hand edits can be distinguished."""
+        return self.root / ".trainyard" / "rendered.json"
+
+    @property
     def replaced(self) -> Path:
         """The folder where rendering keeps the text of hand-edited files that it replaces."""
         return self.root / ".trainyard" / "replaced"

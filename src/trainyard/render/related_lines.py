@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -38,7 +37,7 @@ class SourceFinder:
         renders, findings stay as they are. `texts` replace what is on disk.
         """
         files = {each.span.file for each in diagnostics}
-        self._render_together([found for file in files if (found := _rendered_at(file)) is not None])
+        self._render_together([found for file in files if (found := read_rendered(file)) is not None])
         lines = {file: self._line_sources(file, texts) for file in files}
         return [each._replace(related=(*each.related, *lines[each.span.file](each.span.line))) for each in diagnostics]
 
@@ -49,7 +48,7 @@ class SourceFinder:
         return [span, *(each.span for each in sources), *from_profile][-1]
 
     def _line_sources(self, file: Path, texts: Mapping[Path, str]) -> Callable[[int], tuple[Related, ...]]:
-        on_disk = _rendered_at(file)
+        on_disk = read_rendered(file)
         if on_disk is None:
             return lambda _: ()
         self._render_together([on_disk])
@@ -83,13 +82,6 @@ class SourceFinder:
         return {each.template: each for each in rendering.files.values()}
 
 
-def _rendered_at(file: Path) -> FileOnDisk | None:
-    try:
-        return read_rendered(file)
-    except (SpecError, UsageError):
-        return None
-
-
 def _root_of(file: FileOnDisk) -> Path:
     """Return the folder that the project's root corresponds to, which may be that of `render --out`."""
     depth = len(Path(file.header.template.removesuffix(SUFFIX)).parts)
@@ -99,7 +91,7 @@ def _root_of(file: FileOnDisk) -> Path:
 
 def _key(file: FileOnDisk) -> str:
     """Return what one rendering has in common."""
-    return json.dumps([str(_root_of(file)), file.header.profile, file.header.settings], sort_keys=True, default=str)
+    return f"{_root_of(file)}\0{file.header.arguments}"
 
 
 def _sources_by_disk_line(rendered: RenderedFile, text: str) -> Callable[[int], tuple[Related, ...]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,11 +9,9 @@ from pathlib import Path
 
 from trainyard.errors import UsageError
 from trainyard.project_files import read_text
-from trainyard.render import rules
-from trainyard.render.header import Header, UnknownHeaderFormat, may_hold_header, read_header
+from trainyard.render.header import Header, may_hold_header, read_header
 from trainyard.render.project import Project
 from trainyard.render.templates import SUFFIX
-from trainyard.spec.diagnostic import Span, SpecError
 
 
 @dataclass(frozen=True)
@@ -40,10 +37,7 @@ def files_on_disk(project: Project, root: Path) -> list[FileOnDisk]:
 
 
 def read_rendered(path: Path) -> FileOnDisk | None:
-    """Return a file with its header, or None if it does not exist, is not text, or was not rendered by Trainyard.
-
-    Raise SpecError if another version of Trainyard wrote a header that this one cannot read.
-    """
+    """Return a file with its header, or None if it does not exist, is not text, or was not rendered by Trainyard."""
     try:
         if not may_hold_header(path):
             return None
@@ -51,9 +45,6 @@ def read_rendered(path: Path) -> FileOnDisk | None:
         header = read_header(text)
     except (OSError, UnicodeDecodeError):
         return None
-    except UnknownHeaderFormat as error:
-        hint = "Render it with the version that wrote it, or move the file away."
-        raise SpecError(rules.NOT_OURS.at(Span(path), str(error), hint=hint)) from None
     return FileOnDisk(path, text, header) if header is not None else None
 
 
@@ -69,9 +60,10 @@ def rendered_for(
     found = files_on_disk(project, root)
     if not found:
         raise UsageError(f"nothing is rendered in {root} yet, so name a profile, such as: trainyard render t4")
-    sources = Counter((file.header.profile, json.dumps(file.header.settings)) for file in found)
-    (name, settings_on_disk), _ = sources.most_common(1)[0]
-    return name, {**json.loads(settings_on_disk), **(settings or {})}
+    headers = {file.header.arguments: file.header for file in found}
+    [(most_common, _)] = Counter(file.header.arguments for file in found).most_common(1)
+    header = headers[most_common]
+    return header.profile, {**header.settings, **(settings or {})}
 
 
 def _candidates(project: Project, root: Path) -> Iterator[Path]:

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment
 
 from trainyard.render import rules
-from trainyard.render.header import JSON_BEGINNING, JSON_SUFFIX, LINES, Header, content_lines_in_header, digest
+from trainyard.render.header import JSON_BEGINNING, JSON_SUFFIX, Header, header_line
 from trainyard.render.profiles import Profile, is_environment_reference, load_profile
 from trainyard.render.project import Project
 from trainyard.render.rendered_files import rendered_for
@@ -81,7 +81,7 @@ def render(
         content = _render_one(templates, project, profile, root, template)
         # A template that is empty for a profile renders no file: a cluster's, if there is no cluster.
         if content.strip():
-            rendered = _with_header(templates, project, profile, root, template, content)
+            rendered = _with_header(project, profile, root, template, content)
             files[rendered.path] = rendered
     for rendered in files.values():
         _check_form(rendered, project)
@@ -94,22 +94,14 @@ def _render_one(templates: Environment, project: Project, profile: Profile, root
         return templates.get_template(template).render(context)
 
 
-def _with_header(
-    templates: TemplateSet, project: Project, profile: Profile, root: Path, template: str, content: str
-) -> RenderedFile:
+def _with_header(project: Project, profile: Profile, root: Path, template: str, content: str) -> RenderedFile:
     path = root / template.removesuffix(SUFFIX)
-    header = Header(
-        template=template,
-        profile=profile.name,
-        settings=profile.settings,
-        template_digest=templates.digest_of(template),
-        profile_digest=profile.digest,
-        content_digest=digest(content),
-    )
+    header = Header(template, profile.name, profile.settings)
 
     def make_map() -> SourceMap:
         lines = map_sources(project, content, lambda marking: _render_one(marking, project, profile, root, template))
-        return SourceMap(lines[content_lines_in_header(path) :], LINES + 1)
+        above = header_line(path)
+        return SourceMap(lines[above - 1 :], above + 1)
 
     return RenderedFile(path, header.joined_with(path, content), template, make_map)
 

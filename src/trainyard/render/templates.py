@@ -1,4 +1,4 @@
-"""The project's Jinja templates: a sandbox where undefined names are errors; it records which template uses which.
+"""The project's Jinja templates: a sandbox where undefined names are errors.
 
 A template may be a stranger's, so it reads data and calls what is listed in `template_access.py`, and nothing else.
 """
@@ -20,7 +20,6 @@ from jinja2.tests import TESTS as JINJA_TESTS
 from jinja2.utils import missing
 
 from trainyard.project_files import read_text
-from trainyard.render.header import digest
 from trainyard.render.project import Project
 from trainyard.render.template_access import FIELD_OF_STEP, TemplateFunction, is_callable, is_readable
 from trainyard.render.values import origin_of, wrap, written, yaml_list, yaml_scalar, yaml_sentence
@@ -64,21 +63,17 @@ class _Undefined(StrictUndefined):
 
 
 class _ProjectLoader(BaseLoader):
-    """Reads templates and keeps their texts, for digests and for messages."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.texts: dict[str, str] = {}
 
     def get_source(self, environment: Any, template: str) -> tuple[str, str, None]:
         path = self.folder / template
         if not path.is_file() or not path.resolve().is_relative_to(self.folder.resolve()):
             raise TemplateNotFound(template)
         try:
-            self.texts[template] = read_text(path)
+            return read_text(path), str(path), None
         except OSError:
             raise TemplateNotFound(template) from None
-        return self.texts[template], str(path), None
 
 
 class CompiledTemplates(BytecodeCache):
@@ -109,15 +104,11 @@ _COMPILED = CompiledTemplates()
 
 
 class TemplateSet(ImmutableSandboxedEnvironment):
-    """All templates of a project. `uses` holds, for each template, those that it names.
-
-    `compiled` is kept for each set of options that change what a text is compiled to.
-    """
+    """All templates of a project. `compiled` is kept for each set of options that change what a text compiles to."""
 
     def __init__(self, project: Project, compiled: CompiledTemplates = _COMPILED, **options: Any) -> None:
-        self.project_loader = _ProjectLoader(project.templates)
         super().__init__(
-            loader=self.project_loader,
+            loader=_ProjectLoader(project.templates),
             undefined=_Undefined,
             keep_trailing_newline=True,
             trim_blocks=True,
@@ -127,7 +118,6 @@ class TemplateSet(ImmutableSandboxedEnvironment):
             optimized=False,  # constants are few, and looking for them takes longer than they save
             **options,
         )
-        self.uses: dict[str, set[str]] = {}
         self.filters |= _OWN_FILTERS
         del self.globals["lipsum"]
 
@@ -149,21 +139,6 @@ class TemplateSet(ImmutableSandboxedEnvironment):
         """Return the sandbox's own str.format, as a function that templates may call; None for any other value."""
         wrapped = super().wrap_str_format(value)
         return None if wrapped is None else TemplateFunction(wrapped)
-
-    def join_path(self, template: str, parent: str) -> str:
-        """Return the name of an imported, included or extended template; names are relative to `templates/`."""
-        self.uses.setdefault(parent, set()).add(template)
-        return template
-
-    def digest_of(self, template: str) -> str:
-        """Return the digest of a loaded template and of everything it uses."""
-        names = {template}
-        waiting = [template]
-        while waiting:
-            new = self.uses.get(waiting.pop(), set()) - names
-            names |= new
-            waiting += new
-        return digest("\0".join(f"{name}\0{self.project_loader.texts.get(name, '')}" for name in sorted(names)))
 
 
 def _yaml(value: object) -> str:

@@ -9,10 +9,10 @@ import json
 from typing import Any
 
 from trainyard.errors import UsageError
-from trainyard.plan.estimate.architectures import FAMILIES
-from trainyard.plan.estimate.candidates import Proposal, TuningRequest, propose, propose_unestimated
+from trainyard.plan.estimate.architectures import families
+from trainyard.plan.estimate.candidates import Proposal, propose, propose_unestimated
 from trainyard.plan.estimate.config_file import architecture_for_data
-from trainyard.plan.estimate.training import machines_of_sku
+from trainyard.plan.estimate.training import TrainingShape, machines_of_sku
 from trainyard.render import rules
 from trainyard.render.profiles import Profile
 from trainyard.render.project import Project
@@ -46,18 +46,27 @@ def tuning_proposal(
     proposal has the reason. Only models that are counted in closed form are estimated, so that a rendering is the same
     with and without transformers. UsageError for overrides that are not a JSON object.
     """
-    request = TuningRequest(samples, sequence_length, profile.precision, most, loss_chunk_tokens)
-    has_gpu = profile.sku is not None and profile.sku.gpu_count > 0
-    if profile.sku is None or not has_gpu:
-        return propose_unestimated(request, "these machines have no GPU", has_gpu=False)
-    if model_type not in FAMILIES:
-        return propose_unestimated(request, f"the size of {model_type} is not known in closed form", has_gpu=True)
+    sku = profile.sku
+    if sku is None or not sku.gpu_count:
+        return propose_unestimated(samples, most, "these machines have no GPU", has_gpu=False)
+    if model_type not in families():
+        reason = f"the size of {model_type} is not known in closed form"
+        return propose_unestimated(samples, most, reason, has_gpu=True)
     settings = _settings_of_model(model_overrides)
     try:
-        architecture = architecture_for_data(model_type, settings, vocabulary_size, sequence_length)
-        return propose(request, architecture, machines_of_sku(profile.sku, profile.nodes))
+        training = TrainingShape(
+            architecture=architecture_for_data(model_type, settings, vocabulary_size, sequence_length),
+            machines=machines_of_sku(sku, profile.nodes),
+            engine="zero0",
+            micro_batch_size=samples,
+            accumulation_steps=1,
+            sequence_length=sequence_length,
+            precision=profile.precision,
+            loss_chunk_tokens=loss_chunk_tokens,
+        )
+        return propose(training, most)
     except UsageError as error:
-        return propose_unestimated(request, str(error), has_gpu=True)
+        return propose_unestimated(samples, most, str(error), has_gpu=True)
 
 
 def trial_settings(project: Project, step: StepDescription, path: str) -> dict[str, SettingValue]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from trainyard.project_files import require_within, write_bytes
 from trainyard.render import rules
 from trainyard.render.copies import stale_copies
-from trainyard.render.header import was_edited
+from trainyard.render.hand_edits import edited_by_hand, record_written
 from trainyard.render.project import LOCK_FILE, Project
 from trainyard.render.rendered_files import FileOnDisk, files_on_disk
 from trainyard.render.rendering import RenderedFile, Rendering
@@ -53,7 +53,8 @@ def write(project: Project, rendering: Rendering) -> WriteReport:
 
     Files that Trainyard did not render are never touched: if one is in the way nothing is written, and SpecError
     names it. A rendered file that was edited by hand is replaced after its text was saved in `.trainyard/replaced/`.
-    Copies of Trainyard's own files are brought up to date. Raise SpecError if something cannot be written.
+    No folder is left empty. Copies of Trainyard's own files are brought up to date. Raise SpecError if something cannot
+    be written.
     """
     report = WriteReport(project, rendering.profile.name)
     on_disk = {found.path: found for found in files_on_disk(project, rendering.root)}
@@ -63,7 +64,8 @@ def write(project: Project, rendering: Rendering) -> WriteReport:
     orphans = [found for path, found in on_disk.items() if path not in rendering.files]
     replaced = [*(on_disk[file.path] for file in changed if file.path in on_disk), *orphans]
     stale = stale_copies(project) if rendering.root == project.root else []
-    edited = {file.path: file.text.encode() for file in replaced if was_edited(file.text, file.header)}
+    by_hand = edited_by_hand(project, rendering.root, replaced)
+    edited = {file.path: file.text.encode() for file in replaced if file.path in by_hand}
     edited |= {copy.path: copy.old for copy in stale if copy.is_edited and copy.old is not None}
     report.saved = _save(edited, project, rendering.root)
     for file in changed:
@@ -72,6 +74,8 @@ def write(project: Project, rendering: Rendering) -> WriteReport:
     for orphan in orphans:
         _remove(orphan.path, rendering.root)
         report.removed.append(orphan.path)
+    with _explaining(project.record, "written"):
+        record_written(project, {path: file.text for path, file in rendering.files.items()}, report.removed)
     for copy in stale:
         if copy.new is None:
             _remove(copy.path, project.root)
@@ -129,6 +133,11 @@ def _remove(path: Path, root: Path) -> None:
     with _explaining(path, "removed"):
         require_within(path, root)
         path.unlink()
+    for folder in path.parents:
+        if folder == root or any(folder.iterdir()):
+            break
+        with _explaining(folder, "removed"):
+            folder.rmdir()
 
 
 @contextlib.contextmanager

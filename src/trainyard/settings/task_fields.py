@@ -1,8 +1,8 @@
-"""The settings of your own tasks and steps, read from their source without importing it.
+"""The settings of steps and tasks, read from their source without importing it.
 
-Their modules import torch, which neither rendering nor linting may need. Of a task, the name leads to the class, the
-class (or one that it derives from) to its `Settings`, and these to their fields. Built-in tasks are read like that too:
-importing the module of their settings imports those of all steps, which takes longer than linting a pipeline.
+Your own modules import torch, which neither rendering nor linting may need. Of a task, the name leads to the class, the
+class (or one that it derives from) to its `Settings`, and these to their fields. Built-in steps and tasks are read like
+that too: importing the settings of all steps takes ten times as long as reading those of one.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ from trainyard.settings.suggestions import close_match
 _PACKAGE_FOLDER = Path(__file__).parents[2]
 """Where `trainyard` itself lies, whose classes a user's own derive from."""
 
+_STEPS = "trainyard.settings.steps"
+"""The module with `STEP_CONFIGS`."""
+
 _BUILT_IN = "trainyard.settings.steps.tasks"
 """The module with `BUILT_IN_TASKS` and `TaskSettings`, which every task's settings derive from."""
 
@@ -56,13 +59,45 @@ class UnreadableSettings(TaskError):
 @cache
 def _built_in_tasks() -> dict[str, str]:
     """The name of each built-in task's class of settings."""
-    module = _Sources([_PACKAGE_FOLDER]).module(_BUILT_IN)
+    return _class_names(_BUILT_IN, "BUILT_IN_TASKS")
+
+
+@cache
+def _built_in_steps() -> dict[str, str]:
+    """The name of each step's class of settings, by the step's module."""
+    return _class_names(_STEPS, "STEP_CONFIGS")
+
+
+def _class_names(module_name: str, table_name: str) -> dict[str, str]:
+    """The names of the classes in a table of the package."""
+    module = _package_sources().module(module_name)
     assert module is not None
-    table = next(filter(None, (_assigned(statement, "BUILT_IN_TASKS") for statement in module.tree.body)))
+    table = next(filter(None, (_assigned(statement, table_name) for statement in module.tree.body)))
     assert isinstance(table, ast.Dict)
     return {
         ast.literal_eval(key): ast.unparse(value) for key, value in zip(table.keys, table.values, strict=True) if key
     }
+
+
+@cache
+def _package_sources() -> _Sources:
+    return _Sources([_PACKAGE_FOLDER])
+
+
+@cache
+def built_in_step_fields(step: str) -> tuple[StepField, ...] | None:
+    """The fields of one of Trainyard's own steps, by its module's name; None for any other name."""
+    class_name = _built_in_steps().get(step)
+    if class_name is None:
+        return None
+    sources = _package_sources()
+    return tuple(sources.fields_of(sources.class_named(_STEPS, class_name)).values())
+
+
+def steps_with_settings_file() -> list[str]:
+    """Return the steps that read a settings file."""
+    fields = {step: built_in_step_fields(step) or () for step in _built_in_steps()}
+    return [step for step, each in fields.items() if any(field.name == "settings" for field in each)]
 
 
 def task_location(task: str) -> tuple[str, str]:

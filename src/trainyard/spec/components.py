@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trainyard.spec.bindings import check_command
 from trainyard.spec.diagnostic import Span
+from trainyard.spec.distributions import DISTRIBUTIONS, Ray
 from trainyard.spec.documents import Node, describe
 from trainyard.spec.environments import read_environment
 from trainyard.spec.literals import whole_number
@@ -17,8 +18,6 @@ from trainyard.spec.ports import check_output_names, component_ports
 from trainyard.spec.reading import is_code_of_this_machine
 from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY, WRONG_TYPE
 from trainyard.spec.rules.references import CODE_NOT_FOUND, NOT_SEEN_OFFLINE
-
-DISTRIBUTION_TYPES = ("pytorch", "mpi", "tensorflow", "ray")
 
 
 def read_component(node: Node, reading: Reading, *, name: str = "", head: Span | None = None) -> Component:
@@ -82,19 +81,20 @@ def read_distribution(node: Node, reading: Reading) -> Distribution | None:
         return None
     type_value = findings.scalar(mapping, "type")
     if type_value is None or type_value.data is None:
-        hint = f"Write `type: pytorch`, or one of {', '.join(DISTRIBUTION_TYPES[1:])}."
+        hint = f"Write `type: pytorch`, or one of {', '.join(list(DISTRIBUTIONS)[1:])}."
         findings.add(node.key_span("distribution"), MISSING_KEY, "'distribution' has no 'type'", hint=hint)
         return None
     lowered = Value(type_value.text.lower(), type_value.span, type_value.text)
-    if not findings.choice(lowered, "type", DISTRIBUTION_TYPES):
+    if not findings.choice(lowered, "type", DISTRIBUTIONS):
         return None
-    return Distribution(
-        type=lowered.data,
-        span=mapping.span,
-        process_count_per_instance=findings.whole_number(mapping, "process_count_per_instance", least=1),
-        worker_count=findings.whole_number(mapping, "worker_count", least=1),
-        parameter_server_count=findings.whole_number(mapping, "parameter_server_count", least=0),
-        include_dashboard=lowered.data == "ray" and findings.text(mapping, "include_dashboard").lower() == "true",
+    distribution = DISTRIBUTIONS[lowered.data]
+    counts = {key: findings.whole_number(mapping, key, least) for key, least in distribution.counts.items()}
+    if distribution is not Ray:
+        return distribution(mapping.span, **counts)
+    return Ray(
+        mapping.span,
+        **counts,
+        include_dashboard=findings.text(mapping, "include_dashboard").lower() == "true",
         head_arguments=findings.text(mapping, "head_node_additional_args"),
         worker_arguments=findings.text(mapping, "worker_node_additional_args"),
     )

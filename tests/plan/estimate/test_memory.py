@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +21,7 @@ from trainyard.plan.estimate.memory import deepspeed_model_states, layer_activat
 from trainyard.plan.estimate.search import search_settings
 from trainyard.plan.estimate.training import TrainingShape, machines_of_gpu, machines_of_sku
 
+GENERATOR = Path(__file__).parents[3] / "docs" / "generate_families.py"
 Make = Callable[..., TrainingShape]
 
 
@@ -129,23 +134,31 @@ def test_offloading_is_offered_only_where_main_memory_holds_it(training: Make) -
         assert any(each.training.offload_optimizer for each in found) is is_offered
 
 
+@pytest.mark.slow  # imports transformers in a process of its own
+def test_the_table_of_families_is_that_of_transformers() -> None:
+    command = [sys.executable, str(GENERATOR), "--check"]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "gpt2", "opt", "gpt_neox", "mpt"])
 def test_parameters_are_those_of_the_real_model(family: str) -> None:
     """The closed form against transformers' model on the meta device, which holds shapes and no values."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from trainyard.plan.estimate.architectures import FAMILIES
+    from trainyard.plan.estimate.architectures import families
 
     ours = next(model for model in all_architectures() if model.family == family)
     sizes = {
         theirs: getattr(ours, key)
-        for key, theirs in FAMILIES[family].names.items()
+        for key, theirs in families()[family].names.items()
         if key != "intermediate_size" or family not in ("gpt2", "mpt")
     }
     if family == "opt":
         sizes["word_embed_proj_dim"] = ours.hidden_size
-    config = AutoConfig.for_model(family, **{**sizes, FAMILIES[family].names["layers"]: 2})
+    config = AutoConfig.for_model(family, **{**sizes, families()[family].names["layers"]: 2})
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     model.tie_weights()

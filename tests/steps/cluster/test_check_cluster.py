@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,20 +15,27 @@ from hypothesis import strategies as st
 
 from trainyard.settings.steps.check_cluster import CheckCluster
 from trainyard.steps import check_cluster
-from trainyard.steps.cluster.bandwidth import Measurement, message_sizes
-from trainyard.steps.cluster.figures import ClusterFigures
-from trainyard.steps.cluster.floors import missed_floors, world_floor_gb
-from trainyard.steps.cluster.gpus import differences_between_nodes, gpu_facts, gpu_problems, read_nvidia_table
-from trainyard.steps.cluster.network import falls_back_to_sockets, nccl_log, network_in_log
-from trainyard.steps.cluster.node import measure_mount
-from trainyard.steps.cluster.pairs import (
+from trainyard.steps.cluster.bandwidth import (
+    Measurement,
     PairMeasurement,
+    Partners,
+    message_sizes,
+    neighbours,
     partners_between_nodes,
     partners_within_nodes,
-    rounds_of_pairs,
 )
-from trainyard.steps.cluster.picture import size_text
-from trainyard.steps.cluster.slow import rates_of_units, slow_ones
+from trainyard.steps.cluster.figures import ClusterFigures, size_text
+from trainyard.steps.cluster.node import gpu_facts, measure_mount, read_nvidia_table
+from trainyard.steps.cluster.problems import (
+    differences_between_nodes,
+    gpu_problems,
+    missed_floors,
+    problems_of,
+    rates_of_units,
+    slow_ones,
+    world_floor_gb,
+)
+from trainyard.steps.cluster.run import nccl_log, network_in_log
 from trainyard.steps.runtime.errors import StepError
 
 QUICK = ("--largest-message-mib", 1, "--disk-mib", 1, "--repetitions", 2)
@@ -38,27 +45,31 @@ def arguments(report: Path, *more: object) -> list[object]:
     return ["--report", report, *QUICK, *more]
 
 
-@given(count=st.integers(1, 40))
-def test_in_a_whole_tournament_every_pair_meets_once(count: int) -> None:
-    rounds = list(rounds_of_pairs(count, most_rounds=100))
-    assert all(partners[partners[unit]] == unit != partners[unit] for partners in rounds for unit in partners)
-    meetings = Counter((unit, other) for partners in rounds for unit, other in partners.items() if unit < other)
-    assert meetings == Counter(itertools.combinations(range(count), 2))
+def met(rounds: Sequence[Partners]) -> list[tuple[int, int]]:
+    """Who meets whom over the rounds, each pair once and from both sides."""
+    assert all(partners[partners[rank]] == rank != partners[rank] for partners in rounds for rank in partners)
+    return sorted((rank, other) for partners in rounds for rank, other in partners.items() if rank < other)
 
 
-def test_ranks_meet_those_at_their_own_place_on_other_nodes_and_all_on_their_own() -> None:
-    between = partners_between_nodes(nodes=3, node_ranks=2, most_rounds=100)
-    met = sorted((rank, other) for partners in between for rank, other in partners.items() if rank < other)
-    assert met == [(0, 2), (0, 4), (1, 3), (1, 5), (2, 4), (3, 5)]
-    within = partners_within_nodes(nodes=2, node_ranks=3, most_rounds=100)
-    met = sorted((rank, other) for partners in within for rank, other in partners.items() if rank < other)
-    assert met == [(0, 1), (0, 2), (1, 2), (3, 4), (3, 5), (4, 5)]
+@given(node_ranks=st.integers(1, 9), nodes=st.integers(1, 3))
+def test_every_two_ranks_of_a_node_meet_once(node_ranks: int, nodes: int) -> None:
+    expected = [
+        (node * node_ranks + one, node * node_ranks + other)
+        for node in range(nodes)
+        for one, other in itertools.combinations(range(node_ranks), 2)
+    ]
+    assert met(partners_within_nodes(nodes, node_ranks)) == expected
 
 
-def test_a_large_cluster_plays_some_rounds_of_the_tournament() -> None:
-    rounds = list(rounds_of_pairs(512, most_rounds=16))
-    assert len(rounds) == 16
-    assert all(len(partners) == 512 for partners in rounds)
+@given(nodes=st.integers(2, 40), node_ranks=st.integers(1, 3))
+def test_ranks_meet_those_at_their_own_place_on_both_neighbouring_nodes(nodes: int, node_ranks: int) -> None:
+    rounds = partners_between_nodes(nodes, node_ranks)
+    ring = {tuple(sorted((node, (node + 1) % nodes))) for node in range(nodes)}
+    expected = [
+        (one * node_ranks + place, other * node_ranks + place) for one, other in ring for place in range(node_ranks)
+    ]
+    assert met(rounds) == sorted(expected)
+    assert len(rounds) <= 3
 
 
 def test_message_sizes_grow_to_the_largest() -> None:
@@ -69,15 +80,10 @@ def test_message_sizes_grow_to_the_largest() -> None:
     assert [size_text(size) for size in (512, 65536, 2**20, 3 * 2**29)] == ["512 bytes", "64 KiB", "1 MiB", "1.5 GiB"]
 
 
-@pytest.mark.parametrize(("count", "most_rounds"), [(3, 99), (8, 99), (64, 16)])
-def test_the_slow_node_is_named_by_its_pairs(count: int, most_rounds: int) -> None:
+@pytest.mark.parametrize("count", [3, 8, 64])
+def test_the_slow_node_is_named_by_its_pairs(count: int) -> None:
     slow_node = count - 2
-    pairs = {
-        (unit, other): 5e9 if slow_node in (unit, other) else 24e9
-        for partners in rounds_of_pairs(count, most_rounds)
-        for unit, other in partners.items()
-        if unit < other
-    }
+    pairs = {pair: 5e9 if slow_node in pair else 24e9 for pairs in neighbours(count) for pair in pairs}
     (found,) = slow_ones(rates_of_units(pairs), least_share=0.25)
     assert found.number == slow_node
     assert found.rate == 5e9
@@ -173,7 +179,7 @@ def figures(pairs: dict[tuple[int, int], float], gather: float, node_bus: float 
     """A cluster of as many nodes as the pairs name, with one GPU each."""
     count = 1 + max(other for _, other in pairs)
     return ClusterFigures(
-        nodes=[{"host": f"host{number}"} for number in range(count)],
+        nodes=[{"host": f"host{number}", "gpus": []} for number in range(count)],
         arithmetic=dict.fromkeys(range(count), 6e14),
         network="IB",
         collectives=[
@@ -237,9 +243,12 @@ def test_the_network_is_read_from_the_log_of_nccl(line: str, network: str | None
     with nccl_log(variables) as folder:
         Path(variables["NCCL_DEBUG_FILE"].replace("%p", "7")).write_text(line + "\n")
         assert network_in_log(folder) == network
-        assert falls_back_to_sockets(network) == is_fallback
     assert variables == {"NCCL_DEBUG": "WARN"}
     assert not folder.exists()
+    found = figures({(0, 1): 370e9}, gather=350e9)
+    found.network = network
+    problems = list(problems_of(CheckCluster(report=Path()), found))
+    assert any("over TCP sockets" in problem for problem in problems) == is_fallback
 
 
 def test_a_mount_without_files_is_an_error(tmp_path: Path) -> None:
@@ -298,12 +307,12 @@ def test_with_an_odd_number_of_ranks_one_sits_out_each_round(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_no_round_of_pairs_begins_after_its_time(tmp_path: Path) -> None:
-    exit_codes, outputs = forked_ranks().run("check_cluster", arguments(tmp_path, "--pair-seconds", 0), 4)
-    assert exit_codes == [0] * 4, outputs
+def test_three_nodes_meet_their_neighbours(tmp_path: Path) -> None:
+    exit_codes, outputs = forked_ranks().run("check_cluster", arguments(tmp_path), 3, nodes=3)
+    assert exit_codes == [0] * 3, outputs
     document = json.loads((tmp_path / "cluster.json").read_text())
-    assert {tuple(each["pair"]) for each in document["rank_pairs"]} == {(0, 3), (1, 2)}
-    assert "1 of 3 rounds of pairs" in outputs[0]
+    assert {tuple(each["pair"]) for each in document["node_pairs"]} == {(0, 1), (0, 2), (1, 2)}
+    assert document["rank_pairs"] == []
 
 
 @pytest.mark.slow

@@ -77,7 +77,7 @@ def from_dataclass(syntax: Syntax, file: Path, root: Path) -> Found:
             help_flag = Flag(("-h", "--help"), 1, file)
             if not fields:
                 return UNDECIDABLE
-            task_folder = root if entry == "run_task_step" else None
+            task_folder = root if entry == "run_task_step" and "--task" in fields else None
             return ScriptFlags({**dict.fromkeys(help_flag.names, help_flag), **fields}, task_folder=task_folder)
     return None
 

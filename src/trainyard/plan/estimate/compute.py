@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from trainyard.catalogue.csv_rows import rows_of
 from trainyard.plan.estimate.image_models import ImageModel
 from trainyard.plan.estimate.training import TrainingShape
 
@@ -59,13 +59,7 @@ class Efficiency:
 @cache
 def efficiency_curves() -> dict[str, Efficiency]:
     """Return the curves by GPU generation. A generation without one has no published training to fit it to."""
-    with _CSV_FILE.open(encoding="utf-8", newline="") as file:
-        return {
-            row["generation"]: Efficiency(
-                row["generation"], float(row["highest"]), float(row["half_at"]), row["source"]
-            )
-            for row in csv.DictReader(file)
-        }
+    return {curve.generation: curve for curve in rows_of(Efficiency, _CSV_FILE)}
 
 
 _STAND_INS = {
@@ -267,15 +261,16 @@ def layer_traffic_bytes(training: TrainingShape) -> float:
     traffic = float(training.tokens_per_micro_batch * values * size)
     if not shape.is_gated and not is_fused:
         # Autocast, which only DDP leaves parameters in fp32 for, computes powers in fp32, and so what follows them.
-        operand = 4 if training.engine == "ddp" and shape.moved_by_mlp > 2 else size
-        traffic += training.tokens_per_micro_batch * shape.moved_by_mlp * inner * operand
+        operand = 4 if training.engine == "ddp" and shape.eager.moved_by_mlp > 2 else size
+        traffic += training.tokens_per_micro_batch * shape.eager.moved_by_mlp * inner * operand
     if shape.is_gated and not is_fused:
         traffic += training.tokens_per_micro_batch * 2 * hidden * (_RMS_NORM_BYTES[size] - 2 * size)
     if training.precision == "fp8":
         # Each product's input is read, and written in 8 bits as it is and transposed.
         traffic += training.tokens_per_micro_batch * 4 * (2 * hidden + shape.query_width + inner)
     if not training.machines.gpu.flash_attention:
-        traffic += shape.moved_scores * size * training.micro_batch_size * shape.heads * training.sequence_length**2
+        scores = training.micro_batch_size * shape.heads * training.sequence_length**2
+        traffic += shape.eager.moved_scores * size * scores
     return traffic
 
 

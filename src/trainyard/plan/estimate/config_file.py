@@ -9,8 +9,8 @@ from typing import Any
 
 from trainyard.errors import UsageError, unknown_name
 from trainyard.plan.estimate.architectures import (
-    FAMILIES,
     Architecture,
+    families,
     find_architecture,
     from_settings,
     refuse_experts,
@@ -55,9 +55,9 @@ def read_config(file: Path, images: Images | None = None) -> Architecture | Imag
         raise BrokenConfig(f"{file}: expected a JSON object, not {type(config).__name__}")
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
-        raise BrokenConfig(f"{file}: no model_type; expected one of: {', '.join(FAMILIES)}")
+        raise BrokenConfig(f"{file}: no model_type; expected one of: {', '.join(families())}")
     try:
-        if model_type in IMAGE_FAMILIES or (model_type not in FAMILIES and is_image_type(model_type)):
+        if model_type in IMAGE_FAMILIES or (model_type not in families() and is_image_type(model_type)):
             return image_model_of(model_type, config, images or _images_of(config))
         return architecture_of(model_type, config, str(file))
     except UsageError as error:
@@ -104,10 +104,10 @@ def architecture_of(model_type: str, settings: Mapping[str, Any], name: str) -> 
     A type that is one slip away from a known family is taken for a slip, before transformers is imported to ask.
     """
     refuse_experts(settings, name)
-    if model_type in FAMILIES:
+    if model_type in families():
         return from_settings(model_type, settings, name)
-    if close_match(model_type, FAMILIES):
-        raise unknown_name("model_type", model_type, FAMILIES)
+    if close_match(model_type, families()):
+        raise unknown_name("model_type", model_type, families())
     return architecture_on_meta(model_type, settings, name)
 
 
@@ -118,7 +118,7 @@ def architecture_for_data(
 
     `settings` of its configuration take precedence. UsageError for a model that cannot be.
     """
-    family = FAMILIES.get(model_type)
+    family = families().get(model_type)
     needs = {"vocab_size": vocabulary_size}
     if family is not None:
         needs = {family.names["vocabulary_size"]: vocabulary_size, family.names["positions"]: length}

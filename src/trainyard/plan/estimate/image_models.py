@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from trainyard.errors import UsageError
+from trainyard.plan.estimate.architectures import generated_families
 
 IMAGE_SIZE, CLASSES = 224, 1000
 """Of ImageNet, where the data does not say."""
@@ -172,9 +173,9 @@ def image_model(model_type: str, settings: Mapping[str, Any], images: Images) ->
 
     UsageError for settings that no model can have.
     """
-    build, defaults = IMAGE_FAMILIES[model_type]
+    defaults = generated_families()["images"][model_type]
     try:
-        blocks, around = build({**defaults, **settings}, images)
+        blocks, around = _BUILDERS[model_type]({**defaults, **settings}, images)
     except (TypeError, ValueError, IndexError, ZeroDivisionError, KeyError) as error:
         raise UsageError(f"a {model_type} cannot have these settings: {error}") from None
     return ImageModel(model_type, tuple(blocks), around, images.assumed)
@@ -238,11 +239,7 @@ def _vit(settings: Mapping[str, Any], images: Images) -> _Parts:
         block.attend(tokens, wide, heads)
         block.multiply(tokens, wide, wide)
         block.pass_over(values, times=3)
-        block.pass_over(values, keeps=values, parameters=2 * wide)
-        block.multiply(tokens, wide, inner, keeps=values)
-        block.pass_over(tokens * inner, keeps=tokens * inner)
-        block.multiply(tokens, inner, wide, keeps=tokens * inner)
-        block.pass_over(values, times=3)
+        _add_mlp(block, tokens, wide, inner)
         blocks.append(block)
     around.pass_over(values, keeps=values, parameters=2 * wide)
     around.multiply(1, wide, images.classes, keeps=values)
@@ -327,11 +324,7 @@ def _swin(settings: Mapping[str, Any], images: Images) -> _Parts:
             block.attend_in_windows(padded, side**2, wide, heads)
             block.multiply(padded, wide, wide)
             block.pass_over(values, times=3)
-            block.pass_over(values, keeps=values, parameters=2 * wide)
-            block.multiply(tokens, wide, inner, keeps=values)
-            block.pass_over(tokens * inner, keeps=tokens * inner)
-            block.multiply(tokens, inner, wide, keeps=tokens * inner)
-            block.pass_over(values, times=3)
+            _add_mlp(block, tokens, wide, inner)
         if stage < len(stages) - 1:
             height, width = _half(height), _half(width)
             merged = height * width * 4 * wide
@@ -354,54 +347,25 @@ def _convolve_and_normalize(
     block.pass_over(pixels * out, times=3, keeps=pixels * out, parameters=2 * out)
 
 
+def _add_mlp(block: ModelBlock, tokens: int, wide: int, inner: int) -> None:
+    """Add the second half of a transformer's layer: norm, up, GELU, down, sum."""
+    values = tokens * wide
+    block.pass_over(values, keeps=values, parameters=2 * wide)
+    block.multiply(tokens, wide, inner, keeps=values)
+    block.pass_over(tokens * inner, keeps=tokens * inner)
+    block.multiply(tokens, inner, wide, keeps=tokens * inner)
+    block.pass_over(values, times=3)
+
+
 def _half(side: int) -> int:
     return (side + 1) // 2
 
 
-IMAGE_FAMILIES: dict[str, tuple[Callable[[Mapping[str, Any], Images], _Parts], Mapping[str, Any]]] = {
-    "convnext": (
-        _convnext,
-        {
-            "patch_size": 4,
-            "num_stages": 4,
-            "hidden_sizes": (96, 192, 384, 768),
-            "depths": (3, 3, 9, 3),
-            "layer_scale_init_value": 1e-6,
-        },
-    ),
-    "vit": (
-        _vit,
-        {
-            "patch_size": 16,
-            "hidden_size": 768,
-            "num_hidden_layers": 12,
-            "num_attention_heads": 12,
-            "intermediate_size": 3072,
-            "qkv_bias": True,
-        },
-    ),
-    "resnet": (
-        _resnet,
-        {
-            "embedding_size": 64,
-            "hidden_sizes": (256, 512, 1024, 2048),
-            "depths": (3, 4, 6, 3),
-            "layer_type": "bottleneck",
-            "downsample_in_first_stage": False,
-            "downsample_in_bottleneck": False,
-        },
-    ),
-    "swin": (
-        _swin,
-        {
-            "patch_size": 4,
-            "embed_dim": 96,
-            "depths": (2, 2, 6, 2),
-            "num_heads": (3, 6, 12, 24),
-            "window_size": 7,
-            "mlp_ratio": 4.0,
-            "qkv_bias": True,
-        },
-    ),
+_BUILDERS: dict[str, Callable[[Mapping[str, Any], Images], _Parts]] = {
+    "convnext": _convnext,
+    "vit": _vit,
+    "resnet": _resnet,
+    "swin": _swin,
 }
-"""How each family is built, and transformers' defaults; tests hold them to the real models."""
+IMAGE_FAMILIES = frozenset(_BUILDERS)
+"""The model types in closed form; tests hold them to the real models."""

@@ -320,7 +320,7 @@ def layer_activation_bytes(training: TrainingShape) -> float:
         mlp = inner * (3 if training.compiled else 4)
         rotated = 0 if training.compiled else shape.query_width + shape.kv_width
     else:
-        mlp, rotated = (2 if training.compiled else shape.kept_by_mlp) * inner, 0
+        mlp, rotated = (2 if training.compiled else shape.eager.kept_by_mlp) * inner, 0
     values = norms + attention + rotated + hidden + mlp
     if training.adapters is not None:
         values += training.adapters.rank * len(training.adapters.layers(shape))

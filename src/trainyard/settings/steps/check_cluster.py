@@ -27,14 +27,6 @@ class CheckCluster:
     repetitions: int = parameter(5, minimum=1, maximum=1000)
     """How often each operation is measured; the median counts. Less often where that takes more than 5 seconds."""
 
-    pair_rounds: int = parameter(16, minimum=0)
-    """How many rounds of pairs are measured: in each, every node has another partner, and before that every rank on its
-    node. All pairs meet in one round less than there are nodes."""
-
-    pair_seconds: int = parameter(120, minimum=0)
-    """After how many seconds no further round begins, counted for pairs of ranks and of nodes each. One is measured
-    in any case."""
-
     disk_mib: int = parameter(256, minimum=1)
     """How much is written to and read from each node's disk, and read from the mount."""
 

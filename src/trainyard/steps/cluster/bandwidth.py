@@ -1,4 +1,4 @@
-"""The bandwidth of collectives over message sizes.
+"""The bandwidth of collectives over message sizes: of the whole world, of the ranks of a node, and of pairs.
 
 Bus bandwidth is the figure that does not depend on the number of ranks: the speed of the slowest link if the algorithm
 is optimal. Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -127,3 +127,105 @@ def _seconds_of_rounds(call: Callable[[], object], calls: int, world: World, rep
             torch.cuda.synchronize(world.device)
         rounds.append((time.perf_counter() - start) / calls)
     return rounds
+
+
+@dataclass(frozen=True)
+class PairMeasurement:
+    """One collective between two nodes or ranks, in bytes and seconds.
+
+    Between two nodes it runs rank by rank at once: bytes and rate are the sum, the seconds those of the slowest.
+    """
+
+    pair: tuple[int, int]
+    operation: str
+    bytes: int
+    seconds: float
+    bus_bytes_per_second: float
+
+
+Partners = Mapping[int, int]
+"""The partner of each rank in a round of pairs, which measure at once; one that sits out is not among them."""
+
+
+def partners_within_nodes(nodes: int, node_ranks: int) -> list[Partners]:
+    """Return the rounds in which every two ranks of a node meet, in all nodes at once."""
+    shifts = range(1, 1 << (node_ranks - 1).bit_length())
+    return [
+        {
+            node * node_ranks + place: node * node_ranks + (place ^ shift)
+            for node in range(nodes)
+            for place in range(node_ranks)
+            if place ^ shift < node_ranks
+        }
+        for shift in shifts
+    ]
+
+
+def neighbours(count: int) -> list[list[tuple[int, int]]]:
+    """Return the rounds in which each of `count` nodes in a ring meets both of its neighbours."""
+    if count == 2:
+        return [[(0, 1)]]
+    ring = [(node, node + 1) for node in range(count - 1)]
+    closing = [(0, count - 1)]
+    return [ring[0::2], ring[1::2], closing] if count % 2 else [ring[0::2], ring[1::2] + closing]
+
+
+def partners_between_nodes(nodes: int, node_ranks: int) -> list[Partners]:
+    """Return the rounds in which neighbouring nodes meet: each rank has the one at its own place on the other node."""
+    rounds: list[Partners] = []
+    for pairs in neighbours(nodes):
+        partners: dict[int, int] = {}
+        for one, other in pairs:
+            for place in range(node_ranks):
+                first, second = one * node_ranks + place, other * node_ranks + place
+                partners |= {first: second, second: first}
+        rounds.append(partners)
+    return rounds
+
+
+def measure_pairs(
+    world: World, rounds: Sequence[Partners], unit_ranks: int, sizes: Sequence[int], repetitions: int
+) -> list[PairMeasurement]:
+    """Return each collective and size of each pair of units, which are `unit_ranks` ranks that follow each other.
+
+    Each rank of the world must call this. Each pair has a process group of its own, which only its two ranks make;
+    NCCL's is destroyed after the round, so a rank has one such communicator at a time, however large the cluster is.
+    """
+    kinds = [(collective, size) for collective in COLLECTIVES for size in sizes]
+    found_of_partner: dict[int, list[tuple[int, float]]] = {}
+    # Of both backends of a GPU's world a pair needs NCCL alone.
+    backend = "nccl" if world.device.type == "cuda" else "gloo"
+    for partners in rounds:
+        partner = partners.get(world.rank, world.rank)
+        # A rank that sits out makes a group of itself: torch names such groups by their ranks and by how many there
+        # are, which then is the same everywhere.
+        group = dist.new_group(sorted({world.rank, partner}), backend=backend, use_local_synchronization=True)
+        if partner == world.rank:
+            for _ in kinds:
+                sit_out(world, repetitions)
+        else:
+            team = Team(group, 2)
+            found = [measure_collective(collective, world, size, repetitions, team) for collective, size in kinds]
+            if world.rank < partner:
+                found_of_partner[partner] = [(measured.bytes, measured.seconds) for measured in found]
+        # Gloo's groups are sockets and a few threads, which the world takes down when it is left.
+        if backend == "nccl":
+            dist.destroy_process_group(group)
+    return _of_units([collective for collective, _ in kinds], world.gather(found_of_partner), unit_ranks)
+
+
+def _of_units(
+    collectives: Sequence[Collective], found_of_ranks: Sequence[Mapping[int, list[tuple[int, float]]]], unit_ranks: int
+) -> list[PairMeasurement]:
+    """Return what pairs of units reach from what pairs of their ranks do: the slowest rank ends last."""
+    of_units: dict[tuple[int, int], list[list[tuple[int, float]]]] = {}
+    for rank, found_of_partner in enumerate(found_of_ranks):
+        for partner, found in found_of_partner.items():
+            of_units.setdefault((rank // unit_ranks, partner // unit_ranks), []).append(found)
+    measured = []
+    for pair, found_of_places in sorted(of_units.items()):
+        for collective, found_at_once in zip(collectives, zip(*found_of_places, strict=True), strict=True):
+            size = sum(message for message, _ in found_at_once)
+            slowest = measurement(collective, 2, size, max(seconds for _, seconds in found_at_once))
+            measured.append(PairMeasurement(pair, collective.name, size, slowest.seconds, slowest.bus_bytes_per_second))
+    return measured

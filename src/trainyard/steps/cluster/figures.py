@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trainyard.steps.cluster.bandwidth import Measurement
+from trainyard.steps.cluster.bandwidth import Measurement, PairMeasurement
 from trainyard.steps.cluster.node import Facts
-from trainyard.steps.cluster.pairs import PairMeasurement
 
 GB = 1e9
 
@@ -63,3 +62,11 @@ def slowest_collectives(pairs: Sequence[PairMeasurement]) -> dict[tuple[int, int
 def rate_text(bytes_per_second: float) -> str:
     """Return `228 GB/s`."""
     return f"{bytes_per_second / GB:.3g} GB/s"
+
+
+def size_text(size_bytes: int) -> str:
+    """Return `64 KiB`, `16 MiB`, `4 GiB`: the largest unit in which at least one."""
+    for exponent, name in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if size_bytes >= 1024**exponent:
+            return f"{size_bytes / 1024**exponent:.4g} {name}"
+    return f"{size_bytes} bytes"

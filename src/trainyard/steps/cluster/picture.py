@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainyard.steps.cluster.bandwidth import Measurement
-from trainyard.steps.cluster.figures import ClusterFigures, slowest_collectives
-from trainyard.steps.cluster.pairs import PairMeasurement
-from trainyard.steps.cluster.slow import rates_of_units
+from trainyard.steps.cluster.bandwidth import Measurement, PairMeasurement
+from trainyard.steps.cluster.figures import ClusterFigures, size_text, slowest_collectives
+from trainyard.steps.cluster.problems import rates_of_units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,10 +38,12 @@ def draw_cluster(found: ClusterFigures, floor_bytes_per_second: float, title: st
         _draw_arithmetic(panels[1][0], found)
     for column, (unit, pairs) in enumerate(of_pairs, 1):
         _draw_pairs_over_sizes(panels[0][column], pairs, unit)
-        if unit == "rank" and found.has_several_nodes:
+        if unit == "node":
+            _draw_neighbours(panels[1][column], slowest_collectives(pairs))
+        elif found.has_several_nodes:
             _draw_ranks_of_nodes(panels[1][column], found)
         else:
-            _draw_pairs(panels[1][column], slowest_collectives(pairs), unit)
+            _draw_rank_pairs(panels[1][column], slowest_collectives(pairs))
     figure.savefig(file, facecolor="white", metadata={"Software": None})
 
 
@@ -99,15 +100,24 @@ def _draw_arithmetic(axes: Axes, found: ClusterFigures) -> None:
     _quiet_frame(axes)
 
 
-def _draw_pairs(axes: Axes, pairs: Mapping[tuple[int, int], float], unit: str) -> None:
+def _draw_neighbours(axes: Axes, pairs: Mapping[tuple[int, int], float]) -> None:
+    axes.bar(range(len(pairs)), [rate / _GB for rate in pairs.values()], color=_LINE)
+    axes.set_xlabel("pair of nodes", color=_SOFT)
+    axes.set_ylabel("GB/s", color=_SOFT)
+    axes.set_title("largest message, slowest collective: neighbouring nodes", loc="left", fontsize=10, color=_SOFT)
+    names = [f"{one}-{other}" for one, other in pairs]
+    places, _ = _ticks(len(pairs))
+    axes.set_xticks(places, [names[place] for place in places], rotation=45, ha="right", fontsize=8)
+    _quiet_frame(axes)
+
+
+def _draw_rank_pairs(axes: Axes, pairs: Mapping[tuple[int, int], float]) -> None:
     count = 1 + max(other for _, other in pairs)
     rates = np.full((count, count), np.nan)
     for (one, other), rate in pairs.items():
         rates[one, other] = rates[other, one] = rate / _GB
-    _draw_rates(axes, rates, unit, unit)
-    axes.set_title(
-        f"largest message, slowest collective, GB/s by pair of {unit}s", loc="left", fontsize=10, color=_SOFT
-    )
+    _draw_rates(axes, rates, "rank", "rank")
+    axes.set_title("largest message, slowest collective, GB/s by pair of ranks", loc="left", fontsize=10, color=_SOFT)
 
 
 def _draw_ranks_of_nodes(axes: Axes, found: ClusterFigures) -> None:
@@ -117,7 +127,7 @@ def _draw_ranks_of_nodes(axes: Axes, found: ClusterFigures) -> None:
         rates[divmod(rank, per_node)] = rate / _GB
     _draw_rates(axes, rates, "node", "local rank")
     axes.set_title(
-        "largest message, slowest collective, GB/s: a rank's median pair", loc="left", fontsize=10, color=_SOFT
+        "largest message, slowest collective, GB/s: a rank's best pair", loc="left", fontsize=10, color=_SOFT
     )
 
 
@@ -147,11 +157,3 @@ def _quiet_frame(axes: Axes) -> None:
     axes.tick_params(length=0, colors=_SOFT)
     for spine in axes.spines.values():
         spine.set_color(_LINE)
-
-
-def size_text(size_bytes: int) -> str:
-    """Return `64 KiB`, `16 MiB`, `4 GiB`: the largest unit in which at least one."""
-    for exponent, name in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
-        if size_bytes >= 1024**exponent:
-            return f"{size_bytes / 1024**exponent:.4g} {name}"
-    return f"{size_bytes} bytes"

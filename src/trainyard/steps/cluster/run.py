@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,14 +20,16 @@ from trainyard.settings.steps.check_cluster import CheckCluster
 from trainyard.steps.cluster.bandwidth import (
     ALL_REDUCE,
     COLLECTIVES,
+    PairMeasurement,
+    Partners,
     Team,
     measure_collective,
+    measure_pairs,
     message_sizes,
+    partners_between_nodes,
+    partners_within_nodes,
 )
-from trainyard.steps.cluster.figures import GB, ClusterFigures, rate_text, slowest_collectives
-from trainyard.steps.cluster.floors import missed_floors, world_floor_gb
-from trainyard.steps.cluster.gpus import differences_between_nodes, gpu_problems
-from trainyard.steps.cluster.network import falls_back_to_sockets, nccl_log, network_in_log
+from trainyard.steps.cluster.figures import GB, ClusterFigures, rate_text, size_text, slowest_collectives
 from trainyard.steps.cluster.node import (
     Facts,
     measure_arithmetic,
@@ -31,15 +37,8 @@ from trainyard.steps.cluster.node import (
     measure_mount,
     node_facts,
 )
-from trainyard.steps.cluster.pairs import (
-    PairMeasurement,
-    Partners,
-    measure_pairs,
-    partners_between_nodes,
-    partners_within_nodes,
-)
-from trainyard.steps.cluster.picture import draw_cluster, size_text
-from trainyard.steps.cluster.slow import rates_of_units, slow_ones
+from trainyard.steps.cluster.picture import draw_cluster
+from trainyard.steps.cluster.problems import missed_floors, problems_of, slow_units, world_floor_gb
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_writable, write_json
 from trainyard.steps.runtime.rank_variables import read_rank_variables
@@ -49,6 +48,9 @@ from trainyard.steps.training.observing.mlflow_log import MlflowLog
 
 _MIB = 2**20
 _SIZE_RATIO, _SIZE_RATIO_OF_PAIRS = 4, 16
+# How NCCL's log says which network it chose; it does not tell its caller.
+_CHOSEN = re.compile(r"(?:Using network|Assigned NET plugin|Initialized NET plugin) (\w+)")
+_IN_USE = re.compile(r"NET/(\w+) ?: Using ")
 
 
 def run_check(settings: CheckCluster) -> int:
@@ -65,7 +67,7 @@ def run_check(settings: CheckCluster) -> int:
         if world.size > 1:
             _measure_bandwidth(settings, world, variables.processes_per_node, found)
             found.network = world.broadcast(network_in_log(log)) if world.device.type == "cuda" else None
-        problems = list(_problems(settings, world, found))
+        problems = list(problems_of(settings, found))
         if world.is_main:
             _write(settings, world, found, problems)
         for problem in problems:
@@ -88,6 +90,35 @@ def _measure_nodes(settings: CheckCluster, world: World, node_ranks: int) -> Clu
     for number, node in enumerate(nodes):
         world.log(f"node {number}: {_node_line(node)}")
     return ClusterFigures(nodes, dict(enumerate(rates)), network=None)
+
+
+@contextmanager
+def nccl_log(environment: MutableMapping[str, str] = os.environ) -> Iterator[Path]:
+    """Have NCCL write what it decides into files of the folder that is yielded; the variables are restored after."""
+    names = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")
+    before = {name: environment.get(name) for name in names}
+    with tempfile.TemporaryDirectory() as folder:
+        environment.update(
+            NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=str(Path(folder) / "nccl.%p")
+        )
+        try:
+            yield Path(folder)
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    environment.pop(name, None)
+                else:
+                    environment[name] = value
+
+
+def network_in_log(folder: Path) -> str | None:
+    """Return the network between nodes by NCCL's name for it (`IB`, `Socket`, or a plugin's), None if nothing says."""
+    text = "".join(file.read_text(errors="replace") for file in sorted(folder.iterdir()))
+    for pattern in (_CHOSEN, _IN_USE):
+        found = pattern.findall(text)
+        if found:
+            return str(found[-1])
+    return None
 
 
 def _node_line(node: Mapping[str, Any]) -> str:
@@ -115,7 +146,7 @@ def _measure_bandwidth(settings: CheckCluster, world: World, node_ranks: int, fo
     sizes = message_sizes(smallest, largest, _SIZE_RATIO_OF_PAIRS)
 
     def pairs_of(unit: str, rounds: Sequence[Partners], unit_ranks: int) -> list[PairMeasurement]:
-        pairs = measure_pairs(world, rounds, unit_ranks, sizes, settings.repetitions, settings.pair_seconds)
+        pairs = measure_pairs(world, rounds, unit_ranks, sizes, settings.repetitions)
         rates = slowest_collectives(pairs).values()
         if rates:
             world.log(
@@ -124,12 +155,12 @@ def _measure_bandwidth(settings: CheckCluster, world: World, node_ranks: int, fo
             )
         return pairs
 
-    nodes, most_rounds = len(found.nodes), settings.pair_rounds
+    nodes = len(found.nodes)
     if node_ranks > 1:
         found.node_bus = _measure_within_nodes(settings, world, node_ranks, largest)
-        found.rank_pairs = pairs_of("rank", partners_within_nodes(nodes, node_ranks, most_rounds), 1)
+        found.rank_pairs = pairs_of("rank", partners_within_nodes(nodes, node_ranks), 1)
     if found.has_several_nodes:
-        found.node_pairs = pairs_of("node", partners_between_nodes(nodes, node_ranks, most_rounds), node_ranks)
+        found.node_pairs = pairs_of("node", partners_between_nodes(nodes, node_ranks), node_ranks)
 
 
 def _affordable_bytes(wanted: int, world: World, node_ranks: int) -> int:
@@ -151,40 +182,6 @@ def _measure_within_nodes(settings: CheckCluster, world: World, node_ranks: int,
     team = Team(groups[world.rank // node_ranks], node_ranks)
     measured = measure_collective(ALL_REDUCE, world, size, settings.repetitions, team)
     return {rank // node_ranks: rate for rank, rate in enumerate(world.gather(measured.bus_bytes_per_second))}
-
-
-def _problems(settings: CheckCluster, world: World, found: ClusterFigures) -> Iterator[str]:
-    """Yield what is wrong, one sentence each."""
-    for number, node in enumerate(found.nodes):
-        gpus: Any = node["gpus"]
-        yield from (f"{found.name('node', number)}: {problem}" for problem in gpu_problems(gpus))
-    every: list[Any] = [node["gpus"] for node in found.nodes]
-    yield from (f"{found.name('node', number)}: {problem}" for number, problem in differences_between_nodes(every))
-    if found.has_several_nodes and falls_back_to_sockets(found.network):
-        yield (
-            "NCCL sends what goes between nodes over TCP sockets, not InfiniBand; take a VM size with RDMA, an image "
-            "with libibverbs, and unset NCCL_IB_DISABLE"
-        )
-    yield from _slow(settings, found)
-    yield from map(str, missed_floors(settings, found))
-
-
-def _slow(settings: CheckCluster, found: ClusterFigures) -> Iterator[str]:
-    """Yield a sentence for each slow node or rank."""
-    share = settings.slow_percent / 100
-    for what, unit, rates, shown in (
-        ("matrix products", "rank", found.arithmetic, lambda rate: f"{rate / 1e12:.3g} TFLOP/s"),
-        ("all-reduce within the node", "node", found.node_bus, rate_text),
-        ("pairs with others on the node", "rank", _rates_in_pairs(found.rank_pairs), rate_text),
-        ("pairs with other nodes", "node", _rates_in_pairs(found.node_pairs), rate_text),
-    ):
-        for slow in slow_ones(rates, share):
-            name = found.name(unit, slow.number)
-            yield f"{name} is slow: {what} at {shown(slow.rate)}, {slow.below_median:.0%} below the median"
-
-
-def _rates_in_pairs(pairs: Sequence[PairMeasurement]) -> dict[int, float]:
-    return rates_of_units(slowest_collectives(pairs))
 
 
 def _write(settings: CheckCluster, world: World, found: ClusterFigures, problems: Sequence[str]) -> None:
@@ -230,6 +227,6 @@ def _check_limits(settings: CheckCluster, found: ClusterFigures) -> None:
             f"{miss.what} at {rate_text(miss.rate)}, below {miss.flag} {miss.floor_gb:g}; "
             f"the measurements are in {settings.report}"
         )
-    slow = next(_slow(settings, found), None)
+    slow = next(slow_units(settings, found), None)
     if settings.fail_if_slow and slow is not None:
         raise StepError(f"{slow} (--fail-if-slow, --slow-percent {settings.slow_percent:g})")

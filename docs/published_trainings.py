@@ -1,0 +1,106 @@
+"""Published trainings with their sources, and what the estimate says of each."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from trainyard.catalogue.gpus import find_gpu
+from trainyard.plan.estimate.adapters import Adapters
+from trainyard.plan.estimate.architectures import find_architecture
+from trainyard.plan.estimate.compute import Efficiency, efficiency_curves
+from trainyard.plan.estimate.memory import memory_of
+from trainyard.plan.estimate.step_time import samples_per_second_per_gpu, step_time_of
+from trainyard.plan.estimate.training import TrainingShape, machines_of_gpu
+
+_CSV_FILE = Path(__file__).with_suffix(".csv")
+
+
+@dataclass(frozen=True)
+class Published:
+    """One training that somebody published; its rate or `memory_bytes` is None where they do not say.
+
+    `is_fitted` marks the rows that the efficiency curves are fitted to; the others are predicted unseen. `is_held_out`
+    marks those that were found, and compared once, when the model was finished but for what docs/estimates.md says.
+    """
+
+    source: str
+    training: TrainingShape
+    tokens_per_second_per_gpu: float | None
+    memory_bytes: float | None
+    is_fitted: bool
+    is_held_out: bool
+    note: str
+
+    @property
+    def predicted_memory_bytes(self) -> float:
+        """What the estimate says of the memory of a GPU."""
+        return memory_of(self.training).total
+
+    @property
+    def memory_error(self) -> float | None:
+        """How far the prediction of memory is off, as a share of what was published."""
+        return None if self.memory_bytes is None else self.predicted_memory_bytes / self.memory_bytes - 1
+
+    def predicted_rate(self, curve: Efficiency | None = None) -> float:
+        """Return the tokens a second and GPU that the estimate says, with this efficiency curve or the GPU's own."""
+        used = curve or efficiency_curves()[self.training.machines.gpu.generation]
+        seconds = step_time_of(self.training, used).total
+        return samples_per_second_per_gpu(self.training, seconds) * self.training.sequence_length
+
+    def time_error(self, curve: Efficiency | None = None) -> float:
+        """Return how far the predicted time of a step is off, as a share of the published, which must be known."""
+        assert self.tokens_per_second_per_gpu is not None
+        return self.tokens_per_second_per_gpu / self.predicted_rate(curve) - 1
+
+
+@cache
+def published_trainings() -> tuple[Published, ...]:
+    """Return all rows of the table, in its order."""
+    with _CSV_FILE.open(encoding="utf-8", newline="") as file:
+        return tuple(_published(row) for row in csv.DictReader(file))
+
+
+def _published(row: dict[str, str]) -> Published:
+    training = TrainingShape(
+        architecture=find_architecture(row["model"]),
+        machines=machines_of_gpu(
+            find_gpu(row["gpu"]), int(row["nodes"]), int(row["gpus_per_node"]), float(row["network_gbit"] or 0) or None
+        ),
+        engine=row["engine"],
+        micro_batch_size=int(row["micro_batch_size"]),
+        accumulation_steps=int(row["accumulation_steps"]),
+        sequence_length=int(row["sequence_length"]),
+        precision=row["precision"],
+        activation_checkpointing=row["activation_checkpointing"],
+        compiled=row["compile"] == "yes",
+        adapters=_adapters(row),
+    )
+    memory = float(row["memory_gb"]) * 1e9 if row["memory_gb"] else None
+    rate = float(row["tokens_per_second_per_gpu"]) if row["tokens_per_second_per_gpu"] else None
+    return Published(row["source"], training, rate, memory, row["fit"] == "yes", row["fit"] == "held out", row["note"])
+
+
+def _adapters(row: dict[str, str]) -> Adapters | None:
+    if not row["tuning"]:
+        return None
+    return Adapters(int(row["lora_rank"]), row["lora_targets"], is_quantized=row["tuning"] == "qlora")
+
+
+def timed_trainings() -> list[Published]:
+    """Return the rows that say how fast it was."""
+    return [row for row in published_trainings() if row.tokens_per_second_per_gpu is not None]
+
+
+def rows_of(generation: str) -> list[Published]:
+    """Return the timed rows on GPUs of a generation."""
+    return [row for row in timed_trainings() if row.training.machines.gpu.generation == generation]
+
+
+def median_time_error(rows: Iterable[Published]) -> float:
+    """Return the median of how far the time of a step is off, whatever the direction."""
+    return statistics.median(abs(row.time_error()) for row in rows)
