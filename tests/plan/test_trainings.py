@@ -15,8 +15,8 @@ from trainyard.plan import page, reporters
 from trainyard.plan.estimate import reporters as estimates
 from trainyard.plan.estimate.architectures import Architecture, find_architecture
 from trainyard.plan.estimate.training import TrainingShape
+from trainyard.plan.job_plans import JobPlan, Plan
 from trainyard.plan.measured import read_measured
-from trainyard.plan.planner import JobPlan, Plan
 from trainyard.plan.planner import plan as plan_with
 from trainyard.render.project import Project
 from trainyard.render.rendering import render
