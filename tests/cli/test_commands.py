@@ -246,7 +246,7 @@ def test_data_that_is_missing_can_be_given(trainyard: Run, tmp_path: Path, monke
 
 def project_copy(folder: Path) -> Path:
     """The project's own sources in another folder, where a test may break them."""
-    for name in ("profiles", "templates", "src", "components", "pipelines", "environments", "compute"):
+    for name in ("profiles", "settings", "templates", "src", "components", "pipelines", "environments", "compute"):
         shutil.copytree(name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 

@@ -71,7 +71,7 @@ def write_data(folder: Path) -> None:
 def own_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """This project with the pipeline that docs/own_data.md adds, a profile of its own, and data."""
     folder = tmp_path_factory.mktemp("project")
-    for name in ("profiles", "templates", "src"):
+    for name in ("profiles", "settings", "templates", "src"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     (template,) = re.findall(r"```jinja\n(.*?)```", (ROOT / "docs" / "own_data.md").read_text(), re.DOTALL)
     (folder / "templates" / "pipelines" / "pictures.yaml.j2").write_text(template)

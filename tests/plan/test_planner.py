@@ -150,7 +150,10 @@ def test_what_a_training_step_would_refuse_is_refused_on_its_line(
     pipeline_of, digits, setting: str, value: object, message: str
 ) -> None:
     components, jobs = digits
-    components["train_ddp"]["command"] = "python -m trainyard.steps.train_ddp"
+    components["train_ddp"]["command"] = (
+        "python -m trainyard.steps.train_ddp --micro-batch-size ${{inputs.micro_batch_size}} "
+        "--global-batch-size ${{inputs.global_batch_size}} $[[ --model-overrides '${{inputs.model_overrides}}' ]]"
+    )
     components["train_ddp"]["inputs"]["model_overrides"] = {"type": "string", "optional": True}
     jobs["train"]["inputs"].update(global_batch_size=1024, micro_batch_size=32)
     jobs["train"]["inputs"][setting] = value

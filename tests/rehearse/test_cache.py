@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from trainyard.rehearse import digests
-from trainyard.rehearse.cache import JobKey, StepCache
 from trainyard.rehearse.digests import ContentDigests, write_json
 from trainyard.rehearse.guardian import Guardian
+from trainyard.rehearse.reuse import JobKey, StepCache
 from trainyard.rehearse.run_store import clean
 
 Edit = Callable[[Any], None]
@@ -292,12 +291,11 @@ def test_threads_that_write_the_same_file_do_not_disturb_each_other(tmp_path: Pa
     assert sorted(file.name for file in tmp_path.iterdir()) == ["entry.json", "plain"]
 
 
-def test_reading_inputs_for_long_shows_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digests, "_SECONDS_BETWEEN_NOTES", 0.0)
+def test_reading_inputs_for_long_shows_progress(tmp_path: Path) -> None:
     large = tmp_path / "large.bin"
     large.write_bytes(bytes(3 << 20))
     notes: list[str] = []
-    digests.ContentDigests(tmp_path / "index.json", notes.append).of_path(tmp_path)
+    ContentDigests(tmp_path / "index.json", notes.append, seconds_between_notes=0.0).of_path(tmp_path)
     assert len(notes) == 3
     assert notes[-1].startswith("reading inputs to find out what has changed since the last run: ")
     assert notes[-1].endswith(f"now {large}")

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from trainyard.rehearse.containers.container import _FIRST_PROCESS
-from trainyard.rehearse.containers.engine import find_engine
-from trainyard.rehearse.containers.images import bind_mount
+from trainyard.rehearse.container_images import bind_mount, find_engine
+from trainyard.rehearse.containers import FIRST_PROCESS
 from trainyard.rehearse.errors import RunError, UsageError
 from trainyard.spec.diagnostic import SpecError
 
@@ -128,7 +127,7 @@ def test_a_process_is_started_with_its_paths_variables_and_resources(
     assert "of the job" not in words
     assert words[words.index("--ulimit") :] == [
         *("--ulimit", "memlock=-1", "--label", "a b"),
-        *("--entrypoint", "/bin/sh", image, "-c", _FIRST_PROCESS, "sh"),
+        *("--entrypoint", "/bin/sh", image, "-c", FIRST_PROCESS, "sh"),
         *("/bin/sh", "-c", record.jobs["work"].command),
     ]
     assert ("--user" in words) == (os.getuid() != 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -12,9 +13,12 @@ from typing import Any
 
 import pytest
 
-from trainyard.rehearse.contract import VARIABLES
 from trainyard.rehearse.errors import RunError
+from trainyard.rehearse.job_variables import VARIABLES
+from trainyard.rehearse.local_distributions import local_distribution
 from trainyard.rehearse.machine import AZURE_ML_MASTER_PORT, is_free, reserved_port
+from trainyard.spec.diagnostic import Span
+from trainyard.spec.distributions import DISTRIBUTIONS
 
 EVERY_JOB = {
     "AZUREML_RUN_ID",
@@ -135,7 +139,6 @@ def test_each_node_has_its_own_gpus(
 ) -> None:
     for number in range(gpus):
         (tmp_path / f"nvidia{number}").touch()
-    monkeypatch.setattr("trainyard.rehearse.machine._GPU_DEVICE_FILES", str(tmp_path / "nvidia[0-9]*"))
     if chosen is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     else:
@@ -147,7 +150,7 @@ def test_each_node_has_its_own_gpus(
         resources={"instance_count": 2},
     )
 
-    record = workspace.run(file, max_processes=max_processes)
+    record = workspace.run(file, max_processes=max_processes, devices=tmp_path)
 
     seen = environments(output_of(record, "work", "seen"))
     expected = [chosen if visible is None else visible for visible in seen_by_rank]
@@ -228,11 +231,13 @@ def test_python_on_the_path_is_the_one_that_runs_trainyard(workspace: Any, outpu
 
 
 def test_every_variable_has_a_source() -> None:
-    names = [variable.name for variable in VARIABLES]
+    of_distributions = [local_distribution(kind(Span(Path()))).variables for kind in DISTRIBUTIONS.values()]
+    variables = [*VARIABLES, *itertools.chain(*of_distributions)]
+    names = [variable.name for variable in variables]
     assert len(names) == len(set(names))
     of_some = {"AZ_BATCH_HOST_LIST", "CUDA_VISIBLE_DEVICES", "SCHEDULED_EVENTS_URL", "RAY_ADDRESS"}
     assert set(names) == EVERY_JOB | PYTORCH | MPI | {"TF_CONFIG"} | of_some
-    assert all(variable.source for variable in VARIABLES)
+    assert all(variable.source for variable in variables)
 
 
 def test_the_port_is_azure_mls_where_it_is_free_and_the_next_where_it_is_not() -> None:
@@ -254,8 +259,6 @@ def test_two_jobs_at_once_get_different_ports() -> None:
             assert len({one, two, three}) == 3
 
 
-def test_when_every_port_is_taken_the_message_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    with reserved_port() as taken:
-        monkeypatch.setattr("trainyard.rehearse.machine._CANDIDATE_PORTS", range(taken, taken + 1))
-        with pytest.raises(RunError, match="MASTER_PORT: every port"), reserved_port():
-            pass
+def test_when_every_port_is_taken_the_message_says_so() -> None:
+    with reserved_port() as taken, pytest.raises(RunError, match="MASTER_PORT: every port"), reserved_port([taken]):
+        pass

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from trainyard.rehearse import logs
-from trainyard.rehearse.display import Display
+from trainyard.rehearse.display import Display, TimeLeft, in_words, share_done
 from trainyard.rehearse.logs import last_error, log_name
-from trainyard.rehearse.progress import TimeLeft, in_words, share_done
 from trainyard.rehearse.runner import RunOptions, run_pipeline
 from trainyard.settings.log_text import last_lines, plain_text
 from trainyard.settings.run_record import JobRecord, RunRecord

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.rehearse.imported_code import code_of_job
-from trainyard.rehearse.snapshot import Snapshot, snapshot_of
+from trainyard.rehearse.job_code import Snapshot, code_of_job, snapshot_of
 from trainyard.spec.loading import load_component
 
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from trainyard.rehearse.display import Display
-from trainyard.rehearse.kinds.sampling import trials
 from trainyard.rehearse.runner import RunOptions, run_pipeline
+from trainyard.rehearse.sweeps import trials
 from trainyard.settings.run_record import RunRecord
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.loading import load_job

@@ -11,8 +11,7 @@ import pytest
 
 from trainyard.rehearse.display import Display
 from trainyard.rehearse.errors import RunError, UsageError
-from trainyard.rehearse.records import hold_lock, read_record
-from trainyard.rehearse.run_store import clean, find_run, list_runs, log_files, runs_to_clean
+from trainyard.rehearse.run_store import clean, find_run, hold_lock, list_runs, log_files, read_record, runs_to_clean
 from trainyard.rehearse.runner import RunOptions, resume_run
 from trainyard.settings import run_record
 from trainyard.settings.run_record import JobRecord, RunRecord, RunRecordWriter, read_run_record

@@ -169,7 +169,7 @@ def test_every_read_of_a_project_goes_through_one_function() -> None:
 
 
 OTHER_READS = {
-    "render/copies.py",  # the installed package's own files
+    "render/installed_from.py",  # what pip noted when it installed the package
     "render/scaffolding.py",
     "azure/workspace.py",  # the user's own profile of the Azure command line
     "commands/doctor.py",  # the checkout's own constraints

@@ -108,7 +108,7 @@ def test_a_model_of_ten_million_layers_is_estimated_without_counting_them(
 # Regular expressions --------------------------------------------------------------------------------------------------
 
 
-READERS = ("lazy_pattern", *(f"re.{name}" for name in ("compile", "search", "match", "fullmatch", "findall", "sub")))
+READERS = tuple(f"re.{name}" for name in ("compile", "search", "match", "fullmatch", "findall", "sub"))
 
 
 def _patterns() -> dict[str, tuple[re.Pattern[str], str]]:
@@ -138,7 +138,7 @@ def _patterns() -> dict[str, tuple[re.Pattern[str], str]]:
                 function = ast.unparse(node.func).rpartition(".")[2]
                 name = names.get((node.lineno, node.col_offset), "")
                 used = {function}
-                if function in ("compile", "lazy_pattern"):
+                if function == "compile":
                     used = set(re.findall(rf"\b{name}\.(\w+)\(", text))
                 method = "search" if used - {"match", "fullmatch"} or not used else min(used)
                 found[f"{file.relative_to(SOURCE)}:{node.lineno}"] = re.compile(pattern, flags), method

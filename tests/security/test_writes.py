@@ -117,7 +117,6 @@ def test_the_settings_name_no_baseline_elsewhere(trainyard: CommandLine, project
 WRITERS = {
     "commands/git_revision.py": "a revision is laid out in a temporary folder of its own",
     "commands/rendered_meaning.py": "a rendering is written into a temporary folder of its own",
-    "lint/processes.py": "a pipe to a process of its own",
     "project_files.py": "the one function",
     "report/comparison.py": "the page that --out names",
     "report/run_report.py": "the page in the folder of a run, whose record is checked",
@@ -141,4 +140,5 @@ def _writes(node: ast.AST) -> bool:
     if name in ("write_text", "write_bytes"):
         return isinstance(node.func, ast.Attribute)
     modes = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-    return name == "replace_text" or (name in ("open", "fdopen") and any("w" in mode or "a" in mode for mode in modes))
+    opens = name in ("open", "fdopen") and any("w" in mode or "a" in mode for mode in modes)
+    return opens or name in ("replace_text", "replace_bytes")

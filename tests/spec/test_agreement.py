@@ -13,8 +13,8 @@ import pytest
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement, placements_of_pipeline
 from trainyard.plan.planner import plan
-from trainyard.rehearse.overrides import resolve_with
-from trainyard.rehearse.resolution import KeptData, LocalPath, ResolvedPipeline, Source, resolve
+from trainyard.rehearse.local_data import KeptData, LocalPath
+from trainyard.rehearse.local_jobs import LocalPipeline, Source, local_pipeline
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import read_document
@@ -24,7 +24,8 @@ from trainyard.spec.loading import load_pipeline
 from trainyard.spec.model import Pipeline, code_of
 from trainyard.spec.parsed import Parsed, Reading
 from trainyard.spec.pipelines import ComponentCache, read_pipeline
-from trainyard.spec.resolution import DataPath, JobOutput, Known, PipelineOutput, Resolved, Unknown
+from trainyard.spec.resolved import DataPath, JobOutput, Known, PipelineOutput, Resolved, Unknown
+from trainyard.spec.set_inputs import resolve_with
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -93,7 +94,7 @@ def test_lint_plan_and_run_agree_on_the_pipelines_of_the_corpora(file: Path) -> 
         assert all(kinds.values()), "lint reads the machines of every job but sweeps, parallel and Spark jobs"
         return
     run = run_here(pipeline)
-    assert {name: (job.nodes, job.processes_per_node) for name, job in run.jobs.items()} == {
+    assert {name: (job.counts.nodes, job.counts.processes_per_node) for name, job in run.jobs.items()} == {
         name: (job.nodes, job.processes_per_node) for name, job in answers.items()
     }
     for name, job in run.jobs.items():
@@ -191,10 +192,10 @@ def plan_reads(pipeline: Pipeline) -> dict[str, tuple[int, int, str]]:
     }
 
 
-def run_here(pipeline: Pipeline) -> ResolvedPipeline:
+def run_here(pipeline: Pipeline) -> LocalPipeline:
     kept = KeptData(Path("downloads"), Path("datastores"))
     resolution = resolve_with(pipeline, {}, strict=True)
-    return resolve(pipeline, resolution, kept=kept, selected=(), max_processes=EVERY_PROCESS)
+    return local_pipeline(pipeline, resolution, kept=kept, selected=(), max_processes=EVERY_PROCESS)
 
 
 def run_reads(pipeline: Pipeline) -> dict[str, tuple[dict[str, Any], dict[str, str], int, int]]:
@@ -203,8 +204,8 @@ def run_reads(pipeline: Pipeline) -> dict[str, tuple[dict[str, Any], dict[str, s
         name: (
             {port: run_input(source, pipeline) for port, source in job.inputs.items()},
             job.environment_variables,
-            job.nodes,
-            job.processes_per_node,
+            job.counts.nodes,
+            job.counts.processes_per_node,
         )
         for name, job in resolved.jobs.items()
     }

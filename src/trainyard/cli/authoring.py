@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from pathlib import Path
 
@@ -35,10 +34,7 @@ def render(
       trainyard render nd96 --apply profile.yaml  with the settings that pipelines/autotune.yaml found
       trainyard render --check                    in CI: have the rendered files drifted from their templates?
     """
-    gc.disable()  # what imports create is kept; searching it for cycles takes a twentieth of a rendering
     from trainyard.commands import render as rendering
-
-    gc.enable()
 
     if check and diff:
         raise click.UsageError("--check and --diff exclude each other: --check takes the profile from the files.")

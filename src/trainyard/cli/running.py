@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from pathlib import Path
 from typing import Literal
@@ -81,13 +80,10 @@ def run(
       trainyard run pipelines/ddp.yaml --profile local --watch
       trainyard run pipelines/ddp.yaml --profile local --preempt train_ddp@step:50
     """
-    gc.disable()  # what imports create is kept; searching it for cycles takes a twentieth of a run that reuses all
     from trainyard.commands import working_folder
     from trainyard.commands.run import run_file
     from trainyard.rehearse.runner import RunOptions
     from trainyard.spec.set_arguments import split_settings
-
-    gc.enable()
 
     options = RunOptions(
         runs_folder=working_folder.runs_folder(),

@@ -9,6 +9,9 @@ from trainyard.cli.parameters import chosen_file, file_argument
 
 @click.command(short_help="Check a job and send it to Azure ML.")
 @file_argument
+@click.option(
+    "--set", "settings", multiple=True, metavar="inputs.X=V", help="Or jobs.J.inputs.X=V; for this submission only."
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be sent, as JSON, without a network.")
 @click.option("--stream", is_flag=True, help="Follow the logs until the job has ended; exit 1 if it fails.")
 @click.option("--name", help="The job's name, which the workspace must not have yet; generated otherwise.")
@@ -20,6 +23,7 @@ from trainyard.cli.parameters import chosen_file, file_argument
 def submit(
     file: str | None,
     file_option: str | None,
+    settings: tuple[str, ...],
     dry_run: bool,
     stream: bool,
     name: str | None,
@@ -35,14 +39,17 @@ def submit(
     Examples:
       trainyard submit pipelines/ddp.yaml
       trainyard submit pipelines/ddp.yaml --dry-run > body.json
+      trainyard submit pipelines/ddp.yaml --set inputs.epochs=3
       trainyard submit -f pipelines/ddp.yaml -g my-group -w my-workspace --stream
     """
     from trainyard.azure.workspace import find_workspace
     from trainyard.commands import submit as submitting
+    from trainyard.spec.set_arguments import split_settings
 
+    given = split_settings(settings, "inputs.epochs=3")
     chosen = chosen_file(file, file_option)
     if dry_run:
-        submitting.print_bodies(chosen)
+        submitting.print_bodies(chosen, given)
     else:
         target = find_workspace(subscription, resource_group, workspace)
-        submitting.submit(chosen, target, name=name, stream=stream)
+        submitting.submit(chosen, target, given, name=name, stream=stream)

@@ -16,9 +16,8 @@ import click
 from trainyard.errors import UsageError
 from trainyard.lint import linter
 from trainyard.lint.linter import STANDARD_FOLDERS, LintResult
-from trainyard.lint.processes import processors
 from trainyard.lint.rules import RULES
-from trainyard.lint.rules.computes import no_compute
+from trainyard.lint.rules.computes import NO_COMPUTE
 from trainyard.lint.settings import LintSettings, settings_for
 from trainyard.project_files import limit_reading, root_of
 from trainyard.render.project import NoProject, Project, find_project
@@ -92,7 +91,7 @@ def errors_before_a_run(file: Path, store: DocumentStore) -> tuple[Sequence[Diag
     found = _found_before(file, store)
     require_job(file, store)
     # A local run uses this machine as its compute.
-    found = [each for each in found if each.rule != no_compute.id]
+    found = [each for each in found if each.rule != NO_COMPUTE.id]
     refused = [each for each in found if each.severity == "error" and stops_a_run(each)]
     return refused, [each for each in found if each not in refused]
 
@@ -132,12 +131,13 @@ def _check(
     paths: Sequence[Path], store: DocumentStore | None = None, *, pedantic: bool = False
 ) -> tuple[LintSettings, LintResult]:
     """Return the settings of the project that contains the paths, and what lint finds with them."""
-    # Documents are kept to the end: searching them for cycles again and again takes half of the time.
+    # Documents are kept to the end: searching them for cycles again and again takes 16 % longer for a pipeline, and
+    # 40 % for 5,000 files.
     gc.disable()
     try:
         settings = settings_for(paths, RULES)
         settings = replace(settings, pedantic=settings.pedantic or pedantic)
-        return settings, linter.lint(paths, settings, store, processes=processors())
+        return settings, linter.lint(paths, settings, store)
     finally:
         gc.freeze()
         gc.enable()

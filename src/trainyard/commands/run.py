@@ -17,22 +17,20 @@ from trainyard.commands.snapshots import keep_runs_out_of_snapshots
 from trainyard.errors import UsageError
 from trainyard.rehearse.cancellation import exit_code_after
 from trainyard.rehearse.display import Display
-from trainyard.rehearse.overrides import resolve_with
-from trainyard.rehearse.records import read_record
-from trainyard.rehearse.run_store import find_run
+from trainyard.rehearse.run_store import find_run, read_record
 from trainyard.rehearse.runner import RunOptions, resume_run, run_pipeline
 from trainyard.report.run_report import write_report
 from trainyard.report.run_summary import summarise
 from trainyard.settings.files import describe_os_error
 from trainyard.settings.quantities import duration
 from trainyard.settings.run_record import RunRecord
-from trainyard.settings.suggestions import close_match
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import load_job
 from trainyard.spec.model import OtherComponent, Pipeline
-from trainyard.spec.resolution import Known
-from trainyard.spec.set_arguments import COMMAND_LINE
+from trainyard.spec.resolved import Known
+from trainyard.spec.set_arguments import COMMAND_LINE, names_input
+from trainyard.spec.set_inputs import resolve_with
 from trainyard.terminal import print_facts, print_next, program, short
 
 
@@ -48,18 +46,8 @@ def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: boo
     """
     path, given = file, options.overrides
     if profile is not None:
-        from trainyard.commands.profile_run import render_aside
-        from trainyard.render.profile_schema import profile_schema  # rendering takes 0.1 s to import
-        from trainyard.render.settings import read_settings
-
-        known = profile_schema(working_folder.project())["properties"]
-        of_profile = {key: value for key, value in options.overrides.items() if key.partition(".")[0] in known}
-        path = render_aside(file, profile, read_settings(f"{key}={value}" for key, value in of_profile.items()))
-        of_pipeline = {key: value for key, value in options.overrides.items() if key not in of_profile}
-        for key in of_pipeline:
-            meant = close_match(key.partition(".")[0], known)
-            if meant:
-                raise UsageError(f"--set {key}: unknown key '{key}' in the profile. {meant}")
+        of_pipeline = {key: value for key, value in given.items() if names_input(key)}
+        path = _rendered(file, profile, {key: value for key, value in given.items() if key not in of_pipeline})
         options = replace(options, overrides=of_pipeline)
     store = DocumentStore()
     refused, let_pass = errors_before_a_run(path, store)
@@ -75,6 +63,20 @@ def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: boo
         display = _WatchedDisplay(opened, quiet=quiet) if watch else Display(quiet=quiet)
         record = run_pipeline(pipeline, options, display)
     return _conclude(record.folder, pipeline, file, given, profile)
+
+
+def _rendered(file: Path, profile: str, settings: Mapping[str, str]) -> Path:
+    """Render a profile aside with settings over its own, and return what `file` is there."""
+    from trainyard.commands.profile_run import render_aside  # rendering takes 0.1 s to import
+    from trainyard.render.settings import read_settings
+
+    try:
+        return render_aside(file, profile, read_settings(f"{key}={value}" for key, value in settings.items()))
+    except UsageError as error:
+        unknown = next((key for key in settings if "." not in key and f"unknown key '{key}'" in str(error)), None)
+        if unknown is None:
+            raise
+        raise UsageError(f"{error} An input of the pipeline is set by --set inputs.{unknown}=VALUE.") from None
 
 
 class _WatchedDisplay(Display):
@@ -193,7 +195,7 @@ def _settings_in_errors(record: RunRecord, pipeline: Pipeline) -> list[_Setting]
     for name, job in record.jobs.items():
         errors = "\n".join(job.error_lines or ()) if job.status == "failed" else ""
         for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9_-]*", errors):
-            resolved = resolution.jobs[name].inputs.get(flag.strip("-").replace("-", "_"))
+            resolved = resolution.jobs[name].setting(flag.strip("-").replace("-", "_"))
             if isinstance(resolved, Known) and resolved.key:
                 span = resolved.written.span if resolved.value is not None else None
                 found[resolved.key] = _Setting(flag, resolved.key, span)

@@ -13,8 +13,7 @@ import click
 
 from trainyard.commands import working_folder
 from trainyard.errors import UsageError
-from trainyard.rehearse.records import read_record
-from trainyard.rehearse.run_store import bytes_held_alone, find_run, list_runs, log_files, runs_to_clean
+from trainyard.rehearse.run_store import bytes_held_alone, find_run, list_runs, log_files, read_record, runs_to_clean
 from trainyard.rehearse.run_store import clean as remove_runs
 from trainyard.report.comparison import MOST_RUNS, Comparison, Row, compare, write_comparison
 from trainyard.report.live import LivePage, served

@@ -12,9 +12,10 @@ from trainyard.commands import working_folder
 from trainyard.commands.lint import LintOptions, lint
 from trainyard.errors import UserError
 from trainyard.render import scaffolding
+from trainyard.render.installed_from import InstalledFrom, installed_from
 from trainyard.render.project import Project
 from trainyard.render.rendering import render
-from trainyard.render.writing import write, write_atomically
+from trainyard.render.writing import replace_atomically, write
 from trainyard.settings.quantities import counted
 from trainyard.terminal import print_next, program, short
 
@@ -25,11 +26,14 @@ _MOST_LISTED = 3
 def create(folder: Path, recipe: str, *, force: bool) -> None:
     """Write a new project into a folder and render it. Raise UserError, writing nothing, where files are in the way."""
     root = folder.resolve()
-    texts = scaffolding.new_project(root.name, recipe)
-    _write(root, texts, force=force, way_out="choose another folder, or replace them with --force")
+    source = installed_from()
+    texts = scaffolding.new_project(root.name, recipe, source)
+    contents = {**_encoded(texts), **scaffolding.copies_of_project(recipe, source)}
+    _write(root, contents, force=force, way_out="choose another folder, or replace them with --force")
     project = Project(root)
     report = write(project, render(project, _FIRST_PROFILE))
-    click.echo(f"wrote {short(root)}: {counted(len(texts) + len(report.written), 'file')}", err=True)
+    click.echo(f"wrote {short(root)}: {counted(len(contents) + len(report.written), 'file')}", err=True)
+    _say_what_to_fill_in(source, root / "requirements.txt")
     steps = [] if root == Path.cwd() else [(f"cd {short(root)}", "")]
     if recipe != "blank":
         steps.append((f"{program()} run pipelines/train.yaml", "prepare, train and evaluate on this machine"))
@@ -44,10 +48,12 @@ def adopt(folder: Path) -> None:
     Files that exist are kept as they are, and named.
     """
     root = folder.resolve()
-    texts = scaffolding.existing_repository(root.name)
-    kept = [path for path in texts if (root / path).exists()]
-    _write(root, {path: text for path, text in texts.items() if path not in kept}, force=False)
-    for path in texts:
+    source = installed_from()
+    texts = scaffolding.existing_repository(root.name, source)
+    contents = {**_encoded(texts), **scaffolding.wheel_of(source)}
+    kept = [path for path in contents if (root / path).exists()]
+    _write(root, {path: content for path, content in contents.items() if path not in kept}, force=False)
+    for path in contents:
         click.echo(f"{'kept' if path in kept else 'wrote'} {short(root / path)}", err=True)
     baseline = root / "lint-baseline.json"
     if baseline.exists():
@@ -55,6 +61,7 @@ def adopt(folder: Path) -> None:
     else:
         os.chdir(root)
         lint([], LintOptions(baseline=baseline, write_baseline=True))
+    _say_what_to_fill_in(source, root / ".github/workflows/azureml-lint.yml")
     print_next((f"{program()} lint", "what is new since the baseline"), (f"{program()} explain", "all rules"))
 
 
@@ -77,20 +84,30 @@ def add_pipeline(name: str, component: str | None) -> None:
 
 
 def _add(project: Project, texts: Mapping[str, str]) -> None:
-    _write(project.root, texts, force=False)
+    _write(project.root, _encoded(texts), force=False)
     for path in texts:
         click.echo(f"wrote {short(project.root / path)}", err=True)
     for line in write(project, render(project)).lines():
         click.echo(line, err=True)
 
 
-def _write(root: Path, texts: Mapping[str, str], *, force: bool, way_out: str = "choose another name") -> None:
+def _say_what_to_fill_in(source: InstalledFrom, file: Path) -> None:
+    if source.problem:
+        where = f"fill in, in {short(file)}, where other machines get Trainyard from"
+        click.echo(f"note: {where}; of this one that is not known: {source.problem}", err=True)
+
+
+def _encoded(texts: Mapping[str, str]) -> dict[str, bytes]:
+    return {path: text.encode() for path, text in texts.items()}
+
+
+def _write(root: Path, contents: Mapping[str, bytes], *, force: bool, way_out: str = "choose another name") -> None:
     """Write files below a folder. Raise UserError, and write nothing, where one exists already."""
-    in_the_way = [path for path in texts if (root / path).exists()]
+    in_the_way = [path for path in contents if (root / path).exists()]
     if in_the_way and not force:
         listed = ", ".join(str(short(root / path)) for path in in_the_way[:_MOST_LISTED])
         more = f" and {len(in_the_way) - _MOST_LISTED} more" if len(in_the_way) > _MOST_LISTED else ""
         would_be = f"{counted(len(in_the_way), 'file')} would be overwritten, so nothing was written"
         raise UserError(f"{would_be}: {listed}{more}; {way_out}")
-    for path, text in texts.items():
-        write_atomically(root / path, text, root)
+    for path, content in contents.items():
+        replace_atomically(root / path, content, root)

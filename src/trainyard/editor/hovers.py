@@ -17,16 +17,8 @@ from trainyard.spec.expressions import Binding
 from trainyard.spec.kinds import kind_of
 from trainyard.spec.model import Component, Pipeline, Port, Value
 from trainyard.spec.parsed import Parsed, ParsedPipeline
-from trainyard.spec.resolution import (
-    DataPath,
-    JobOutput,
-    JobUse,
-    Known,
-    PipelineOutput,
-    Resolution,
-    Resolved,
-    Unknown,
-)
+from trainyard.spec.resolution import JobUse, Resolution
+from trainyard.spec.resolved import DataPath, JobOutput, Known, PipelineOutput, Resolved, Unknown
 
 # Keys that name a VM size: a component's, a cluster's, a profile's.
 SIZE_KEYS = ("instance_type", "size", "sku", "vm_size")

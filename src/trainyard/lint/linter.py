@@ -15,11 +15,10 @@ from trainyard.lint.context import LintContext
 from trainyard.lint.cpu_limit import CPU_SECONDS, TooSlow, limited_cpu
 from trainyard.lint.ignores import Ignores, read_ignores
 from trainyard.lint.placements import placement_of_command, placements_of_pipeline
-from trainyard.lint.processes import divided
 from trainyard.lint.rules import RULES
-from trainyard.lint.rules.hardware import bf16_without_hardware
+from trainyard.lint.rules.hardware import BF16_WITHOUT_HARDWARE
 from trainyard.lint.rules.linting import CHECK_FAILED
-from trainyard.lint.rules.port_declarations import mode_unsuited
+from trainyard.lint.rules.port_declarations import MODE_UNSUITED
 from trainyard.lint.schema_checks import check_schema
 from trainyard.lint.settings import LintSettings
 from trainyard.project_files import names_in
@@ -40,13 +39,13 @@ from trainyard.spec.rules.keys import BAD_TEXT, MISSING_KEY, NOT_A_CHOICE, OUT_O
 from trainyard.spec.rules.references import BAD_REFERENCE
 from trainyard.spec.rules.values import LITERAL_NOT_A_CHOICE
 
-STANDARD_FOLDERS = ("components", "pipelines", "environments", "compute", "profiles")
+STANDARD_FOLDERS = ("components", "pipelines", "settings", "environments", "compute", "profiles")
 _LONGEST_MESSAGE = 450
 _YAML_SUFFIXES = frozenset({".yaml", ".yml"})
 # Tools keep these, not people; `.github` and the like are excluded because of their dot.
 _SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "venv"})
 _Place = tuple[Path, int, int]
-# What is checked as a whole, and may be checked by another process.
+# What is checked as a whole.
 _Subject = LintedFile | ParsedCommand | ParsedPipeline
 # Why a file is read: someone asked for it, another file names it, or it is in a folder to check. What is merely in a
 # folder may belong to another program, and is skipped then.
@@ -91,17 +90,15 @@ def lint(
     paths: Sequence[Path],
     settings: LintSettings | None = None,
     store: DocumentStore | None = None,
-    *,
-    processes: int = 1,
 ) -> LintResult:
     """Check files, and all Azure ML files in folders; without paths, the project's standard folders here.
 
     The components and environments that a pipeline names are checked too; each file is checked once. `store`
-    holds files that were read already, or texts that replace what is on disk; checks of many files are divided over
-    `processes`. Raise UnreadablePath for a path that does not exist, is not a YAML file, or contains none.
+    holds files that were read already, or texts that replace what is on disk. Raise UnreadablePath for a path that
+    does not exist, is not a YAML file, or contains none.
     """
     files = _files(paths or _standard_folders())
-    return lint_files(files, settings or LintSettings(), store or DocumentStore(), processes=processes)
+    return lint_files(files, settings or LintSettings(), store or DocumentStore())
 
 
 def lint_files(
@@ -110,17 +107,16 @@ def lint_files(
     store: DocumentStore,
     outside: dict[Hashable, Any] | None = None,
     checkpoint: Callable[[], None] = lambda: None,
-    processes: int = 1,
 ) -> LintResult:
     """Check files, given by absolute path and whether they were named explicitly, and those that they name.
 
     `outside` keeps what was read in scripts from one call to the next. `checkpoint` is called between files; what it
-    raises ends the call. Checks of many files are divided over `processes`.
+    raises ends the call.
     """
     session = _Session(settings, store, checkpoint)
     for file, is_explicit in files:
         session.read_file(file, "asked" if is_explicit else "walked")
-    session.run_checks({} if outside is None else outside, processes)
+    session.run_checks({} if outside is None else outside)
     return LintResult(session.result(), tuple(session.files), session.ignores, session.parsed)
 
 
@@ -243,6 +239,8 @@ class _Session:
         self._store.touch(file)
         self._started.add(file)
         kind = self._components.kind_of_read(file) or kind_of(document)
+        if file in self.parsed.settings_files:
+            kind = "settings"
         if kind is None:
             if reason == "asked":
                 self._add_unknown_kind(document)
@@ -265,12 +263,12 @@ class _Session:
         except Exception as error:
             self._add([_failed(file, error)])
 
-    def run_checks(self, outside: dict[Hashable, Any], processes: int) -> None:
+    def run_checks(self, outside: dict[Hashable, Any]) -> None:
         """Run the checks that look beyond one file, now that all are read."""
         context = LintContext(self.parsed, Computes(self._store, self._settings.computes), outside)
         context.look_around()
         subjects: list[_Subject] = [*self._linted, *self.parsed.commands, *self.parsed.pipelines]
-        checked = divided(subjects, lambda subject: self._checked(subject, context), processes)
+        checked = [self._checked(subject, context) for subject in subjects]
         # Of two findings at a place the first may be enough: those of schemas, then of readers, then of rules.
         for file, (by_schema, _) in zip(self._linted, checked, strict=False):
             self._add(self._without_typos(by_schema, file))
@@ -397,8 +395,8 @@ _REDUNDANT = frozenset(
     {
         (BAD_REFERENCE.id, BAD_REFERENCE.id),
         # A precision that is not a choice is not supported by any machine.
-        (bf16_without_hardware.id, LITERAL_NOT_A_CHOICE.id),
-        (mode_unsuited.id, NOT_A_CHOICE.id),
+        (BF16_WITHOUT_HARDWARE.id, LITERAL_NOT_A_CHOICE.id),
+        (MODE_UNSUITED.id, NOT_A_CHOICE.id),
     }
 )
 

@@ -9,7 +9,8 @@ from trainyard.catalogue.skus import Sku
 from trainyard.settings.quantities import as_text, counted
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import Parallel, Spark, Sweep
-from trainyard.spec.resolution import JobUse, Known
+from trainyard.spec.resolution import JobUse
+from trainyard.spec.resolved import Known
 
 Facts = tuple[tuple[str, str], ...]
 

@@ -11,7 +11,7 @@ from trainyard.plan.estimate.estimator import Estimate
 from trainyard.plan.estimate.money import Price
 from trainyard.plan.job_kinds import JobKind
 from trainyard.plan.measured import Measured
-from trainyard.spec.distributions import ProcessCounts
+from trainyard.spec.model import ProcessCounts
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from trainyard import printing
 from trainyard.catalogue.skus import Sku, UnknownSku, closest_current, find_sku
@@ -17,26 +19,32 @@ from trainyard.plan.job_plans import JobPlan, Plan, Totals, UnplannedJob, totals
 from trainyard.plan.training_jobs import NotEstimated, TrainingJobs, data_shares_of, is_training, steps_of
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
-from trainyard.spec.distributions import ProcessCounts
-from trainyard.spec.model import KEPT_IN_AZURE_ML, Environment, Pipeline, Spark, code_of
-from trainyard.spec.resolution import JobUse, Known, Resolution, Wrong, settled
+from trainyard.spec.model import KEPT_IN_AZURE_ML, Environment, Pipeline, ProcessCounts, Spark, Value, code_of
+from trainyard.spec.resolution import JobUse, Resolution
+from trainyard.spec.resolved import Known, Wrong, settled
 from trainyard.spec.rules.keys import NOT_A_CHOICE
 from trainyard.spec.training_settings import refused_settings
 
 _REFERENCE = "azureml:"
 
 
-def plan(pipeline: Pipeline, computes: Computes, base_model: Architecture | ImageModel | None = None) -> Plan:
+def plan(
+    pipeline: Pipeline,
+    computes: Computes,
+    base_model: Architecture | ImageModel | None = None,
+    values_set: Mapping[str, Value] = MappingProxyType({}),
+) -> Plan:
     """Return what a pipeline takes. `computes` say which VM size the nodes of each cluster are.
 
-    `base_model` is the model that trainings start from, where the pipeline names one that is not here.
+    `values_set` are in place of the pipeline's own, by their keys. `base_model` is what trainings start from, where the
+    pipeline names one that is not here.
 
     A job that names its machine (`resources.instance_type`) has that one. Nothing is guessed: if a machine is not
     known, its figures are None and a finding says why. Raises `SpecError` for counts that are unknown or wrong,
     settings that a training step would refuse, unknown VM sizes and jobs that wait for each other, `UsageError` for a
     cluster of an unknown size. What is kept in Azure ML is named, and the rest planned.
     """
-    resolution = Resolution(pipeline)
+    resolution = Resolution(pipeline, values_set, store=computes.store)
     waits_for = {name: use.reads_from & resolution.leaves.keys() for name, use in resolution.leaves.items()}
     if refused := [problem for job in resolution.jobs.values() for problem in refused_settings(job)]:
         raise SpecError(refused)

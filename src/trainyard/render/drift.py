@@ -39,7 +39,7 @@ def find_drift(
     rendering = render_limited(project, profile_name, settings, out)
     copies = stale_copies(project) if rendering.root == project.root else []
     return drift_from(project, rendering) + [
-        Drift(copy.path, copy.reason, _diff(project, copy.path, copy.old or "", copy.new or "")) for copy in copies
+        Drift(copy.path, copy.reason, _diff(project, copy.path, *copy.texts())) for copy in copies
     ]
 
 

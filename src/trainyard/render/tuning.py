@@ -1,4 +1,7 @@
-"""What pipelines/autotune.yaml measures for a profile: the memory model of `trainyard plan` over all candidates."""
+"""What pipelines/autotune.yaml measures for a profile: the memory model of `trainyard plan` over all candidates.
+
+The model is that of the training's settings file.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,20 @@ from trainyard.plan.estimate.architectures import families
 from trainyard.plan.estimate.candidates import Proposal, propose, propose_unestimated
 from trainyard.plan.estimate.config_file import architecture_for_data
 from trainyard.plan.estimate.training import TrainingShape, machines_of_sku
+from trainyard.render import rules
 from trainyard.render.profiles import Profile
+from trainyard.render.project import Project
+from trainyard.render.steps import StepDescription
+from trainyard.render.values import written
+from trainyard.settings.step_fields import StepField
+from trainyard.settings.typed_values import SettingValue, value_of_yaml
+from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.documents import Node, read_document, require_mapping
+
+_OF_THE_TRIAL = frozenset(
+    {"task", "global_batch_size", "precision", "steps", "warmup_steps", "process_group_timeout_seconds"}
+)
+"""Settings of a trial that have another meaning in a training, or come from the profile."""
 
 
 def tuning_proposal(
@@ -53,10 +69,29 @@ def tuning_proposal(
         return propose_unestimated(samples, most, str(error), has_gpu=True)
 
 
+def trial_settings(project: Project, step: StepDescription, path: str) -> dict[str, SettingValue]:
+    """Return what a training's settings file says of its model and its speed, as the inputs of a trial (`step`).
+
+    Raise SpecError for a value that the step does not take.
+    """
+    document = read_document(project.root / path)
+    require_mapping(document)
+    names = [name for name in step.field if name not in _OF_THE_TRIAL and name in document.root.entries]
+    values = {name: _value(step.field[name], document.root.entries[name].value) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _value(field: StepField, node: Node) -> SettingValue | None:
+    try:
+        value: SettingValue | None = written(value_of_yaml(field, node.data, node.text), node.span)
+    except ValueError as error:
+        raise SpecError(rules.PROFILE_VALUE.at(node.span, f"{field.name}: {error}")) from None
+    return value
+
+
 def _settings_of_model(overrides: str | None) -> dict[str, Any]:
     try:
         settings: dict[str, Any] = json.loads(overrides or "{}")
     except ValueError as error:
-        setting = "pipelines.deepspeed.model_overrides"
-        raise UsageError(f"{setting}: {overrides!r} is not JSON ({error}); write it as '{{\"n_layer\": 12}}'") from None
+        raise UsageError(f"model_overrides: {overrides!r} is not a mapping ({error})") from None
     return settings

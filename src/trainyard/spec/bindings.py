@@ -22,6 +22,7 @@ from trainyard.spec.rules.bindings import (
 )
 from trainyard.spec.rules.keys import WRONG_TYPE
 from trainyard.spec.rules.values import MISSING_INPUT, UNKNOWN_INPUT, UNKNOWN_OUTPUT, WRONG_LITERAL
+from trainyard.spec.step_calls import settings_port
 
 # What Azure ML itself fills into output paths and names, without a scope.
 MACROS = frozenset({"name", "default_datastore", "output_name"})
@@ -102,10 +103,12 @@ def _check_inputs(job: UsedJob, scope: Scope, reading: Reading) -> None:
     inputs = job.node.get("inputs")
     entries = inputs.entries if inputs is not None else {}
     declared = job.declared_inputs
+    settings = settings_port(job.component)
     for name, entry in entries.items():
         for node in texts_in(entry.value):
             check_parent_bindings(node, scope, reading)
-        check_input_path(entry.value, reading)
+        if name != settings:  # without its settings file, a job is refused
+            check_input_path(entry.value, reading)
         if declared is None or job.has_own_command:
             continue
         port = declared.get(name)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from trainyard.spec.bindings import check_command
 from trainyard.spec.diagnostic import Span
-from trainyard.spec.distributions import DISTRIBUTIONS, Distribution, Ray
+from trainyard.spec.distributions import DISTRIBUTIONS, Ray
 from trainyard.spec.documents import Node, describe
 from trainyard.spec.environments import read_environment
 from trainyard.spec.literals import whole_number
-from trainyard.spec.model import Component, Port, Resources, Value
+from trainyard.spec.model import Component, Distribution, Port, Resources, Value
 from trainyard.spec.parsed import ParsedCommand, Reading
 from trainyard.spec.ports import check_output_names, component_ports
 from trainyard.spec.reading import is_code_of_this_machine

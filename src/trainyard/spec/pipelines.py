@@ -32,7 +32,7 @@ from trainyard.spec.model import (
     Value,
     code_of,
 )
-from trainyard.spec.parsed import ParsedPipeline, Reading, Scope, UsedJob
+from trainyard.spec.parsed import ParsedPipeline, Reading, Scope, UsedJob, is_there
 from trainyard.spec.ports import (
     DEFAULT_PORT_TYPE,
     component_ports,
@@ -41,13 +41,14 @@ from trainyard.spec.ports import (
     literal_type,
     pipeline_inputs,
 )
-from trainyard.spec.reading import is_remote, reference_text
+from trainyard.spec.reading import is_address, is_remote, reference_text
 from trainyard.spec.rules.bindings import CYCLE
 from trainyard.spec.rules.documents import TOO_LARGE, UNKNOWN_KIND
 from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY, NOT_RUN_LOCALLY, WRONG_TYPE
 from trainyard.spec.rules.references import BAD_REFERENCE, COMPONENT_NOT_FOUND, NOT_SEEN_OFFLINE
 from trainyard.spec.rules.values import MISSING_INPUT, UNKNOWN_INPUT
 from trainyard.spec.script_steps import check_arguments, check_files, check_search_space
+from trainyard.spec.step_calls import settings_port
 from trainyard.spec.tasks import read_parallel, read_spark, read_sweep, with_own_settings
 
 JOB_TYPES = (
@@ -208,7 +209,11 @@ def _default_compute(node: Node, findings: Findings) -> Value | None:
 def read_command_job(node: Node, reading: Reading) -> Component:
     """A standalone command job as a component whose defaults are the values of the job's inputs."""
     inputs, outputs = job_ports(node, reading)
-    return read_command(node, inputs, outputs, reading, name=reading.file.stem)
+    component = read_command(node, inputs, outputs, reading, name=reading.file.stem)
+    settings = inputs.get(settings_port(component) or "")
+    if settings is not None and settings.path is not None:
+        _read_settings_file(settings.path.data, reading)
+    return component
 
 
 def read_standalone_job(node: Node, reading: Reading, cache: ComponentCache) -> Pipeline:
@@ -223,7 +228,9 @@ def read_standalone_job(node: Node, reading: Reading, cache: ComponentCache) -> 
     assert used is not None
     used.inputs = {name: _bound_to("inputs", port) for name, port in inputs.items()}
     used.outputs = {name: _bound_to("outputs", port) for name, port in outputs.items()}
-    _settle_own_ports(used, Scope(inputs, outputs, {}), reading)
+    scope = Scope(inputs, outputs, {})
+    _settle_own_ports(used, scope, reading)
+    _read_settings_of_job(used, scope, reading)
     job, trial = _model_of(used, reading), node.get("trial")
     if trial is not None and trial.is_mapping:
         # Unlike a component's, which Azure ML drops, those of a sweep job's own trial are sent.
@@ -268,8 +275,31 @@ def _read_jobs(
         _settle_own_ports(job, scope, reading)
     for job in used.values():
         check_job(job, scope, reading)
+        _read_settings_of_job(job, scope, reading)
     _check_cycles(used, reading)
     return scope, {name: _model_of(job, reading) for name, job in used.items()}
+
+
+def _read_settings_of_job(job: UsedJob, scope: Scope, reading: Reading) -> None:
+    """Read the settings file that a job names itself, or through an input of the pipeline."""
+    port = settings_port(job.component)
+    value = job.inputs.get(port) if port is not None else None
+    if value is None:
+        return
+    text = value.data.get("path") if isinstance(value.data, dict) else value.data
+    binding = only_binding(text) if isinstance(text, str) else None
+    source = scope.inputs.get(".".join(binding.path[2:])) if binding is not None else None
+    _read_settings_file(source.path.data if source is not None and source.path is not None else text, reading)
+
+
+def _read_settings_file(path: object, reading: Reading) -> None:
+    """Read a settings file, so that lint checks it too."""
+    if not isinstance(path, str) or is_address(path):
+        return
+    file = reading.path(path)
+    if is_there(file, folder=False):
+        reading.store.touch(file)
+        reading.parsed.settings_files.setdefault(file, set()).add(reading.file)
 
 
 def _check_type(node: Node, findings: Findings) -> None:
@@ -428,7 +458,7 @@ def _is_endless(file: Path, reference: Node, reading: Reading, cache: ComponentC
 
 
 def _see_ports_of_trial(used: UsedJob, trial: AnyComponent, reading: Reading) -> None:
-    """The ports of a sweep: its trial's, less what the search space sets."""
+    """The ports of a sweep: its trial's, of which it need not set those that the search space sets."""
     declared = trial.inputs or {}
     space = used.node.get("search_space")
     names = space.entries if space is not None and space.is_mapping else {}
@@ -442,7 +472,8 @@ def _see_ports_of_trial(used: UsedJob, trial: AnyComponent, reading: Reading) ->
             for value in _drawn(entry.value):
                 reading.findings.check_literal(value, declared[name])
     runs = read_sweep(used.node, with_own_settings(trial, used.node, reading)) if isinstance(trial, Component) else None
-    used.component = OtherComponent({n: port for n, port in declared.items() if n not in names}, trial.outputs, runs)
+    ports = {name: port._replace(optional=True) if name in names else port for name, port in declared.items()}
+    used.component = OtherComponent(ports, trial.outputs, runs)
 
 
 def _drawn(space: Node) -> list[Value]:

@@ -15,12 +15,12 @@ from trainyard.settings.settings_keys import has_settings_file, keys_of_file, ta
 from trainyard.settings.step_fields import StepField, step_fields
 from trainyard.settings.task_fields import TaskError, fields_with_task
 from trainyard.settings.typed_values import SettingValue, value_of_text, value_of_yaml
-from trainyard.steps.runtime.settings_file import SettingsError, WrittenValue, read_overrides, read_settings_file
+from trainyard.steps.runtime.settings_file import SettingsError, YamlSetting, read_overrides, read_settings_file
 
 Config = TypeVar("Config")
 Config_co = TypeVar("Config_co", covariant=True)
 Value = SettingValue | Path
-Written = Mapping[str, WrittenValue]
+Written = Mapping[str, YamlSetting]
 
 _VALUE_NAMES = {"integer": "N", "number": "X", "boolean": "true|false", "string": "TEXT", "uri_file": "FILE"}
 

@@ -21,8 +21,8 @@ class SettingsError(ValueError):
 
 
 @dataclass(frozen=True)
-class WrittenValue:
-    """The value of a key as it is written."""
+class YamlSetting:
+    """A setting as it is written: its value, not judged yet, and where."""
 
     data: object
     """What YAML 1.2 makes of it."""
@@ -32,7 +32,7 @@ class WrittenValue:
     """Where it is written: `settings/ddp.yaml:7`, or `overrides`."""
 
 
-def read_settings_file(file: Path) -> dict[str, WrittenValue]:
+def read_settings_file(file: Path) -> dict[str, YamlSetting]:
     """Return the values of a settings file by their keys. SettingsError if it is not a mapping, or cannot be read."""
     try:
         text = file.read_bytes().decode("utf-8-sig")
@@ -43,8 +43,8 @@ def read_settings_file(file: Path) -> dict[str, WrittenValue]:
     return _read_mapping(text, file)
 
 
-def read_overrides(text: str) -> dict[str, WrittenValue]:
-    """Return the values of overrides by their keys; an empty text has none. SettingsError for what is no mapping."""
+def read_overrides(text: str) -> dict[str, YamlSetting]:
+    """Return the values of overrides by their keys; an empty text has none. SettingsError unless it is a mapping."""
     if "'" in text:
         raise SettingsError("overrides: an apostrophe would end the command's quotes; quote with double quotes instead")
     return _read_mapping(text, None)
@@ -55,7 +55,7 @@ def short_name(file: Path) -> str:
     return "/".join(file.parts[-2:]) if file.is_absolute() else str(file)
 
 
-def _read_mapping(text: str, file: Path | None) -> dict[str, WrittenValue]:
+def _read_mapping(text: str, file: Path | None) -> dict[str, YamlSetting]:
     try:
         import yaml
     except ModuleNotFoundError:
@@ -73,7 +73,7 @@ def _read_mapping(text: str, file: Path | None) -> dict[str, WrittenValue]:
     if not isinstance(node, yaml.MappingNode):
         raise SettingsError(f"{_origin(file, node.start_mark)}: expected a mapping such as {{epochs: 3}}")
     return {
-        name: WrittenValue(_data(value, file), _text(value), _origin(file, key.start_mark))
+        name: YamlSetting(_data(value, file), _text(value), _origin(file, key.start_mark))
         for name, (key, value) in _members(node, file).items()
     }
 
