@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from trainyard.commands.estimate import EstimateOptions, estimate_as
+from trainyard.cli.estimate import EstimateOptions, estimate_as
 from trainyard.errors import UsageError
 from trainyard.plan import page, reporters
 from trainyard.plan.estimate import reporters as estimates

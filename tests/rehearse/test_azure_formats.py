@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.commands.lint import errors_before_a_run
+from trainyard.project_findings import errors_before_a_run
 from trainyard.rehearse.display import Display
 from trainyard.rehearse.errors import RunError
 from trainyard.rehearse.run_options import RunOptions

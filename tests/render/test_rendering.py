@@ -132,7 +132,7 @@ def test_texts_and_paths_are_quoted_in_commands_and_optional_ones_may_be_left_ou
     assert "--data '${{inputs.data}}' --model '${{outputs.model}}'" in command
     assert "$[[ --model-type '${{inputs.model_type}}' ]]" in command
     assert "$[[ --epochs ${{inputs.epochs}} ]]" in command
-    assert "--pair-rounds ${{inputs.pair_rounds}}" in component_of(rendering, "check_cluster")["command"]
+    assert "--repetitions ${{inputs.repetitions}}" in component_of(rendering, "check_cluster")["command"]
     assert "\\" not in command
     deepspeed = component_of(rendering, "train_deepspeed")
     assert "--deepspeed-config '${{inputs.deepspeed_config}}'" in deepspeed["command"]

@@ -44,7 +44,7 @@ def as_text(found: PlanDifference) -> str:
 
 def settings_as_text(changes: Sequence[Change], indent: int = 2) -> list[str]:
     """Return a line for each setting that differs."""
-    rows = [(_name(change), " → ".join(_shortened(change))) for change in changes]
+    rows = [(_name(change), " → ".join(shortened(change))) for change in changes]
     return printing.table(rows, indent=indent)
 
 
@@ -153,7 +153,7 @@ def _summary(job: JobPlan | UnplannedJob) -> str:
     return ", ".join(parts)
 
 
-def _times(figure: FigureChange) -> str:
+def times(figure: FigureChange) -> str:
     """Return `+25 %`, or `× 4` from twice as much on; nothing where there is nothing to compare."""
     ratio = figure.ratio
     if ratio is None:
@@ -164,15 +164,15 @@ def _times(figure: FigureChange) -> str:
 
 
 def _arrow(figure: FigureChange) -> str:
-    return f"{figure.before_text} → {figure.after_text}   {_times(figure)}".rstrip()
+    return f"{figure.before_text} → {figure.after_text}   {times(figure)}".rstrip()
 
 
 def _figure_row(figure: FigureChange) -> tuple[str, str, str, str]:
-    return figure.label, figure.before_text, figure.after_text, _times(figure)
+    return figure.label, figure.before_text, figure.after_text, times(figure)
 
 
 def _setting_row(change: Change) -> tuple[str, str, str, str]:
-    before, after = _shortened(change)
+    before, after = shortened(change)
     return _name(change), before, after, _place(change)
 
 
@@ -196,8 +196,8 @@ def _place(change: Change) -> str:
     return f"{os.path.relpath(change.place.file)}:{change.place.line}" if change.place else ""
 
 
-def _shortened(change: Change) -> tuple[str, str]:
-    """Return both values; of long ones only the words that differ."""
+def shortened(change: Change) -> tuple[str, str]:
+    """Return both values of a setting, without secrets; of long ones only the words that differ."""
     before, after = _redacted(change.key, change.before), _redacted(change.key, change.after)
     if before is None or after is None:
         return _cut(before), _cut(after)

@@ -98,5 +98,5 @@ class TrainTensorFlow:
     evaluate_split: str = parameter("test", on_resume="nothing")
     """Which split of the dataset to evaluate the trained model on."""
 
-    minimum_accuracy: float = parameter(0.0, minimum=0.0, maximum=1.0, port=True)
+    minimum_accuracy: float = parameter(0.0, minimum=0.0, maximum=1.0, port=True, on_resume="nothing")
     """The step fails if the accuracy is below this, after writing its results."""

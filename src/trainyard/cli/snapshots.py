@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from trainyard.commands import working_folder
+from trainyard.cli import working_folder
 from trainyard.project_files import OutsideRoot, root_of, write_text
 from trainyard.settings.log_text import plain_text
 from trainyard.spec.ignore_files import ignore_file, ignore_rule

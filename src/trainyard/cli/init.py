@@ -1,4 +1,4 @@
-"""`trainyard init` and `trainyard new`: write a new project, component or pipeline, and say what to do next."""
+"""`trainyard init`: write a new project, and say what to do next."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 
 import click
 
-from trainyard.commands import working_folder
-from trainyard.commands.lint import LintOptions, lint
+from trainyard.cli.lint import LintOptions, check
+from trainyard.cli.parameters import OneOf, PathOf
 from trainyard.errors import UserError
 from trainyard.render import scaffolding
 from trainyard.render.installed_from import InstalledFrom, installed_from
 from trainyard.render.project import Project
 from trainyard.render.rendering import render
+from trainyard.render.scaffolding import RECIPES
 from trainyard.render.writing import replace_atomically, write
 from trainyard.settings.quantities import counted
 from trainyard.terminal import print_next, program, short
@@ -23,13 +24,33 @@ _FIRST_PROFILE = "local"
 _MOST_LISTED = 3
 
 
-def create(folder: Path, recipe: str, *, force: bool) -> None:
+@click.command()
+@click.argument("folder", required=False, default=".", metavar="[DIR]", type=PathOf("folder"))
+@click.option("--from", "recipe", type=OneOf(RECIPES), default="ddp", show_default=True, help="What it trains.")
+@click.option("--existing", is_flag=True, help="Only lint: its settings, a baseline, CI, pre-commit, the editor.")
+@click.option("--force", is_flag=True, help="Replace files that are in the way.")
+def init(folder: Path, recipe: str, existing: bool, force: bool) -> None:
+    """Write a small project that runs: your own task with a test, profiles, templates, rendered YAML, CI, editor.
+
+    \b
+    Examples:
+      trainyard init my-project                images: data-parallel training of a task of your own
+      trainyard init my-model --from fsdp      text: a language model, fully sharded
+      trainyard init --existing                in a repository that has Azure ML YAML already: lint, and no more
+    """
+    if existing:
+        _adopt(folder)
+    else:
+        _create(folder, recipe, force=force)
+
+
+def _create(folder: Path, recipe: str, *, force: bool) -> None:
     """Write a new project into a folder and render it. Raise UserError, writing nothing, where files are in the way."""
     root = folder.resolve()
     source = installed_from()
     texts = scaffolding.new_project(root.name, recipe, source)
     contents = {**_encoded(texts), **scaffolding.copies_of_project(recipe, source)}
-    _write(root, contents, force=force, way_out="choose another folder, or replace them with --force")
+    write_new(root, contents, force=force, way_out="choose another folder, or replace them with --force")
     project = Project(root)
     report = write(project, render(project, _FIRST_PROFILE))
     click.echo(f"wrote {short(root)}: {counted(len(contents) + len(report.written), 'file')}", err=True)
@@ -42,7 +63,7 @@ def create(folder: Path, recipe: str, *, force: bool) -> None:
     print_next(*steps, ("README.md", "what is where, and how to submit it"))
 
 
-def adopt(folder: Path) -> None:
+def _adopt(folder: Path) -> None:
     """Add what lint needs to a repository that has Azure ML YAML: settings, baseline, CI, pre-commit, editor.
 
     Files that exist are kept as they are, and named.
@@ -52,7 +73,7 @@ def adopt(folder: Path) -> None:
     texts = scaffolding.existing_repository(root.name, source)
     contents = {**_encoded(texts), **scaffolding.wheel_of(source)}
     kept = [path for path in contents if (root / path).exists()]
-    _write(root, {path: content for path, content in contents.items() if path not in kept}, force=False)
+    write_new(root, {path: content for path, content in contents.items() if path not in kept}, force=False)
     for path in contents:
         click.echo(f"{'kept' if path in kept else 'wrote'} {short(root / path)}", err=True)
     baseline = root / "lint-baseline.json"
@@ -60,35 +81,9 @@ def adopt(folder: Path) -> None:
         click.echo(f"kept {short(baseline)}", err=True)
     else:
         os.chdir(root)
-        lint([], LintOptions(baseline=baseline, write_baseline=True))
+        check([], LintOptions(baseline=baseline, write_baseline=True))
     _say_what_to_fill_in(source, root / ".github/workflows/azureml-lint.yml")
     print_next((f"{program()} lint", "what is new since the baseline"), (f"{program()} explain", "all rules"))
-
-
-def add_component(name: str) -> None:
-    """Write a new step and its template, render, and say where they are."""
-    project = working_folder.project()
-    _add(project, scaffolding.new_component(project, name))
-    package = scaffolding.own_package(project)
-    print_next(
-        (f"src/{package}/{name}.py", "its settings and its work; then `trainyard render`"),
-        (f"{program()} new pipeline {name}", "a pipeline that runs it"),
-    )
-
-
-def add_pipeline(name: str, component: str | None) -> None:
-    """Write the template of a new pipeline, render, and say where it is."""
-    project = working_folder.project()
-    _add(project, scaffolding.new_pipeline(project, name, component))
-    print_next((f"{program()} run pipelines/{name}.yaml", "run it on this machine"))
-
-
-def _add(project: Project, texts: Mapping[str, str]) -> None:
-    _write(project.root, _encoded(texts), force=False)
-    for path in texts:
-        click.echo(f"wrote {short(project.root / path)}", err=True)
-    for line in write(project, render(project)).lines():
-        click.echo(line, err=True)
 
 
 def _say_what_to_fill_in(source: InstalledFrom, file: Path) -> None:
@@ -101,7 +96,7 @@ def _encoded(texts: Mapping[str, str]) -> dict[str, bytes]:
     return {path: text.encode() for path, text in texts.items()}
 
 
-def _write(root: Path, contents: Mapping[str, bytes], *, force: bool, way_out: str = "choose another name") -> None:
+def write_new(root: Path, contents: Mapping[str, bytes], *, force: bool, way_out: str = "choose another name") -> None:
     """Write files below a folder. Raise UserError, and write nothing, where one exists already."""
     in_the_way = [path for path in contents if (root / path).exists()]
     if in_the_way and not force:

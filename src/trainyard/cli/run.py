@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import click
 
-from trainyard.commands import working_folder
-from trainyard.commands.lint import errors_before_a_run
-from trainyard.commands.snapshots import keep_runs_out_of_snapshots
+from trainyard.cli import working_folder
+from trainyard.cli.parameters import AtLeast, OneOf, PathOf, chosen_file, file_argument
+from trainyard.cli.snapshots import keep_runs_out_of_snapshots
 from trainyard.errors import UsageError
+from trainyard.project_findings import errors_before_a_run
 from trainyard.rehearse.cancellation import exit_code_after
 from trainyard.rehearse.display import Display
 from trainyard.rehearse.run_options import RunOptions
@@ -30,12 +33,97 @@ from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import load_job
 from trainyard.spec.model import OtherComponent, Pipeline
 from trainyard.spec.resolved import Known
-from trainyard.spec.set_arguments import COMMAND_LINE, names_input
+from trainyard.spec.set_arguments import COMMAND_LINE, names_input, split_settings
 from trainyard.spec.set_inputs import resolve_with
 from trainyard.terminal import print_facts, print_next, program, short
 
 
-def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: bool, watch: bool = False) -> int:
+@click.command()
+@file_argument
+@click.option("--profile", metavar="NAME", help="Render this profile aside and run that; FILE itself stays as it is.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="inputs.X=V",
+    help="Or jobs.J.inputs.X=V; with --profile also its keys: nodes=2.",
+)
+@click.option(
+    "--max-processes",
+    type=AtLeast(1),
+    metavar="N",
+    help="At most N processes per job; otherwise one for each processor or GPU of this machine, and at least 4.",
+)
+@click.option("--only", metavar="JOB", help="Run one job, on the outputs of earlier runs.")
+@click.option("--from", "from_job", metavar="JOB", help="Run this job and what depends on it.")
+@click.option("--no-cache", is_flag=True, help="Run unchanged steps again.")
+@click.option("--strict", is_flag=True, help="Refuse what Azure ML would accept: dropped keys, ignored inputs.")
+@click.option("--python", type=PathOf("file"), help="The Python that jobs run with; this one otherwise.")
+@click.option(
+    "--environments",
+    type=OneOf(("current", "venv", "docker")),
+    default="current",
+    show_default=True,
+    help="venv: build what has a conda or pip file, once, and run its jobs in it. docker: run jobs in containers.",
+)
+@click.option(
+    "--preempt", multiple=True, metavar="JOB@WHEN", help="Take the job's machines away: train@step:50, @30s, @random:5."
+)
+@click.option("--kill", multiple=True, metavar="JOB:rankN@WHEN", help="Kill one process: train:rank1@20s, @step:50.")
+@click.option("--run-dir", type=PathOf("folder"), help="Where this run's files go.")
+@click.option("--name", help="The run's name; generated otherwise.")
+@click.option("--watch", is_flag=True, help="Serve the run's page to browsers on this machine while it runs.")
+@click.option("--quiet", is_flag=True, help="Print only how it ended.")
+def run(
+    file: str | None,
+    file_option: str | None,
+    profile: str | None,
+    settings: tuple[str, ...],
+    max_processes: int | None,
+    only: str | None,
+    from_job: str | None,
+    no_cache: bool,
+    strict: bool,
+    python: Path | None,
+    environments: Literal["current", "venv", "docker"],
+    preempt: tuple[str, ...],
+    kill: tuple[str, ...],
+    run_dir: Path | None,
+    name: str | None,
+    watch: bool,
+    quiet: bool,
+) -> None:
+    """Run a pipeline or job on this machine, with the processes and variables that Azure ML would give it.
+
+    \b
+    Examples:
+      trainyard run pipelines/ddp.yaml --profile local
+      trainyard run pipelines/ddp.yaml --profile local --set nodes=2
+      trainyard run pipelines/ddp.yaml --max-processes 2 --set inputs.epochs=3
+      trainyard run pipelines/ddp.yaml --from evaluate --set jobs.evaluate.inputs.minimum_accuracy=0.98
+      trainyard run pipelines/ddp.yaml --profile local --environments docker
+      trainyard run pipelines/ddp.yaml --profile local --watch
+      trainyard run pipelines/ddp.yaml --profile local --preempt train_ddp@step:50
+    """
+    options = RunOptions(
+        runs_folder=working_folder.runs_folder(),
+        name=name,
+        run_folder=run_dir,
+        overrides=split_settings(settings, "inputs.epochs=3"),
+        max_processes=max_processes,
+        only=only,
+        from_job=from_job,
+        use_cache=not no_cache,
+        strict=strict,
+        python=(python or Path(sys.executable)).absolute(),
+        environments=environments,
+        preempt=preempt,
+        kill=kill,
+    )
+    sys.exit(_run_file(chosen_file(file, file_option, profile), options, profile=profile, quiet=quiet, watch=watch))
+
+
+def _run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: bool, watch: bool = False) -> int:
     """Run a pipeline or job, rendered for `profile` if one is given, and write its report; return the exit code.
 
     With `watch`, the run's page is served on loopback until the run ends.
@@ -68,7 +156,7 @@ def run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: boo
 
 def _rendered(file: Path, profile: str, settings: Mapping[str, str]) -> Path:
     """Render a profile aside with settings over its own, and return what `file` is there."""
-    from trainyard.commands.profile_run import render_aside  # rendering takes 0.1 s to import
+    from trainyard.cli.profile_run import render_aside  # rendering takes 0.1 s to import
     from trainyard.render.settings import read_settings
 
     try:
@@ -98,7 +186,7 @@ class _WatchedDisplay(Display):
 
 
 def resume(name: str | None, *, quiet: bool) -> int:
-    """Continue a run (without a name, the newest) that failed or was canceled; return the exit code, as `run_file`."""
+    """Continue a run (without a name, the newest) that failed or was canceled; return the exit code, as `run` does."""
     runs_folder = working_folder.runs_folder()
     record = find_run(runs_folder, name)
     file = Path(record.pipeline_file)

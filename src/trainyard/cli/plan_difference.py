@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard.commands.git_revision import Revision, revision_of
+from trainyard.cli.git_revision import Revision, revision_of
 from trainyard.errors import UsageError, UserError
 from trainyard.lint.settings import computes_for
 from trainyard.plan import difference_reporters

@@ -38,6 +38,24 @@ print(json.dumps({
 """  # noqa: E501
 
 
+@click.command()
+def doctor() -> None:
+    """Check this machine: Python, packages against their pins, disk, GPUs, MPI, az, and whether the workspace answers.
+
+    Each problem has its fix. Exit 1 if a local run is not possible.
+
+    \b
+    Example:
+      trainyard doctor
+    """
+    is_ready = True
+    for check in _examine(Path.cwd()):
+        _print_check(check)
+        is_ready = is_ready and check.state != "missing"
+    if not is_ready:
+        sys.exit(1)
+
+
 @dataclass(frozen=True)
 class Check:
     """The result of one check: `missing` prevents a local run, `note` only costs a convenience."""
@@ -48,7 +66,7 @@ class Check:
     fix: str = ""
 
 
-def examine(folder: Path) -> Iterator[Check]:
+def _examine(folder: Path) -> Iterator[Check]:
     """Check everything that a local run and a submission need, each check as it is made."""
     yield _python()
     yield Check("processors", "ok", str(os.cpu_count()))
@@ -62,7 +80,7 @@ def examine(folder: Path) -> Iterator[Check]:
     yield _workspace()
 
 
-def print_check(check: Check) -> None:
+def _print_check(check: Check) -> None:
     """Print one check on a line, with the fix below where there is one."""
     colours = {"ok": "green", "note": "yellow", "missing": "red"}
     mark = click.style(f"{check.state:<7}", fg=colours[check.state])

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import click
+
 from trainyard.catalogue.gpus import gpu_of
 from trainyard.catalogue.skus import find_sku
-from trainyard.commands.working_folder import project, runs_folder
+from trainyard.cli.parameters import OneOf, PathOf, chosen_file, file_argument
+from trainyard.cli.working_folder import project, runs_folder
 from trainyard.errors import UsageError
 from trainyard.lint.settings import computes_for
 from trainyard.plan import reporters
@@ -25,10 +28,63 @@ from trainyard.spec.computes import Computes
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import load_job
 
+_FORMATS = ("text", "json", "markdown", "html")
 _METRICS_PORT = "metrics"
 
 
-def plan_as(
+@click.command()
+@file_argument
+@click.option("--format", "output_format", type=OneOf(_FORMATS), default="text", show_default=True)
+@click.option("--from-run", metavar="PATH", help="A metrics.jsonl of this training on these machines, or its folder.")
+@click.option("--against", metavar="REF", help="A branch, a commit or HEAD~1 of git: show only what changes since.")
+@click.option("--base-model", metavar="NAME|PATH", help="What a base model that Azure ML keeps is: llama-3.2-1b.")
+@click.option("--root", type=PathOf("folder"), help="Read nothing outside of it.  [default: the repository]")
+def plan(
+    file: str | None,
+    file_option: str | None,
+    output_format: str,
+    from_run: str | None,
+    against: str | None,
+    base_model: str | None,
+    root: Path | None,
+) -> None:
+    """Show what a pipeline takes: machines and batches, memory and time of its training, what it costs.
+
+    A training's figures are estimated from published formulas (docs/plan.md). What a local run of the same pipeline
+    measured is shown beside them; --from-run gives the metrics.jsonl of one on the same machines, which replaces them.
+    --against compares with the same file at a git revision: batch, GPUs, memory, time and price, and every setting that
+    Azure ML reads differently; not comments, order or spelling. Without FILE: every pipeline here that changed.
+
+    \b
+    Examples:
+      trainyard plan pipelines/fsdp.yaml
+      trainyard plan -f pipelines/fsdp.yaml --format markdown >> "$GITHUB_STEP_SUMMARY"
+      trainyard plan pipelines/fsdp.yaml --format html > plan.html
+      trainyard plan pipelines/fsdp.yaml --from-run metrics.jsonl
+      trainyard plan pipelines/finetune.yaml --base-model llama-3.2-1b
+      trainyard plan pipelines/fsdp.yaml --against main
+      trainyard plan --against HEAD~1 --format markdown > comment.md
+    """
+    if against is None:
+        run = Path(from_run) if from_run else None
+        click.echo(_plan_as(chosen_file(file, file_option), output_format, run, base_model, root))
+        return
+    from trainyard.cli.plan_difference import plan_against, plan_all_against  # a tenth of the time of a plan
+
+    if from_run is not None:
+        raise click.UsageError("--against and --from-run exclude each other: a run measured one version only")
+    if base_model is not None:
+        raise click.UsageError("--against and --base-model exclude each other; leave --base-model out")
+    if file is not None or file_option is not None:
+        click.echo(plan_against(chosen_file(file, file_option), output_format, against))
+        return
+    text, left_out = plan_all_against(output_format, against)
+    for reason in left_out:
+        click.echo(f"note: not compared: {reason}", err=True)
+    click.echo(text)
+
+
+def _plan_as(
     file: Path, output_format: str, from_run: Path | None, base_model: str | None = None, root: Path | None = None
 ) -> str:
     """Return what to print of a pipeline. `from_run` is a metrics.jsonl of the same training on the same machines.

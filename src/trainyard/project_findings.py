@@ -1,86 +1,32 @@
-"""`trainyard lint`: the linter with a project's settings, baseline, profiles and templates."""
+"""What lint finds in a project: with its settings and baseline, its profiles, and the lines of its templates."""
 
 from __future__ import annotations
 
 import gc
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-import click
-
-from trainyard.errors import UsageError
 from trainyard.lint import linter
 from trainyard.lint.linter import STANDARD_FOLDERS, LintResult
 from trainyard.lint.rules import RULES
 from trainyard.lint.rules.computes import NO_COMPUTE
 from trainyard.lint.settings import LintSettings, settings_for
-from trainyard.project_files import limit_reading, root_of
 from trainyard.render.project import NoProject, Project, find_project
-from trainyard.settings.quantities import counted
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Document, read_document
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import require_job
 from trainyard.spec.rules.keys import UNKNOWN_KEY
 from trainyard.spec.rules.let_pass import stops_a_run
-from trainyard.terminal import colour_choice, print_diagnostics, short
 
 if TYPE_CHECKING:
     from trainyard.render.related_lines import SourceFinder
 
 _PROFILES = "profiles"
-
-
-@dataclass(frozen=True)
-class LintOptions:
-    """The flags of `trainyard lint`."""
-
-    output_format: str = "text"
-    fix: bool = False
-    baseline: Path | None = None
-    write_baseline: bool = False
-    pedantic: bool = False
-    root: Path | None = None
-    """The folder that is read at most; None: the repository's, or the project's."""
-    renders: bool = True
-    """Whether findings in rendered files get the template's line, for which it is rendered, with limits."""
-
-
-def lint(paths: Sequence[Path], options: LintOptions) -> bool:
-    """Check files and folders (none: the project's), print the findings, and return whether there are no errors.
-
-    Raise UserError if the options contradict each other, or a file cannot be read or written.
-    """
-    if options.fix and options.write_baseline:
-        raise UsageError("--fix and --write-baseline cannot be combined: fix first, then write the baseline.")
-    chosen = list(paths) or folders_to_check(Path.cwd())
-    root = options.root or root_of(chosen)
-    limit_reading(root)
-    settings, result = _check(chosen, pedantic=options.pedantic)
-    baseline = options.baseline or settings.baseline
-    if options.write_baseline and baseline is None:
-        raise UsageError("--write-baseline requires --baseline FILE.")
-    if options.fix:
-        result = _fix(chosen, settings, result, root)
-    found = with_profile_findings(result.diagnostics, chosen, result.files, settings)
-    if options.write_baseline:
-        assert baseline is not None
-        # One that the settings name is the repository's choice.
-        _write_baseline(baseline, found, result.files, None if options.baseline else root)
-        return True
-    left = without_known(found, baseline, result.files)
-    related = with_template_lines(left) if options.renders else left
-    _print(related, options.output_format)
-    if options.output_format == "text":
-        known, fixable = len(found) - len(left), 0 if options.fix else _count_fixable(left)
-        summary = summarise(related, len(result.files), known=known, fixable=fixable)
-        click.echo(click.style(summary, bold=True), err=True, color=colour_choice())
-    return not any(diagnostic.severity == "error" for diagnostic in related)
 
 
 def errors_before_a_run(file: Path, store: DocumentStore) -> tuple[Sequence[Diagnostic], Sequence[Diagnostic]]:
@@ -102,7 +48,7 @@ def errors_before_a_submission(file: Path, store: DocumentStore) -> Sequence[Dia
 
 
 def _found_before(file: Path, store: DocumentStore) -> Sequence[Diagnostic]:
-    settings, result = _check([file], store)
+    settings, result = check_paths([file], store)
     found = without_known(result.diagnostics, settings.baseline, result.files)
     return with_template_lines([each for each in found if _does_damage(each)])
 
@@ -114,7 +60,7 @@ def _does_damage(diagnostic: Diagnostic) -> bool:
 
 def rules_that_find_something(file: Path) -> list[str]:
     """Return the ids of the rules with findings in a file, each once, in the order of lines."""
-    _, result = _check([file])
+    _, result = check_paths([file])
     resolved = file.resolve()
     return list(dict.fromkeys(each.rule for each in result.diagnostics if each.span.file.resolve() == resolved))
 
@@ -127,7 +73,7 @@ def folders_to_check(start: Path) -> list[Path]:
     return [folder for folder in (project.root / name for name in STANDARD_FOLDERS) if folder.is_dir()]
 
 
-def _check(
+def check_paths(
     paths: Sequence[Path], store: DocumentStore | None = None, *, pedantic: bool = False
 ) -> tuple[LintSettings, LintResult]:
     """Return the settings of the project that contains the paths, and what lint finds with them."""
@@ -141,40 +87,6 @@ def _check(
     finally:
         gc.freeze()
         gc.enable()
-
-
-def _fix(paths: Sequence[Path], settings: LintSettings, result: LintResult, root: Path) -> LintResult:
-    """Fix what is safe to fix, print what was fixed, and return what remains."""
-    from trainyard.lint.fixes import fix
-
-    def relint(texts: Mapping[Path, str]) -> LintResult:
-        return linter.lint(paths, settings, DocumentStore(texts))
-
-    fixed = fix(result, relint, lambda file: not _is_rendered(file), root)
-    for each in fixed.fixed:
-        click.echo(f"fixed {short(each.span.file)}:{each.span.line}: {each.message} -> {each.replacement}", err=True)
-    remaining = {diagnostic.span.file for diagnostic in fixed.result.diagnostics if diagnostic.replacement is not None}
-    for file in sorted(filter(_is_rendered, remaining)):
-        click.echo(f"not fixed: {short(file)} is rendered; change its template, which is named below", err=True)
-    return fixed.result
-
-
-def _is_rendered(file: Path) -> bool:
-    from trainyard.render.rendered_files import read_rendered
-
-    return read_rendered(file) is not None
-
-
-def _count_fixable(diagnostics: Sequence[Diagnostic]) -> int:
-    """Return how many findings `--fix` would try to fix; a rendered file has to be fixed in its template."""
-    return sum(each.replacement is not None and not _is_rendered(each.span.file) for each in diagnostics)
-
-
-def _write_baseline(file: Path, found: Sequence[Diagnostic], checked: Sequence[Path], root: Path | None) -> None:
-    from trainyard.lint.baseline import read_baseline, write_baseline
-
-    written = write_baseline(file, found, checked, read_baseline(file) if file.exists() else None, root)
-    click.echo(f"{short(file)} now contains {counted(written, 'finding')}", err=True)
 
 
 def without_known(
@@ -261,38 +173,3 @@ def with_template_lines(
         for place, diagnostic in zip(places, related, strict=True):
             found[place] = diagnostic
     return found
-
-
-def _print(diagnostics: Sequence[Diagnostic], output_format: str) -> None:
-    """Print findings on stderr for people, on stdout for programs."""
-    if output_format == "text":
-        print_diagnostics(diagnostics)
-        click.echo("\n" if diagnostics else "", nl=False, err=True)
-        return
-    from trainyard.lint.reporting.machine import as_github, as_json, checkout_folder
-    from trainyard.lint.reporting.sarif import as_sarif
-
-    if output_format == "json":
-        click.echo(as_json(diagnostics, relative_to=Path.cwd()))
-    elif output_format == "sarif":
-        click.echo(as_sarif(diagnostics, relative_to=checkout_folder(), is_fixable=lambda file: not _is_rendered(file)))
-    elif diagnostics:
-        click.echo(as_github(diagnostics, relative_to=checkout_folder()))
-
-
-def summarise(diagnostics: Sequence[Diagnostic], files_checked: int, *, known: int = 0, fixable: int = 0) -> str:
-    """Return one line: how many findings in how many files, how many are known or fixable, and how to learn more."""
-    counts = Counter(diagnostic.severity for diagnostic in diagnostics)
-    words = f"{counted(counts['error'], 'error')}, {counted(counts['warning'], 'warning')}"
-    if counts["info"]:
-        words += f", {counted(counts['info'], 'note')}"
-    line = f"{words if diagnostics else 'no findings'} in {counted(files_checked, 'file')}"
-    if not diagnostics and not files_checked:
-        line = "no Azure ML files found: nothing was checked"
-    if known > 0:
-        line += f"; {known} more in the baseline"
-    if fixable:
-        line += f"; --fix can fix {fixable} of them"
-    if diagnostics:
-        line += f"; `trainyard explain {diagnostics[0].rule}` explains the first"
-    return line

@@ -3,21 +3,91 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
+
+import click
 
 from trainyard.catalogue.gpus import find_gpu
 from trainyard.catalogue.skus import find_sku
+from trainyard.cli.parameters import AtLeast, OneOf
 from trainyard.errors import UsageError
-from trainyard.plan.estimate import reporters
+from trainyard.plan.estimate import (
+    CHECKPOINTING,
+    ENGINES,
+    OFFLOADS,
+    OPTIMIZERS,
+    PRECISIONS,
+    TUNINGS,
+    estimator,
+    reporters,
+)
 from trainyard.plan.estimate.adapters import Adapters
 from trainyard.plan.estimate.architectures import Architecture
 from trainyard.plan.estimate.config_file import find_model
-from trainyard.plan.estimate.estimator import estimate
 from trainyard.plan.estimate.image_models import ImageModel
 from trainyard.plan.estimate.search import current_machines, search
 from trainyard.plan.estimate.training import Machines, TrainingShape, machines_of_gpu, machines_of_sku
 from trainyard.settings.steps.training import Training
 
 _LONGEST_DEFAULT = 8192
+
+
+@click.command()
+@click.option("--model", required=True, metavar="NAME|PATH", help="A model such as llama-3.1-8b, or a config.json.")
+@click.option("--sku", metavar="NAME", help="An Azure size; prices come with it.")
+@click.option("--gpu", metavar="NAME", help="A GPU such as H100-SXM, in the machines it is usually in.")
+@click.option("--nodes", type=AtLeast(1), default=1, show_default=True)
+@click.option("--gpus-per-node", type=AtLeast(1), help="If not all of a node's.")
+@click.option("--network-gbit", type=click.FloatRange(0, min_open=True), help="Gbit/s of a node, with --gpu.")
+@click.option("--engine", type=OneOf(ENGINES), default="fsdp", show_default=True)
+@click.option(
+    "--micro-batch-size",
+    type=AtLeast(1),
+    default=1,
+    show_default=True,
+    help="Samples of a forward pass.",
+)
+@click.option("--accumulation-steps", type=AtLeast(1), default=1, show_default=True)
+@click.option("--sequence-length", type=AtLeast(1), help="Tokens of a sample.  [default: the model's, to 8192]")
+@click.option("--precision", type=OneOf(PRECISIONS), help="bf16-true keeps AdamW in bf16 too.  [default: bf16]")
+@click.option("--activation-checkpointing", type=OneOf(CHECKPOINTING), default="none", show_default=True)
+@click.option("--compile", "compiled", is_flag=True, help="Compile the model with torch.compile.")
+@click.option(
+    "--loss-chunk-tokens",
+    type=AtLeast(0),
+    default=0,
+    help="Compute the logits of this many tokens at a time; 0: all at once.",
+)
+@click.option("--tuning", type=OneOf(TUNINGS), default="full", show_default=True, help="What is trained.")
+@click.option("--lora-rank", type=AtLeast(1), help="Rank of the adapters.  [default: the training steps']")
+@click.option(
+    "--lora-targets",
+    default="all-linear",
+    show_default=True,
+    help="Layers that get adapters: all-linear, or endings of names such as q_proj,v_proj.",
+)
+@click.option("--optimizer", type=OneOf(OPTIMIZERS), default="adamw", show_default=True, help="With ddp: what steps.")
+@click.option("--shard-size", type=AtLeast(1), help="With fsdp: GPUs of a replica.  [default: all]")
+@click.option("--no-reshard", "keeps_gathered", is_flag=True, help="With fsdp: gather weights once a micro-batch.")
+@click.option(
+    "--offload", type=OneOf(OFFLOADS), default="none", show_default=True, help="With fsdp and zero1 to zero3."
+)
+@click.option(
+    "--ema-decay", type=click.FloatRange(0, 1), default=0.0, help="A moving average of the weights, if not 0."
+)
+@click.option("--search", "searches", is_flag=True, help="Find what fits and is fastest or cheapest.")
+@click.option("--format", "output_format", type=OneOf(("text", "json")), default="text", show_default=True)
+def estimate(output_format: str, searches: bool, **flags: Any) -> None:
+    """Estimate what a training takes, before there is any YAML: memory of a GPU, time of a step, price.
+
+    \b
+    Examples:
+      trainyard estimate --model llama-3.1-8b --sku Standard_ND96isr_H100_v5 --nodes 2 --micro-batch-size 2
+      trainyard estimate --model gpt2-xl --gpu A100-SXM-40GB --engine zero2 --micro-batch-size 4 --format json
+      trainyard estimate --model llama-3.1-8b --sku Standard_NC24ads_A100_v4 --engine ddp --tuning qlora
+      trainyard estimate --model path/to/config.json --nodes 4 --sequence-length 4096 --search
+    """
+    click.echo(estimate_as(EstimateOptions(**flags), output_format, searches=searches))
 
 
 @dataclass(frozen=True)
@@ -64,7 +134,7 @@ def estimate_as(options: EstimateOptions, output_format: str, *, searches: bool)
         raise UsageError(
             "missing --sku or --gpu, such as --sku Standard_ND96isr_H100_v5 or --gpu H100-SXM; --search tries all sizes"
         )
-    estimated = estimate(_training(options, architecture, machines))
+    estimated = estimator.estimate(_training(options, architecture, machines))
     return reporters.as_json(estimated) if output_format == "json" else reporters.as_text(estimated)
 
 

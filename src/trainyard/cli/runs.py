@@ -11,7 +11,9 @@ from pathlib import Path
 
 import click
 
-from trainyard.commands import working_folder
+from trainyard.cli import working_folder
+from trainyard.cli.parameters import AtLeast, OneOf, PathOf, VerbGroup
+from trainyard.cli.run import resume
 from trainyard.errors import UsageError
 from trainyard.rehearse.run_store import bytes_held_alone, find_run, list_runs, log_files, read_record, runs_to_clean
 from trainyard.rehearse.run_store import clean as remove_runs
@@ -23,12 +25,100 @@ from trainyard.settings.quantities import counted, duration, memory, moment
 from trainyard.settings.run_record import as_document
 from trainyard.terminal import print_facts, program, short, table
 
+_FORMATS = ("text", "json")
 _SECONDS_BETWEEN_LOOKS = 0.3
 _LABEL_WIDTH = 34
 _LEAST_VALUE_WIDTH = 12
 
 
-def print_runs(*, as_json: bool) -> None:
+@click.group(cls=VerbGroup)
+def runs() -> None:
+    """List, show, compare, serve, resume and clean up the runs on this machine, and print their logs.
+
+    \b
+    Examples:
+      trainyard runs list
+      trainyard runs logs --job train_ddp --follow
+      trainyard runs compare 20261120-213045-ddp 20261120-220112-ddp
+      trainyard runs clean --keep 5
+    """
+
+
+@runs.command("list")
+@click.option("--format", "output_format", type=OneOf(_FORMATS), default="text", show_default=True)
+def runs_list(output_format: str) -> None:
+    """List all runs, newest first."""
+    _print_runs(as_json=output_format == "json")
+
+
+@runs.command("show")
+@click.argument("name", required=False)
+@click.option("--format", "output_format", type=OneOf(_FORMATS), default="text", show_default=True)
+def runs_show(name: str | None, output_format: str) -> None:
+    """Show one run (without NAME, the newest): its jobs, and where its files are."""
+    _print_run(name, as_json=output_format == "json")
+
+
+@runs.command("logs")
+@click.argument("name", required=False)
+@click.option("--job", metavar="JOB", help="Only this job's logs.")
+@click.option("--rank", type=AtLeast(0), metavar="N", help="Only this rank's log.")
+@click.option("-f", "--follow", is_flag=True, help="Print what is added until the run ends.")
+def runs_logs(name: str | None, job: str | None, rank: int | None, follow: bool) -> None:
+    """Print the logs of a run (without NAME, the newest)."""
+    _print_logs(name, job, rank, follow=follow)
+
+
+@runs.command("compare")
+@click.argument("names", nargs=-1, required=True, metavar="A B [C]")
+@click.option("--out", type=PathOf("file"), metavar="FILE", help="Where the page goes.")
+def runs_compare(names: tuple[str, ...], out: Path | None) -> None:
+    """Compare two or three runs: settings that differ, results and times here, curves over each other on a page.
+
+    \b
+    Example:
+      trainyard runs compare 20261120-213045-ddp 20261120-220112-ddp
+    """
+    _compare(names, out)
+
+
+@runs.command("serve")
+@click.argument("name", required=False)
+@click.option("--port", type=AtLeast(0), default=0, metavar="N", help="The port; any that is free otherwise.")
+def runs_serve(name: str | None, port: int) -> None:
+    """Show a run (without NAME, the newest) live in a browser on this machine, until Ctrl-C.
+
+    The page is the run's report, and follows states, logs, curves and times. Only this machine reaches it.
+
+    \b
+    Examples:
+      trainyard runs serve
+      trainyard runs serve 20261120-213045-ddp --port 8800
+    """
+    _serve(name, port)
+
+
+@runs.command("resume")
+@click.argument("name", required=False)
+@click.option("--quiet", is_flag=True, help="Print only how it ended.")
+def runs_resume(name: str | None, quiet: bool) -> None:
+    """Continue a failed or canceled run (without NAME, the newest).
+
+    Completed jobs are kept, and trainings continue from their checkpoints.
+    """
+    sys.exit(resume(name, quiet=quiet))
+
+
+@runs.command("clean")
+@click.option("--keep", type=AtLeast(0), default=10, show_default=True, help="How many of the newest stay.")
+@click.option("--older-than", type=AtLeast(0.0), metavar="DAYS", help="Of the others, only older ones.")
+@click.option("--yes", is_flag=True, help="Delete without asking.")
+def runs_clean(keep: int, older_than: float | None, yes: bool) -> None:
+    """Show the files of older runs, and delete them if you agree. A run that is still going is never touched."""
+    _clean(keep, older_than, yes=yes)
+
+
+def _print_runs(*, as_json: bool) -> None:
     """Print all runs, newest first."""
     folder = working_folder.runs_folder()
     found = list_runs(folder, lambda text: click.echo(f"warning: left out: {text}", err=True))
@@ -43,7 +133,7 @@ def print_runs(*, as_json: bool) -> None:
         click.echo(table(("run", "status", "started", "took"), rows))
 
 
-def print_run(name: str | None, *, as_json: bool) -> None:
+def _print_run(name: str | None, *, as_json: bool) -> None:
     """Print one run (without a name, the newest): its jobs, its results and where its files are."""
     record = find_run(working_folder.runs_folder(), name)
     if as_json:
@@ -60,7 +150,7 @@ def print_run(name: str | None, *, as_json: bool) -> None:
     print_facts(summarise(record))
 
 
-def print_logs(name: str | None, job: str | None, rank: int | None, *, follow: bool) -> None:
+def _print_logs(name: str | None, job: str | None, rank: int | None, *, follow: bool) -> None:
     """Print the logs of a run (without a name, the newest): of one job or rank, or of all.
 
     With `follow`, print what is added to them until the run ends.
@@ -97,7 +187,7 @@ def _shown(log: str) -> str:
     return plain_text(log) if sys.stdout.isatty() else log
 
 
-def compare_runs(names: Sequence[str], out: Path | None) -> None:
+def _compare(names: Sequence[str], out: Path | None) -> None:
     """Print what differs between runs, and write the same with their curves as a page."""
     if not 2 <= len(names) <= MOST_RUNS:
         listed = f"`{program()} runs list` names them all"
@@ -134,7 +224,7 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def clean(keep: int, older_than_days: float | None, *, yes: bool) -> None:
+def _clean(keep: int, older_than_days: float | None, *, yes: bool) -> None:
     """Show all but the `keep` newest runs, of these only older ones if an age is given; delete them if confirmed."""
     folder = working_folder.runs_folder()
     removable = runs_to_clean(folder, keep=keep, older_than_days=older_than_days)
@@ -154,7 +244,7 @@ def clean(keep: int, older_than_days: float | None, *, yes: bool) -> None:
         click.echo(f"deleted {counted(len(removable), 'run')}, {memory(freed_bytes)}", err=True)
 
 
-def serve_run(name: str | None, port: int) -> None:
+def _serve(name: str | None, port: int) -> None:
     """Serve the live page of a run (without a name, the newest) on loopback until Ctrl-C."""
     folder = find_run(working_folder.runs_folder(), name).folder
     with served(LivePage(folder, lambda: read_record(folder)), port) as address:

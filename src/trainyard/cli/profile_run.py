@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import click
 
-from trainyard.commands import working_folder
+from trainyard.cli import working_folder
 from trainyard.errors import UsageError
 from trainyard.render.hand_edits import edited_by_hand
 from trainyard.render.rendered_files import read_rendered
