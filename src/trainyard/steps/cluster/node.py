@@ -17,7 +17,7 @@ import torch
 
 from trainyard.settings.files import os_errors_name
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.processors import usable_processors
+from trainyard.steps.runtime.long_work import usable_processors
 
 _BLOCK_BYTES = 2**20
 _MATRIX_SIDE = {"cuda": 8192, "cpu": 1024}

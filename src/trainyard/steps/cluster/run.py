@@ -42,8 +42,7 @@ from trainyard.steps.cluster.problems import missed_floors, problems_of, slow_un
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_writable, write_json
 from trainyard.steps.runtime.rank_variables import read_rank_variables
-from trainyard.steps.runtime.versions import banner
-from trainyard.steps.runtime.world import World, join_world, lost_connections_explained
+from trainyard.steps.runtime.world import World, banner, join_world, lost_connections_explained
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
 
 _MIB = 2**20
