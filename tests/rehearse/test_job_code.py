@@ -144,7 +144,7 @@ def test_modules_that_are_named_count(count: Count) -> None:
         ("train_ddp", "training/loop.py", True),
         ("train_ddp", "training/tasks/language_modeling.py", True),
         ("evaluate", "data/dataset/reader.py", True),
-        ("prepare_text", "data/text/parquet.py", True),
+        ("prepare_text", "data/text/text_formats.py", True),
     ],
 )
 def test_the_steps_own_code(component: str, module: str, counts: bool) -> None:
