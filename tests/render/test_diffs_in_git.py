@@ -11,6 +11,7 @@ import pytest
 
 from trainyard.lint.linter import lint
 from trainyard.render.drift import find_drift
+from trainyard.render.installed_from import InstalledFrom
 from trainyard.render.profiles import profile_names
 from trainyard.render.project import Project
 from trainyard.render.rendering import render
@@ -180,8 +181,9 @@ def test_a_profile_after_another_leaves_nothing_behind(project: Project, reposit
 
 
 def test_rendered_files_are_marked_as_generated(committed: Project, repository: Project) -> None:
-    attributes = new_project("mine", "ddp")[".gitattributes"]
-    assert (repository.root / ".gitattributes").read_text().startswith(attributes)
+    attributes = new_project("mine", "ddp", InstalledFrom())[".gitattributes"]
+    marks_here = (repository.root / ".gitattributes").read_text().splitlines()
+    assert {f"/{folder}/** linguist-generated" for folder in RENDERED} <= {*attributes.splitlines()} & {*marks_here}
     (committed.root / ".gitattributes").write_text(attributes)
     rendered = git(committed, "ls-files", *RENDERED)
     marks = git(committed, "check-attr", "linguist-generated", *rendered.split())

@@ -156,16 +156,45 @@ def _run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: bo
 
 def _rendered(file: Path, profile: str, settings: Mapping[str, str]) -> Path:
     """Render a profile aside with settings over its own, and return what `file` is there."""
-    from trainyard.cli.profile_run import render_aside  # rendering takes 0.1 s to import
-    from trainyard.render.settings import read_settings
+    from trainyard.render.settings import read_settings  # rendering takes 0.1 s to import
 
     try:
-        return render_aside(file, profile, read_settings(f"{key}={value}" for key, value in settings.items()))
+        return _render_aside(file, profile, read_settings(f"{key}={value}" for key, value in settings.items()))
     except UsageError as error:
         unknown = next((key for key in settings if "." not in key and f"unknown key '{key}'" in str(error)), None)
         if unknown is None:
             raise
         raise UsageError(f"{error} An input of the pipeline is set by --set inputs.{unknown}=VALUE.") from None
+
+
+def _render_aside(file: Path, profile: str, settings: Mapping[str, object]) -> Path:
+    """Render a profile into `.trainyard/rendered/` and return the file there that corresponds to `file`.
+
+    `settings` (`nodes`) are laid over the profile; what follows from them for the batches is printed.
+    """
+    from trainyard.render.hand_edits import edited_by_hand
+    from trainyard.render.rendered_files import read_rendered
+    from trainyard.render.rendering import render
+    from trainyard.render.writing import write
+
+    project = working_folder.project()
+    out = project.root / ".trainyard" / "rendered" / profile
+    rendering = render(project, profile, settings, out)
+    write(project, rendering)
+    for line in rendering.profile.adjustments:
+        if line.startswith(f"{file.stem}:"):
+            click.echo(line, err=True)
+    try:
+        relative = file.resolve().relative_to(project.root)
+    except ValueError:
+        raise UsageError(f"--profile renders the files of {project.root}; {file} is outside it.") from None
+    if not (out / relative).is_file():
+        raise UsageError(f"--profile: {file} is not rendered from a template; run it without --profile.")
+    on_disk = read_rendered(project.root / relative)
+    if on_disk is not None and edited_by_hand(project, project.root, [on_disk]):
+        note = f"note: {file} was edited by hand; --profile renders it again without those edits."
+        click.echo(f"{note} Without --profile it runs as it is.", err=True)
+    return short(out / relative)
 
 
 class _WatchedDisplay(Display):

@@ -21,8 +21,9 @@ def schemas(name: str | None) -> None:
     """
     known = schema_names()
     if name is None:
+        width = max(map(len, known))
         for known_name in known:
-            click.echo(f"{known_name:<24}{short(schema_file(known_name))}")
+            click.echo(f"{known_name:<{width}}  {short(schema_file(known_name))}")
     elif name in known:
         click.echo(schema_file(name).read_text(encoding="utf-8"), nl=False)
     else:

@@ -44,14 +44,8 @@ def find_drift(
     """
     rendering = render_limited(project, profile_name, settings, out)
     copies = stale_copies(project) if rendering.root == project.root else []
-    return drift_from(project, rendering) + [
-        Drift(copy.path, copy.reason, _diff(project, copy.path, *copy.texts())) for copy in copies
-    ]
-
-
-def drift_from(project: Project, rendering: Rendering) -> list[Drift]:
-    """Return how the disk differs from a rendering, sorted by path."""
-    return sorted(_drifts(project, rendering, lambda file: file.text), key=lambda drift: drift.path)
+    drifted = sorted(_drifts(project, rendering, lambda file: file.text), key=lambda drift: drift.path)
+    return drifted + [Drift(copy.path, copy.reason, _diff(project, copy.path, *copy.texts())) for copy in copies]
 
 
 def difference(project: Project, rendering: Rendering) -> list[Drift]:
