@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from trainyard.settings.files import read_beginning, read_regular, replace_text
+from trainyard.settings.files import read_beginning, read_regular, replace_bytes
 
 LARGEST_BYTES = 64 * 2**20
 _MARKS_OF_A_ROOT = (".git", ".trainyard.toml", "trainyard.lock")
@@ -27,9 +27,10 @@ class OutsideRoot(OSError):
 
 
 def limit_reading(*roots: Path) -> None:
-    """Read nothing outside of these folders from now on, until the command has printed its last finding."""
+    """Read nothing outside of these folders and our own from now on, until the command has printed its last finding."""
     global _roots
-    _roots = tuple(os.path.realpath(root) for root in roots)
+    own = [Path(__file__).parent] if roots else []
+    _roots = tuple(os.path.realpath(root) for root in (*roots, *own))
     _real_folder.cache_clear()
 
 
@@ -132,10 +133,15 @@ def keep_out_of_git(folder: Path) -> None:
 
 
 def write_text(file: Path, text: str, root: Path) -> None:
-    """Make a file's folders, and replace its text. OSError if that fails; OutsideRoot as `require_within`.
+    """Make a file's folders, and replace its text, as `write_bytes` does."""
+    write_bytes(file, text.encode("utf-8"), root)
+
+
+def write_bytes(file: Path, content: bytes, root: Path) -> None:
+    """Make a file's folders, and replace its content. OSError if that fails; OutsideRoot as `require_within`.
 
     A link in the file's own place is replaced, and not written through.
     """
     require_within(file, root)
     file.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(file, text)
+    replace_bytes(file, content)

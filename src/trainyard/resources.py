@@ -7,21 +7,28 @@ from pathlib import Path
 DISTRIBUTION = "trainyard-azureml"
 """What package indexes call this; `trainyard` there is somebody else's."""
 
+STEP_ARCHIVE = "trainyard.zip"
+"""The code of the steps in the `src/` of a project, beside the project's own."""
+
 PACKAGE = Path(__file__).resolve().parent
 """The folder of the package `trainyard`."""
 
+_SCHEMA_SUFFIX = ".schema.json"
+
 
 def shipped(name: str) -> Path:
-    """Return a folder of the repository's root that the wheel carries too: schemas, templates, profiles, .vscode."""
+    """Return a folder of the repository's root that the wheel carries too: schemas, templates, profiles."""
     packaged = PACKAGE / "_shipped"
     return (packaged if packaged.is_dir() else PACKAGE.parent.parent) / name
 
 
 def schema_file(name: str) -> Path:
     """Return the JSON Schema of one kind of file, by its name: `schema_file("profile")`."""
-    return shipped("schemas") / f"{name}.schema.json"
+    return shipped("schemas") / f"{name}{_SCHEMA_SUFFIX}"
 
 
 def schema_names() -> list[str]:
     """Return the names that `schema_file` knows."""
-    return sorted(file.name.removesuffix(".schema.json") for file in shipped("schemas").glob("*.schema.json"))
+    folder = shipped("schemas")
+    files = (file.relative_to(folder).as_posix() for file in folder.rglob(f"*{_SCHEMA_SUFFIX}"))
+    return sorted(file.removesuffix(_SCHEMA_SUFFIX) for file in files)

@@ -1,4 +1,4 @@
-"""What the command line prints, and how: diagnostics and errors to stderr, tables and durations."""
+"""What the command line prints, and how: diagnostics and errors to stderr, tables and facts to stdout."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from trainyard import printing
+
 if TYPE_CHECKING:
     from trainyard.spec.diagnostic import Diagnostic
+
+
+short = printing.short
 
 
 def colour_choice() -> bool | None:
@@ -53,20 +58,14 @@ def fail(message: str, exit_code: int) -> NoReturn:
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     """Print label and text, one pair per line, aligned."""
-    for label, text in facts:
-        click.echo(f"  {label:<18}{text}")
+    for line in printing.facts(facts, 18):
+        click.echo(line)
 
 
 def print_next(*steps: tuple[str, str]) -> None:
     """Print what to do next, each with its purpose, which may be empty."""
     lines = [f"{what}  # {purpose}" if purpose else what for what, purpose in steps]
     print_facts(zip(("next", *[""] * len(lines)), lines, strict=False))
-
-
-def short(path: Path) -> Path:
-    """Return the path relative to the working directory if it is below it, else unchanged."""
-    absolute = Path(os.path.abspath(path))
-    return absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else path
 
 
 def program() -> str:
@@ -81,8 +80,4 @@ def program() -> str:
 
 def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Return a table with left-aligned columns."""
-    lines = [header, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    return "\n".join(printing.table([header, *rows]))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.rehearse.snapshot import snapshot_of
+from trainyard.rehearse.job_code import snapshot_of
 from trainyard.render.project import Project
 from trainyard.render.rendering import render
 from trainyard.render.writing import write
@@ -43,7 +43,7 @@ def errors_of(loaded: Any) -> dict[str, str]:
         ("ddp", {"pipelines.ddp.format": "folder", "pipelines.ddp.source": "src"}),
         ("ddp", {"pipelines.ddp.format": "folder", "pipelines.ddp.source": "azureml:images:1"}),
         ("ddp", {"pipelines.ddp.checkpoints_path": "azureml://datastores/workspaceblobstore/paths/trainyard/mine"}),
-        ("fsdp", {"pipelines.fsdp.source": "docs", "pipelines.fsdp.max_steps": 10, "pipelines.fsdp.compile": True}),
+        ("fsdp", {"pipelines.fsdp.source": "docs", "pipelines.fsdp.cpu_offload": True}),
         ("deepspeed", {"pipelines.deepspeed.source": "azureml:text:1", "pipelines.deepspeed.maximum_perplexity": 80}),
     ],
     ids=str,

@@ -20,7 +20,7 @@ from golden_bodies import SentPipeline, send_pipeline
 from lean_project import lean_project
 from loopback_azure import GROUP, SUBSCRIPTION, WORKSPACE, WORKSPACE_PATH, LoopbackAzure, Request
 
-from trainyard.rehearse.snapshot import snapshot_of
+from trainyard.rehearse.job_code import snapshot_of
 from trainyard.render.profiles import Profile, load_profile, profile_names
 from trainyard.render.project import Project
 from trainyard.render.rendering import render
@@ -163,8 +163,8 @@ def check_training(pipeline: str, sent: dict[str, Any], machines: Profile) -> No
     if pipeline == "sweep":
         assert distributed is not None
         batch_sizes = distributed["search_space"]["global_batch_size"]["values"]
+        assert float(distributed["inputs"]["learning_rate"]["value"]) > 0
     else:
-        assert float(sent["inputs"]["learning_rate"]["value"]) > 0
         batch_sizes = [int(sent["inputs"]["global_batch_size"]["value"])]
     processes = workers_of(machines) if "tensorflow" in pipeline else machines.world_size
     micro_batch = int(sent["inputs"]["micro_batch_size"]["value"]) * processes
@@ -204,7 +204,7 @@ def check_component(sent: dict[str, Any], component: Component) -> None:
 def check_bindings(node: dict[str, Any], sent: dict[str, Any]) -> None:
     """Every binding of a job names something that the same body has."""
     for value in (*node.get("inputs", {}).values(), *node.get("outputs", {}).values()):
-        words = str(value["value"]).removeprefix("${{").removesuffix("}}").split(".")
+        words = str(value.get("value", "")).removeprefix("${{").removesuffix("}}").split(".")
         if words[:2] == ["parent", "jobs"]:
             assert words[2] in sent["jobs"], value
         elif words[0] == "parent":
@@ -223,7 +223,7 @@ def test_every_component_loads_alone_and_what_is_sent_for_training_is_complete(
 ) -> None:
     machines = load_profile(PROJECT, profile)
     files = sorted((renderings[profile] / "components").glob("*.yaml"))
-    known = {*STEP_CONFIGS, "finetune", "tune_preferences", "train_tensorflow_ps"}
+    known = {*STEP_CONFIGS, "finetune", "finetune_ddp", "train_tensorflow_ps"}
     assert {file.stem for file in files} == known - not_rendered(machines)
     for file in files:
         component = as_the_client_reads_it(file)
@@ -260,6 +260,25 @@ def test_the_deepspeed_configuration_is_sent_as_a_file(
     place = sent["uri"].partition("/paths/")[2]
     (uploaded,) = (body for blob, body in azure.blobs.items() if blob.endswith(f"/{place}"))
     assert uploaded == (renderings[profile] / "components" / "deepspeed" / name).read_bytes()
+
+
+@pytest.mark.parametrize("profile", profile_names(PROJECT))
+def test_settings_files_are_sent_as_files(
+    profile: str,
+    renderings: dict[str, Path],
+    azure: LoopbackAzure,
+    pipelines_sent: Callable[[str], dict[str, SentPipeline]],
+) -> None:
+    for name, sent in pipelines_sent(profile).items():
+        if name in ("autotune", "check_cluster"):
+            continue
+        jobs = sent.job["properties"]["jobs"].values()
+        (settings,) = [job["inputs"]["settings"] for job in jobs if "settings" in job.get("inputs", {})]
+        assert (settings["job_input_type"], settings.get("mode")) == ("uri_file", None)
+        written = load_profile(PROJECT, profile).pipelines.get(name, {}).get("settings", f"settings/{name}.yaml")
+        place = settings["uri"].partition("/paths/")[2]
+        (uploaded,) = (body for blob, body in azure.blobs.items() if blob.endswith(f"/{place}"))
+        assert uploaded == (PROJECT.root / written).read_bytes()
 
 
 @pytest.mark.parametrize("profile", golden_bodies.PROFILES)

@@ -12,6 +12,7 @@ import pytest
 from lean_project import ROOT, lean_project
 from loopback_azure import GROUP, WORKSPACE, Answer, Fault, LoopbackAzure, error_body
 
+from settings_project import write_project
 from trainyard.azure.workspace import Workspace, find_workspace
 from trainyard.errors import UsageError
 
@@ -80,6 +81,25 @@ def test_a_dry_run_prints_what_a_submission_sends(azure: LoopbackAzure, trainyar
         is_built = isinstance(described["environment"], dict)
         for key in ("command", "inputs", "outputs", "resources", *(() if is_built else ("environment",))):
             assert described[key] == component[key], (name, key)
+
+
+def test_inputs_are_set_for_one_submission_and_settings_become_overrides(
+    trainyard: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = write_project(tmp_path)
+    settings = ("inputs.micro_batch_size=8", "inputs.weight_decay=0.1", "jobs.train.inputs.seed=5")
+    words = [word for setting in settings for word in ("--set", setting)]
+    outcome = trainyard("submit", str(file), "--dry-run", *words)
+    assert outcome.exit_code == 0, outcome.stderr
+    job = json.loads(outcome.stdout)["job"]["properties"]
+    assert job["inputs"]["micro_batch_size"]["value"] == "8"
+    given = job["jobs"]["train"]["inputs"]
+    assert given["overrides"]["value"] == "{weight_decay: 0.1, seed: 5}"
+    assert (given["settings"]["job_input_type"], Path(given["settings"]["uri"]).name) == ("uri_file", "ddp.yaml")
+    assert "8 micro × 2 accumulation × 4 processes" in outcome.stderr, "the plan is of what is sent"
+    refused = trainyard("submit", str(file), "--dry-run", "--set", "inputs.weight_decai=0.1")
+    assert refused.exit_code == 2
+    assert "'weight_decay'" in refused.stderr
 
 
 def test_nothing_is_sent_of_a_file_with_errors(

@@ -34,7 +34,7 @@ def test_case_and_prefix_do_not_matter(name: str) -> None:
 def test_every_row_is_read_and_every_fact_has_a_source() -> None:
     with (Path(skus.__file__).parent / "skus.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [sku.name for sku in all_skus()] == [row["sku"] for row in rows]
+    assert [sku.name for sku in all_skus()] == [row["name"] for row in rows]
     for sku in all_skus():
         assert sku.source
         assert (sku.on_demand_usd_per_hour is None) == (sku.on_demand_date is None)
@@ -47,7 +47,7 @@ def test_every_column_of_the_data_is_read() -> None:
         columns = set(next(csv.reader(file)))
     from dataclasses import fields
 
-    assert {field.metadata["column"] for field in fields(skus.Sku)} == columns
+    assert {field.name for field in fields(skus.Sku)} == columns
 
 
 def test_gpus_and_memory_multiply_out() -> None:

@@ -109,7 +109,9 @@ def test_diff_shows_another_profile_without_writing(trainyard: Run) -> None:
     before = Path("pipelines/ddp.yaml").read_bytes()
     outcome = trainyard("render", "nd96", "--set", "nodes=4", "--diff")
     assert outcome.exit_code == 0
-    assert "+++ " in outcome.stdout
+    assert "  nodes " in outcome.stdout
+    assert "+++ " not in outcome.stdout
+    assert "+++ " in trainyard("render", "nd96", "--set", "nodes=4", "--diff", "-v").stdout
     assert Path("pipelines/ddp.yaml").read_bytes() == before
 
 
@@ -246,7 +248,7 @@ def test_data_that_is_missing_can_be_given(trainyard: Run, tmp_path: Path, monke
 
 def project_copy(folder: Path) -> Path:
     """The project's own sources in another folder, where a test may break them."""
-    for name in ("profiles", "templates", "src", "components", "pipelines", "environments", "compute"):
+    for name in ("profiles", "settings", "templates", "src", "components", "pipelines", "environments", "compute"):
         shutil.copytree(name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 

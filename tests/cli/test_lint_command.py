@@ -131,7 +131,7 @@ def test_a_folder_without_azure_files_reports_that_nothing_was_checked(trainyard
 def copied_project(tmp_path: Path) -> Path:
     """Templates, a profile and what is rendered of them, in which nobody works."""
     project = tmp_path / "project"
-    for folder in ("templates", "profiles", "components", "src/trainyard/settings/steps", "schemas"):
+    for folder in ("templates", "profiles", "settings", "components", "src/trainyard/settings/steps", "schemas"):
         shutil.copytree(ROOT / folder, project / folder)
     return project
 

@@ -26,7 +26,6 @@ pipelines:
   pictures:
     format: folder
     source: data/splits
-    epochs: 3
     micro_batch_size: 8
 """
 CLASSES = ("cat", "dog", "fish")
@@ -71,11 +70,12 @@ def write_data(folder: Path) -> None:
 def own_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """This project with the pipeline that docs/own_data.md adds, a profile of its own, and data."""
     folder = tmp_path_factory.mktemp("project")
-    for name in ("profiles", "templates", "src"):
+    for name in ("profiles", "settings", "templates", "src"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     (template,) = re.findall(r"```jinja\n(.*?)```", (ROOT / "docs" / "own_data.md").read_text(), re.DOTALL)
     (folder / "templates" / "pipelines" / "pictures.yaml.j2").write_text(template)
     (folder / "profiles" / "mine.yaml").write_text(PROFILE)
+    (folder / "settings" / "pictures.yaml").write_text("task: image_classification\nepochs: 3\n")
     write_data(folder / "data")
     return folder
 

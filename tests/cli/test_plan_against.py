@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from settings_project import write_project
 from trainyard.resources import schema_file
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,7 @@ def git(folder: Path, *arguments: str) -> str:
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """This project's YAML in a repository of its own, on the branch main."""
     folder = tmp_path / "project"
-    for name in ("components", "pipelines", "environments", "compute"):
+    for name in ("components", "pipelines", "environments", "compute", "settings"):
         shutil.copytree(ROOT / name, folder / name)
     (folder / "src" / "trainyard" / "steps").mkdir(parents=True)
     for name in ("__init__.py", "prepare_text_spark.py"):  # Spark starts a file, which has to be there.
@@ -241,18 +242,94 @@ def test_against_and_from_run_exclude_each_other(trainyard: Run) -> None:
     assert "exclude each other" in outcome.stderr
 
 
-def test_render_diff_begins_with_what_it_means(trainyard: Run) -> None:
-    """Batch, machines and price first; then the lines, without those that only say what a file was rendered from."""
+def test_render_diff_is_a_screen_by_importance(trainyard: Run) -> None:
+    """What changes alike is one line: machines, processes, batch, precision and sharding first, and what it costs."""
     outcome = trainyard("render", "nd96", "--diff")
+    lines = outcome.stdout.splitlines()
+    assert 20 <= len(lines) <= 40
+    assert max(map(len, lines)) <= 140
+    assert lines[0] == "nd96, against the files on disk:"
+    assert " files changed: " in lines[1]
+    labels = [line.split("  ")[1] for line in lines if " → " in line]
+    kinds = ["machine", "nodes", "processes", "micro-batch", "precision", "deepspeed_config", "settings", "compute"]
+    kinds += ["on demand, an hour"]
+    assert [label for label in dict.fromkeys(labels) if label in kinds] == kinds
+    [machine] = [line for line in lines if line.startswith("  machine ")]
+    assert "Standard_NC64as_T4_v3 → Standard_ND96asr_v4" in machine
+    assert machine.endswith(" more")
+    assert "effective batch" in outcome.stdout
+    assert "$4.35 → $54.39   × 12.5" in outcome.stdout
+    assert "more values: -v shows every value" in lines[-1]
+
+
+def test_render_diff_names_files_that_somebody_wrote(trainyard: Run, tmp_path: Path) -> None:
+    assert trainyard("render", "t4", "--out", str(tmp_path)).exit_code == 0
+    replace(tmp_path / "pipelines" / "ddp.yaml", ("type: pipeline\n", "type: pipeline\n# mine\n"))
+    (tmp_path / "compute" / "cpu_cluster.yaml").write_text("name: mine\n")
+    (tmp_path / "pipelines" / "sweep.yaml").unlink()
+    lines = trainyard("render", "--diff", "--out", str(tmp_path)).stdout.splitlines()
+    assert f"2 files changed: {tmp_path}/compute/cpu_cluster.yaml, {tmp_path}/pipelines/ddp.yaml" in lines
+    assert f"1 file added: {tmp_path}/pipelines/sweep.yaml" in lines
+    assert "pipelines/sweep.yaml is new" in lines
+    assert f"! {tmp_path}/compute/cpu_cluster.yaml was not rendered by Trainyard" in lines
+    assert any(line.startswith(f"! {tmp_path}/pipelines/ddp.yaml was edited by hand") for line in lines)
+
+
+def test_render_diff_has_one_line_for_one_value(trainyard: Run, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    assert trainyard("render", "t4", "--out", folder).exit_code == 0
+    outcome = trainyard("render", "t4", "--set", "pipelines.ddp.micro_batch_size=32", "--diff", "--out", folder)
+    assert outcome.stdout.splitlines() == [
+        "t4 --set pipelines.ddp.micro_batch_size=32, against the files on disk:",
+        f"1 file changed: {tmp_path}/pipelines/ddp.yaml",
+        "",
+        "values",
+        "  micro-batch      16 → 32   × 2   ddp",
+        "  effective batch  64 → 128   × 2  ddp",
+        "",
+        "-v shows every value of each pipeline, and the lines that change",
+    ]
+
+
+def test_the_whole_difference_begins_with_what_it_means(trainyard: Run) -> None:
+    """Batch, machines and price first; then the lines, without those that only say what a file was rendered from."""
+    outcome = trainyard("render", "nd96", "--diff", "-v")
     meaning, _, lines = outcome.stdout.partition("--- a/")
     assert "size           Standard_NC64as_T4_v3 → Standard_ND96asr_v4" in meaning
     assert "effective batch     8 → 16   × 2" in meaning
     assert "on demand, an hour  $4.35 → $54.39   × 12.5" in meaning
-    assert "-  process_count_per_instance: 4\n+  process_count_per_instance: 8\n" in lines
-    assert "template_digest" not in outcome.stdout
+    assert "\n-  process_count_per_instance: 4\n" in lines
+    assert "\n+  process_count_per_instance: 8\n" in lines
     assert "Rendered from" not in outcome.stdout
 
 
 def test_render_diff_of_what_is_on_disk_is_empty(trainyard: Run) -> None:
     outcome = trainyard("render", "--diff")
     assert (outcome.exit_code, outcome.stdout) == (0, "")
+    assert "nothing changes" in outcome.stderr
+    assert trainyard("render", "-v").exit_code == 2
+
+
+def test_a_changed_setting_is_one_line_with_its_place_in_the_settings_file(
+    trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "mine"
+    write_project(folder)
+    git(tmp_path, "init", "--quiet", str(folder))
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "all")
+    monkeypatch.chdir(folder)
+    replace(folder / "settings" / "ddp.yaml", ("epochs: 16", "epochs: 8"), ("[2, 2]", "[2, 3]"))
+    found = difference(trainyard, "pipelines/ddp.yaml")
+    assert settings_in(found) == {
+        "inputs.epochs": ("16", "8"),
+        "inputs.model_overrides.depths": ("[2, 2]", "[2, 3]"),
+    }
+    places = {each["key"]: (each["file"], each["line"]) for each in found["settings"]}
+    assert places["inputs.epochs"] == ("settings/ddp.yaml", 6)
+    replace(folder / "pipelines" / "ddp.yaml", ('overrides: ""', 'overrides: "{epochs: 4, weight_decay: 0.1}"'))
+    assert settings_in(difference(trainyard, "pipelines/ddp.yaml")) == {
+        "inputs.epochs": ("16", "4"),
+        "inputs.weight_decay": ("0.3", "0.1"),
+        "inputs.model_overrides.depths": ("[2, 2]", "[2, 3]"),
+    }

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.commands import working_folder
+from trainyard.cli import working_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

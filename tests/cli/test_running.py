@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.commands import working_folder
+from trainyard.cli import working_folder
 
 Run = Callable[..., Any]
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from trainyard.render.installed_from import InstalledFrom
 from trainyard.render.scaffolding import existing_repository, new_project
 
 WORKFLOWS = Path(__file__).parents[2] / "docs" / "workflows"
@@ -128,23 +129,26 @@ def step_of(workflow: dict[str, Any], job: str, begins: str) -> str:
 def test_the_github_job_writes_what_a_pull_request_changes(merged: Path, tmp_path: Path, source: str) -> None:
     texts = {
         "docs": lambda: (WORKFLOWS / "plan.yml").read_text(),
-        "init": lambda: new_project("ours", "ddp")[".github/workflows/ci.yml"],
-        "init --existing": lambda: existing_repository("ours")[".github/workflows/azureml-lint.yml"],
+        "init": lambda: new_project("ours", "ddp", InstalledFrom())[".github/workflows/ci.yml"],
+        "init --existing": lambda: existing_repository("ours", InstalledFrom())[".github/workflows/azureml-lint.yml"],
     }
     workflow = yaml.safe_load(texts[source]())
-    done = run(step_of(workflow, "plan", "trainyard plan"), merged, GITHUB_STEP_SUMMARY=str(tmp_path / "summary"))
+    job = "plan" if source == "docs" else "check"
+    done = run(step_of(workflow, job, "trainyard plan"), merged, GITHUB_STEP_SUMMARY=str(tmp_path / "summary"))
     assert done.returncode == 0, done.stderr
     comment = (merged / "plan.md").read_text()
     assert (tmp_path / "summary").read_text() == comment
     assert comment.startswith("### What changes in `pipeline.yaml`, against HEAD^1 (")
     assert "| train | on demand, an hour | $54.39 | $108.79 | × 2 |" in comment
-    assert workflow["jobs"]["plan"]["permissions"] == {"contents": "read"}
+    assert workflow["jobs"][job].get("permissions", workflow["permissions"]) == {"contents": "read"}
     assert workflow["jobs"]["comment"]["permissions"] == {"pull-requests": "write"}
     assert "--body-file plan.md" in step_of(workflow, "comment", "gh pr comment")
 
 
 def test_a_project_without_a_pipeline_yet_has_nothing_to_compare() -> None:
-    assert "plan" not in yaml.safe_load(new_project("ours", "blank")[".github/workflows/ci.yml"])["jobs"]
+    workflow = new_project("ours", "blank", InstalledFrom())[".github/workflows/ci.yml"]
+    assert "plan" not in workflow
+    assert set(yaml.safe_load(workflow)["jobs"]) == {"check"}
 
 
 def test_azure_devops_shows_findings_on_their_lines_and_one_comment(merged: Path, devops: DevOps) -> None:

@@ -27,7 +27,7 @@ LLAMA = ("estimate", "--model", "llama-3.1-8b", "--sku", "Standard_ND96isr_H100_
 def copied_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project's own sources in another folder, beside files that are easily mistaken for pipelines."""
     folder = tmp_path_factory.mktemp("project")
-    for name in ("profiles", "templates", "src", "components", "pipelines", "environments", "compute"):
+    for name in ("profiles", "settings", "templates", "src", "components", "pipelines", "environments", "compute"):
         shutil.copytree(name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "folder").mkdir()
     (folder / "notes.txt").write_text("hello")
@@ -145,8 +145,8 @@ WRONG_USAGE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     # --set of run
     ((*LOCAL, "--set", "inputs.epochs=3,inputs.seed=1"), ("'3,inputs.seed=1' is not", "--set inputs.seed=1")),
     ((*LOCAL, "--set", "inputs.epochs=3 inputs.seed=1"), ("'3 inputs.seed=1' is not", "--set inputs.seed=1")),
-    ((*LOCAL, "--set", "epochs=3"), ("--set epochs: names no input", "'inputs.epochs'")),
-    ((*LOCAL, "--set", "nodess=4"), ("--set nodess: unknown key 'nodess' in the profile. Did you mean 'nodes'?",)),
+    ((*LOCAL, "--set", "epochs=3"), ("unknown key 'epochs' in the profile", "--set inputs.epochs=VALUE")),
+    ((*LOCAL, "--set", "nodess=4"), ("unknown key 'nodess' in the profile. Did you mean 'nodes'?",)),
     ((*LOCAL, "--set", "inputs.epochs 3"), ("--set inputs.epochs 3: expected KEY=VALUE", "inputs.epochs=3")),
     ((*LOCAL, "--set", "inputs.epcohs=3"), ("no input 'epcohs'", "'epochs'")),
     (("run", DDP, "--set", "nodes=4"), ("--set nodes: names no input", "inputs.epochs", "trainyard render --set")),
@@ -157,7 +157,7 @@ WRONG_USAGE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ((*LOCAL, "--set", "jobs.train.inputs.epochs=3"), ("no job 'train'", "'train_ddp'")),
     ((*LOCAL, "--set", "jobs.train_ddp.inputs.epoch=3"), ("no input 'epoch'", "'epochs'")),
     ((*LOCAL, "--set", "inputs.source=photos"), ("no input 'source'", "'jobs.prepare_images.inputs.source'")),
-    ((*LOCAL, "--set", "source=photos"), ("names no input", "'jobs.prepare_images.inputs.source'")),
+    ((*LOCAL, "--set", "source=photos"), ("unknown key 'source' in the profile", "--set inputs.source=VALUE")),
     # other options of run
     ((*LOCAL, "--only", "train"), ("--only train: unknown job", "'train_ddp'")),
     ((*LOCAL, "--from", "evalute"), ("--from evalute: unknown job", "'evaluate'")),
@@ -188,14 +188,14 @@ WRONG_FILES = [
     (("run", "latin.yaml"), ("latin.yaml:1:", "UTF-8", "Save it as UTF-8")),
     (("run", "tabs.yaml"), ("tabs.yaml:3:1:", "a tab", "Indent with spaces")),
     (("run", "open.yaml"), ("open.yaml:3:1:", "is not closed")),
-    (("plan", "components/train_ddp.yaml"), ("components/train_ddp.yaml:5:7:", "a component, not a pipeline")),
-    (("run", "components/train_ddp.yaml"), ("components/train_ddp.yaml:5:7:", "a component, not a pipeline")),
+    (("plan", "components/train_ddp.yaml"), ("components/train_ddp.yaml:4:7:", "a component, not a pipeline")),
+    (("run", "components/train_ddp.yaml"), ("components/train_ddp.yaml:4:7:", "a component, not a pipeline")),
     (("run", "pipelines/from_above.yaml"), ("pipelines/from_above.yaml:4:16:", "Write ../components/evaluate.yaml")),
     (("run", "pipelines/windows.yaml"), ("pipelines/windows.yaml:4:16:", "Write ../components/evaluate.yaml")),
     (("run", "profiles/t4.yaml"), ("profiles/t4.yaml:", "a profile, not a pipeline")),
-    (("run", "compute/gpu_cluster.yaml"), ("compute/gpu_cluster.yaml:6:7:", "a compute target, not a pipeline")),
+    (("run", "compute/gpu_cluster.yaml"), ("compute/gpu_cluster.yaml:5:7:", "a compute target, not a pipeline")),
     (("run", "deployment.yaml"), ("deployment.yaml:1:1:", "a batch deployment, not a pipeline")),
-    (("submit", "components/train_ddp.yaml", "--dry-run"), ("components/train_ddp.yaml:5:7:", "a component, not a")),
+    (("submit", "components/train_ddp.yaml", "--dry-run"), ("components/train_ddp.yaml:4:7:", "a component, not a")),
     (("submit", "environments/trainyard.yaml", "--dry-run"), ("environments/trainyard.yaml:", "an environment")),
     (("submit", "deployment.yaml", "--dry-run"), ("deployment.yaml:1:1:", "a batch deployment")),
     (("init", "."), ("files would be overwritten", "choose another folder", "--force")),

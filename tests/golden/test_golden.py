@@ -13,28 +13,29 @@ assert _spec.loader is not None
 regenerate = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(regenerate)
 
+PROFILES = regenerate.profile_names(regenerate.PROJECT)
 
-@pytest.mark.parametrize("profile", regenerate.profile_names(regenerate.PROJECT))
+
+def golden_files(profile: str) -> dict[str, str]:
+    """The golden files of a profile, by their paths below this folder."""
+    files = [
+        path
+        for path in regenerate.GOLDEN.rglob("*")
+        if path.is_file() and path.relative_to(regenerate.GOLDEN).parts[0].partition(".")[0] == profile
+    ]
+    return {path.relative_to(regenerate.GOLDEN).as_posix(): path.read_text(encoding="utf-8") for path in files}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
 def test_a_profile_renders_its_golden_files(profile: str) -> None:
-    folder = regenerate.GOLDEN / profile
-    golden = {
-        path.relative_to(folder).as_posix().removesuffix(regenerate.SUFFIX): path.read_text(encoding="utf-8")
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-    rendered = regenerate.rendered_texts(profile)
+    golden, rendered = golden_files(profile), regenerate.golden_texts(profile)
     assert set(rendered) == set(golden)
     for name, text in rendered.items():
-        assert text == golden[name], f"{profile}/{name}: if this is meant, run python tests/golden/regenerate.py"
+        assert text == golden[name], f"{name}: if this is meant, run python tests/golden/regenerate.py"
 
 
-def test_no_golden_files_are_left_of_profiles_that_are_gone() -> None:
-    folders = {path.name for path in regenerate.GOLDEN.iterdir() if path.is_dir()} - {"__pycache__"}
-    assert folders == set(regenerate.profile_names(regenerate.PROJECT))
-
-
-def test_the_linter_takes_no_golden_file_for_a_file_that_is_handed_in() -> None:
-    names = {
-        path.suffix for path in regenerate.GOLDEN.rglob("*/*") if path.is_file() and "__pycache__" not in path.parts
-    }
-    assert names == {regenerate.SUFFIX}
+def test_golden_files_are_those_of_profiles_and_no_files_that_the_linter_takes_for_handed_in() -> None:
+    names = {path.relative_to(regenerate.GOLDEN).as_posix() for path in regenerate.GOLDEN.rglob("*") if path.is_file()}
+    golden = {name for name in names if "__pycache__" not in name and not name.endswith(".py")}
+    assert golden == {name for profile in PROFILES for name in golden_files(profile)}
+    assert all(name.endswith(regenerate.SUFFIX) for name in golden)

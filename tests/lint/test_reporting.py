@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from trainyard.commands.lint import summarise
+from trainyard.cli.lint import summarise
 from trainyard.lint.linter import lint
 from trainyard.lint.reporting.machine import as_github, as_json, checkout_folder
 from trainyard.lint.reporting.sarif import as_sarif

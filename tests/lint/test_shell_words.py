@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.lint.shell_words import python_calls, simple_commands
+from trainyard.spec.shell_words import python_calls, simple_commands
 
 
 def texts(command: str) -> list[list[str]]:

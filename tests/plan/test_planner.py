@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from trainyard.catalogue.skus import all_skus, find_sku
 from trainyard.errors import UsageError
-from trainyard.plan.concurrency import most_at_once
-from trainyard.plan.planner import Plan
+from trainyard.plan.job_plans import Plan, most_at_once
 from trainyard.plan.planner import plan as plan_with
 from trainyard.render.project import Project
 from trainyard.render.rendering import render
@@ -105,9 +104,10 @@ def test_jobs_stand_in_the_order_in_which_they_can_run(pipeline_of, digits) -> N
 
 
 def test_totals_count_what_runs_at_one_time(pipeline_of) -> None:
-    totals = plan(pipeline_of(), ND96).totals
+    planned = plan(pipeline_of(), ND96)
+    totals = planned.totals
 
-    assert totals.jobs == 3
+    assert len(planned.jobs) == 3
     assert totals.nodes_at_once == {"gpus": 2}
     assert totals.on_demand_usd_per_hour == pytest.approx(54.394)
 
@@ -150,7 +150,10 @@ def test_what_a_training_step_would_refuse_is_refused_on_its_line(
     pipeline_of, digits, setting: str, value: object, message: str
 ) -> None:
     components, jobs = digits
-    components["train_ddp"]["command"] = "python -m trainyard.steps.train_ddp"
+    components["train_ddp"]["command"] = (
+        "python -m trainyard.steps.train_ddp --micro-batch-size ${{inputs.micro_batch_size}} "
+        "--global-batch-size ${{inputs.global_batch_size}} $[[ --model-overrides '${{inputs.model_overrides}}' ]]"
+    )
     components["train_ddp"]["inputs"]["model_overrides"] = {"type": "string", "optional": True}
     jobs["train"]["inputs"].update(global_batch_size=1024, micro_batch_size=32)
     jobs["train"]["inputs"][setting] = value

@@ -16,7 +16,7 @@ import pytest
 
 from trainyard.rehearse.cancellation import Cancellation
 from trainyard.rehearse.guardian import processes_beneath
-from trainyard.rehearse.records import read_record
+from trainyard.rehearse.run_store import read_record
 
 RUNNER = """
 import sys

@@ -14,9 +14,7 @@ import pytest
 
 from trainyard.rehearse.errors import UsageError
 from trainyard.rehearse.guardian import processes_beneath
-from trainyard.rehearse.kinds.mpi_jobs import open_mpi
-from trainyard.rehearse.kinds.ray_jobs import with_ray
-from trainyard.rehearse.processes import ProcessStart
+from trainyard.rehearse.local_distributions import RayHere
 from trainyard.settings.run_record import RunRecord
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.distributions import Ray
@@ -51,11 +49,7 @@ def test_ranks_of_mpi_have_its_variables_without_mpirun(workspace: Any, monkeypa
     distribution = {"type": "mpi", "process_count_per_instance": 2}
     file = workspace.one_job(DUMP, distribution=distribution, resources={"instance_count": 2})
     monkeypatch.setenv("PATH", "/nowhere")
-    open_mpi.cache_clear()
-    try:
-        record: RunRecord = workspace.run(file)
-    finally:
-        open_mpi.cache_clear()
+    record: RunRecord = workspace.run(file)
 
     logs = [record.folder / log for log in record.jobs["work"].logs]
     check_mpi([json.loads(log.read_text().splitlines()[-1]) for log in logs], 2, 2)
@@ -105,12 +99,8 @@ def test_an_mpirun_that_starts_nothing_is_an_error_before_anything_starts(
     script.chmod(0o755)
     file = workspace.one_job("true", distribution={"type": "mpi", "process_count_per_instance": 2})
     monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
-    open_mpi.cache_clear()
-    try:
-        with pytest.raises(UsageError, match=rf"cannot start: {script}: .*({why})") as caught:
-            workspace.run(file)
-    finally:
-        open_mpi.cache_clear()
+    with pytest.raises(UsageError, match=rf"cannot start: {script}: .*({why})") as caught:
+        workspace.run(file)
 
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)
@@ -150,14 +140,10 @@ def test_parameter_servers_end_with_the_workers(workspace: Any) -> None:
     assert record.jobs["work"].attempts[0].exit_codes["0"] == 0
 
 
-def ray_starts(folder: Path) -> list[ProcessStart]:
-    """The processes of a head and one other node, whose command is `true`, for a port at which nothing listens."""
-    starts = [ProcessStart(rank, "true", {}, folder, folder / str(rank)) for rank in range(2)]
+def unused_port() -> int:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
-        port = reserved.getsockname()[1]
-    distribution = Ray(Span(folder / "job.yaml"))
-    return with_ray(starts, distribution, port, folder, folder / "the head's.log")
+        return int(reserved.getsockname()[1])
 
 
 def shell(command: str, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -165,21 +151,18 @@ def shell(command: str, variables: dict[str, str]) -> subprocess.CompletedProces
 
 
 def test_a_head_on_which_ray_does_not_start_says_where_it_is_logged(tmp_path: Path) -> None:
-    head, _ = ray_starts(tmp_path)
     log = tmp_path / "the head's.log"
-    ended = shell(head.command, {"PATH": str(tmp_path)})
+    head = RayHere().head_command(Ray(Span(tmp_path)), unused_port(), 2, tmp_path, log)
+    ended = shell(head, {"PATH": str(tmp_path)})
 
     assert ended.returncode == 1
     assert ended.stderr == f"error: Ray did not start; see {log}\n"
     assert "ray" in log.read_text()
 
 
-def test_other_nodes_give_up_on_a_head_on_which_ray_does_not_listen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trainyard.rehearse.kinds.ray_jobs._START_SECONDS", 0.1)
-    _, other = ray_starts(tmp_path)
-    ended = shell(other.command, {"PATH": os.environ["PATH"]})
+def test_other_nodes_give_up_on_a_head_on_which_ray_does_not_listen(tmp_path: Path) -> None:
+    node = RayHere(start_seconds=0.1).node_command(Ray(Span(tmp_path)), unused_port())
+    ended = shell(node, {"PATH": os.environ["PATH"]})
 
     assert ended.returncode == 1
     assert "error: Ray does not listen on 127.0.0.1:" in ended.stderr

@@ -41,7 +41,7 @@ def test_packages_are_read_from_conda_files_and_compared(tmp_path: Path) -> None
     wanted = wanted_packages(with_conda(tmp_path, CONDA))
 
     assert [package.name for package in wanted] == ["python", "numpy", "no-such-package", "pandas"]
-    missing, others = differences(wanted, HERE)
+    missing, others = differences(wanted, HERE, installed_versions())
     assert missing == ["no-such-package (conda.yaml:7)"]
     pandas = installed_versions()["pandas"]
     here = ".".join(map(str, sys.version_info[:3]))
@@ -60,11 +60,10 @@ def test_requirements_of_a_build_context_are_read_with_what_they_include(tmp_pat
     assert {package.name for package in wanted_packages(environment)} == {"no-such-package", "numpy"}
 
 
-def test_a_build_under_another_name_is_not_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_under_another_name_is_not_missing(tmp_path: Path) -> None:
     found = {"tensorflow-cpu": "2.21.0"}
-    monkeypatch.setattr("trainyard.rehearse.environment_packages.installed_versions", lambda python: found)
     environment = with_conda(tmp_path, "dependencies: [pip: [tensorflow==2.21.0]]")
-    assert differences(wanted_packages(environment), HERE) == ([], [])
+    assert differences(wanted_packages(environment), HERE, found) == ([], [])
 
 
 def test_a_run_warns_once_for_an_environment_and_lists_everything(workspace: Any) -> None:

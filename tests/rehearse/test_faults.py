@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from trainyard.rehearse.errors import UsageError
+from trainyard.rehearse.fault_watch import StepsSeen
 from trainyard.rehearse.guardian import processes_beneath
-from trainyard.rehearse.steps_seen import StepsSeen
 
 TWO_RANKS = {"type": "pytorch", "process_count_per_instance": 2}
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.rehearse.containers.engine import ContainerEngine, find_engine
+from trainyard.rehearse.container_images import ContainerEngine, find_engine
 from trainyard.rehearse.errors import RunError
 from trainyard.settings.run_record import read_run_record
 

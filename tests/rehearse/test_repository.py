@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from trainyard.rehearse.records import commit_of
+from trainyard.rehearse.run_store import commit_of
 
 
 def test_the_commit_and_whether_files_have_changed(tmp_path: Path) -> None:

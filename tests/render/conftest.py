@@ -20,9 +20,9 @@ def repository() -> Project:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    """A copy of this repository's templates and profiles."""
+    """A copy of this repository's templates, profiles and settings files."""
     root = tmp_path / "project"
-    for folder in ("templates", "profiles"):
+    for folder in ("templates", "profiles", "settings"):
         shutil.copytree(REPOSITORY / folder, root / folder)
     return Project(root)
 

@@ -76,6 +76,15 @@ def test_a_comment_in_a_profile_changes_no_rendered_file(committed: Project) -> 
     assert git(committed, "status", "--short") == " M profiles/t4.yaml\n", "nor is the record something to commit"
 
 
+def test_a_changed_setting_changes_its_line_and_no_rendered_file(committed: Project) -> None:
+    settings = committed.root / "settings" / "fsdp.yaml"
+    text, changed = re.subn(r"(?m)^learning_rate: .*$", "learning_rate: 1e-4", settings.read_text())
+    assert changed == 1
+    settings.write_text(text)
+    assert render_again(committed).written == []
+    assert git(committed, "diff", "--numstat") == "1\t1\tsettings/fsdp.yaml\n"
+
+
 def test_branches_that_change_different_pipelines_merge(committed: Project) -> None:
     git(committed, "switch", "--quiet", "--create", "other")
     set_batch_size(committed, "deepspeed", 8)

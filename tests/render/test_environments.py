@@ -23,6 +23,7 @@ NOT_OF_STEPS = {"skops"}
 """What MLflow needs to save the scikit-learn models of other people's jobs, which run here and not in our images."""
 IMPORTED_AS = {
     "pillow": "PIL",
+    "pyyaml": "yaml",
     "scikit-learn": "sklearn",
     "mlflow-skinny": "mlflow",
     "azureml-mlflow": "azureml.mlflow",

@@ -23,7 +23,6 @@ from trainyard.render.writing import write as write_files
 from trainyard.resources import schema_file
 from trainyard.settings.step_fields import step_fields
 from trainyard.settings.steps import STEP_CONFIGS
-from trainyard.settings.task_fields import task_fields
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 
 ALL = ["local", "nc96", "nd40", "nd96", "nd96-h100", "nd96-h200", "nd96-mi300x", "t4"]
@@ -114,9 +113,26 @@ def test_nccl_gets_what_azure_sets_but_no_file_of_the_host(repository: Project) 
         ("nodes", 4096, "the maximum is 1024"),
         ("nodes", "many", "'nodes': expected a whole number, found the text 'many'"),
         ("nodez", 2, "unknown key 'nodez' in the profile. Did you mean 'nodes'"),
-        ("pipelines.ddp.epoch", 2, "unknown key 'epoch' in 'pipelines.ddp'. Did you mean 'epochs'"),
+        ("pipelines.ddp.mirco_batch_size", 2, "unknown key 'mirco_batch_size' in 'pipelines.ddp'. Did you mean 'micro"),
         (
-            "pipelines.dpd.epochs",
+            "pipelines.fsdp.learning_rate",
+            0.1,
+            "'learning_rate' is a setting of the training. Write it in settings/fsdp.yaml.",
+        ),
+        ("pipelines.ddp.epoch", 2, "'epochs' is a setting of the training. Write it in settings/ddp.yaml."),
+        (
+            "pipelines.ddp.mixup_alpha",
+            0.2,
+            "'mixup_alpha' is a setting of the training",
+        ),
+        (
+            "pipelines.tensorflow.keras_model",
+            "mine:build",
+            "is a setting of the training. Write it in settings",
+        ),
+        ("pipelines.ddp.settings", "settings/dpd.yaml", "there is no settings/dpd.yaml, .*'settings/ddp.yaml'"),
+        (
+            "pipelines.dpd.source",
             2,
             "unknown pipeline 'dpd': there is no templates.*Did you mean 'ddp'",
         ),
@@ -135,7 +151,7 @@ def test_nccl_gets_what_azure_sets_but_no_file_of_the_host(repository: Project) 
         ("pipelines.fsdp.vocabulary_size", 100, "the minimum is 257"),
         ("pipelines.fsdp.minimum_accuracy", 0.9, "unknown key 'minimum_accuracy' in 'pipelines.fsdp'"),
         ("pipelines.deepspeed.config", "zero_2", "unknown configuration 'zero_2'.*Did you mean 'zero2'"),
-        ("pipelines.deepspeed.model_overrides", "n_layer=2", "expected a JSON object in quotes"),
+        ("pipelines.finetune.engine", "deepspeed", "'pipelines.finetune.engine': expected one of fsdp, ddp"),
     ],
 )
 def test_an_invalid_setting_is_wrong_usage(repository: Project, setting: str, value: object, message: str) -> None:
@@ -230,11 +246,6 @@ def test_what_is_missing_is_named(small_project: Project) -> None:
     assert len(missing) == 5
 
 
-TASK_OF_PIPELINE = {
-    **dict.fromkeys(("ddp", "horovod", "lightning", "sweep"), "image_classification"),
-    **dict.fromkeys(("autotune", "fsdp", "deepspeed", "finetune", "prepare_at_scale"), "language_modeling"),
-    "preferences": "preferences",
-}
 STEPS_OF_PIPELINE = {
     "ddp": ("prepare_images", "train_ddp", "evaluate"),
     "fsdp": ("prepare_text", "train_fsdp", "evaluate"),
@@ -242,7 +253,7 @@ STEPS_OF_PIPELINE = {
     "prepare_at_scale": ("prepare_text_spark", "train_fsdp", "evaluate"),
     "horovod": ("prepare_images", "train_horovod", "evaluate"),
     "finetune": ("prepare_chat", "train_fsdp", "evaluate"),
-    "preferences": ("prepare_chat", "train_fsdp", "evaluate"),
+    "preferences": ("prepare_chat", "compute_reference", "train_fsdp", "evaluate"),
     "lightning": ("prepare_images", "train_lightning", "evaluate"),
     "sweep": ("prepare_images", "train_ddp", "evaluate"),
     "tensorflow": ("prepare_images", "train_tensorflow"),
@@ -251,9 +262,10 @@ STEPS_OF_PIPELINE = {
     "autotune": ("prepare_text", "measure_config"),
 }
 # What a profile says in a way of its own: two numbers that make a third, files by their name, the size of a sweep,
-# machines.
+# machines, which step tunes.
 ONLY_OF_PROFILES = {
     *("accumulation_steps", "base_model", "checkpoints_path", "source", "more_sources", "config"),
+    *("settings", "engine"),
     *("trials", "concurrent_trials", "check_cluster_first", "spark_machine", "spark_executors"),
 }
 
@@ -268,8 +280,6 @@ def test_the_schema_says_of_pipeline_settings_what_the_steps_say(repository: Pro
     described = {
         field.name: field for step in reversed(STEPS_OF_PIPELINE[pipeline]) for field in step_fields(STEP_CONFIGS[step])
     }
-    if pipeline in TASK_OF_PIPELINE:
-        described |= {field.name: field for field in task_fields(TASK_OF_PIPELINE[pipeline])}
     settings = settings_of(repository, pipeline)
     for name in set(settings) - ONLY_OF_PROFILES:
         field, said = described[name], settings[name]
@@ -286,41 +296,52 @@ def test_every_setting_of_the_schema_is_one_that_a_pipeline_accepts(repository: 
 
 def test_a_pipeline_of_your_own_accepts_what_its_template_declares(project: Project) -> None:
     (project.templates / "pipelines" / "mine.yaml.j2").write_text(
-        '{% set accepted_settings = ["epochs", "evaluate", "note"] %}'
+        '{% set accepted_settings = ["image_size", "evaluate", "note"] %}'
     )
     write(
         project,
         "mine",
-        "extends: t4\npipelines:\n  mine:\n    epochs: none\n    note: [x]\n    evaluate:\n"
+        "extends: t4\npipelines:\n  mine:\n    image_size: none\n    note: [x]\n    evaluate:\n"
         "      minimum_accuracy: 2\n      data: here\n",
     )
     assert [(problem.span.line, problem.message) for problem in problems_of(project, "mine")] == [
-        (4, "'pipelines.mine.epochs': expected a whole number, found the text 'none'"),
+        (4, "'pipelines.mine.image_size': expected a whole number, found the text 'none'"),
         (7, "'pipelines.mine.evaluate.minimum_accuracy': 2 is out of range; the maximum is 1.0"),
         (8, "unknown key 'data' in 'pipelines.mine.evaluate'"),
     ]
     assert load_profile(project, "t4", {"pipelines.mine.evaluate.minimum_accuracy": 0.5})
 
 
-def test_a_task_of_your_own_in_a_template_brings_its_settings(project: Project) -> None:
+def test_without_a_settings_file_nothing_is_rendered(project: Project) -> None:
+    write(project, "mine", "extends: t4\npipelines:\n  fsdp:\n    settings: settings/fsdb.yaml\n")
+    (project.root / "settings" / "ddp.yaml").unlink()
+    asked, default = sorted(problems_of(project, "mine"), key=lambda problem: problem.message, reverse=True)
+    assert (asked.span.line, asked.hint) == (4, "Did you mean 'settings/fsdp.yaml'?")
+    assert asked.message == "there is no settings/fsdb.yaml, which says what pipelines/fsdp.yaml trains"
+    assert default.message == "there is no settings/ddp.yaml, which says what pipelines/ddp.yaml trains"
+
+
+def test_a_task_of_your_own_is_a_constant_of_a_component_or_stands_in_a_settings_file(project: Project) -> None:
     project.source.mkdir()
     (project.source / "mine.py").write_text(
         "from trainyard.tasks import Task, TaskSettings, parameter\nclass Mine(Task):\n"
         "    class Settings(TaskSettings):\n        depth: int = parameter(3, minimum=1)\n        'How deep.'\n"
     )
-    (project.templates / "pipelines" / "mine.yaml.j2").write_text(
-        '{% set accepted_settings = ["mine:Mine"] %}'
-        '{% set train = steps.train_ddp.for_task("mine:Mine", "train_mine") %}'
-        "name: {{ train.name }}\ntask: {{ train.field.task.default }}\ndepth: {{ train.field.depth.default }}\n"
-        "inputs: {{ train.task_settings({}) }}\n"
+    template = project.templates / "components" / "mine.yaml.j2"
+    template.write_text(
+        '{% import "components/_step.j2" as component with context %}\n'
+        '{{ component.training(steps.train_ddp.for_use("train_mine", task="mine:Mine")) }}'
     )
-    write(project, "mine", "extends: t4\npipelines:\n  mine:\n    depth: 0\n    width: 2\n")
-    assert [problem.message for problem in problems_of(project, "mine")] == [
-        "'pipelines.mine.depth': 0 is out of range; the minimum is 1",
-        "unknown key 'width' in 'pipelines.mine'",
-    ]
-    rendered = render(project, "t4", {"pipelines.mine.depth": 9}).files[project.root / "pipelines" / "mine.yaml"].text
-    assert yaml.safe_load(rendered) == {"name": "train_mine", "task": "mine:Mine", "depth": 3, "inputs": ["depth"]}
+    component = yaml.safe_load(render(project, "t4").files[project.root / "components" / "mine.yaml"].text)
+    assert component["name"] == "train_mine"
+    assert component["command"].endswith("--task 'mine:Mine'")
+    assert "task" not in component["inputs"]
+    template.write_text('{{ steps.measure_config.for_task("mine:Mine").field.depth.default }}')
+    assert render(project, "t4").files[project.root / "components" / "mine.yaml"].text.endswith("\n3")
+    template.write_text('{{ steps.train_ddp.for_task("mine:Mine").name }}')
+    with pytest.raises(SpecError, match=r"train_ddp reads its task from its settings file: write `task: …` there"):
+        render(project, "t4")
+    template.write_text('{{ steps.measure_config.for_task("mine:Mine").name }}')
     (project.source / "mine.py").write_text("class Mine: ...\n")
     with pytest.raises(SpecError, match=r"Mine in mine does not derive from trainyard.tasks.Task"):
         render(project, "t4")
@@ -358,31 +379,30 @@ def test_a_size_that_is_asked_for_wrongly_is_answered_in_whole_sentences(reposit
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        (16, 32, Batch(2, 1, 0.01)),
-        (16, 8, Batch(4, 2, 0.01)),
-        (16, 64, Batch(1, 1, 0.01)),
-        (16, 24, Batch(3, 1, 0.0106)),  # 64 samples become 72
-        (16, 256, Batch(1, 1, 0.02)),  # 64 samples become 256: twice the rate
+        (16, 32, Batch(2, 1)),
+        (16, 8, Batch(4, 2)),
+        (16, 64, Batch(1, 1)),
+        (16, 24, Batch(3, 1)),  # 64 samples become 72
+        (16, 256, Batch(1, 1)),  # 64 samples become 256
     ],
 )
 def test_other_numbers_of_processes_train_the_same(before: int, after: int, expected: Batch) -> None:
-    assert scaled(Batch(4, 1, 0.01), before, after) == expected
+    assert scaled(Batch(4, 1), before, after) == expected
 
 
 def test_setting_nodes_keeps_global_batches_and_says_how(repository: Project) -> None:
     profile = load_profile(repository, "nd96", {"nodes": 4})
     assert profile.pipelines["ddp"]["micro_batch_size"] == 2
-    assert profile.pipelines["fsdp"]["learning_rate"] == 0.000849
     assert "ddp: micro_batch_size 4 → 2 for 32 processes instead of 16; global batch stays 64" in profile.adjustments
-    assert any(
-        line.startswith("fsdp: learning_rate 0.0006 → 0.000849") and line.endswith("global batch 16 → 32")
-        for line in profile.adjustments
-    )
+    assert (
+        "fsdp: micro_batch_size stays 1 for 32 processes instead of 16; global batch 16 → 32, "
+        "so multiply learning_rate in settings/fsdp_125m.yaml by 1.41"
+    ) in profile.adjustments
     assert load_profile(repository, "nd96", {"spot": True}).adjustments == ()
 
 
 def test_workers_with_several_gpus_keep_micro_batches_that_divide_among_them(repository: Project) -> None:
-    assert scaled(Batch(32, 1, 0.01), 2, 3, multiple_of=8) == Batch(24, 1, 0.0106)  # 64 samples become 72
+    assert scaled(Batch(32, 1), 2, 3, multiple_of=8) == Batch(24, 1)  # 64 samples become 72
     assert load_profile(repository, "nd96", {"nodes": 4}).adjustments[-2:] == (
         "tensorflow: micro_batch_size 32 → 16 for 4 workers instead of 2; global batch stays 64",
         "tensorflow_ps: accumulation_steps 2 → 1 for 4 workers instead of 2; global batch stays 64",

@@ -14,7 +14,7 @@ from trainyard.render.profile_schema import profile_schema
 from trainyard.render.profiles import profile_names
 from trainyard.render.project import Project
 from trainyard.render.rendering import Rendering, render
-from trainyard.settings.step_fields import step_fields
+from trainyard.settings.step_fields import StepField, step_fields
 from trainyard.settings.steps import STEP_CONFIGS
 from trainyard.settings.task_fields import fields_with_task
 from trainyard.spec.diagnostic import Diagnostic, SpecError
@@ -25,20 +25,8 @@ EXAMPLES: dict[str, object] = {
     "format": "folder",
     "source": "azureml:mine:1",
     "more_sources": ["azureml:others:1"],
-    "data_weights": "3,1",
-    "model_type": "llama",
-    "model_overrides": '{"hidden_size": 64}',
-    "learning_rate": 0.1,
-    "label_smoothing": 0.2,
-    "augmentation": "shift",
-    "mixup_alpha": 0.3,
-    "cutmix_alpha": 0.4,
-    "adam_beta1": 0.8,
-    "adam_beta2": 0.7,
-    "weight_decay": 0.2,
     "minimum_accuracy": 0.5,
     "activation_checkpointing": True,
-    "compile": True,
     "cpu_offload": True,
     "reshard_after_forward": False,
 }
@@ -70,33 +58,83 @@ def test_rendering_twice_gives_the_same_bytes(repository: Project) -> None:
     }
 
 
-def test_components_hold_every_field_of_their_steps(repository: Project) -> None:
-    rendering = render(repository, "t4")
-    for name, config in STEP_CONFIGS.items():
-        component = yaml.safe_load(rendering.files[repository.root / "components" / f"{name}.yaml"].text)
-        task = component["inputs"].get("task", {}).get("default")
-        for field in step_fields(config) if task is None else sum(fields_with_task(config, task), ()):
-            assert f"{field.flag} " in component["args" if component["type"] == "spark" else "command"]
-            if field.kind == "output":
-                assert component["outputs"][field.name]["mode"] == field.mode
-                continue
-            port = component["inputs"][field.name]
-            assert port["type"] == field.type
-            assert port.get("default") == field.default
-            assert (port.get("min"), port.get("max")) == (field.minimum, field.maximum)
-            assert port.get("optional", False) == field.optional
-            assert port.get("enum") == (list(field.choices) if field.choices else None)
-            assert port["description"] == field.description
+def component_of(rendering: Rendering, name: str) -> dict[str, Any]:
+    component: dict[str, Any] = yaml.safe_load(rendering.files[rendering.root / "components" / f"{name}.yaml"].text)
+    return component
+
+
+HAVING_A_SETTINGS_FILE = [
+    name for name, config in STEP_CONFIGS.items() if "settings" in {field.name for field in step_fields(config)}
+]
+
+
+@pytest.mark.parametrize("name", sorted(STEP_CONFIGS.keys() - HAVING_A_SETTINGS_FILE))
+def test_the_component_of_a_short_step_holds_every_field(repository: Project, name: str) -> None:
+    component = component_of(render(repository, "t4"), name)
+    fields = step_fields(STEP_CONFIGS[name])
+    if name == "measure_config":
+        fields = sum(fields_with_task(STEP_CONFIGS[name], "language_modeling"), ())
+    for field in fields:
+        assert f"{field.flag} " in component["args" if component["type"] == "spark" else "command"]
+        if field.kind == "output":
+            assert component["outputs"][field.name]["mode"] == field.mode
+            continue
+        port = component["inputs"][field.name]
+        assert port["type"] == field.type
+        assert port.get("default") == field.default
+        assert (port.get("min"), port.get("max")) == (field.minimum, field.maximum)
+        assert port.get("optional", False) == field.optional
+        assert port.get("enum") == (list(field.choices) if field.choices else None)
+        assert port["description"] == field.summary
+
+
+@pytest.mark.parametrize("name", HAVING_A_SETTINGS_FILE)
+def test_the_component_of_a_training_has_ports_for_data_and_what_people_bind(repository: Project, name: str) -> None:
+    component = component_of(render(repository, "t4"), name)
+    fields = step_fields(STEP_CONFIGS[name])
+    scalars = {field.name: field for field in fields if field.port}
+    data = {field.name for field in fields if field.kind == "input"}
+    model_type = {"model_type"} if "task" in scalars else set()
+    assert set(component["inputs"]) == data | scalars.keys() | model_type
+    assert set(component["outputs"]) == {field.name for field in fields if field.kind == "output"}
+    for key, field in scalars.items():
+        port = component["inputs"][key]
+        assert port["optional"] is True
+        assert "default" not in port
+        assert (port.get("min"), port.get("max")) == (field.minimum, field.maximum)
+        assert port.get("enum") == (list(field.choices) if field.choices else None)
+        assert f"$[[ {field.flag} " in component["command"]
+    assert component["inputs"]["settings"]["type"] == "uri_file"
+    assert "$[[ --settings '${{inputs.settings}}' ]] $[[ --overrides '${{inputs.overrides}}' ]]" in component["command"]
+
+
+def test_components_fit_a_review(repository: Project) -> None:
+    rendering = render(repository, "nd96")
+    lines = {
+        path.name: file.text.splitlines() for path, file in rendering.files.items() if path.parent.name == "components"
+    }
+    assert max(map(len, lines.values())) <= 200
+    assert sum(map(len, lines.values())) <= 3000
+    descriptions = [line for text in lines.values() for line in text if line.startswith("    description: ")]
+    assert max(map(len, descriptions)) <= 110
+    assert not any("…" in line for line in descriptions)
+
+
+def test_a_component_for_one_use_gives_a_setting_itself(repository: Project) -> None:
+    component = component_of(render(repository, "t4"), "train_tensorflow_ps")
+    assert component["command"].endswith("--strategy 'parameter_server'")
+    assert "strategy" not in component["inputs"]
 
 
 def test_texts_and_paths_are_quoted_in_commands_and_optional_ones_may_be_left_out(repository: Project) -> None:
     rendering = render(repository, "t4")
-    command = yaml.safe_load(rendering.files[repository.root / "components/train_ddp.yaml"].text)["command"]
+    command = component_of(rendering, "train_ddp")["command"]
     assert "--data '${{inputs.data}}' --model '${{outputs.model}}'" in command
-    assert "$[[ --model-overrides '${{inputs.model_overrides}}' ]]" in command
-    assert "--epochs ${{inputs.epochs}}" in command
+    assert "$[[ --model-type '${{inputs.model_type}}' ]]" in command
+    assert "$[[ --epochs ${{inputs.epochs}} ]]" in command
+    assert "--repetitions ${{inputs.repetitions}}" in component_of(rendering, "check_cluster")["command"]
     assert "\\" not in command
-    deepspeed = yaml.safe_load(rendering.files[repository.root / "components/train_deepspeed.yaml"].text)
+    deepspeed = component_of(rendering, "train_deepspeed")
     assert "--deepspeed-config '${{inputs.deepspeed_config}}'" in deepspeed["command"]
     assert deepspeed["inputs"]["deepspeed_config"]["type"] == "uri_file"
 
@@ -144,7 +182,7 @@ def test_batch_sizes_multiply_out(repository: Project, name: str, accumulation_s
 @pytest.mark.parametrize("name", PIPELINES)
 def test_every_setting_of_a_profile_reaches_a_step(repository: Project, name: str) -> None:
     keys = set(profile_schema(repository)["properties"]["pipelines"]["properties"][name]["properties"])
-    of_profiles = {"accumulation_steps", "checkpoints_path", "check_cluster_first", "config"}
+    of_profiles = {"accumulation_steps", "checkpoints_path", "check_cluster_first", "config", "settings"}
     given = {key: EXAMPLES.get(key, 300) for key in keys - of_profiles}
     settings = {f"pipelines.{name}.{key}": value for key, value in given.items()}
     pipeline = pipeline_of(render(repository, "nd96", settings), name)
@@ -156,10 +194,70 @@ def test_every_setting_of_a_profile_reaches_a_step(repository: Project, name: st
 
 def test_the_pipeline_has_the_steps_defaults(repository: Project) -> None:
     inputs = pipeline_of(render(repository, "local"), "ddp")["inputs"]
-    fields = sum(fields_with_task(STEP_CONFIGS["train_ddp"], "image_classification"), ())
-    defaults = {field.name: field.default for field in fields}
-    for name in ("model_type", "label_smoothing", "epochs", "learning_rate", "seed", "micro_batch_size"):
+    defaults = {field.name: field.default for step in ("prepare_images", "train_ddp") for field in fields_of(step)}
+    for name in ("format", "image_size", "micro_batch_size"):
         assert inputs[name] == defaults[name]
+
+
+def fields_of(step: str) -> tuple[StepField, ...]:
+    return step_fields(STEP_CONFIGS[step])
+
+
+TRAINING_JOBS = {
+    **{name: f"train_{name}" for name in (*PIPELINES, "lightning", "horovod", "tensorflow", "tensorflow_ps")},
+    "prepare_at_scale": "train_fsdp",
+    "finetune": "finetune",
+    "preferences": "tune_preferences",
+    "sweep": "search",
+}
+
+
+@pytest.mark.parametrize("name", TRAINING_JOBS)
+@pytest.mark.parametrize("out", [None, "elsewhere/deep"])
+def test_a_pipeline_binds_what_the_profile_owns_and_names_the_settings_file(
+    project: Project, tmp_path: Path, name: str, out: str | None
+) -> None:
+    (project.root / "settings" / "mine.yaml").write_text("epochs: 3\n")
+    rendering = render(project, "t4", {f"pipelines.{name}.settings": "settings/mine.yaml"}, out and tmp_path / out)
+    pipeline = pipeline_of(rendering, name)
+    inputs = pipeline["jobs"][TRAINING_JOBS[name]]["inputs"]
+    bound = {key for key, value in inputs.items() if value == f"${{{{parent.inputs.{key}}}}}"}
+    owned = {"micro_batch_size", "global_batch_size", "precision", "activation_checkpointing", "reshard_after_forward"}
+    assert {"overrides", "micro_batch_size", "precision"} <= bound
+    assert bound <= owned | {"overrides", "base_model", "deepspeed_config", "minimum_accuracy"}
+    assert pipeline["inputs"]["overrides"] == "{}"
+    assert inputs["settings"]["type"] == "uri_file"
+    path = os.path.normpath(rendering.root / "pipelines" / inputs["settings"]["path"])
+    assert Path(path) == project.root / "settings/mine.yaml"
+
+
+def test_a_swept_input_has_a_value_beside_the_search_space(repository: Project) -> None:
+    search = pipeline_of(render(repository, "t4"), "sweep")["jobs"]["search"]
+    assert search["search_space"].keys() == {"learning_rate", "global_batch_size"}
+    assert search["inputs"]["learning_rate"] == 0.003
+    assert search["inputs"]["global_batch_size"] in search["search_space"]["global_batch_size"]["values"]
+
+
+@pytest.mark.parametrize("name", ["finetune", "preferences"])
+def test_weights_of_4_bits_are_tuned_without_sharding(repository: Project, name: str) -> None:
+    for engine, component in (("fsdp", "finetune"), ("ddp", "finetune_ddp")):
+        rendering = render(repository, "t4", {f"pipelines.{name}.engine": engine})
+        job = pipeline_of(rendering, name)["jobs"][TRAINING_JOBS[name]]
+        assert job["component"] == f"../components/{component}.yaml"
+        assert f"trainyard.steps.train_{engine}" in component_of(rendering, component)["command"]
+
+
+def test_autotuning_measures_the_model_of_the_settings_file(project: Project) -> None:
+    file = project.root / "settings" / "deepspeed.yaml"
+    file.write_text("model_type: gpt2\nmodel_overrides: {n_layer: 2}\ncompile: yes\nloss_chunk_tokens: 64\nepochs: 9\n")
+    pipeline = pipeline_of(render(project, "local"), "autotune")
+    expected = {"model_type": "gpt2", "model_overrides": '{"n_layer": 2}', "compile": True, "loss_chunk_tokens": 64}
+    assert expected.items() <= pipeline["inputs"].items()
+    assert expected.keys() <= pipeline["jobs"]["measure"]["inputs"].keys()
+    assert "epochs" not in pipeline["inputs"]
+    file.write_text("loss_chunk_tokens: many\n")
+    with pytest.raises(SpecError, match=r"deepspeed.yaml:1:20: loss_chunk_tokens: expected a whole number"):
+        render(project, "local")
 
 
 def test_images_of_your_own_are_an_input_of_the_pipeline(project: Project, tmp_path: Path) -> None:

@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 
 from trainyard import __version__
 from trainyard.errors import UsageError
 from trainyard.lint.scripts.reading import read_flags
-from trainyard.render.copies import LOCK_FILE, current_copies, stale_copies
+from trainyard.render import copies
+from trainyard.render.copies import stale_copies
 from trainyard.render.drift import find_drift
-from trainyard.render.project import Project, find_project
+from trainyard.render.installed_from import InstalledFrom
+from trainyard.render.project import LOCK_FILE, Project, find_project
 from trainyard.render.rendering import render
-from trainyard.render.scaffolding import RECIPES, existing_repository, new_component, new_pipeline, new_project
+from trainyard.render.scaffolding import (
+    RECIPES,
+    copies_of_project,
+    existing_repository,
+    new_component,
+    new_pipeline,
+    new_project,
+)
+from trainyard.render.step_archive import archive_of_steps
 from trainyard.render.steps import own_steps
 from trainyard.render.writing import write
+from trainyard.resources import STEP_ARCHIVE
 from trainyard.spec.diagnostic import SpecError
-from trainyard.spec.ignore_files import ignore_rule
+
+FROM_GIT = InstalledFrom("git+https://example.com/trainyard@0123abcd")
 
 
-def written(root: Path, texts: dict[str, str]) -> Project:
-    for path, text in texts.items():
+def written(root: Path, texts: Mapping[str, str | bytes]) -> Project:
+    for path, content in texts.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text, encoding="utf-8")
+        (root / path).write_bytes(content.encode() if isinstance(content, str) else content)
     return find_project(root)
 
 
@@ -36,7 +51,8 @@ def started(tmp_path: Path) -> Callable[..., Project]:
     """A project that was just started and rendered."""
 
     def start(recipe: str = "blank") -> Project:
-        project = written(tmp_path / "demo", new_project("demo", recipe))
+        files = {**new_project("demo", recipe, FROM_GIT), **copies_of_project(recipe, FROM_GIT)}
+        project = written(tmp_path / "demo", files)
         write(project, render(project, "local"))
         return project
 
@@ -56,7 +72,7 @@ def test_a_new_project_is_rendered_and_every_profile_of_it_renders(
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_templates_of_a_new_project_are_those_of_this_repository(repository: Project, recipe: str) -> None:
-    for path, text in new_project("demo", recipe).items():
+    for path, text in new_project("demo", recipe, FROM_GIT).items():
         if path.startswith("templates/"):
             ours = (repository.root / path.replace("/train.yaml.j2", f"/{recipe}.yaml.j2")).read_text()
             names_the_task = re.compile(r"(?m)\"demo.task:\w+\"(?=\))|^\{% set accepted_settings = \[\"demo.*\n")
@@ -64,11 +80,46 @@ def test_templates_of_a_new_project_are_those_of_this_repository(repository: Pro
             assert names_the_task.sub("", text.replace('"train"', f'"{recipe}"')) == without_exports
 
 
-def test_the_code_in_a_new_project_is_what_this_repository_uploads_for_a_job(repository: Project) -> None:
-    is_ignored, _ = ignore_rule(repository.source)
-    files = (file.relative_to(repository.source).as_posix() for file in repository.source.rglob("*.py"))
-    uploaded = {f"src/{file}" for file in files if not is_ignored(file)}
-    assert {path for path in current_copies() if path.startswith("src/")} == uploaded
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_first_commit_of_a_project_can_be_reviewed(started: Callable[..., Project], recipe: str) -> None:
+    project = started(recipe)
+    files, lines = first_commit(project.root)
+    # A wheel may come on top; DeepSpeed's has its configurations, and an image of its own.
+    assert len(files) <= (58 if recipe == "deepspeed" else 39)
+    assert lines <= 2500
+    assert sum(file.endswith(".schema.json") for file in files) <= 4
+
+
+def first_commit(root: Path) -> tuple[list[str], int]:
+    """The files that git would commit, and their lines as it counts them."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=root, check=True, capture_output=True, text=True).stdout
+
+    git("init", "--quiet")
+    git("add", ".")
+    counted = [line.split("\t") for line in git("diff", "--cached", "--numstat").splitlines()]
+    return [name for _, _, name in counted], sum(int(added) for added, _, _ in counted if added != "-")
+
+
+def test_schemas_of_a_project_need_no_other_file(started: Callable[..., Project]) -> None:
+    for file in (started("ddp").root / "schemas").rglob("*.json"):
+        schema = json.loads(file.read_text())
+        Draft202012Validator.check_schema(schema)
+        addresses = set(re.findall(r'"\$ref": "([^"]*)"', file.read_text()))
+        assert {address.rpartition("/")[0] for address in addresses} <= {"#/$defs"}
+        assert {address.rpartition("/")[2] for address in addresses} <= set(schema.get("$defs", ()))
+
+
+def test_schemas_of_a_project_say_what_those_of_this_repository_say(started: Callable[..., Project]) -> None:
+    root = started("ddp").root
+    schema = json.loads((root / "schemas/component.schema.json").read_text())
+    component = yaml.safe_load((root / "components/train_ddp.yaml").read_text())
+    validator = Draft202012Validator(schema)
+    assert list(validator.iter_errors(component)) == []
+    component["inputs"]["data"]["mode"] = "ro_mout"
+    component["outputs"] = {"model": {"type": "uri_folder", "mod": "rw_mount"}}
+    assert len(list(validator.iter_errors(component))) >= 1
 
 
 @pytest.mark.parametrize(
@@ -77,39 +128,75 @@ def test_the_code_in_a_new_project_is_what_this_repository_uploads_for_a_job(rep
 )
 def test_a_name_that_makes_no_package_is_refused(name: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        new_project(name, "ddp")
+        new_project(name, "ddp", FROM_GIT)
 
 
 def test_copies_are_brought_to_the_installed_version(started: Callable[..., Project]) -> None:
     project = started()
-    lock_file, copy = project.root / LOCK_FILE, project.source / "trainyard" / "__init__.py"
+    lock_file, archive = project.root / LOCK_FILE, project.source / STEP_ARCHIVE
     lock = json.loads(lock_file.read_text())
     lock["trainyard"] = "0.0.1"
-    lock["files"]["src/trainyard/gone.py"] = "0" * 16
+    lock["files"]["schemas/gone.schema.json"] = "sha256:0"
     lock_file.write_text(json.dumps(lock))
-    (project.source / "trainyard" / "gone.py").write_text("# no longer part of Trainyard\n")
+    (project.root / "schemas" / "gone.schema.json").write_text("{}")
     (project.root / "schemas" / "profile.schema.json").unlink()
-    copy.write_text("edited = True\n")
+    archive.write_bytes(b"edited")
 
     reasons = {drift.path.name: drift.reason for drift in find_drift(project)}
     assert reasons["profile.schema.json"] == "is missing"
-    assert reasons["__init__.py"].startswith("was edited by hand; delete trainyard.lock")
+    assert reasons[STEP_ARCHIVE].startswith("is not what trainyard.lock says; to keep a version of your own, delete")
     assert reasons[LOCK_FILE] == f"is from Trainyard 0.0.1; {__version__} is installed"
 
     report = write(project, render(project, "local"))
     assert stale_copies(project) == []
-    assert report.saved[copy].read_text() == "edited = True\n"
-    assert not (project.source / "trainyard" / "gone.py").exists()
+    assert report.saved[archive].read_bytes() == b"edited"
+    assert archive.read_bytes() == archive_of_steps()
+    assert not (project.root / "schemas" / "gone.schema.json").exists()
 
     lock_file.unlink()
-    copy.write_text("edited = True\n")
+    archive.write_bytes(b"edited")
     assert stale_copies(project) == [], "without a lock file the copies are the project's own"
+
+
+def test_an_archive_and_a_lock_file_that_were_changed_together_are_found(started: Callable[..., Project]) -> None:
+    """As a pull request could do, to run other code in a job."""
+    project = started()
+    changed = archive_of_steps().replace(b"Train a model", b"Steal a model")
+    (project.source / STEP_ARCHIVE).write_bytes(changed)
+    lock_file = project.root / LOCK_FILE
+    lock = json.loads(lock_file.read_text())
+    lock["files"][f"src/{STEP_ARCHIVE}"] = f"sha256:{hashlib.sha256(changed).hexdigest()}"
+    lock_file.write_text(json.dumps(lock, indent=1) + "\n")
+    drifts = {drift.path.name: drift for drift in find_drift(project)}
+    assert drifts[STEP_ARCHIVE].reason == f"is not that of the installed Trainyard {__version__}"
+    assert "+trainyard/steps/" in drifts[STEP_ARCHIVE].diff
+    lock["files"] = {}
+    lock_file.write_text(json.dumps(lock))
+    assert STEP_ARCHIVE in {drift.path.name for drift in find_drift(project)}
+
+
+def test_a_lock_file_does_not_have_files_of_the_project_removed(started: Callable[..., Project]) -> None:
+    project = started()
+    lock_file = project.root / LOCK_FILE
+    lock = json.loads(lock_file.read_text())
+    lock["files"]["README.md"] = "sha256:0"
+    lock_file.write_text(json.dumps(lock))
+    write(project, render(project, "local"))
+    assert (project.root / "README.md").is_file()
+    assert "README.md" not in lock_file.read_text()
+
+
+def test_an_upgrade_changes_two_files(started: Callable[..., Project], monkeypatch: pytest.MonkeyPatch) -> None:
+    project = started("ddp")
+    monkeypatch.setattr(copies, "__version__", "0.2.0")
+    monkeypatch.setattr(copies, "archive_of_steps", lambda: archive_of_steps() + b"newer")
+    assert {drift.path.name for drift in find_drift(project)} == {STEP_ARCHIVE, LOCK_FILE}
 
 
 def test_a_lock_file_of_another_format_is_not_guessed_at(started: Callable[..., Project]) -> None:
     project = started()
     (project.root / LOCK_FILE).write_text('{"format": "trainyard.lock/9"}')
-    with pytest.raises(SpecError, match=r"expected the format trainyard.lock/1"):
+    with pytest.raises(SpecError, match=r"expected the format trainyard.lock/2"):
         stale_copies(project)
 
 
@@ -121,7 +208,8 @@ def test_a_component_and_a_pipeline_are_made_from_the_steps_settings(started: Ca
     component = yaml.safe_load(rendering.files[project.root / "components/clean_text.yaml"].text)
     assert component["inputs"]["pattern"]["default"] == "**/*.py"
     assert component["inputs"]["source"]["optional"] is True
-    assert "python -m demo.clean_text --result '${{outputs.result}}'" in component["command"]
+    start = 'PYTHONPATH="trainyard.zip:$PYTHONPATH" python -m demo.clean_text'
+    assert component["command"].startswith(f"{start} --result '${{{{outputs.result}}}}'")
     pipeline = yaml.safe_load(rendering.files[project.root / "pipelines/nightly.yaml"].text)
     assert pipeline["inputs"] == {"pattern": "*.md"}
     assert pipeline["jobs"]["clean_text"]["inputs"] == {"pattern": "${{parent.inputs.pattern}}"}
@@ -218,6 +306,6 @@ def test_lint_knows_the_flags_of_a_step_of_your_own(started: Callable[..., Proje
 
 
 def test_an_existing_repository_gets_lint_and_nothing_else() -> None:
-    assert set(existing_repository("ours")) == {
+    assert set(existing_repository("ours", FROM_GIT)) == {
         ".trainyard.toml", ".pre-commit-config.yaml", ".github/workflows/azureml-lint.yml", ".vscode/settings.json",
     }  # fmt: skip

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.report.confusion import draw_heat_map, most_frequent_mistakes
-from trainyard.report.graph_drawing import process_counts
+from trainyard.report.drawings import draw_heat_map, draw_timeline, most_frequent_mistakes, process_counts
 from trainyard.report.job_results import ConfusionMatrix
-from trainyard.report.timeline import draw_timeline
 from trainyard.settings import quantities
 from trainyard.settings.run_record import JobRecord, read_run_record
 

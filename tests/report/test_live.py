@@ -20,8 +20,7 @@ from playwright.sync_api import expect
 
 from trainyard.errors import UsageError
 from trainyard.report.live import LivePage, served
-from trainyard.report.run_report import write_report
-from trainyard.report.running_jobs import LONG_SILENCE_SECONDS, running_jobs
+from trainyard.report.run_report import LONG_SILENCE_SECONDS, running_jobs, write_report
 from trainyard.settings.quantities import duration
 from trainyard.settings.run_record import read_run_record
 

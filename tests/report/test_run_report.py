@@ -17,7 +17,7 @@ import jinja2
 import pytest
 
 from trainyard.errors import UsageError
-from trainyard.report import page
+from trainyard.report import page_templates
 from trainyard.report.run_report import write_report
 
 MakeRun = Callable[[], Any]
@@ -215,7 +215,7 @@ def test_a_page_compiles_no_template_that_was_compiled_before(
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "compiled"))
     run = make_wide_run().finish()
-    Path(cache_from_source(page.__file__)).parent.mkdir(parents=True)
+    Path(cache_from_source(page_templates.__file__)).parent.mkdir(parents=True)
     first = write_report(run).read_text()
     assert compiled
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from trainyard.report.job_results import read_tracked
 from trainyard.report.run_report import write_report
-from trainyard.report.tracked import read_tracked
 from trainyard.settings.run_record import read_run_record
 
 

@@ -12,7 +12,7 @@ from hostile_files import failures, spoilt
 from hostile_kinds import KINDS
 from run_records import RECORD
 
-from trainyard.rehearse.records import read_record
+from trainyard.rehearse.run_store import read_record
 from trainyard.report.live import LivePage, served
 
 COUNT = 60

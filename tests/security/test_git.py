@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from trainyard.git import ask_git, index_of, repository_top
-from trainyard.rehearse.records import commit_of
+from trainyard.rehearse.run_store import commit_of
 
 CommandLine = Callable[..., Any]
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "trainyard"

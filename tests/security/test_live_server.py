@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from trainyard.rehearse.records import read_record
+from trainyard.rehearse.run_store import read_record
 from trainyard.report.live import LivePage, served
 
 CONNECTIONS = 1000

@@ -156,7 +156,7 @@ def test_every_read_of_a_project_goes_through_one_function() -> None:
     # What ships with Trainyard, and what is read by the functions that bound it.
     allowed = {"git.py", "resources.py", "project_files.py"}
     shipped = ("_CSV_FILE", "_TABLE", "_MODEL_TYPES", "schema_file", "shipped")
-    for folder in ("render", "azure", "cli", "commands", "editor", "lint", "plan", "spec"):
+    for folder in ("render", "azure", "cli", "editor", "lint", "plan", "spec"):
         for file in (source / folder).rglob("*.py"):
             text = file.read_text()
             for node in ast.walk(ast.parse(text)):
@@ -169,12 +169,12 @@ def test_every_read_of_a_project_goes_through_one_function() -> None:
 
 
 OTHER_READS = {
-    "render/copies.py",  # the installed package's own files
+    "render/installed_from.py",  # what pip noted when it installed the package
     "render/scaffolding.py",
     "azure/workspace.py",  # the user's own profile of the Azure command line
-    "commands/doctor.py",  # the checkout's own constraints
-    "commands/runs.py",  # logs, whose paths the record's reader confines
-    "lint/schema_checks.py",
+    "cli/doctor.py",  # the checkout's own constraints
+    "cli/runs.py",  # logs, whose paths the record's reader confines
+    "spec/schema_checks.py",
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from run_records import RECORD
 
-from trainyard.rehearse.records import read_record
+from trainyard.rehearse.run_store import read_record
 from trainyard.report.live import LivePage
 from trainyard.report.run_report import write_report
 from trainyard.settings.run_record import InvalidRunRecord, read_run_record

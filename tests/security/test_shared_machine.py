@@ -11,8 +11,7 @@ import pytest
 
 from trainyard.rehearse.errors import RunError
 from trainyard.rehearse.machine import reserved_port
-from trainyard.rehearse.records import hold_lock
-from trainyard.rehearse.run_store import create_run_folder
+from trainyard.rehearse.run_store import create_run_folder, hold_lock
 from trainyard.settings.files import open_lock_file
 
 

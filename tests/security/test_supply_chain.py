@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from trainyard.render.installed_from import InstalledFrom
 from trainyard.render.scaffolding import existing_repository, new_project
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,8 +17,8 @@ SAMPLES = [ROOT / "docs" / "workflows" / f"{name}.yml" for name in ("lint", "pla
 WORKFLOWS = {
     **{str(file.relative_to(ROOT)): file.read_text() for file in (ROOT / ".github" / "workflows").glob("*.yml")},
     **{str(file.relative_to(ROOT)): file.read_text() for file in SAMPLES},
-    "init": new_project("ours", "ddp")[".github/workflows/ci.yml"],
-    "init --existing": existing_repository("ours")[".github/workflows/azureml-lint.yml"],
+    "init": new_project("ours", "ddp", InstalledFrom())[".github/workflows/ci.yml"],
+    "init --existing": existing_repository("ours", InstalledFrom())[".github/workflows/azureml-lint.yml"],
 }
 PINNED = re.compile(r"uses: [\w./-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+$")
 

@@ -13,7 +13,7 @@ from hostile_files import failures
 from hostile_kinds import KINDS
 from run_records import RECORD
 
-from trainyard.rehearse.records import read_record
+from trainyard.rehearse.run_store import read_record
 from trainyard.report.live import LivePage, served
 
 COUNT = int(os.environ.get("HOSTILE", "10000"))

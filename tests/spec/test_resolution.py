@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import UsageError
-from trainyard.rehearse.overrides import resolve_with
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.loading import load_component, load_pipeline
 from trainyard.spec.model import Value
-from trainyard.spec.resolution import DataPath, JobOutput, Known, Resolution, Unknown, Wrong, resolve_component, settled
+from trainyard.spec.resolution import Resolution, resolve_component
+from trainyard.spec.resolved import DataPath, JobOutput, Known, Unknown, Wrong, settled
 from trainyard.spec.rules.bindings import CYCLE
 from trainyard.spec.rules.keys import OUT_OF_BOUNDS
 from trainyard.spec.rules.values import LITERAL_OUT_OF_RANGE, WRONG_LITERAL
+from trainyard.spec.set_inputs import resolve_with
 
 Write = Callable[[str, str], Path]
 

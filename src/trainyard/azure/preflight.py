@@ -12,7 +12,8 @@ from trainyard.settings.quantities import counted
 from trainyard.settings.suggestions import close_match
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.model import Pipeline, Value
-from trainyard.spec.resolution import Known, Resolution
+from trainyard.spec.resolution import Resolution
+from trainyard.spec.resolved import Known
 
 _RULE = "workspace"
 """The rule that diagnostics of this package carry."""

@@ -6,10 +6,11 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from trainyard.azure.failures import in_words
@@ -32,13 +33,22 @@ class Submitted:
 
 
 class Submission:
-    """A file, and the workspace it goes to. Every method raises UserError or SpecError for what Azure refuses."""
+    """A file, and the workspace it goes to. Every method raises UserError or SpecError for what Azure refuses.
 
-    def __init__(self, file: Path, workspace: Workspace, name: str | None = None) -> None:
+    `values` replace those of the file, by their dotted keys.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        workspace: Workspace,
+        name: str | None = None,
+        values: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._file = file
         self._workspace = workspace
         self._client = connect(workspace)
-        self._job = self._call(lambda: azure_ml().load_job(os.fspath(file)))
+        self._job = self._call(lambda: _load(file, values))
         self._is_name_chosen = bool(name or self._job.name)
         self._job.name = name or self._job.name or _drawn_name(file)
 
@@ -118,17 +128,24 @@ def reach(workspace: Workspace) -> None:
         raise in_words(error, workspace, None) from error
 
 
-def bodies_of(file: Path) -> dict[str, Any]:
+def _load(file: Path, values: Mapping[str, str]) -> Any:
+    """Return a job as the client reads it, with values in place of the file's, as `az ml job create --set` does."""
+    return azure_ml().load_job(os.fspath(file), params_override=[{key: value} for key, value in values.items()])
+
+
+def bodies_of(file: Path, values: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
     """Return what a submission of a file would send, without a network: the job, and the components of its nodes.
+
+    `values` replace those of the file, by their dotted keys.
 
     A node's `componentId` is the key of its component here, because the service's id comes with the upload, and the
     reference of one that is kept in Azure ML; `code` is the folder that would be uploaded.
     """
-    sdk = azure_ml()
+    azure_ml()
     from azure.ai.ml.entities._job.to_rest_functions import to_rest_job_object
 
     try:
-        job = sdk.load_job(os.fspath(file))
+        job = _load(file, values)
         body = to_rest_job_object(job).as_dict()
     except Exception as error:
         raise in_words(error, Workspace("", "", ""), file) from error

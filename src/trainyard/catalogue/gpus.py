@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
+from trainyard.catalogue.csv_rows import rows_of
 from trainyard.catalogue.skus import Sku
 from trainyard.errors import UsageError
 from trainyard.settings.suggestions import close_match
@@ -17,22 +15,6 @@ from trainyard.settings.suggestions import close_match
 _CSV_FILE = Path(__file__).parent / "gpus.csv"
 _VENDORS = re.compile(r"\b(nvidia|amd|instinct|tesla)\b")
 _SOCKET = re.compile(r"sxm\d")
-
-
-def _column(convert: Callable[[str], Any] = str) -> Any:
-    return field(metadata={"convert": convert})
-
-
-def _rate(cell: str) -> float | None:
-    return float(cell) if cell else None
-
-
-def _names(cell: str) -> tuple[str, ...]:
-    return tuple(cell.split())
-
-
-def _yes(cell: str) -> bool:
-    return cell == "yes"
 
 
 @dataclass(frozen=True)
@@ -46,22 +28,22 @@ class Gpu:
     state every figure. An MI250X is one of its two dies, each of which is a GPU to torch.
     """
 
-    name: str = _column()
-    other_names: tuple[str, ...] = _column(_names)
-    catalogue_model: str = _column()
-    generation: str = _column()
-    memory_gb: float = _column(float)
-    fp32_tflops: float | None = _column(_rate)
-    fp16_tflops: float | None = _column(_rate)
-    bf16_tflops: float | None = _column(_rate)
-    fp8_tflops: float | None = _column(_rate)
-    memory_gbyte_per_second: float = _column(float)
-    link: str = _column()
-    link_gbyte_per_second: float = _column(float)
-    network_gbit_per_second_per_gpu: float | None = _column(_rate)
-    gpus_per_node: int = _column(int)
-    flash_attention: bool = _column(_yes)
-    source: str = _column()
+    name: str
+    other_names: tuple[str, ...]
+    catalogue_model: str
+    generation: str
+    memory_gb: float
+    fp32_tflops: float | None
+    fp16_tflops: float | None
+    bf16_tflops: float | None
+    fp8_tflops: float | None
+    memory_gbyte_per_second: float
+    link: str
+    link_gbyte_per_second: float
+    network_gbit_per_second_per_gpu: float | None
+    gpus_per_node: int
+    flash_attention: bool
+    source: str
 
     def peak_tflops(self, precision: str) -> float | None:
         """Return the dense peak of `fp32`, `fp16`, `bf16` or `fp8`; None where the hardware lacks it."""
@@ -72,11 +54,7 @@ class Gpu:
 @cache
 def all_gpus() -> tuple[Gpu, ...]:
     """Return every GPU of the table, oldest first."""
-    with _CSV_FILE.open(encoding="utf-8", newline="") as file:
-        return tuple(
-            Gpu(**{each.name: each.metadata["convert"](row[each.name]) for each in fields(Gpu)})
-            for row in csv.DictReader(file)
-        )
+    return rows_of(Gpu, _CSV_FILE)
 
 
 def find_gpu(name: str) -> Gpu:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import SequenceMatcher
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from trainyard.catalogue.csv_rows import rows_of
 from trainyard.errors import UsageError
 
 _CSV_FILE = Path(__file__).parent / "skus.csv"
@@ -23,30 +24,6 @@ class UnknownSku(UsageError):
     """A VM size that the catalogue does not have; the message names the closest current ones."""
 
 
-def _column(name: str, convert: Callable[[str], Any]) -> Any:
-    """Declare a field that is read from a column of the CSV; an empty cell is None, or what `convert` returns."""
-    return field(metadata={"column": name, "convert": convert})
-
-
-def _optional(convert: Callable[[str], Any]) -> Callable[[str], Any]:
-    return lambda cell: convert(cell) if cell else None
-
-
-def _number(cell: str) -> float:
-    """Return a number of the CSV; whole numbers stay integers, so that 8 is not printed as 8.0."""
-    number = float(cell)
-    return int(number) if number.is_integer() else number
-
-
-def _assignments(cell: str) -> Mapping[str, str]:
-    """Return `A=1;B=2` as a mapping; a remark without an equals sign is skipped."""
-    return dict(part.split("=", 1) for part in cell.split(";") if "=" in part)
-
-
-def _yes(cell: str) -> bool:
-    return cell == "true"
-
-
 @dataclass(frozen=True)
 class Sku:
     """One VM size. None means that no source gives the figure; rates are per second, prices per hour of one VM.
@@ -54,53 +31,53 @@ class Sku:
     Where a size has a fraction of a GPU (`gpu_fraction` below 1), FLOP rates and bandwidth are a whole GPU's.
     """
 
-    name: str = _column("sku", str)
-    status: str = _column("status", str)
-    retirement_date: str | None = _column("retirement_date", _optional(str))
-    listed_in_azure_ml_docs: str = _column("aml_doc_listed", str)
-    cpu_architecture: str = _column("cpu_arch", str)
-    gpu_vendor: str | None = _column("gpu_vendor", _optional(str))
-    gpu_model: str | None = _column("gpu_model", _optional(str))
-    gpu_architecture: str | None = _column("gpu_arch", _optional(str))
-    gpu_count: int = _column("gpu_count", int)
-    gpu_fraction: Fraction | None = _column("gpu_fraction", _optional(Fraction))
-    gpu_memory_gb_each: float | None = _column("gpu_mem_gb_each", _optional(_number))
-    gpu_memory_gb_total: float | None = _column("gpu_mem_gb_total", _optional(_number))
-    vcpus: int = _column("vcpus", int)
-    ram_gib: float = _column("ram_gib", _number)
-    temporary_disk_gib: float | None = _column("temp_disk_gib", _optional(_number))
-    nvme_gib_total: float | None = _column("nvme_gib_total", _optional(_number))
-    ethernet_gbit_per_second: float | None = _column("eth_gbps", _optional(_number))
-    rdma: bool = _column("rdma", _yes)
-    infiniband_links: int = _column("ib_links", int)
-    infiniband_gbit_per_second_per_link: float = _column("ib_gbps_per_link", _number)
-    infiniband_gbit_per_second_total: float = _column("ib_gbps_total", _number)
-    infiniband_gbit_per_second_per_gpu: float = _column("ib_gbps_per_gpu", _number)
-    nvlink: str = _column("nvlink", str)
-    bf16: bool = _column("bf16_hw", _yes)
-    fp16_dense_tflops_each: float | None = _column("fp16_dense_tflops", _optional(_number))
-    bf16_dense_tflops_each: float | None = _column("bf16_dense_tflops", _optional(_number))
-    fp8_dense_tflops_each: float | None = _column("fp8_dense_tflops", _optional(_number))
-    memory_gbyte_per_second_each: float | None = _column("mem_bw_gbps_each", _optional(_number))
-    health_check_gpu_count: int | None = _column("nhc_gpu_count", _optional(int))
-    health_check_infiniband_links: int | None = _column("nhc_ib_links", _optional(int))
-    health_check_infiniband_gbit_per_second: float | None = _column("nhc_ib_gbps", _optional(_number))
-    health_check_allreduce_gbyte_per_second: float | None = _column("nhc_min_nccl_allreduce_gbs", _optional(_number))
-    health_check_infiniband_bandwidth_gbit_per_second: float | None = _column("nhc_min_ib_bw_gbps", _optional(_number))
-    nccl_settings: Mapping[str, str] = _column("nccl_conf", _assignments)
-    on_demand_usd_per_hour: float | None = _column("ondemand_usd_h", _optional(_number))
-    on_demand_region: str | None = _column("ondemand_region", _optional(str))
-    on_demand_date: str | None = _column("ondemand_date", _optional(str))
-    on_demand_recheck_usd_per_hour: float | None = _column("ondemand_recheck_usd_h", _optional(_number))
-    on_demand_recheck_date: str | None = _column("ondemand_recheck_date", _optional(str))
-    spot_usd_per_hour: float | None = _column("spot_usd_h", _optional(_number))
-    spot_region: str | None = _column("spot_region", _optional(str))
-    spot_date: str | None = _column("spot_date", _optional(str))
-    flops_source: str | None = _column("flops_source", _optional(str))
-    memory_bandwidth_source: str | None = _column("mem_bw_source", _optional(str))
-    source: str = _column("source", str)
-    price_source: str = _column("price_source", str)
-    notes: str | None = _column("notes", _optional(str))
+    name: str
+    status: str
+    retirement_date: str | None
+    listed_in_azure_ml_docs: str
+    cpu_architecture: str
+    gpu_vendor: str | None
+    gpu_model: str | None
+    gpu_architecture: str | None
+    gpu_count: int
+    gpu_fraction: Fraction | None
+    gpu_memory_gb_each: float | None
+    gpu_memory_gb_total: float | None
+    vcpus: int
+    ram_gib: float
+    temporary_disk_gib: float | None
+    nvme_gib_total: float | None
+    ethernet_gbit_per_second: float | None
+    rdma: bool
+    infiniband_links: int
+    infiniband_gbit_per_second_per_link: float
+    infiniband_gbit_per_second_total: float
+    infiniband_gbit_per_second_per_gpu: float
+    nvlink: str
+    bf16: bool
+    fp16_dense_tflops_each: float | None
+    bf16_dense_tflops_each: float | None
+    fp8_dense_tflops_each: float | None
+    memory_gbyte_per_second_each: float | None
+    health_check_gpu_count: int | None
+    health_check_infiniband_links: int | None
+    health_check_infiniband_gbit_per_second: float | None
+    health_check_allreduce_gbyte_per_second: float | None
+    health_check_infiniband_bandwidth_gbit_per_second: float | None
+    nccl_settings: Mapping[str, str]
+    on_demand_usd_per_hour: float | None
+    on_demand_region: str | None
+    on_demand_date: str | None
+    on_demand_recheck_usd_per_hour: float | None
+    on_demand_recheck_date: str | None
+    spot_usd_per_hour: float | None
+    spot_region: str | None
+    spot_date: str | None
+    flops_source: str | None
+    memory_bandwidth_source: str | None
+    source: str
+    price_source: str
+    notes: str | None
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -151,11 +128,7 @@ class Sku:
 @cache
 def all_skus() -> tuple[Sku, ...]:
     """Return every size of the catalogue in the order of the file: oldest GPUs first, CPU sizes last."""
-    columns = [(each.name, each.metadata["column"], each.metadata["convert"]) for each in fields(Sku)]
-    with _CSV_FILE.open(encoding="utf-8", newline="") as file:
-        return tuple(
-            Sku(**{name: convert(row[column]) for name, column, convert in columns}) for row in csv.DictReader(file)
-        )
+    return rows_of(Sku, _CSV_FILE)
 
 
 def find_sku(name: str) -> Sku:
@@ -218,8 +191,6 @@ def _plain(name: str) -> str:
 
 
 def _likeness(first: str, second: str) -> float:
-    from difflib import SequenceMatcher  # only where a name is unknown
-
     return SequenceMatcher(None, first, second).ratio()
 
 

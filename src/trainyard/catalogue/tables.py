@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
+from trainyard import printing
 from trainyard.catalogue.skus import Sku, closest_current
 
 _OVERVIEW = ("SKU", "GPUs", "GPU", "GB each", "bf16", "InfiniBand", "vCPUs", "RAM GiB", "$/hour", "status")
-_RIGHT_ALIGNED = {"GPUs", "GB each", "vCPUs", "RAM GiB", "$/hour"}
+_RIGHT_ALIGNED = [_OVERVIEW.index(name) for name in ("GPUs", "GB each", "vCPUs", "RAM GiB", "$/hour")]
 
 
 def overview(skus: Sequence[Sku]) -> str:
     """Return a table with one line per machine, available ones first."""
     usable_first = sorted(skus, key=lambda sku: sku.is_retired)
-    return "\n".join(_aligned([_OVERVIEW, *(_overview_row(sku) for sku in usable_first)]))
+    rows = [_OVERVIEW, *(_overview_row(sku) for sku in usable_first)]
+    return "\n".join(printing.table(rows, right_aligned=_RIGHT_ALIGNED))
 
 
 def _overview_row(sku: Sku) -> tuple[str, ...]:
@@ -66,13 +67,13 @@ def one_in_full(sku: Sku) -> str:
         ("FLOP/s source", sku.flops_source),
         ("bandwidth source", sku.memory_bandwidth_source),
     ]
-    lines = [f"{label:<22}{text}" for label, text in facts if text]
-    return "\n".join([sku.name, *(f"  {line}" for line in lines)])
+    known = [(label, text) for label, text in facts if text]
+    return "\n".join([sku.name, *printing.facts(known, 22)])
 
 
 def as_json(skus: Iterable[Sku]) -> str:
     """Return a JSON list of objects with every fact, for other programs."""
-    return json.dumps([asdict(sku) for sku in skus], indent=2, default=str)
+    return printing.json_text([asdict(sku) for sku in skus])
 
 
 def _status(sku: Sku) -> str:
@@ -111,14 +112,3 @@ def _with_unit(value: float | None, unit: str) -> str | None:
 
 def _figure(value: float | None) -> str:
     return "-" if value is None else str(value)
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.rjust(width) if name in _RIGHT_ALIGNED else cell.ljust(width)
-            for cell, width, name in zip(row, widths, _OVERVIEW, strict=True)
-        ).rstrip()
-        for row in rows
-    ]

@@ -1,4 +1,4 @@
-"""The command line: flags and help, one file per group of verbs; what the verbs do lies in `commands/`."""
+"""The command line: one file per verb, with its flags, its help and what it joins."""
 
 from trainyard.cli.entry import main
 

@@ -34,8 +34,9 @@ class VerbGroup(click.Group):
 
         name = args[0]
         # Options are left to click, which knows the known ones.
-        if name not in self.commands and not name.startswith("-"):
-            ctx.fail(f"unknown command {name!r}. {did_you_mean(name, self.commands)}")
+        known = self.list_commands(ctx)
+        if name not in known and not name.startswith("-"):
+            ctx.fail(f"unknown command {name!r}. {did_you_mean(name, known)}")
         return super().resolve_command(ctx, args)
 
 
@@ -111,7 +112,7 @@ def chosen_file(file: str | None, file_option: str | None, profile: str | None =
 
     Raise click.UsageError when there is none, when there are two, and when it is not a file.
     """
-    from trainyard.commands.working_folder import template_of
+    from trainyard.cli.working_folder import template_of
 
     if file and file_option:
         raise click.UsageError(f"FILE is given twice: {file} and -f {file_option}; give one")

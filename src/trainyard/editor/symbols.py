@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal
 
 from trainyard.lint.context import LintContext
-from trainyard.lint.shell_words import CalledScript
 from trainyard.spec.bindings import texts_in
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Span, SpecError
@@ -22,6 +21,7 @@ from trainyard.spec.findings import DocumentStore, Findings
 from trainyard.spec.model import Port
 from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading, UsedJob
 from trainyard.spec.reading import is_remote
+from trainyard.spec.shell_words import CalledScript
 
 SymbolKind = Literal["component", "input", "output", "job", "file", "code", "flag", "compute"]
 # What can be given another name: the rest is named by files, or in scripts.

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainyard.commands.lint import folders_to_check, with_profile_findings, with_template_lines, without_known
 from trainyard.errors import UserError
 from trainyard.lint.linter import LintResult, lint_files, read_files, yaml_files
 from trainyard.lint.rules import RULES
 from trainyard.lint.settings import LintSettings, settings_for
 from trainyard.project_files import read_text
+from trainyard.project_findings import folders_to_check, with_profile_findings, with_template_lines, without_known
 from trainyard.render.project import Project
 from trainyard.render.related_lines import SourceFinder
 from trainyard.spec.diagnostic import Diagnostic, SpecError
@@ -151,7 +151,7 @@ class EditorWorkspace:
             return ""
 
     def users_of(self, file: Path) -> list[Path]:
-        """Return the files that use a component, directly or through others, as far as a pass has seen them."""
+        """Return the files that use a component or settings file, directly or through others, as far as seen."""
         return sorted(self._users_of([file]))
 
     def root_of(self, file: Path) -> Path:
@@ -230,6 +230,8 @@ class EditorWorkspace:
                 if named is not None and named != pipeline.reading.file:
                     # Sets are replaced, never changed: another thread may be looking through one.
                     self._users[named] = self._users.get(named, frozenset()) | {pipeline.reading.file}
+        for settings, users in parsed.settings_files.items():
+            self._users[settings] = self._users.get(settings, frozenset()) | users
 
     def _store(self, texts: Mapping[Path, str], changed: Iterable[Path]) -> DocumentStore:
         """Return a store with the documents of earlier passes, but for those that have changed since."""

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import Node
 from trainyard.spec.findings import DocumentStore
 
-_CONDA = lazy_pattern(r"\s*(?:([\w./-]+)::)?([A-Za-z0-9_][\w.-]*)")
-_PIP = lazy_pattern(r"\s*([A-Za-z0-9][\w.-]*)\s*(\[[^\]]*\])?\s*(?:[=<>!~;@]|$)")
+_CONDA = re.compile(r"\s*(?:([\w./-]+)::)?([A-Za-z0-9_][\w.-]*)")
+_PIP = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(\[[^\]]*\])?\s*(?:[=<>!~;@]|$)")
 # Options of pip that name no packages.
-_PIP_OPTION = lazy_pattern(
+_PIP_OPTION = re.compile(
     r"\s*(?:--(?:extra-)?index-url|-i|--find-links|-f|--pre|--trusted-host|--no-\S+|--prefer-\S+)\b"
 )
 

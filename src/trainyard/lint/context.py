@@ -13,7 +13,6 @@ from trainyard.lint.scripts.data_reads import Read, reads_of
 from trainyard.lint.scripts.dataclass_flags import with_task_flags
 from trainyard.lint.scripts.flags import ScriptFlags
 from trainyard.lint.scripts.reading import read_flags
-from trainyard.lint.shell_words import CalledScript, called_scripts
 from trainyard.project_files import read_bytes
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Span
@@ -22,6 +21,7 @@ from trainyard.spec.ignore_files import ignore_rule
 from trainyard.spec.model import Component, Job, Pipeline, PipelineComponent, Sweep, code_of
 from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading
 from trainyard.spec.resolution import Resolution
+from trainyard.spec.shell_words import CalledScript, called_scripts
 from trainyard.spec.uploads import Upload, doubtful_uploads
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class LintContext:
     def resolution_of(self, pipeline: PipelineComponent) -> Resolution:
         """The resolved values of a pipeline. Only the latest is kept: its checks follow each other."""
         if self._latest_resolution is None or self._latest_resolution[0] is not pipeline:
-            self._latest_resolution = pipeline, Resolution(pipeline)
+            self._latest_resolution = pipeline, Resolution(pipeline, store=self.computes.store)
         return self._latest_resolution[1]
 
     def job_node(self, job: Job) -> tuple[Node, Reading]:

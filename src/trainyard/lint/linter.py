@@ -15,12 +15,10 @@ from trainyard.lint.context import LintContext
 from trainyard.lint.cpu_limit import CPU_SECONDS, TooSlow, limited_cpu
 from trainyard.lint.ignores import Ignores, read_ignores
 from trainyard.lint.placements import placement_of_command, placements_of_pipeline
-from trainyard.lint.processes import divided
 from trainyard.lint.rules import RULES
-from trainyard.lint.rules.hardware import bf16_without_hardware
+from trainyard.lint.rules.hardware import BF16_WITHOUT_HARDWARE
 from trainyard.lint.rules.linting import CHECK_FAILED
-from trainyard.lint.rules.port_declarations import mode_unsuited
-from trainyard.lint.schema_checks import check_schema
+from trainyard.lint.rules.port_declarations import MODE_UNSUITED
 from trainyard.lint.settings import LintSettings
 from trainyard.project_files import names_in
 from trainyard.settings.suggestions import begin_file, closest
@@ -36,17 +34,18 @@ from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading
 from trainyard.spec.pipelines import ComponentCache, read_command_job, read_pipeline
 from trainyard.spec.rules.bindings import CYCLE, UNKNOWN_JOB_PORT
 from trainyard.spec.rules.documents import DUPLICATE_KEY, TOO_LARGE, UNKNOWN_KIND, UNREADABLE_FILE, YAML_TRAP
-from trainyard.spec.rules.keys import BAD_TEXT, MISSING_KEY, NOT_A_CHOICE, OUT_OF_BOUNDS, UNKNOWN_KEY, WRONG_TYPE
+from trainyard.spec.rules.keys import MISSING_KEY, NOT_A_CHOICE, UNKNOWN_KEY
 from trainyard.spec.rules.references import BAD_REFERENCE
 from trainyard.spec.rules.values import LITERAL_NOT_A_CHOICE
+from trainyard.spec.schema_checks import check_schema
 
-STANDARD_FOLDERS = ("components", "pipelines", "environments", "compute", "profiles")
+STANDARD_FOLDERS = ("components", "pipelines", "settings", "environments", "compute", "profiles")
 _LONGEST_MESSAGE = 450
 _YAML_SUFFIXES = frozenset({".yaml", ".yml"})
 # Tools keep these, not people; `.github` and the like are excluded because of their dot.
 _SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "venv"})
 _Place = tuple[Path, int, int]
-# What is checked as a whole, and may be checked by another process.
+# What is checked as a whole.
 _Subject = LintedFile | ParsedCommand | ParsedPipeline
 # Why a file is read: someone asked for it, another file names it, or it is in a folder to check. What is merely in a
 # folder may belong to another program, and is skipped then.
@@ -65,10 +64,6 @@ _READERS: Mapping[Kind, Callable[[Node, Reading, ComponentCache], object]] = {
     "online_deployment": lambda node, reading, components: read_deployment(node, reading),
     "batch_deployment": lambda node, reading, components: read_deployment(node, reading),
 }
-# Both a schema and a reader check these; whichever comes first at a place is enough.
-_SHAPE_RULES = frozenset(
-    rule.id for rule in (MISSING_KEY, WRONG_TYPE, NOT_A_CHOICE, BAD_TEXT, OUT_OF_BOUNDS, BAD_REFERENCE)
-)
 # The usual consequences of a duplicate job name, which hides the first of the two jobs.
 _CONSEQUENCES_OF_DUPLICATES = frozenset({UNKNOWN_JOB_PORT.id, CYCLE.id})
 
@@ -91,17 +86,15 @@ def lint(
     paths: Sequence[Path],
     settings: LintSettings | None = None,
     store: DocumentStore | None = None,
-    *,
-    processes: int = 1,
 ) -> LintResult:
     """Check files, and all Azure ML files in folders; without paths, the project's standard folders here.
 
     The components and environments that a pipeline names are checked too; each file is checked once. `store`
-    holds files that were read already, or texts that replace what is on disk; checks of many files are divided over
-    `processes`. Raise UnreadablePath for a path that does not exist, is not a YAML file, or contains none.
+    holds files that were read already, or texts that replace what is on disk. Raise UnreadablePath for a path that
+    does not exist, is not a YAML file, or contains none.
     """
     files = _files(paths or _standard_folders())
-    return lint_files(files, settings or LintSettings(), store or DocumentStore(), processes=processes)
+    return lint_files(files, settings or LintSettings(), store or DocumentStore())
 
 
 def lint_files(
@@ -110,17 +103,16 @@ def lint_files(
     store: DocumentStore,
     outside: dict[Hashable, Any] | None = None,
     checkpoint: Callable[[], None] = lambda: None,
-    processes: int = 1,
 ) -> LintResult:
     """Check files, given by absolute path and whether they were named explicitly, and those that they name.
 
     `outside` keeps what was read in scripts from one call to the next. `checkpoint` is called between files; what it
-    raises ends the call. Checks of many files are divided over `processes`.
+    raises ends the call.
     """
     session = _Session(settings, store, checkpoint)
     for file, is_explicit in files:
         session.read_file(file, "asked" if is_explicit else "walked")
-    session.run_checks({} if outside is None else outside, processes)
+    session.run_checks({} if outside is None else outside)
     return LintResult(session.result(), tuple(session.files), session.ignores, session.parsed)
 
 
@@ -193,7 +185,6 @@ class _Session:
         self._linted: list[LintedFile] = []
         self._found_by_readers: list[Diagnostic] = []
         self._found: dict[_Place, list[Diagnostic]] = {}
-        self._reported_as_typo: set[_Place] = set()
         self._started: set[Path] = set()
         self.parsed = Parsed()
         self.files: list[Path] = []
@@ -243,6 +234,8 @@ class _Session:
         self._store.touch(file)
         self._started.add(file)
         kind = self._components.kind_of_read(file) or kind_of(document)
+        if file in self.parsed.settings_files:
+            kind = "settings"
         if kind is None:
             if reason == "asked":
                 self._add_unknown_kind(document)
@@ -265,16 +258,16 @@ class _Session:
         except Exception as error:
             self._add([_failed(file, error)])
 
-    def run_checks(self, outside: dict[Hashable, Any], processes: int) -> None:
+    def run_checks(self, outside: dict[Hashable, Any]) -> None:
         """Run the checks that look beyond one file, now that all are read."""
         context = LintContext(self.parsed, Computes(self._store, self._settings.computes), outside)
         context.look_around()
         subjects: list[_Subject] = [*self._linted, *self.parsed.commands, *self.parsed.pipelines]
-        checked = divided(subjects, lambda subject: self._checked(subject, context), processes)
+        checked = [self._checked(subject, context) for subject in subjects]
         # Of two findings at a place the first may be enough: those of schemas, then of readers, then of rules.
         for file, (by_schema, _) in zip(self._linted, checked, strict=False):
             self._add(self._without_typos(by_schema, file))
-        self._add(d for d in self._found_by_readers if not self._is_known_from_schema(d))
+        self._add(self._found_by_readers)
         for _, found in checked:
             self._add(found)
 
@@ -316,19 +309,10 @@ class _Session:
             if diagnostic.rule != MISSING_KEY.id:
                 yield diagnostic
             elif diagnostic.span in unknown or any(other.span in unknown for other in diagnostic.related):
-                # A single mistake: the key exists under a misspelt name, and is reported there.
-                self._reported_as_typo.add(_place(diagnostic))
+                continue  # a single mistake: the key exists under a misspelt name, and is reported there
             elif not is_partial:
                 # What a profile does not set, the one that it extends does.
                 yield diagnostic
-
-    def _is_known_from_schema(self, diagnostic: Diagnostic) -> bool:
-        """Whether the schema has already reported the shape of a value that the reader now reports too."""
-        place = _place(diagnostic)
-        if diagnostic.rule == MISSING_KEY.id and place in self._reported_as_typo:
-            return True
-        known = self._found.get(place, [])
-        return diagnostic.rule in _SHAPE_RULES and any(other.rule in _SHAPE_RULES for other in known)
 
     def _add_unknown_kind(self, document: Document) -> None:
         self._add(document.problems)
@@ -397,8 +381,8 @@ _REDUNDANT = frozenset(
     {
         (BAD_REFERENCE.id, BAD_REFERENCE.id),
         # A precision that is not a choice is not supported by any machine.
-        (bf16_without_hardware.id, LITERAL_NOT_A_CHOICE.id),
-        (mode_unsuited.id, NOT_A_CHOICE.id),
+        (BF16_WITHOUT_HARDWARE.id, LITERAL_NOT_A_CHOICE.id),
+        (MODE_UNSUITED.id, NOT_A_CHOICE.id),
     }
 )
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 
 from trainyard.lint.context import LintContext
 from trainyard.lint.scripts.flags import Flag, ScriptFlags
-from trainyard.lint.shell_words import CalledScript, Word
 from trainyard.spec.diagnostic import Related, Span
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.parsed import ParsedCommand
+from trainyard.spec.shell_words import CalledScript, Word
 
 _LONG_WITH_ONE_DASH = re.compile(r"-[A-Za-z][A-Za-z0-9_-]{2,}(?:=.*)?", re.DOTALL)
 
@@ -50,7 +50,8 @@ def _task_of(called: CalledScript, flags: ScriptFlags) -> str | None:
     """The task that a command names, as a word or as the default of its input; an empty text if it names none."""
     words = [word.text for word in called.call.arguments]
     if "--task" not in words[:-1]:
-        return flags.flags["--task"].default or ""
+        default = flags.flags["--task"].default if "--task" in flags.flags else None
+        return default or ""
     task = called.call.arguments[words.index("--task") + 1]
     if only_binding(task.text) is None:
         return None if "$" in task.text else task.text

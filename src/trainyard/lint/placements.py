@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from trainyard.lint.context import LintContext, sku_named
 from trainyard.spec.computes import Compute
 from trainyard.spec.diagnostic import Span
-from trainyard.spec.distributions import Distribution
 from trainyard.spec.documents import Node
 from trainyard.spec.literals import whole_number
-from trainyard.spec.model import Component, Resources, Value
+from trainyard.spec.model import Component, Distribution, Resources, Value
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline, Reading
-from trainyard.spec.resolution import DataPath, JobUse, Known, Resolved, resolve_component
+from trainyard.spec.resolution import JobUse, resolve_component
+from trainyard.spec.resolved import DataPath, Known, Resolved
 
 if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku
@@ -129,6 +129,7 @@ def placement_of_command(seen: ParsedCommand, context: LintContext) -> Placement
         seen.component,
         compute.value if compute is not None else None,
         {name: entry.value.value for name, entry in variables.entries.items()} if variables is not None else {},
+        context.computes.store,
     )
     head = next(iter(seen.node.entries.values())).key.span if seen.node.entries else seen.node.span
     return Placement(use, head, seen.node, {}, seen.reading, context, seen.is_component)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.lint.shell_words import Call, CalledScript, Word, simple_commands
 from trainyard.spec.documents import Document, Entry, Node
 from trainyard.spec.script_steps import script_file
+from trainyard.spec.shell_words import Call, CalledScript, Word, simple_commands
 
 
 class ScriptStep(NamedTuple):

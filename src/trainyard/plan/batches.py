@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from trainyard.plan.job_kinds import first_drawn
 from trainyard.settings.batch_arithmetic import UnevenBatch, divide_batch
 from trainyard.spec.literals import whole_number
-from trainyard.spec.resolution import JobUse, Known, Resolution
+from trainyard.spec.resolution import JobUse, Resolution
+from trainyard.spec.resolved import Known
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,9 @@ class JobBatch:
 
 
 def batch_of(job: JobUse, world_size: int, resolution: Resolution) -> JobBatch | None:
-    """Return the sizes of a job whose inputs are called micro_batch_size and global_batch_size; None for others.
+    """Return the sizes of a job with settings micro_batch_size and global_batch_size; None for others.
 
-    `accumulation_steps` follows from the two, or is an input of that name and has to agree with them. Of sizes that a
+    `accumulation_steps` follows from the two, or is a setting of that name and has to agree with them. Of sizes that a
     sweep chooses from, the first one counts.
     """
     micro, wanted = (
@@ -94,7 +95,7 @@ def jobs_before(job: JobUse, resolution: Resolution) -> Iterator[JobUse]:
 
 
 def _positive(job: JobUse, name: str) -> int | None:
-    """An input that is a positive whole number, or None."""
-    found = job.input(name) if name in job.component.inputs else None
+    """A setting or an input that is a positive whole number, or None."""
+    found = job.setting(name)
     number = whole_number(found.value) if isinstance(found, Known) else None
     return number if number is not None and number > 0 else None

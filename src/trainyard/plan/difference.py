@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.plan.estimate.reporters import gigabytes
+from trainyard.plan.job_plans import JobPlan, Plan, UnplannedJob
 from trainyard.plan.pipeline_settings import Change
-from trainyard.plan.planner import JobPlan, Plan, UnplannedJob
+from trainyard.plan.reporters import quota_text
 from trainyard.settings.quantities import count, duration
 
 
@@ -19,7 +20,11 @@ class PlanFigure:
     name: str
     label: str
     of: Callable[[Any], Any]
-    shown: Callable[[Any], str] = str
+    write: Callable[[Any], str] = str
+
+    def text(self, value: Any) -> str:
+        """Return a value of it as text; a dash for None."""
+        return "–" if value is None else self.write(value)
 
 
 @dataclass(frozen=True)
@@ -45,20 +50,23 @@ def _usd(value: float) -> str:
     return f"${value:,.2f}"
 
 
-def _at(*names: str) -> Callable[[JobPlan], Any]:
+def _at(*names: str) -> Callable[[Any], Any]:
     """Return a reader of an attribute of an attribute; what it reads is None where any of them is."""
 
-    def read(job: JobPlan) -> Any:
-        found: Any = job
+    def read(value: Any) -> Any:
         for name in names:
-            found = getattr(found, name) if found is not None else None
-        return found
+            if value is None:
+                return None
+            value = getattr(value, name)
+        return value
 
     return read
 
 
 def _gpus(job: JobPlan) -> int | None:
-    return job.processes.nodes * job.sku.gpu_count if job.sku and job.sku.gpu_count else None
+    if job.sku is None or not job.sku.gpu_count:
+        return None
+    return job.processes.nodes * job.sku.gpu_count
 
 
 def _machines_of_trials(job: JobPlan) -> int | None:
@@ -99,6 +107,12 @@ FIGURES = (
 )
 """What is compared of each job, in the order in which it is shown."""
 
+_TOTALS = (
+    PlanFigure("vcpus", "quota", _at("vcpus_at_once"), lambda vcpus: quota_text(vcpus) or "none known"),
+    PlanFigure("on_demand_usd_per_hour", "on demand, an hour", _at("on_demand_usd_per_hour"), _usd),
+    PlanFigure("spot_usd_per_hour", "spot, an hour", _at("spot_usd_per_hour"), _usd),
+)
+
 
 @dataclass(frozen=True)
 class PlanDifference:
@@ -128,19 +142,13 @@ class PlanDifference:
     def figures(self) -> dict[str, list[FigureChange]]:
         """The figures that differ, by the job, of jobs that both versions have."""
         old = {job.name: job for job in self.before.jobs}
-        pairs = ((old[job.name], job) for job in self.after.jobs if job.name in old)
-        return {now.name: changed for was, now in pairs if (changed := _changed(FIGURES, was, now))}
+        changed = {job.name: _changed(FIGURES, old[job.name], job) for job in self.after.jobs if job.name in old}
+        return {name: figures for name, figures in changed.items() if figures}
 
     @property
     def totals(self) -> list[FigureChange]:
         """The differing figures of what the pipeline takes at one time, at most."""
-        was, now = self.before.totals, self.after.totals
-        totals = (
-            PlanFigure("vcpus", "quota", lambda each: each.vcpus_at_once, _quota),
-            PlanFigure("on_demand_usd_per_hour", "on demand, an hour", lambda each: each.on_demand_usd_per_hour, _usd),
-            PlanFigure("spot_usd_per_hour", "spot, an hour", lambda each: each.spot_usd_per_hour, _usd),
-        )
-        return _changed(totals, was, now)
+        return _changed(_TOTALS, self.before.totals, self.after.totals)
 
     @property
     def new_findings(self) -> list[tuple[str, str]]:
@@ -160,25 +168,19 @@ def _jobs_missing(of: Plan, without: Plan) -> list[JobPlan | UnplannedJob]:
 
 
 def _changed(figures: Iterable[PlanFigure], was: Any, now: Any) -> list[FigureChange]:
-    pairs = ((figure, figure.of(was), figure.of(now)) for figure in figures)
-    return [
-        FigureChange(
-            figure.name, figure.label, before, after, _shown(before, figure.shown), _shown(after, figure.shown)
-        )
-        for figure, before, after in pairs
-        if before != after
-    ]
+    changes = []
+    for figure in figures:
+        before, after = figure.of(was), figure.of(now)
+        if before != after:
+            texts = figure.text(before), figure.text(after)
+            changes.append(FigureChange(figure.name, figure.label, before, after, *texts))
+    return changes
 
 
 def _findings(of: Plan, without: Plan) -> list[tuple[str, str]]:
-    known = {(job.name, finding) for job in without.jobs for finding in job.findings}
-    found = [(job.name, finding) for job in of.jobs for finding in job.findings]
-    return [each for each in found if each not in known]
+    known = _findings_of(without)
+    return [finding for finding in _findings_of(of) if finding not in known]
 
 
-def _quota(vcpus: dict[str, int]) -> str:
-    return ", ".join(f"{count(number)} vCPUs of {name}" for name, number in vcpus.items()) or "none known"
-
-
-def _shown(value: Any, shown: Callable[[Any], str]) -> str:
-    return "–" if value is None else shown(value)
+def _findings_of(plan: Plan) -> list[tuple[str, str]]:
+    return [(job.name, finding) for job in plan.jobs for finding in job.findings]

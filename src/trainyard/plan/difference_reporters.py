@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import SequenceMatcher
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+from trainyard import printing
 from trainyard.errors import UsageError
 from trainyard.plan import markdown
 from trainyard.plan.difference import FigureChange, PlanDifference
+from trainyard.plan.job_plans import JobPlan, UnplannedJob
+from trainyard.plan.page import page_template
 from trainyard.plan.pipeline_settings import Change
-from trainyard.plan.planner import JobPlan, UnplannedJob
 from trainyard.settings.quantities import duration
 from trainyard.spec.secrets import redacted
 
@@ -34,11 +33,8 @@ def as_text(found: PlanDifference) -> str:
         return "\n".join([*lines, f"  {NOTHING}"])
     lines += [f"  job {job.name}   {text}" for job, text in _jobs(found)]
     for title, figures in _sections(found):
-        rows = [
-            (label, f"{before} → {after}   {times}".rstrip())
-            for label, before, after, times in map(_figure_row, figures)
-        ]
-        lines += [f"  {title}", *_aligned(rows, 4)]
+        rows = [(figure.label, _arrow(figure)) for figure in figures]
+        lines += [f"  {title}", *printing.table(rows, indent=4)]
     if found.changes:
         lines += ["  settings", *settings_as_text(found.changes, 4)]
     lines += [f"  ! new: {job}: {finding}" for job, finding in found.new_findings]
@@ -48,7 +44,8 @@ def as_text(found: PlanDifference) -> str:
 
 def settings_as_text(changes: Sequence[Change], indent: int = 2) -> list[str]:
     """Return a line for each setting that differs."""
-    return _aligned([(_name(change), _arrow(change)) for change in changes], indent)
+    rows = [(_name(change), " → ".join(shortened(change))) for change in changes]
+    return printing.table(rows, indent=indent)
 
 
 def as_markdown(found: PlanDifference) -> str:
@@ -56,20 +53,26 @@ def as_markdown(found: PlanDifference) -> str:
     title = f"### What changes in {markdown.code(found.after.file)}, against {markdown.prose(found.against)}"
     if found.is_empty:
         return f"{title}\n\n{NOTHING.capitalize()}."
-    lines = [title]
-    if jobs := [f"- job {markdown.code(job.name)}: {markdown.prose(text)}" for job, text in _jobs(found)]:
-        lines += ["", *jobs]
-    if rows := [(name, *row) for name, figures in _sections(found) for row in map(_figure_row, figures)]:
-        lines += ["", *markdown.table(_PLAN_COLUMNS, rows)]
-    if found.changes:
-        lines += ["", *markdown.table(_SETTING_COLUMNS, [_marked(_setting_row(change)) for change in found.changes])]
-    if found.new_findings:
-        lines += ["", "To look at, new:", ""]
-        lines += [f"- **{markdown.prose(job)}**: {markdown.prose(finding)}" for job, finding in found.new_findings]
-    if found.solved_findings:
-        lines += ["", "Solved:", ""]
-        lines += [f"- **{markdown.prose(job)}**: {markdown.prose(finding)}" for job, finding in found.solved_findings]
-    return "\n".join(lines)
+    blocks = [
+        [f"- job {markdown.code(job.name)}: {markdown.prose(text)}" for job, text in _jobs(found)],
+        _figures_as_markdown(found),
+        _settings_as_markdown(found.changes),
+    ]
+    for heading, findings in (("To look at, new:", found.new_findings), ("Solved:", found.solved_findings)):
+        if findings:
+            blocks += [[heading], markdown.findings(findings)]
+    return "\n\n".join([title, *("\n".join(block) for block in blocks if block)])
+
+
+def _figures_as_markdown(found: PlanDifference) -> list[str]:
+    rows = [(title, *_figure_row(figure)) for title, figures in _sections(found) for figure in figures]
+    return markdown.table(_PLAN_COLUMNS, rows) if rows else []
+
+
+def _settings_as_markdown(changes: Sequence[Change]) -> list[str]:
+    """Return a table whose values are code, where underscores and asterisks would be read as emphasis."""
+    rows = [[cell if cell in ("", "–") else markdown.code(cell) for cell in _setting_row(change)] for change in changes]
+    return markdown.table(_SETTING_COLUMNS, rows) if rows else []
 
 
 def as_json(found: PlanDifference) -> str:
@@ -81,26 +84,24 @@ def as_json(found: PlanDifference) -> str:
         "against": found.against,
         "jobs_added": [job.name for job in found.added],
         "jobs_removed": [job.name for job in found.removed],
-        "figures": {
-            job: {figure.name: {"before": figure.before, "after": figure.after} for figure in figures}
-            for job, figures in found.figures.items()
-        },
-        "at_one_time": {figure.name: {"before": figure.before, "after": figure.after} for figure in found.totals},
+        "figures": {job: _figures_as_json(figures) for job, figures in found.figures.items()},
+        "at_one_time": _figures_as_json(found.totals),
         "settings": [_setting_as_json(change) for change in found.changes],
         "findings": {
             "new": [{"job": job, "message": finding} for job, finding in found.new_findings],
             "solved": [{"job": job, "message": finding} for job, finding in found.solved_findings],
         },
     }
-    return json.dumps(document, indent=2, ensure_ascii=False)
+    return printing.json_text(document)
+
+
+def _figures_as_json(figures: Sequence[FigureChange]) -> dict[str, Any]:
+    return {figure.name: {"before": figure.before, "after": figure.after} for figure in figures}
 
 
 def as_html(found: PlanDifference) -> str:
     """Return the difference as a page that needs no network."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    return environment.get_template("difference.html.j2").render(
+    return page_template("difference.html.j2").render(
         found=found,
         nothing=NOTHING,
         jobs=_jobs(found),
@@ -123,7 +124,7 @@ def several(found: Sequence[PlanDifference], against: str, output_format: str) -
         raise UsageError("--format html takes one FILE")
     texts = [FORMATTERS[output_format](each) for each in found]
     if output_format == "json":
-        return json.dumps([json.loads(text) for text in texts], indent=2, ensure_ascii=False)
+        return printing.json_text([json.loads(text) for text in texts])
     return "\n\n".join(texts) or f"against {against}: {NOTHING} in any pipeline"
 
 
@@ -152,27 +153,27 @@ def _summary(job: JobPlan | UnplannedJob) -> str:
     return ", ".join(parts)
 
 
-def _times(figure: FigureChange) -> str:
+def times(figure: FigureChange) -> str:
     """Return `+25 %`, or `× 4` from twice as much on; nothing where there is nothing to compare."""
     ratio = figure.ratio
     if ratio is None:
         return ""
-    return f"× {ratio:.3g}" if ratio >= 2 else f"{ratio - 1:+.0%}".replace("%", " %")
+    if ratio >= 2:
+        return f"× {ratio:.3g}"
+    return f"{ratio - 1:+.0%}".replace("%", " %")
+
+
+def _arrow(figure: FigureChange) -> str:
+    return f"{figure.before_text} → {figure.after_text}   {times(figure)}".rstrip()
 
 
 def _figure_row(figure: FigureChange) -> tuple[str, str, str, str]:
-    return figure.label, figure.before_text, figure.after_text, _times(figure)
+    return figure.label, figure.before_text, figure.after_text, times(figure)
 
 
 def _setting_row(change: Change) -> tuple[str, str, str, str]:
-    before, after = _shortened(change)
+    before, after = shortened(change)
     return _name(change), before, after, _place(change)
-
-
-def _marked(row: tuple[str, str, str, str]) -> tuple[str, str, str, str]:
-    """Return a row whose values are code in Markdown, where underscores and asterisks would be read as emphasis."""
-    name, before, after, place = (markdown.code(cell) if cell not in ("", "–") else cell for cell in row)
-    return name, before, after, place
 
 
 def _setting_as_json(change: Change) -> dict[str, Any]:
@@ -195,24 +196,21 @@ def _place(change: Change) -> str:
     return f"{os.path.relpath(change.place.file)}:{change.place.line}" if change.place else ""
 
 
-def _arrow(change: Change) -> str:
-    before, after = _shortened(change)
-    return f"{before} → {after}"
-
-
-def _shortened(change: Change) -> tuple[str, str]:
-    """Return both values; of long ones only the words that differ."""
+def shortened(change: Change) -> tuple[str, str]:
+    """Return both values of a setting, without secrets; of long ones only the words that differ."""
     before, after = _redacted(change.key, change.before), _redacted(change.key, change.after)
     if before is None or after is None:
-        return ("–" if before is None else _cut(before)), ("–" if after is None else _cut(after))
+        return _cut(before), _cut(after)
     if max(len(before), len(after)) <= _LONGEST:
         return before, after
     old, new = before.split(), after.split()
-    changed = [each for each in SequenceMatcher(None, old, new, autojunk=False).get_opcodes() if each[0] != "equal"]
-    return (
-        _cut(" … ".join(" ".join(old[start:end]) for _, start, end, _, _ in changed if end > start) or "–"),
-        _cut(" … ".join(" ".join(new[start:end]) for _, _, _, start, end in changed if end > start) or "–"),
-    )
+    opcodes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    changed = [(old[a:b], new[c:d]) for kind, a, b, c, d in opcodes if kind != "equal"]
+    return _cut(_stretches(was for was, _ in changed)), _cut(_stretches(now for _, now in changed))
+
+
+def _stretches(stretches: Iterable[Sequence[str]]) -> str | None:
+    return " … ".join(" ".join(words) for words in stretches if words) or None
 
 
 def _redacted(key: str, text: str | None) -> str | None:
@@ -220,10 +218,7 @@ def _redacted(key: str, text: str | None) -> str | None:
     return None if text is None else redacted(text, key)
 
 
-def _cut(text: str) -> str:
+def _cut(text: str | None) -> str:
+    if text is None:
+        return "–"
     return text if len(text) <= 3 * _LONGEST else f"{text[: 3 * _LONGEST]}…"
-
-
-def _aligned(rows: Sequence[tuple[str, str]], indent: int) -> list[str]:
-    width = max(len(label) for label, _ in rows)
-    return [f"{' ' * indent}{label:<{width}}  {text}" for label, text in rows]

@@ -9,7 +9,8 @@ from trainyard.catalogue.skus import Sku
 from trainyard.settings.quantities import as_text, counted
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import Parallel, Spark, Sweep
-from trainyard.spec.resolution import JobUse, Known
+from trainyard.spec.resolution import JobUse
+from trainyard.spec.resolved import Known
 
 Facts = tuple[tuple[str, str], ...]
 
@@ -61,10 +62,12 @@ def _mini_batches_at_once(job: JobUse, task: Parallel, sku: Sku | None) -> int |
     Source of the defaults: https://learn.microsoft.com/azure/machine-learning/reference-yaml-job-parallel.
     """
     stated = task.max_concurrency_per_instance
-    if stated is None:
-        return None if sku is None else 1 if sku.gpu_count else sku.vcpus
-    found = job.resolve(stated)
-    return whole_number(found.value) if isinstance(found, Known) else None
+    if stated is not None:
+        found = job.resolve(stated)
+        return whole_number(found.value) if isinstance(found, Known) else None
+    if sku is None:
+        return None
+    return 1 if sku.gpu_count else sku.vcpus
 
 
 def _space(space: Any) -> str:

@@ -46,6 +46,11 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [row(header), "| " + " | ".join(["---"] * len(header)) + " |", *map(row, rows)]
 
 
+def findings(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a list of what was found, each with the name of its job."""
+    return [f"- **{prose(job)}**: {prose(finding)}" for job, finding in pairs]
+
+
 def row(cells: Sequence[str]) -> str:
     """Return a row of a table."""
     return f"| {' | '.join(prose(cell).replace('|', chr(92) + '|') for cell in cells)} |"

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from typing import TYPE_CHECKING
 
 from trainyard.plan import drawing, reporters
 from trainyard.plan.estimate.estimator import Estimate, scaling_curve
-from trainyard.plan.planner import JobPlan, Plan
+from trainyard.plan.job_plans import JobPlan, Plan
 from trainyard.settings.quantities import percentage
 from trainyard.spec.model import Pipeline
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 _WIDTH, _HEIGHT = 560, 220
 _LEFT, _BOTTOM, _TOP = 50, 190, 20
@@ -38,13 +40,17 @@ class _Point:
     y: float
 
 
+def page_template(name: str) -> Template:
+    """Return a template of this folder: HTML is escaped, and an undefined name is an error."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    folder = FileSystemLoader(Path(__file__).parent)
+    return Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True).get_template(name)
+
+
 def as_html(plan: Plan, pipeline: Pipeline, profiles: Sequence[reporters.OnProfile]) -> str:
     """Return the page."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    template = environment.get_template("plan.html.j2")
-    return template.render(
+    return page_template("plan.html.j2").render(
         plan=plan,
         graph=drawing.as_text(pipeline),
         jobs=[(job, reporters.facts_of(job), _pictures(job)) for job in plan.jobs],

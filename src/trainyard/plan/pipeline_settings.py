@@ -15,19 +15,12 @@ from typing import Any
 
 from trainyard.project_files import is_within_root, read_bytes
 from trainyard.settings.quantities import as_text
+from trainyard.settings.settings_keys import OVERRIDES, SETTINGS
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.model import Environment, Pipeline, code_of
-from trainyard.spec.resolution import (
-    DataPath,
-    JobOutput,
-    JobUse,
-    Known,
-    PipelineOutput,
-    Resolution,
-    Resolved,
-    Unknown,
-)
+from trainyard.spec.resolution import JobUse, Resolution
+from trainyard.spec.resolved import DataPath, JobOutput, Known, PipelineOutput, Resolved, Unknown
 
 # Read as names and descriptions, which change nothing that runs, or resolved for each job.
 _NAMES = frozenset({"$schema", "type", "name", "version", "display_name", "description", "tags"})
@@ -80,10 +73,12 @@ class Change:
 
 def settings_of(pipeline: Pipeline, store: DocumentStore, roots: Sequence[Path]) -> list[Setting]:
     """Return every setting of a pipeline. Paths below one of `roots` are relative to it: copies compare as equal."""
-    resolution = Resolution(pipeline)
+    resolution = Resolution(pipeline, store=store)
     found: list[Setting] = []
+    overrides = {_given_overrides(use) for use in resolution.jobs.values()}
     for name, value in resolution.inputs.items():
-        found += _values("", f"inputs.{name}", value, roots)
+        if f"inputs.{name}" not in overrides:  # each job's settings have what is in them
+            found += _values("", f"inputs.{name}", value, roots)
     document = store.peek(pipeline.file)
     others = {key: each for key, each in document.data.items() if key not in _NAMES | _RESOLVED_OF_PIPELINE}
     for key, text in _leaves("", others):
@@ -140,8 +135,7 @@ def _of_job(use: JobUse, store: DocumentStore, roots: Sequence[Path]) -> Iterato
         yield Setting(job, "component", component.name, component.span)
     elif use.job.reference:
         yield Setting(job, "component", use.job.reference, use.job.key_span)
-    for name, value in use.inputs.items():
-        yield from _values(job, f"inputs.{name}", value, roots)
+    yield from _inputs_of_job(use, roots)
     for name, value in use.outputs.items():
         yield from _values(job, f"outputs.{name}", value, roots)
     yield from _values(job, "compute", use.compute, roots)
@@ -164,6 +158,34 @@ def _of_job(use: JobUse, store: DocumentStore, roots: Sequence[Path]) -> Iterato
     if resources is not None and resources.shm_size is not None:
         yield from _values(job, "resources.shm_size", use.resolve(resources.shm_size), roots)
     yield from _other_keys(use, store)
+
+
+def _inputs_of_job(use: JobUse, roots: Sequence[Path]) -> Iterator[Setting]:
+    """Yield a job's inputs; of a step with a settings file its settings, wherever each is written."""
+    settings = use.step_settings
+    if settings is None or not settings.has_settings_file:
+        for name, value in use.inputs.items():
+            yield from _values(use.name, f"inputs.{name}", value, roots)
+        return
+    for name, value in use.inputs.items():
+        if name not in settings.ports:
+            yield from _values(use.name, f"inputs.{name}", value, roots)
+    for name, value in settings.values.items():
+        is_default = settings.origin(name) == "default"
+        for setting in _values(use.name, f"inputs.{name}", value, roots):
+            yield replace(setting, place=use.job.key_span) if is_default else setting
+    port = settings.port_of(SETTINGS)
+    file = use.input(port) if port is not None else None
+    if isinstance(file, Known) and isinstance(file.value, DataPath):
+        path = file.written.span.file.parent / file.value.text
+        yield Setting(use.name, f"inputs.{port}", _path(path, roots), file.written.span)
+
+
+def _given_overrides(use: JobUse) -> str:
+    """The key of the pipeline's input that a job's overrides are bound to; empty if they are bound to none."""
+    port = use.step_settings.port_of(OVERRIDES) if use.step_settings is not None else None
+    value = use.input(port) if port is not None else None
+    return value.key if isinstance(value, Known) else ""
 
 
 def _other_keys(use: JobUse, store: DocumentStore) -> Iterator[Setting]:

@@ -2,155 +2,49 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
+from trainyard import printing
 from trainyard.catalogue.skus import Sku, UnknownSku, closest_current, find_sku
 from trainyard.errors import UsageError
 from trainyard.plan.batches import JobBatch, batch_of
-from trainyard.plan.concurrency import most_at_once
 from trainyard.plan.estimate.architectures import Architecture
 from trainyard.plan.estimate.estimator import Estimate, estimate
 from trainyard.plan.estimate.image_models import ImageModel
-from trainyard.plan.estimate.money import Price, on_demand_price, spot_price
-from trainyard.plan.job_kinds import JobKind, kind_of_job
-from trainyard.plan.measured import Measured
+from trainyard.plan.estimate.money import on_demand_price, spot_price
+from trainyard.plan.job_kinds import kind_of_job
+from trainyard.plan.job_plans import JobPlan, Plan, Totals, UnplannedJob, totals_of
 from trainyard.plan.training_jobs import NotEstimated, TrainingJobs, data_shares_of, is_training, steps_of
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
-from trainyard.spec.distributions import ProcessCounts
-from trainyard.spec.model import KEPT_IN_AZURE_ML, Environment, Pipeline, Spark, code_of
-from trainyard.spec.resolution import JobUse, Known, Resolution, Wrong, settled
+from trainyard.spec.model import KEPT_IN_AZURE_ML, Environment, Pipeline, ProcessCounts, Spark, Value, code_of
+from trainyard.spec.resolution import JobUse, Resolution
+from trainyard.spec.resolved import Known, Wrong, settled
 from trainyard.spec.rules.keys import NOT_A_CHOICE
 from trainyard.spec.training_settings import refused_settings
 
 _REFERENCE = "azureml:"
 
 
-@dataclass(frozen=True)
-class JobPlan:
-    """What one job takes. Figures of the machine are None where it is not known which machine that is.
-
-    `gpus_idle_per_node` counts the GPUs that no process uses: a rank takes one, a process of TensorFlow or Ray all.
-    `estimate` is of trainings; where there is none, `estimate_reason` says why. `steps` is how many a training takes,
-    if that is known. `data_shares` are those of the datasets that a training mixes, None where each sample comes once.
-    `kind` says how many machines it takes at one time, which for a sweep are those of several trials; prices are of
-    these. The rest is of one trial.
-    """
-
-    name: str
-    component: str
-    waits_for: tuple[str, ...]
-    processes: ProcessCounts
-    compute: str
-    sku: Sku | None
-    gpus_idle_per_node: int | None
-    gpu_memory_gb: float | None
-    batch: JobBatch | None
-    environment: str
-    on_demand: Price | None
-    spot: Price | None
-    findings: tuple[str, ...]
-    kind: JobKind
-    estimate: Estimate | None = None
-    estimate_reason: str = ""
-    is_training: bool = False
-    steps: int | None = None
-    data_shares: Mapping[str, float | None] = field(default_factory=dict)
-    measured: Measured | None = None
-
-    @property
-    def gpus_used_per_node(self) -> int | None:
-        """The GPUs of a node that have a process."""
-        if self.sku is None or self.gpus_idle_per_node is None:
-            return None
-        return self.sku.gpu_count - self.gpus_idle_per_node
-
-    @property
-    def all_steps(self) -> int | None:
-        """The optimizer steps of the whole training: as the pipeline says, else as a run of it took."""
-        return self.steps if self.steps is not None else (self.measured.steps if self.measured else None)
-
-    @property
-    def step_seconds(self) -> float | None:
-        """The time of a step: as measured on the same machines, else as estimated."""
-        if self.measured is not None and self.measured.replaces and self.measured.step_seconds is not None:
-            return self.measured.step_seconds
-        return self.estimate.time.total if self.estimate is not None and self.estimate.time is not None else None
-
-    @property
-    def hours(self) -> float | None:
-        """The time of all steps."""
-        steps, seconds = self.all_steps, self.step_seconds
-        return steps * seconds / 3600 if steps is not None and seconds is not None else None
-
-    @property
-    def on_demand_usd(self) -> float | None:
-        """The price of all steps on demand."""
-        return self.on_demand.usd_per_hour * self.hours if self.on_demand and self.hours is not None else None
-
-    @property
-    def spot_usd(self) -> float | None:
-        """The price of all steps on spot machines that are never taken away."""
-        return self.spot.usd_per_hour * self.hours if self.spot and self.hours is not None else None
-
-
-@dataclass(frozen=True)
-class UnplannedJob:
-    """A job of which only Azure ML knows what it runs, and so what it takes.
-
-    `component` is the reference to what is kept there; empty for job types that only Azure ML runs.
-    """
-
-    name: str
-    component: str
-    waits_for: tuple[str, ...]
-    compute: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Totals:
-    """The most that the planned jobs take at one time, when every job starts as soon as it can.
-
-    Prices are None where that of a job is not known, planned or not. Nodes are by compute; processors, which Azure's
-    quotas count, by VM size.
-    """
-
-    jobs: int
-    nodes_at_once: dict[str, int]
-    vcpus_at_once: dict[str, int]
-    on_demand_usd_per_hour: float | None
-    spot_usd_per_hour: float | None
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A pipeline's jobs, each after those it waits for, and what they take together.
-
-    Those in `not_planned` may come before others of `jobs`, which name them in `waits_for` then.
-    """
-
-    pipeline: str
-    file: str
-    jobs: tuple[JobPlan, ...]
-    totals: Totals
-    not_planned: tuple[UnplannedJob, ...] = ()
-
-
-def plan(pipeline: Pipeline, computes: Computes, base_model: Architecture | ImageModel | None = None) -> Plan:
+def plan(
+    pipeline: Pipeline,
+    computes: Computes,
+    base_model: Architecture | ImageModel | None = None,
+    values_set: Mapping[str, Value] = MappingProxyType({}),
+) -> Plan:
     """Return what a pipeline takes. `computes` say which VM size the nodes of each cluster are.
 
-    `base_model` is the model that trainings start from, where the pipeline names one that is not here.
+    `values_set` are in place of the pipeline's own, by their keys. `base_model` is what trainings start from, where the
+    pipeline names one that is not here.
 
     A job that names its machine (`resources.instance_type`) has that one. Nothing is guessed: if a machine is not
     known, its figures are None and a finding says why. Raises `SpecError` for counts that are unknown or wrong,
     settings that a training step would refuse, unknown VM sizes and jobs that wait for each other, `UsageError` for a
     cluster of an unknown size. What is kept in Azure ML is named, and the rest planned.
     """
-    resolution = Resolution(pipeline)
+    resolution = Resolution(pipeline, values_set, store=computes.store)
     waits_for = {name: use.reads_from & resolution.leaves.keys() for name, use in resolution.leaves.items()}
     if refused := [problem for job in resolution.jobs.values() for problem in refused_settings(job)]:
         raise SpecError(refused)
@@ -164,47 +58,16 @@ def plan(pipeline: Pipeline, computes: Computes, base_model: Architecture | Imag
         not_planned = (UnplannedJob(pipeline.name, pipeline.reference, (), "", _not_known(KEPT_IN_AZURE_ML)),)
     return Plan(
         pipeline=pipeline.display_name or pipeline.name or pipeline.file.stem,
-        file=_shown(pipeline.file),
+        file=str(printing.short(pipeline.file)),
         jobs=jobs,
-        totals=Totals(
-            jobs=len(jobs),
-            nodes_at_once={
-                compute: round(
-                    most_at_once(
-                        {job.name: job.kind.machines if job.compute == compute else 0 for job in jobs}, waits_for
-                    )
-                )
-                for compute in dict.fromkeys(job.compute for job in jobs)
-            },
-            vcpus_at_once={
-                sku.name: sku.vcpus
-                * round(most_at_once({job.name: job.kind.machines if job.sku is sku else 0 for job in jobs}, waits_for))
-                for sku in dict.fromkeys(job.sku for job in jobs if job.sku is not None)
-            },
-            on_demand_usd_per_hour=_at_once({job.name: job.on_demand for job in jobs}, waits_for, not_planned),
-            spot_usd_per_hour=_at_once({job.name: job.spot for job in jobs}, waits_for, not_planned),
-        ),
+        totals=totals_of(jobs, waits_for, are_all_jobs=not not_planned),
         not_planned=not_planned,
     )
 
 
 def without_jobs(file: Path) -> Plan:
     """Return the plan of a pipeline that does not exist."""
-    return Plan(file.stem, _shown(file), (), Totals(0, {}, {}, 0.0, 0.0))
-
-
-def _shown(file: Path) -> str:
-    """A path as a person would type it: relative to the working directory if it is inside it."""
-    relative = os.path.relpath(file)
-    return str(file) if relative.startswith("..") else relative
-
-
-def _at_once(
-    prices: Mapping[str, Price | None], waits_for: Mapping[str, frozenset[str]], not_planned: Sequence[UnplannedJob]
-) -> float | None:
-    known = {name: price.usd_per_hour for name, price in prices.items() if price is not None}
-    are_all_known = len(known) == len(prices) and not not_planned
-    return round(most_at_once(known, waits_for), 6) if are_all_known else None
+    return Plan(file.stem, str(printing.short(file)), (), Totals({}, {}, 0.0, 0.0))
 
 
 def _unplanned(job: JobUse, resolution: Resolution) -> UnplannedJob:
@@ -300,7 +163,9 @@ def _sku(job: JobUse, computes: Computes) -> Sku | None:
         return find_sku(compute.size)
     except UnknownSku as error:
         message = f"the cluster '{compute.name}': {error}"
-        raise (SpecError(NOT_A_CHOICE.at(compute.span, message)) if compute.span else UsageError(message)) from error
+        if compute.span is None:
+            raise UsageError(message) from error
+        raise SpecError(NOT_A_CHOICE.at(compute.span, message)) from error
 
 
 def _environment(environment: Environment | None) -> str:
@@ -345,10 +210,10 @@ def _findings(
         if processes.parameter_servers and sku.gpu_count > 1:
             findings.append(f"with parameter servers a machine uses one of its {sku.gpu_count} GPUs")
         return findings
+    gpus = f"{sku.gpu_count} {'GPU' if sku.gpu_count == 1 else 'GPUs'}"
     if sku.gpu_count and processes.processes_per_node > sku.gpu_count:
         findings.append(
-            f"{processes.processes_per_node} processes share the {sku.gpu_count} "
-            f"{'GPU' if sku.gpu_count == 1 else 'GPUs'} of a node; "
+            f"{processes.processes_per_node} processes share the {gpus} of a node; "
             f"one process per GPU is process_count_per_instance: {sku.gpu_count}"
         )
     if processes.world_size > 1 and processes.processes_per_node < sku.gpu_count:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trainyard import printing
 from trainyard.catalogue.skus import Sku
 from trainyard.plan import markdown
+from trainyard.plan.batches import JobBatch
 from trainyard.plan.estimate import reporters as estimates
 from trainyard.plan.estimate.estimator import Estimate
 from trainyard.plan.estimate.money import Price
+from trainyard.plan.job_plans import JobPlan, Plan, UnplannedJob
 from trainyard.plan.measured import Measured
-from trainyard.plan.planner import JobPlan, Plan, UnplannedJob
 from trainyard.settings.quantities import count, counted, duration
-
-PLAN_FORMAT = "trainyard.plan/2"
 
 _LABEL_WIDTH = 13
 
@@ -35,19 +34,14 @@ def as_text(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
     """The plan as indented lines, a paragraph for each job."""
     lines = [f"{plan.pipeline}   {plan.file}", ""]
     for job in plan.jobs:
-        lines.append(_heading(job))
-        lines += [f"  {label:<{_LABEL_WIDTH}}{text}" for label, text in facts_of(job)]
-        lines += [f"  {'! look at':<{_LABEL_WIDTH}}{finding}" for finding in job.findings]
-        lines.append("")
+        findings = [("! look at", finding) for finding in job.findings]
+        lines += [_heading(job), *printing.facts([*facts_of(job), *findings], _LABEL_WIDTH), ""]
     for unplanned in plan.not_planned:
         lines += [_heading(unplanned), f"  {unplanned.reason}", ""]
-    lines.append("at one time, at most")
-    lines += [f"  {label:<{_LABEL_WIDTH}}{text}" for label, text in _totals(plan)]
+    lines += ["at one time, at most", *printing.facts(_totals(plan), _LABEL_WIDTH)]
     if profiles:
-        rows = [profile_header(profiles), *profile_rows(profiles)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines += ["", f"{profiles[0].job} on the machines of each profile"]
-        lines += ["  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines += printing.table([profile_header(profiles), *profile_rows(profiles)], indent=2)
     return "\n".join(lines)
 
 
@@ -61,48 +55,39 @@ def _heading(job: JobPlan | UnplannedJob) -> str:
 def as_markdown(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
     """The plan as a table of jobs, followed by its trainings and what to look at."""
     header = ("Job", "Machine", "Processes", "GPUs with a process", "Batch", "On demand, $/h", "Spot, $/h")
-    lines = [
-        f"### Plan of {markdown.code(plan.pipeline)}",
-        "",
-    ]
-    rows: list[Sequence[str]] = []
-    for job in plan.jobs:
-        machine = f"{job.kind.machines} × {job.sku.name}" if job.sku else "not known"
-        rows.append(
-            [
-                markdown.code(job.name),
-                machine,
-                str(job.processes),
-                _gpus(job) if job.sku else "not known",
-                str(job.batch) if job.batch else "–",
-                _amount(job.on_demand.usd_per_hour if job.on_demand else None),
-                _amount(job.spot.usd_per_hour if job.spot else None),
-            ]
-        )
-    rows += [[markdown.code(each.name), each.reason, *["–"] * (len(header) - 2)] for each in plan.not_planned]
-    lines += markdown.table(header, rows)
+    rows = [_job_row(job) for job in plan.jobs]
+    rows += [(markdown.code(job.name), job.reason, *["–"] * (len(header) - 2)) for job in plan.not_planned]
+    lines = [f"### Plan of {markdown.code(plan.pipeline)}", "", *markdown.table(header, rows)]
     for job in plan.jobs:
         if job.is_training:
-            facts = training_facts(job)
-            lines += ["", f"**{markdown.prose(job.name)}**", ""]
-            lines += [
-                f"- {label}: {markdown.prose(text)}" if label else f"  {markdown.prose(text)}" for label, text in facts
-            ]
+            lines += ["", f"**{markdown.prose(job.name)}**", "", *map(_fact_as_markdown, training_facts(job))]
     lines += ["", "At one time, at most: " + "; ".join(f"{label} {text}" for label, text in _totals(plan)) + "."]
     if profiles:
-        lines += [
-            "",
-            *markdown.table(profile_header(profiles), profile_rows(profiles)),
-        ]
-    prices = dict.fromkeys(_source(price) for job in plan.jobs for price in (job.on_demand, job.spot) if price)
+        lines += ["", *markdown.table(profile_header(profiles), profile_rows(profiles))]
+    prices = [price for job in plan.jobs for price in (job.on_demand, job.spot) if price]
     if prices:
-        lines += ["", f"Prices: {'; '.join(prices)}."]
-    findings = [
-        f"- **{markdown.prose(job.name)}**: {markdown.prose(finding)}" for job in plan.jobs for finding in job.findings
-    ]
+        lines += ["", f"Prices: {'; '.join(dict.fromkeys(price.source for price in prices))}."]
+    findings = [(job.name, finding) for job in plan.jobs for finding in job.findings]
     if findings:
-        lines += ["", "To look at:", "", *findings]
+        lines += ["", "To look at:", "", *markdown.findings(findings)]
     return "\n".join(lines)
+
+
+def _job_row(job: JobPlan) -> tuple[str, ...]:
+    return (
+        markdown.code(job.name),
+        f"{job.kind.machines} × {job.sku.name}" if job.sku else "not known",
+        str(job.processes),
+        _gpus(job) if job.sku else "not known",
+        str(job.batch) if job.batch else "–",
+        _amount(job.on_demand.usd_per_hour if job.on_demand else None),
+        _amount(job.spot.usd_per_hour if job.spot else None),
+    )
+
+
+def _fact_as_markdown(fact: tuple[str, str]) -> str:
+    label, text = fact
+    return f"- {label}: {markdown.prose(text)}" if label else f"  {markdown.prose(text)}"
 
 
 def as_json(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
@@ -111,7 +96,7 @@ def as_json(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
     Units are in the names; what is not known is null, with a `reason` beside it.
     """
     document = {
-        "format": PLAN_FORMAT,
+        "format": estimates.PLAN_FORMAT,
         "pipeline": plan.pipeline,
         "file": plan.file,
         "jobs": {job.name: _job_as_json(job) for job in plan.jobs},
@@ -124,7 +109,7 @@ def as_json(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
         },
         "profiles": {each.profile: estimates.job_as_json(each.estimate) for each in profiles},
     }
-    return json.dumps(document, indent=2, ensure_ascii=False)
+    return printing.json_text(document)
 
 
 def facts_of(job: JobPlan) -> list[tuple[str, str]]:
@@ -198,27 +183,29 @@ def profile_rows(profiles: Sequence[OnProfile]) -> list[tuple[str, ...]]:
     fitting = [each for each in profiles if each.estimate.fits]
     fastest = max((e for e in fitting if e.estimate.samples_per_second), key=_rate, default=None)
     cheapest = min((e for e in fitting if e.estimate.usd_per_billion_samples), key=_price_of_samples, default=None)
-    sources = Counter(_source(price) for each in profiles if (price := each.estimate.money.on_demand))
+    sources = Counter(price.source for each in profiles if (price := each.estimate.money.on_demand))
     usual = max(sources, key=lambda source: sources[source], default="")
     rows: list[tuple[str, ...]] = []
     for each in profiles:
         found = each.estimate
-        price, time = found.money.on_demand, found.time
-        remarks = ["fastest"] if each is fastest else []
-        remarks += ["cheapest"] if each is cheapest else []
-        remarks += [] if found.fits else ["does not fit"]
-        remarks += ["price not comparable"] if price and _source(price) != usual else []
+        price = found.money.on_demand
+        remarks = {
+            "fastest": each is fastest,
+            "cheapest": each is cheapest,
+            "does not fit": not found.fits,
+            "price not comparable": price is not None and price.source != usual,
+        }
         rows.append(
             (
                 each.profile,
                 estimates.machines_text(found.training),
                 estimates.gigabytes(found.memory.total),
-                duration(time.total) if time else "not known",
-                estimates.rate_text(found) if time else "-",
+                duration(found.time.total) if found.time else "not known",
+                estimates.rate_text(found) if found.time else "-",
                 f"{price.usd_per_hour:,.2f}" if price else "-",
-                _source(price) if price else "-",
+                price.source if price else "-",
                 estimates.price_text(found),
-                ", ".join(remarks),
+                ", ".join(remark for remark, applies in remarks.items() if applies),
             )
         )
     return rows
@@ -251,11 +238,9 @@ def _whole(job: JobPlan) -> str | None:
     if steps is None or hours is None:
         return None
     parts = [f"{counted(steps, 'step')} in {duration(hours * 3600)}"]
-    parts += [
-        f"${usd:,.2f} {kind}"
-        for kind, usd in (("on demand", job.on_demand_usd), ("on spot", job.spot_usd))
-        if usd is not None
-    ]
+    for kind, usd in (("on demand", job.on_demand_usd), ("on spot", job.spot_usd)):
+        if usd is not None:
+            parts.append(f"${usd:,.2f} {kind}")
     return ", ".join(parts)
 
 
@@ -279,11 +264,7 @@ def _gpus(job: JobPlan) -> str:
 
 
 def _price(price: Price | None) -> str:
-    return f"${_amount(price.usd_per_hour)} an hour ({_source(price)})" if price else "no price found"
-
-
-def _source(price: Price) -> str:
-    return ", ".join(part for part in (price.region, price.date) if part)
+    return f"${_amount(price.usd_per_hour)} an hour ({price.source})" if price else "no price found"
 
 
 def _amount(usd_per_hour: float | None) -> str:
@@ -291,21 +272,21 @@ def _amount(usd_per_hour: float | None) -> str:
 
 
 def _totals(plan: Plan) -> list[tuple[str, str]]:
-    totals = [
-        (
-            "nodes",
-            ", ".join(f"{nodes} of {compute or 'no compute'}" for compute, nodes in plan.totals.nodes_at_once.items())
-            or "not known",
-        )
-    ]
-    if plan.totals.vcpus_at_once:
-        needed = ", ".join(f"{count(vcpus)} vCPUs of {name}" for name, vcpus in plan.totals.vcpus_at_once.items())
-        totals.append(("quota", needed))
-    for label, amount in (("on demand", plan.totals.on_demand_usd_per_hour), ("spot", plan.totals.spot_usd_per_hour)):
-        totals.append((label, "not known" if amount is None else f"${_amount(amount)} an hour"))
+    totals = plan.totals
+    nodes = ", ".join(f"{nodes} of {compute or 'no compute'}" for compute, nodes in totals.nodes_at_once.items())
+    facts = [("nodes", nodes or "not known")]
+    if totals.vcpus_at_once:
+        facts.append(("quota", quota_text(totals.vcpus_at_once)))
+    for label, amount in (("on demand", totals.on_demand_usd_per_hour), ("spot", totals.spot_usd_per_hour)):
+        facts.append((label, "not known" if amount is None else f"${_amount(amount)} an hour"))
     if plan.not_planned:
-        totals.append(("not counted", ", ".join(each.name for each in plan.not_planned)))
-    return totals
+        facts.append(("not counted", ", ".join(each.name for each in plan.not_planned)))
+    return facts
+
+
+def quota_text(vcpus: Mapping[str, int]) -> str:
+    """Return the processors that a quota has to cover, by VM size."""
+    return ", ".join(f"{count(number)} vCPUs of {name}" for name, number in vcpus.items())
 
 
 def _unplanned_as_json(job: UnplannedJob) -> dict[str, Any]:
@@ -336,18 +317,7 @@ def _job_as_json(job: JobPlan) -> dict[str, Any]:
         "rdma": job.sku.rdma if job.sku else None,
         "environment": job.environment,
         "global_batch_size": job.batch.global_batch_size if job.batch else None,
-        "batch": {
-            "micro_batch_size": job.batch.micro_batch_size,
-            "accumulation_steps": job.batch.accumulation_steps,
-            "world_size": job.batch.world_size,
-            "global_batch_size": job.batch.global_batch_size,
-            "sequence_length": job.batch.sequence_length,
-            "tokens_per_step": job.batch.tokens_per_step,
-            "fits": job.batch.fits,
-            "nearest_global_batch_sizes": list(job.batch.nearest_global_batch_sizes),
-        }
-        if job.batch
-        else None,
+        "batch": _batch_as_json(job.batch) if job.batch else None,
         "data_shares": dict(job.data_shares),
         "memory": _memory_as_json(job),
         "time": _time_as_json(job),
@@ -357,26 +327,31 @@ def _job_as_json(job: JobPlan) -> dict[str, Any]:
     }
 
 
+def _batch_as_json(batch: JobBatch) -> dict[str, Any]:
+    return {
+        "micro_batch_size": batch.micro_batch_size,
+        "accumulation_steps": batch.accumulation_steps,
+        "world_size": batch.world_size,
+        "global_batch_size": batch.global_batch_size,
+        "sequence_length": batch.sequence_length,
+        "tokens_per_step": batch.tokens_per_step,
+        "fits": batch.fits,
+        "nearest_global_batch_sizes": list(batch.nearest_global_batch_sizes),
+    }
+
+
 def _memory_as_json(job: JobPlan) -> dict[str, Any]:
-    if job.estimate is None:
-        names = ("total_bytes_per_gpu", "parts", "available_bytes_per_gpu", "fits")
-        return {**dict.fromkeys(names), "reason": job.estimate_reason}
-    document = estimates.memory_as_json(job.estimate)
-    if job.measured is not None and job.measured.replaces and job.measured.peak_memory_bytes is not None:
-        document["total_bytes_per_gpu"] = round(job.measured.peak_memory_bytes)
+    document = estimates.memory_as_json(job.estimate, job.estimate_reason)
+    measured = job.measured
+    if job.estimate and measured and measured.replaces and measured.peak_memory_bytes is not None:
+        document["total_bytes_per_gpu"] = round(measured.peak_memory_bytes)
     return document
 
 
 def _time_as_json(job: JobPlan) -> dict[str, Any]:
-    if job.estimate is None:
-        document: dict[str, Any] = dict.fromkeys(
-            ("step_seconds", "tokens_per_second_per_gpu", "samples_per_second_per_gpu", "parts", "scaling")
-        )
-        document["reason"] = job.estimate_reason
-    else:
-        document = estimates.time_as_json(job.estimate)
+    document = estimates.time_as_json(job.estimate, job.estimate_reason)
     measured = job.measured
-    if measured is not None and measured.replaces and measured.step_seconds is not None:
+    if measured and measured.replaces and measured.step_seconds is not None:
         document["step_seconds"] = measured.step_seconds
         if measured.tokens_per_second is not None:
             document["tokens_per_second_per_gpu"] = measured.tokens_per_second / job.processes.world_size
@@ -384,32 +359,22 @@ def _time_as_json(job: JobPlan) -> dict[str, Any]:
 
 
 def _money_as_json(job: JobPlan) -> dict[str, Any]:
-    source = job.on_demand or job.spot
-    preemptions = job.estimate.money.preemptions if job.estimate else None
-    document: dict[str, Any] = {
+    document = {
+        **estimates.money_fields(job.on_demand, job.spot, job.estimate),
         "on_demand_usd": job.on_demand_usd,
         "spot_usd": job.spot_usd,
-        "region": source.region if source else None,
-        "date": source.date if source else None,
-        "on_demand_usd_per_hour": round(job.on_demand.usd_per_hour, 6) if job.on_demand else None,
-        "spot_usd_per_hour": round(job.spot.usd_per_hour, 6) if job.spot else None,
-        "spot_date": job.spot.date if job.spot else None,
-        "usd_per_billion_tokens": job.estimate.usd_per_billion_tokens if job.estimate else None,
-        "spot_lost_share": preemptions.lost_share if preemptions else None,
-        "checkpoint_interval_seconds": preemptions.checkpoint_interval_seconds if preemptions else None,
     }
-    if told := "; ".join(_missing_money(job, job.hours)):
-        document["reason"] = told
-    return document
+    reasons = _missing_money(job)
+    return {**document, "reason": "; ".join(reasons)} if reasons else document
 
 
-def _missing_money(job: JobPlan, hours: float | None) -> list[str]:
+def _missing_money(job: JobPlan) -> list[str]:
     """Return why figures of money are not known."""
     reasons = []
     if job.sku is None:
         reasons.append("the machine is not known")
     elif job.on_demand is None or job.spot is None:
         reasons.append(f"the catalogue lacks a price of {job.sku.name}")
-    if hours is None:
+    if job.hours is None:
         reasons.append("how long the job takes is not known")
     return reasons

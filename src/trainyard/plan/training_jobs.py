@@ -1,4 +1,4 @@
-"""A job of the training steps as what is estimated: its model, engine and settings, read from its inputs."""
+"""A job of the training steps as what is estimated: its model, engine and settings, read from its settings."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from trainyard.plan.estimate.training import TrainingShape, machines_of_sku
 from trainyard.project_files import is_within_root, read_text
 from trainyard.settings.data_weights import MIXED_DATASETS, read_weights
 from trainyard.settings.small_image_models import small_image_settings
-from trainyard.settings.steps.training import Training
-from trainyard.spec.distributions import ProcessCounts
 from trainyard.spec.literals import whole_number
-from trainyard.spec.resolution import DataPath, JobOutput, JobUse, Known, Resolution
+from trainyard.spec.model import ProcessCounts
+from trainyard.spec.resolution import JobUse, Resolution
+from trainyard.spec.resolved import DataPath, JobOutput, Known
 
 _STEP = re.compile(r"\btrainyard[./]steps[./]train_(ddp|single|horovod|lightning|fsdp|deepspeed|tensorflow)\b")
 _WHOLE_MODEL = ("ddp", "single", "horovod", "lightning")
@@ -144,7 +144,7 @@ class TrainingJobs:
                     return self.base_model
                 hint = "say what it is by --base-model, such as llama-3.2-1b or the path of its config.json"
                 raise UsageError(f"the base model {text} is kept in Azure ML; {hint}")
-            place = job.input(name)
+            place = job.setting(name)
             folder = Path(text)
             if isinstance(place, Known) and isinstance(value, DataPath) and not folder.is_absolute():
                 folder = place.written.span.file.parent / text
@@ -224,7 +224,7 @@ def _adapters(job: JobUse, model: Architecture | ImageModel) -> Adapters | None:
     tuning = _value(job, "tuning") or "full"
     if tuning == "full":
         return None
-    rank = whole_number(_value(job, "lora_rank")) if "lora_rank" in job.component.inputs else Training.lora_rank
+    rank = whole_number(_value(job, "lora_rank"))
     if rank is None:
         raise NotEstimated("the rank of the adapters is not known")
     targets = str(_value(job, "lora_targets") or ALL_LINEAR)
@@ -250,7 +250,7 @@ def _engine(job: JobUse, step: str) -> tuple[str, bool, bool]:
 
 
 def _deepspeed_config(job: JobUse) -> dict[str, Any]:
-    found = job.input("deepspeed_config") if "deepspeed_config" in job.component.inputs else None
+    found = job.setting("deepspeed_config")
     if not isinstance(found, Known) or not isinstance(found.value, DataPath):
         raise NotEstimated("DeepSpeed's configuration is not known")
     file = found.written.span.file.parent / found.value.text
@@ -266,6 +266,6 @@ def _is_offloaded(section: object) -> bool:
 
 
 def _value(job: JobUse, name: str) -> Any:
-    """Return an input's value; None where the job has no such input, and where it is not known."""
-    found = job.input(name) if name in job.component.inputs else None
+    """Return the value of a setting or an input; None where the job has none, and where it is not known."""
+    found = job.setting(name)
     return found.value if isinstance(found, Known) else None

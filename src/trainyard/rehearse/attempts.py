@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.rehearse.command import fill_command
+from trainyard.rehearse.command import fill_command, parallel_command, spark_command, write_settings
 from trainyard.rehearse.errors import cannot_write
-from trainyard.rehearse.given_inputs import GivenInput, give_input, place_of_input, take_back_inputs
-from trainyard.rehearse.kinds.parallel_jobs import parallel_command, write_settings
-from trainyard.rehearse.kinds.spark_jobs import spark_command
+from trainyard.rehearse.local_jobs import LocalJob
 from trainyard.rehearse.logs import log_name
-from trainyard.rehearse.machine import available_gpus
-from trainyard.rehearse.resolution import ResolvedJob
-from trainyard.rehearse.snapshot import Snapshot
+from trainyard.rehearse.machine import AZURE_ML_MASTER_PORT, gpus_of_node
 from trainyard.rehearse.tracking_store import RunIdentity
+from trainyard.settings.files import files_beneath
 from trainyard.settings.run_record import TrialRecord
 from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Parallel, Spark, Sweep
 
 if TYPE_CHECKING:
-    from trainyard.rehearse.containers.images import ContainerImage
-    from trainyard.rehearse.faults import AttemptProgress, FaultWatch
-    from trainyard.rehearse.processes import ProcessesEnded
+    from trainyard.rehearse.container_images import ContainerImage
+    from trainyard.rehearse.fault_watch import AttemptProgress, FaultWatch
+    from trainyard.rehearse.rank_processes import ProcessesEnded
 
 # The folders of a job's working directory that Azure ML keeps.
 _KEPT_FOLDERS = ("outputs", "logs")
@@ -36,35 +33,65 @@ _KEPT_FOLDERS = ("outputs", "logs")
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of a job within a run. `inputs` are literals, or paths if the input carries files."""
+    """One start of a job within a run.
 
-    job: ResolvedJob
+    `inputs` are literals, or paths if the input carries files. `image` is that of the containers that its processes run
+    in, in place of its Python. `gpus` are all of this machine's. `tracked` is the folder of the job's MLflow run.
+    `ports` are those that its processes meet at, `events_url` is the address of scheduled events in a run that
+    rehearses a preemption: both are known when it is launched.
+    """
+
+    job: LocalJob
     job_folder: Path
-    snapshot: Snapshot
     inputs: Mapping[str, ParameterValue | Path]
     run: RunIdentity
     number: int
     grace_seconds: float
-    strict: bool = False
-    python: Path = Path(sys.executable)
-    image: ContainerImage | None = None
-    """Of the containers that its processes run in, in place of that Python."""
-    tracked: Path | None = None
-    """The folder of the job's MLflow run."""
-    faults: FaultWatch | None = None
+    strict: bool
+    python: Path
+    image: ContainerImage | None
+    gpus: Sequence[str]
+    tracked: Path
+    faults: FaultWatch | None
+    ports: Sequence[int] = ()
+    events_url: str | None = None
+
+    @property
+    def master_port(self) -> int:
+        """The port at which the processes meet."""
+        return self.ports[0] if self.ports else AZURE_ML_MASTER_PORT
+
+    def node_of(self, rank: int) -> int:
+        """Return the node of a rank; ranks are counted node by node."""
+        return rank // self.job.counts.processes_per_node
+
+    def local_rank(self, rank: int) -> int:
+        """Return the place of a rank among those of its node."""
+        return rank % self.job.counts.processes_per_node
+
+    def gpus_of(self, rank: int) -> Sequence[str]:
+        """Return the GPUs of a rank's node: its share of this machine's, empty if there are too few for all ranks."""
+        counts = self.job.counts
+        nodes, per_node = counts.nodes, counts.processes_per_node
+        return gpus_of_node(self.gpus, self.node_of(rank), nodes=nodes, processes_per_node=per_node)
+
+    @property
+    def data_folder(self) -> Path:
+        """Where the job finds its inputs, and links to its outputs."""
+        return self.job_folder / "data"
 
     @property
     def input_paths(self) -> dict[str, Path]:
         """The paths that the job reads: `INPUT_<name>` within its own data folder."""
         return {
-            name: place_of_input(self.job_folder / "data", name, path)
+            name: place_of_input(self.data_folder, name, path)
             for name, path in self.inputs.items()
             if isinstance(path, Path)
         }
 
     @property
     def output_paths(self) -> dict[str, Path]:
-        """The paths that the job writes: `outputs/<port>`, a file for ports that carry a single file."""
+        """The paths that the job writes."""
         return {name: self.job_folder / "outputs" / name for name in self.job.component.outputs}
 
     @property
@@ -81,7 +108,7 @@ class Attempt:
             return str(task.trial.command.data)
         filled = fill_command(self.job.component, inputs, self.output_paths, strict=self.strict)
         if isinstance(task, Parallel):
-            return parallel_command(self.job_folder / "data", filled)
+            return parallel_command(self.data_folder, filled)
         return spark_command(task, filled) if isinstance(task, Spark) else filled
 
     def is_file(self, output: str) -> bool:
@@ -99,10 +126,10 @@ class Attempt:
         is_declared = "artifacts" in self.job.component.outputs
         return self.output_paths["artifacts"] if is_declared else self.job_folder / "artifacts"
 
-    @property
-    def has_gpus(self) -> bool:
-        """Whether this machine has GPUs for it."""
-        return bool(available_gpus(os.environ))
+    def note_decision(self, line: str) -> None:
+        """Add what the runner decided for this attempt to the job's own log of that."""
+        with (self.job_folder / "system_logs" / "job.log").open("a", encoding="utf-8") as log:
+            log.write(f"{line}\n")
 
     @property
     def logs(self) -> list[Path]:
@@ -134,7 +161,7 @@ def make_folders(attempt: Attempt) -> list[GivenInput]:
     Raise `RunError` when they cannot be written.
     """
     folder = attempt.job_folder
-    take_back_inputs(folder / "data")
+    take_back_inputs(attempt.data_folder)
     if attempt.number == 1:
         # A runner that was killed while it linked an earlier result leaves hard links, which must not be written to.
         shutil.rmtree(folder, ignore_errors=True)
@@ -146,7 +173,7 @@ def make_folders(attempt: Attempt) -> list[GivenInput]:
         for name, path in attempt.output_paths.items():
             if not attempt.is_file(name):
                 path.mkdir(exist_ok=True)
-            (folder / "data" / name).symlink_to(path)
+            (attempt.data_folder / name).symlink_to(path)
         task = attempt.job.component.task
         if isinstance(task, Sweep):
             return []  # its trials have folders of their own
@@ -154,17 +181,16 @@ def make_folders(attempt: Attempt) -> list[GivenInput]:
             give_input(name, Path(str(attempt.inputs[name])), place) for name, place in attempt.input_paths.items()
         ]
         lines = f"processes: {attempt.job.scaling}\n" if attempt.job.scaling is not None else ""
-        lines += "".join(f"input {each.name}: {each.how}\n" for each in given)
-        note_decision(attempt, f"attempt {attempt.number}\n{lines}".rstrip())
+        lines += "".join(f"input {put.name}: {put.how}\n" for put in given)
+        attempt.note_decision(f"attempt {attempt.number}\n{lines}".rstrip())
         if isinstance(task, Parallel):
             inputs = {**attempt.parameters, **attempt.input_paths}
-            write_settings(attempt.job, task, inputs, attempt.output_paths, folder / "data")
-        for node in range(attempt.job.nodes):
-            attempt.snapshot.copy_to(attempt.working_folder(node))
+            write_settings(attempt.job, task, inputs, attempt.output_paths, attempt.data_folder)
+        for node in range(attempt.job.counts.nodes):
+            attempt.job.snapshot.copy_to(attempt.working_folder(node))
             _link_artifacts(attempt, attempt.working_folder(node))
-    except (OSError, shutil.Error) as error:
-        reason = error if isinstance(error, OSError) and error.errno else OSError(str(error))
-        raise cannot_write(folder, reason) from error
+    except OSError as error:
+        raise cannot_write(folder, error) from error
     return given
 
 
@@ -206,7 +232,68 @@ def drop_empty_artifacts(attempt: Attempt) -> None:
             folder.rmdir()
 
 
-def note_decision(attempt: Attempt, line: str) -> None:
-    """Add what the runner decided for this attempt to the job's own log of that."""
-    with (attempt.job_folder / "system_logs" / "job.log").open("a", encoding="utf-8") as log:
-        log.write(f"{line}\n")
+# Copying this much takes a second or two.
+_LARGEST_COPY_BYTES = 1 << 30
+_WRITE_BITS = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+
+
+@dataclass(frozen=True)
+class GivenInput:
+    """One input in place, and how it got there; `linked` are the files that are the original ones, with their state."""
+
+    name: str
+    how: str
+    linked: tuple[tuple[Path, int, int], ...] = ()
+
+    def changed(self) -> Path | None:
+        """Return a file of the original data that was written to since; None if there is none."""
+        for file, size, modified_ns in self.linked:
+            status = file.stat() if file.exists() else None
+            if status is None or (status.st_size, status.st_mtime_ns) != (size, modified_ns):
+                return file
+        return None
+
+
+def place_of_input(data_folder: Path, name: str, source: Path) -> Path:
+    """Return `INPUT_<name>`, or for a file its own name within that folder, which keeps its extension."""
+    place = data_folder / f"INPUT_{name}"
+    return place / source.name if source.is_file() else place
+
+
+def give_input(name: str, source: Path, place: Path) -> GivenInput:
+    """Put a file or folder in place, its files read-only; links in it are followed. Raise OSError when that fails."""
+    files = [(source, "")] if source.is_file() else list(files_beneath(source))
+    statuses = [file.stat() for file, _ in files]
+    size_bytes = sum(status.st_size for status in statuses)
+    (place.parent if source.is_file() else place).mkdir(parents=True, exist_ok=True)
+    targets = [place / relative if relative else place for _, relative in files]
+    for target in targets:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    linked = size_bytes > _LARGEST_COPY_BYTES and _linked((file for file, _ in files), targets)
+    if not linked:
+        for (file, _), target in zip(files, targets, strict=True):
+            shutil.copy2(file, target)
+            target.chmod(target.stat().st_mode & ~_WRITE_BITS)
+        return GivenInput(name, f"{len(files)} files, {size_bytes} bytes, copied")
+    states = tuple((file, s.st_size, s.st_mtime_ns) for (file, _), s in zip(files, statuses, strict=True))
+    return GivenInput(name, f"{len(files)} files, {size_bytes} bytes, hard-linked", states)
+
+
+def take_back_inputs(data_folder: Path) -> None:
+    """Remove what was given; the originals stay. Copies of data would double the size of a run."""
+    for place in data_folder.glob("INPUT_*"):
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _linked(files: Iterable[Path], targets: Iterable[Path]) -> bool:
+    """Hard-link files; False, with nothing in place, where the system cannot (another file system)."""
+    done: list[Path] = []
+    try:
+        for file, target in zip(files, targets, strict=True):
+            os.link(os.path.realpath(file), target)
+            done.append(target)
+    except OSError:
+        for target in done:
+            target.unlink()
+        return False
+    return True

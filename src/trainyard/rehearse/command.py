@@ -7,13 +7,22 @@ responsibility.
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from trainyard.rehearse.errors import error_at
+from trainyard.rehearse.local_data import download, read_mltable, web_address
+from trainyard.rehearse.local_jobs import LocalJob
+from trainyard.rehearse.machine import available_processors
 from trainyard.spec.expressions import Binding, Literal, OptionalPart, Segment, parse_expressions
 from trainyard.spec.literals import ParameterValue
-from trainyard.spec.model import Component
+from trainyard.spec.model import Component, Parallel, Spark, Value
+from trainyard.spec.resolved import settled
 
 
 def fill_command(
@@ -128,3 +137,105 @@ def _quote_after(text: str, quote: str | None) -> str | None:
         elif quote is None and character in _UNSAFE_WITHIN:
             quote = character
     return quote
+
+
+# What sizes or places executors on a cluster; a local master runs in one process.
+_OF_CLUSTERS = (
+    "spark.executor.", "spark.dynamicAllocation.", "spark.yarn.", "spark.driver.cores", "spark.driver.memoryOverhead"
+)  # fmt: skip
+_DRIVER_MEMORY = "spark.driver.memory"
+_SIZE = re.compile(r"(\d+)([kmgt])b?", re.IGNORECASE)
+_GIB_PER_UNIT = {"k": 2**-20, "m": 2**-10, "g": 1, "t": 2**10}
+
+
+def spark_command(task: Spark, arguments: str) -> str:
+    """Return the shell line that submits a Spark job to a master in the job's own process."""
+    conf = {key: value for key, value in task.conf.items() if not key.startswith(_OF_CLUSTERS)}
+    if _DRIVER_MEMORY in conf:
+        conf[_DRIVER_MEMORY] = _within_half(conf[_DRIVER_MEMORY])
+    options = ["--master", f"local[{available_processors()}]"]
+    for key, value in {"spark.ui.enabled": "false", **conf}.items():
+        options += ["--conf", f"{key}={value}"]
+    for flag, files in (
+        ("--py-files", task.py_files),
+        ("--files", task.files),
+        ("--jars", task.jars),
+        ("--archives", task.archives),
+    ):
+        if files:
+            options += [flag, ",".join(files)]
+    return f"spark-submit {shlex.join(options)} {shlex.quote(task.entry_file)} {arguments}".rstrip()
+
+
+def _within_half(memory: str) -> str:
+    """Return a cluster's amount of memory, or half of this machine's where it has no more."""
+    half_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 31
+    found = _SIZE.fullmatch(memory)
+    if found is None or int(found[1]) * _GIB_PER_UNIT[found[2].lower()] <= half_gib:
+        return memory
+    return f"{max(1, half_gib)}g"
+
+
+_SETTINGS_FILE = "parallel.json"
+# Not imported: they are for the job's own Python.
+PROGRAMS = Path(__file__).resolve().parent / "job_programs"
+
+
+def parallel_command(data_folder: Path, arguments: str) -> str:
+    """Return the shell line that runs a parallel job whose settings are in its data folder."""
+    program = shlex.quote(str(PROGRAMS / "parallel_program.py"))
+    return f"python {program} {shlex.quote(str(data_folder / _SETTINGS_FILE))} {arguments}".rstrip()
+
+
+def write_settings(
+    job: LocalJob,
+    task: Parallel,
+    inputs: Mapping[str, ParameterValue | Path],
+    outputs: Mapping[str, Path],
+    data_folder: Path,
+) -> None:
+    """Write what the program needs to know; raise OSError, or `RunError` for an MLTable that cannot be read."""
+    source = fill_text(str(task.input_data.data), job.component, inputs, outputs)
+    append_to = fill_text(str(task.append_row_to.data), job.component, inputs, outputs) if task.append_row_to else None
+    concurrency = _number(job, task.max_concurrency_per_instance, 1) * _number_of_nodes(job)
+    settings = {
+        "entry_script": task.entry_script,
+        "input": source,
+        "table": _table(Path(source), data_folder / "downloads"),
+        "mini_batch_size": _text(job, task.mini_batch_size),
+        "partition_keys": list(task.partition_keys),
+        "append_row_to": append_to,
+        "error_threshold": task.error_threshold,
+        "mini_batch_error_threshold": task.mini_batch_error_threshold,
+        "max_retries": task.max_retries,
+        "timeout_seconds": task.timeout_seconds,
+        "workers": max(1, min(concurrency, available_processors())),
+    }
+    (data_folder / _SETTINGS_FILE).write_text(json.dumps(settings, indent=1), encoding="utf-8")
+
+
+def _table(source: Path, downloads: Path) -> dict[str, Any] | None:
+    """The paths and transformations of an MLTable; None for other data. Files with a public address are downloaded."""
+    table = read_mltable(source)
+    if table is not None:
+        table["paths"] = [{kind: _local(path, downloads) for kind, path in entry.items()} for entry in table["paths"]]
+    return table
+
+
+def _local(path: str, downloads: Path) -> str:
+    address = web_address(path)
+    return str(download(address, downloads)) if address is not None else path
+
+
+def _text(job: LocalJob, value: Value | None) -> str | None:
+    return str(settled(job.use.resolve(value))) if value is not None and value.data is not None else None
+
+
+def _number(job: LocalJob, value: Value | None, default: int) -> int:
+    text = _text(job, value)
+    return int(text) if text is not None and text.isdecimal() else default
+
+
+def _number_of_nodes(job: LocalJob) -> int:
+    nodes = settled(job.use.instance_count)
+    return nodes if isinstance(nodes, int) else 1

@@ -29,9 +29,15 @@ def digest_of(*parts: object) -> str:
 class ContentDigests:
     """Content digests of files, kept in `index_file` by inode, size and times; `note` tells of long reading."""
 
-    def __init__(self, index_file: Path, note: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(
+        self,
+        index_file: Path,
+        note: Callable[[str], None] = lambda text: None,
+        *,
+        seconds_between_notes: float = _SECONDS_BETWEEN_NOTES,
+    ) -> None:
         self._index_file = index_file
-        self._progress = _Progress(note)
+        self._progress = _Progress(note, seconds_between_notes)
         self._remembered: dict[str, str] | None = None
         self._changed = False
 
@@ -84,20 +90,21 @@ class ContentDigests:
 class _Progress:
     """Notes now and then how much has been read, if that takes long."""
 
-    def __init__(self, note: Callable[[str], None]) -> None:
+    def __init__(self, note: Callable[[str], None], seconds_between_notes: float) -> None:
         self._note = note
+        self._seconds_between_notes = seconds_between_notes
         self._read_bytes = 0
         self._started = self._last = self._noted = -math.inf
 
     def read(self, file: Path, count: int) -> None:
         """Count so many more bytes, of this file."""
         now = time.monotonic()
-        if now - self._last > _SECONDS_BETWEEN_NOTES:  # other work was done in between
+        if now - self._last > self._seconds_between_notes:  # other work was done in between
             self._started = self._noted = now
             self._read_bytes = 0
         self._last = now
         self._read_bytes += count
-        if now - self._noted >= _SECONDS_BETWEEN_NOTES:
+        if now - self._noted >= self._seconds_between_notes:
             self._noted = now
             so_far = f"{memory(self._read_bytes)} in {duration(now - self._started)}"
             self._note(f"reading inputs to find out what has changed since the last run: {so_far}, now {file}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -10,7 +11,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from trainyard.rehearse.progress import TimeLeft, in_words, share_done
 from trainyard.settings.log_text import last_lines
 from trainyard.settings.quantities import duration
 from trainyard.settings.run_record import NOTHING_CHANGED, JobRecord, RunRecord
@@ -19,6 +19,42 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
     from rich.table import Table
+
+# `step 60/240`, and `wrote 1,200 of 4,000 train images`.
+_COUNTS = re.compile(r"\bstep (?P<step>\d+)/(?P<steps>\d+)\b|\b(?P<done>\d[\d,]*) of (?P<all>\d[\d,]*)\b")
+
+
+def share_done(line: str) -> float | None:
+    """Return the share 0…1 that a line of a log states, or None."""
+    found = _COUNTS.search(line)
+    if found is None:
+        return None
+    done, total = (int(text.replace(",", "")) for text in found.groups() if text is not None)
+    return done / total if 0 <= done <= total and total > 0 else None
+
+
+class TimeLeft:
+    """Estimates the seconds left from how a job's share grew since it was first seen: a resumed one starts late."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, tuple[float, float]] = {}
+
+    def estimate(self, job: str, share: float, elapsed_s: float) -> float | None:
+        """Return the seconds left, or None before there is a second share to compare with."""
+        first_share, first_elapsed_s = self._first.setdefault(job, (share, elapsed_s))
+        if share < first_share:  # a new attempt, or the next phase
+            self._first[job] = (share, elapsed_s)
+            return None
+        if share == first_share or elapsed_s <= first_elapsed_s:
+            return None
+        return (1 - share) * (elapsed_s - first_elapsed_s) / (share - first_share)
+
+
+def in_words(share: float, seconds_left: float | None) -> str:
+    """Return `25 %, 1 min 05 s left`, short enough for a column."""
+    done = f"{int(share * 100)} %"
+    return done if seconds_left is None else f"{done}, {duration(max(1.0, round(seconds_left)))} left"
+
 
 _REFRESHES_PER_SECOND = 4
 _WIDE = 100
@@ -157,14 +193,13 @@ def _table(record: RunRecord, time_left: TimeLeft, width: int, rows: int | None)
     for name, job in record.jobs.items():
         if name not in shown:
             continue
-        state = job.status if not _is_from_another_run(job) else "reused" if job.reuse == NOTHING_CHANGED else "taken"
+        state, elapsed, line = _state(job), _elapsed(job), _last_line(record.folder, job)
         is_again = job.status == "running" and len(job.attempts) > 1
-        line = _last_line(record.folder, job)
         table.add_row(
             _shortened(name, width * 9 // 20),
             Text(f"attempt {len(job.attempts)}" if is_again else state, style=_COLOURS[state]),
             *([str(job.processes)] if is_wide else []),
-            duration(elapsed) if (elapsed := _elapsed(job)) is not None else "",
+            duration(elapsed) if elapsed is not None else "",
             _progress(name, job, line, time_left),
             Text(line),
         )
@@ -175,12 +210,21 @@ def _table(record: RunRecord, time_left: TimeLeft, width: int, rows: int | None)
     return table
 
 
+def _state(job: JobRecord) -> str:
+    """The status, or where the result of a completed job comes from: `reused` from the cache, `taken` as asked for."""
+    if not _is_from_another_run(job):
+        return job.status
+    return "reused" if job.reuse == NOTHING_CHANGED else "taken"
+
+
 def _jobs_shown(record: RunRecord, rows: int | None) -> Collection[str]:
     """The jobs that there is room for: those that run or failed, then what comes next, then what ended last."""
     jobs = record.jobs
     if rows is None or len(jobs) <= rows:
         return jobs
-    first = [name for status in _OF_MOST_INTEREST for name, job in jobs.items() if job.status == status]
+    first: list[str] = []
+    for status in _OF_MOST_INTEREST:
+        first += [name for name, job in jobs.items() if job.status == status]
     waiting = [name for name, job in jobs.items() if job.status == "waiting"]
     ended = [name for name in reversed(jobs) if name not in {*first, *waiting}]
     return frozenset([*first, *waiting, *ended][:rows])

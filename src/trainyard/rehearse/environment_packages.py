@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,11 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from trainyard.rehearse.cache import local_packages, python_version
+from trainyard.catalogue.python_packages import known_module, modules_of, package_name, package_of
+from trainyard.rehearse.errors import cannot_write
+from trainyard.rehearse.local_jobs import LocalJob
+from trainyard.rehearse.reuse import local_packages, python_version
+from trainyard.spec.diagnostic import Span
 from trainyard.spec.model import Environment
 
 _CONDA = re.compile(r"(?:[\w./-]+::)?(?P<name>[\w.-]+)\s*(?P<version>[=<>!~].*?|\d\S*)?(?:=\w+)?\s*$")
@@ -47,7 +51,7 @@ class _CondaSource:
     def pip_entries(self) -> list[str]:
         """What is under `pip` there."""
         lists = (entry.get("pip") for entry in self.dependencies if isinstance(entry, dict))
-        return [str(each) for listed in lists if isinstance(listed, list) for each in listed]
+        return [str(entry) for listed in lists if isinstance(listed, list) for entry in listed]
 
     def line_of(self, entry: Any) -> int:
         """Return the line of an entry."""
@@ -84,10 +88,14 @@ def wanted_packages(environment: Environment) -> list[WantedPackage]:
     return list({package.name: package for package in found}.values())
 
 
-def differences(wanted: Iterable[WantedPackage], python: Path) -> tuple[list[str], list[str]]:
-    """Return the packages that a Python does not have, and those that it has in another version, each described."""
-    installed = installed_versions(python)
-    installed = {name: installed[build] for build, name in _BUILDS.items() if build in installed} | installed
+def differences(
+    wanted: Iterable[WantedPackage], python: Path, installed: Mapping[str, str]
+) -> tuple[list[str], list[str]]:
+    """Return the packages that a Python does not have, and those that it has in another version, each described.
+
+    `installed` are the versions of its packages by name.
+    """
+    installed = {**{name: installed[build] for build, name in _BUILDS.items() if build in installed}, **installed}
     missing, others = [], []
     for package in wanted:
         version = python_version(python) if package.name == "python" else installed.get(package.name)
@@ -144,8 +152,8 @@ def _of_conda(source: _CondaSource) -> Iterator[WantedPackage]:
     for entry in source.dependencies:
         if isinstance(entry, str):
             yield from _of_conda_entry(entry, source)
-    for each in source.pip_entries:
-        yield from _of_pip_line(each, source.file, source.line_of(each), frozenset())
+    for entry in source.pip_entries:
+        yield from _of_pip_line(entry, source.file, source.line_of(entry), frozenset())
 
 
 def _of_conda_entry(entry: str, source: _CondaSource) -> Iterator[WantedPackage]:
@@ -195,9 +203,108 @@ def pip_lines(environment: Environment) -> list[str]:
     """Return the lines of a requirements file that installs an environment: conda's packages by their names on PyPI."""
     lines: list[str] = []
     for source in _conda_sources(environment):
-        by_conda = [each for each in _of_conda(source) if each.by_conda and each.name != "python"]
-        lines += [f"{each.name}{each.versions}" for each in by_conda]
+        by_conda = [package for package in _of_conda(source) if package.by_conda and package.name != "python"]
+        lines += [f"{package.name}{package.versions}" for package in by_conda]
         for entry in source.pip_entries:
             include = _INCLUDE.match(entry)
             lines.append(f"-r {source.file.parent / include[1]}" if include is not None else entry)
     return lines + [f"-r {file}" for file in _requirements_files(environment)]
+
+
+LIST_FILE = "environments.txt"
+_MOST_NAMES = 3
+
+
+def environment_notes(jobs: Iterable[LocalJob], python: Path, run_folder: Path) -> list[str]:
+    """Return a warning for each environment whose packages differ from those of `python`; write all of them to a file.
+
+    Raise `RunError` when that cannot be written.
+    """
+    users: dict[tuple[Path, int], tuple[Environment, list[str]]] = {}
+    for job in jobs:
+        environment = job.component.environment
+        source = environment.package_source if environment is not None else None
+        if environment is not None and source is not None:
+            users.setdefault(source, (environment, []))[1].append(job.name)
+    notes, lines = [], []
+    for (place, _), (environment, names) in users.items():
+        missing, others = differences(wanted_packages(environment), python, installed_versions(python))
+        if not missing and not others:
+            continue
+        parts = [f"missing: {_few(missing)}"] if missing else []
+        parts += [f"other versions: {_few(others)}"] if others else []
+        who = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+        notes.append(f"{who}: this Python differs from {place.name}: {'; '.join(parts)}")
+        lines += [f"{place}, for {', '.join(names)}, compared with {python}"]
+        lines += [f"  missing: {package}" for package in missing]
+        lines += [f"  other version: {package}" for package in others]
+    if lines:
+        file = run_folder / LIST_FILE
+        try:
+            file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise cannot_write(file, error) from error
+        notes[-1] += f" (all in {LIST_FILE} of the run's folder)"
+    return notes
+
+
+def _few(described: list[str]) -> str:
+    """The first few without their places, and how many more there are."""
+    shown = [package.rpartition(" (")[0] for package in described[:_MOST_NAMES]]
+    more = len(described) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def where_to_add(module: str, environment: Environment | None) -> str:
+    """Return what to do about a missing module, with the line of the environment's file that asks for its package.
+
+    Which packages bring a module is known of the common ones; others are taken to have the module's name.
+    """
+    known = known_module(module)
+    package = package_of(known) if known is not None else module.partition(".")[0]
+    named = "" if package_name(package) == package_name(module) else f" (package {package})"
+    install = f"install it{named} for the Python that runs this"
+    if environment is None:
+        return install
+    found = next((package for package in wanted_packages(environment) if _brings(package, module, known)), None)
+    if found is not None:
+        return f"{found.file}:{found.line} asks for {found.name}: {install}"
+    places = _places_of(environment)
+    for place in places:
+        line = _line_with(place, module)
+        if line is not None:
+            return f"{place.file}:{line} lists it: {install}"
+    if places:
+        return f"{places[0].file} does not list it: add it there{named}, and {install}"
+    return f"{install}, and check that the environment {environment.reference or environment.image} has it"
+
+
+def _brings(wanted: WantedPackage, module: str, known: str | None) -> bool:
+    if wanted.name == package_name(module):
+        return True
+    return known is not None and known in (modules_of([wanted.name]) or ())
+
+
+def _places_of(environment: Environment) -> list[Span]:
+    """Where packages may be named: whole files, a Dockerfile and scripts among them, or conda's keys in place."""
+    folder = environment.build_path
+    beside = sorted(file for file in folder.iterdir() if file.is_file()) if folder and folder.is_dir() else []
+    in_place = [environment.conda.span] if environment.conda is not None else []
+    conda_file = [environment.conda_file] if environment.conda_file is not None else []
+    return [*map(_whole, conda_file), *in_place, *map(_whole, beside)]
+
+
+def _whole(file: Path) -> Span:
+    return Span(file, end_line=sys.maxsize)
+
+
+def _line_with(place: Span, module: str) -> int | None:
+    """The line of a place that has the module's name, with - or _."""
+    if not place.file.is_file():
+        return None
+    name = re.compile(rf"(?<![\w.-]){re.escape(module).replace('_', '[-_]')}(?![\w-])", re.IGNORECASE)
+    lines = place.file.read_text(encoding="utf-8", errors="replace").splitlines()[: place.end_line]
+    if len(lines) == place.end_line:
+        lines[-1] = lines[-1][: place.end_column - 1]
+    numbered = enumerate(lines[place.line - 1 :], start=place.line)
+    return next((number for number, line in numbered if name.search(line)), None)

@@ -30,6 +30,8 @@ def processes_beneath(folder: Path) -> list[int]:
 
     On Linux only: without /proc the list is empty, and only process groups are ended.
     """
+    # Not with psutil: among 108 processes it takes 7 ms instead of 1.6, at the end of every job, and makes an idle job
+    # cost a tenth more; and the guardian must start without the packages of the runner's Python.
     mark = f"{_MARK}={folder}{os.sep}".encode()
     try:
         pids = [int(name) for name in os.listdir(_PROCESSES) if name.isdigit()]

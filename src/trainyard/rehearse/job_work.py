@@ -5,70 +5,77 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.rehearse.attempts import Attempt, AttemptEnd, lose_what_a_preemption_takes, make_folders
-from trainyard.rehearse.cache import EarlierResult, JobKey, StepCache, job_key, link_or_copy, link_result
+from trainyard.rehearse.attempts import (
+    Attempt,
+    AttemptEnd,
+    GivenInput,
+    lose_what_a_preemption_takes,
+    make_folders,
+)
 from trainyard.rehearse.cancellation import Cancellation
-from trainyard.rehearse.digests import ContentDigests
 from trainyard.rehearse.errors import RunError, cannot_write
-from trainyard.rehearse.faults import Fault, FaultWatch
-from trainyard.rehearse.given_inputs import GivenInput
+from trainyard.rehearse.faults import Fault
 from trainyard.rehearse.guardian import Guardian
+from trainyard.rehearse.launcher import launch
+from trainyard.rehearse.local_data import LocalPath
+from trainyard.rehearse.local_jobs import LocalJob, WrittenValue
 from trainyard.rehearse.logs import WarningLines
-from trainyard.rehearse.resolution import KeptData, LocalPath, ResolvedJob, WrittenValue
-from trainyard.rehearse.snapshot import Snapshot
+from trainyard.rehearse.reuse import EarlierResult, JobKey, Reuse, job_key, link_or_copy, link_result
+from trainyard.rehearse.sweeps import run_sweep
 from trainyard.rehearse.tracking_store import EndStatus, RunIdentity, TrackingStore
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.literals import LiteralError, ParameterValue, typed_literal
 from trainyard.spec.model import Port, Sweep, Value
-from trainyard.spec.resolution import JobOutput
+from trainyard.spec.resolved import JobOutput
 
 if TYPE_CHECKING:
-    from trainyard.rehearse.containers.images import ContainerImage
+    from trainyard.rehearse.container_images import ContainerImage
+    from trainyard.rehearse.fault_watch import FaultWatch
+    from trainyard.rehearse.run_options import RunOptions
 
 _MACRO = re.compile(r"\$\{\{\s*(\w+)\s*\}\}")
 
 
 @dataclass(frozen=True)
-class RunContext:
-    """What all jobs of a run share; `folder` is the run's absolute path."""
+class Software:
+    """What jobs run in: a Python, or by the job's name a Python of their own, or an image."""
 
-    name: str
-    identity: RunIdentity
-    folder: Path
-    pipeline: str
-    store: TrackingStore
-    cache: StepCache
-    kept: KeptData
-    digests: ContentDigests
-    cancellation: Cancellation
-    guardian: Guardian
-    grace_seconds: float
-    use_cache: bool
-    force_rerun: bool
-    default_datastore: str
-    strict: bool
     python: Path
-    pythons: Mapping[str, Path]
-    images: Mapping[str, ContainerImage]
-    named_job: str | None
-    faults: Mapping[str, Sequence[Fault]]
-    notice_seconds: float
-
-    def job_folder(self, job: str) -> Path:
-        """Return the folder of a job's files."""
-        return self.folder / "jobs" / job
+    pythons: Mapping[str, Path] = field(default_factory=dict)
+    images: Mapping[str, ContainerImage] = field(default_factory=dict)
 
     def python_of(self, job: str) -> Path:
-        """Return the Python that a job runs with: its own environment's, or that of the run."""
+        """Return the Python that a job runs with."""
         return self.pythons.get(job, self.python)
 
     def image_digest_of(self, job: str) -> str | None:
         """Return the digest of the image that a job runs in; None if it runs in no container."""
         return self.images[job].digest if job in self.images else None
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What all jobs of a run share; `folder` is the run's absolute path, `faults` are those of each job."""
+
+    name: str
+    folder: Path
+    identity: RunIdentity
+    options: RunOptions
+    default_datastore: str
+    software: Software
+    reuse: Reuse
+    faults: Mapping[str, Sequence[Fault]]
+    store: TrackingStore
+    cancellation: Cancellation
+    guardian: Guardian
+
+    def job_folder(self, job: str) -> Path:
+        """Return the folder of a job's files."""
+        return self.folder / "jobs" / job
 
 
 @dataclass(frozen=True)
@@ -124,8 +131,7 @@ Event = Reused | Started | Preempted | Ended | Broken
 
 def work(
     context: RunContext,
-    job: ResolvedJob,
-    snapshot: Snapshot,
+    job: LocalJob,
     identities: Mapping[str, str],
     earlier_keys: Collection[str | None],
     post: Callable[[Event], None],
@@ -135,42 +141,42 @@ def work(
     `earlier_keys` are the cache keys of the job's earlier attempts in this run, one each.
     """
     try:
-        python, image = context.python_of(job.name), context.image_digest_of(job.name)
-        key = job_key(job, snapshot, identities, context.digests, python, image)
-        faults = context.faults.get(job.name)
-        watch = FaultWatch(faults, context.notice_seconds) if faults else None
-        attempt = _attempt(context, job, snapshot, len(earlier_keys) + 1, watch)
-        earlier, why = _earlier_result(context, job, key, attempt.number)
+        software, cache = context.software, context.reuse.cache
+        python, image = software.python_of(job.name), software.image_digest_of(job.name)
+        key = job_key(job, identities, context.reuse.digests, python, image)
+        attempt = _first_attempt(context, job, len(earlier_keys) + 1)
+        earlier, why = context.reuse.earlier_result(
+            job, key, context.folder, context.name, is_restarted=bool(earlier_keys)
+        )
         if earlier is not None:
             link_result(earlier, context.job_folder(job.name))
-            context.cache.remember_result(key, earlier.identity, context.folder, context.name, job.name)
+            cache.remember_result(key, earlier.identity, context.folder, context.name, job.name)
             _publish(context, job)
             post(Reused(job.name, earlier, key, attempt.command))
             return
         identity = identity_of(job, key, context.identity.run_id, earlier_keys)
-        # Before the event, which writes the record: that must not meet a disk that the copy is filling.
-        given = make_folders(attempt)
-        post(Started(job.name, attempt, key, identity, why, WarningLines(attempt.logs[0])))
-        end = _run(context, attempt, given)
-        while end.was_preempted:
+        while True:
+            # Before the event, which writes the record: that must not meet a disk that the copy is filling.
+            given = make_folders(attempt)
+            post(Started(job.name, attempt, key, identity, why, WarningLines(attempt.logs[0])))
+            end = _run(context, attempt, given)
+            if not end.was_preempted:
+                break
             post(Preempted(job.name, end))
             lose_what_a_preemption_takes(attempt)
-            attempt = _attempt(context, job, snapshot, attempt.number + 1, watch)
-            given = make_folders(attempt)
-            post(Started(job.name, attempt, key, identity, "it was preempted", WarningLines(attempt.logs[0])))
-            end = _run(context, attempt, given)
+            attempt, why = replace(attempt, number=attempt.number + 1), "it was preempted"
         if end.reason is None:
             _publish(context, job)
         if end.reason is None and not end.warnings and identity == key.key:
-            context.cache.remember_result(key, identity, context.folder, context.name, job.name)
-        post(Ended(job.name, end, watch.pending if watch is not None else ()))
+            cache.remember_result(key, identity, context.folder, context.name, job.name)
+        post(Ended(job.name, end, attempt.faults.pending if attempt.faults is not None else ()))
     except (RunError, SpecError) as error:
         post(Broken(job.name, str(error)))
     except BaseException as error:
         post(Broken(job.name, f"internal error: {error!r}", error))
 
 
-def identity_of(job: ResolvedJob, key: JobKey, run_id: str, earlier_keys: Collection[str | None]) -> str:
+def identity_of(job: LocalJob, key: JobKey, run_id: str, earlier_keys: Collection[str | None]) -> str:
     """Return what identifies the job's output: the key alone if the output follows from it, else the run as well.
 
     It does not follow from the key if the job is not deterministic, or continues from what it wrote under another key.
@@ -179,33 +185,7 @@ def identity_of(job: ResolvedJob, key: JobKey, run_id: str, earlier_keys: Collec
     return key.key if follows_from_key else f"{key.key}@{run_id}"
 
 
-def _earlier_result(
-    context: RunContext, job: ResolvedJob, key: JobKey, attempt_number: int
-) -> tuple[EarlierResult | None, str | None]:
-    """Return a result to reuse, or why there is none."""
-    last_file_name = f"{context.pipeline}.{job.name}"
-    rules = (
-        (attempt_number > 1, "it is restarted"),
-        (context.named_job == job.name, "it was asked for by name"),
-        (job.name in context.faults, "it is hit on purpose"),
-        (not context.use_cache, "--no-cache"),
-        (context.force_rerun, "force_rerun: true"),
-        (not job.component.is_deterministic, "is_deterministic: false"),
-    )
-    why = next((reason for holds, reason in rules if holds), None)
-    if why is None:
-        earlier, problem = context.cache.find(key, context.folder)
-        if earlier is not None:
-            return earlier, None
-        why = problem or context.cache.why_new(last_file_name, key)
-    context.cache.remember_start(last_file_name, key, context.name)
-    return None, why
-
-
 def _run(context: RunContext, attempt: Attempt, given: Sequence[GivenInput]) -> AttemptEnd:
-    from trainyard.rehearse.kinds.sweeps import run_sweep  # a run that reuses everything need not import what runs jobs
-    from trainyard.rehearse.launcher import launch
-
     status: EndStatus = "FAILED"
     context.guardian.start()
     context.store.start_run(attempt.run, attempt.job.name)
@@ -215,33 +195,42 @@ def _run(context: RunContext, attempt: Attempt, given: Sequence[GivenInput]) -> 
             end = run_sweep(attempt, task, context.store, context.cancellation)
         else:
             end = launch(attempt, given, context.cancellation)
-        status = "KILLED" if end.processes.was_canceled else "FINISHED" if end.reason is None else "FAILED"
+        if end.processes.was_canceled:
+            status = "KILLED"
+        elif end.reason is None:
+            status = "FINISHED"
     finally:
         context.store.end_run(attempt.run, status)
     return end
 
 
-def _attempt(
-    context: RunContext, job: ResolvedJob, snapshot: Snapshot, number: int, faults: FaultWatch | None
-) -> Attempt:
+def _first_attempt(context: RunContext, job: LocalJob, number: int) -> Attempt:
     run = context.identity.of_job(job.name)
     return Attempt(
         job=job,
         job_folder=context.job_folder(job.name),
-        snapshot=snapshot,
         inputs=_inputs(context, job),
         run=run,
         number=number,
-        grace_seconds=context.grace_seconds,
-        strict=context.strict,
-        python=context.python_of(job.name),
-        image=context.images.get(job.name),
+        grace_seconds=context.options.grace_seconds,
+        strict=context.options.strict,
+        python=context.software.python_of(job.name),
+        image=context.software.images.get(job.name),
+        gpus=context.options.gpus,
         tracked=context.store.folder_of(run),
-        faults=faults,
+        faults=_watch(context, job),
     )
 
 
-def _publish(context: RunContext, job: ResolvedJob) -> None:
+def _watch(context: RunContext, job: LocalJob) -> FaultWatch | None:
+    if job.name not in context.faults:
+        return None
+    from trainyard.rehearse.fault_watch import FaultWatch  # its server takes 20 ms to import
+
+    return FaultWatch(context.faults[job.name], context.options.notice_seconds)
+
+
+def _publish(context: RunContext, job: LocalJob) -> None:
     """Put outputs that have a path in a datastore into the local folder of that datastore, as links or copies."""
     for port, written in job.destinations.items():
         macros = {
@@ -249,7 +238,7 @@ def _publish(context: RunContext, job: ResolvedJob) -> None:
             "output_name": port,
             "default_datastore": context.default_datastore,
         }
-        place = context.kept.of_datastore(_filled_in(written, macros))
+        place = context.options.kept.of_datastore(_filled_in(written, macros))
         source = context.job_folder(job.name) / "outputs" / port
         if place is None or not source.exists():
             continue
@@ -269,7 +258,7 @@ def _filled_in(path: str, macros: Mapping[str, str]) -> str:
     return _MACRO.sub(lambda found: macros.get(found[1], found[0]), path)
 
 
-def _inputs(context: RunContext, job: ResolvedJob) -> dict[str, ParameterValue | Path]:
+def _inputs(context: RunContext, job: LocalJob) -> dict[str, ParameterValue | Path]:
     inputs: dict[str, ParameterValue | Path] = {}
     for name, source in job.inputs.items():
         if isinstance(source, JobOutput):

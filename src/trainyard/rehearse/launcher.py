@@ -7,27 +7,21 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from trainyard.rehearse.attempts import Attempt, AttemptEnd, drop_empty_artifacts, note_decision
+from trainyard.rehearse.attempts import Attempt, AttemptEnd, GivenInput, drop_empty_artifacts, take_back_inputs
 from trainyard.rehearse.cancellation import Cancellation
-from trainyard.rehearse.contract import ProcessContext, container_environment, process_environment
 from trainyard.rehearse.errors import RunError
-from trainyard.rehearse.given_inputs import GivenInput, take_back_inputs
 from trainyard.rehearse.guardian import remove_containers
-from trainyard.rehearse.kinds.mpi_jobs import by_rank, open_mpi, under_mpirun
-from trainyard.rehearse.kinds.ray_jobs import with_ray
-from trainyard.rehearse.machine import AZURE_ML_MASTER_PORT, available_gpus, gpus_of_node, reserved_port
+from trainyard.rehearse.job_variables import process_environment
+from trainyard.rehearse.local_distributions import local_distribution
+from trainyard.rehearse.machine import reserved_port
 from trainyard.rehearse.machine_use import machine_use_sampled
 from trainyard.rehearse.outcome import outcome
-from trainyard.rehearse.processes import ProcessesEnded, ProcessStart, run_processes
-from trainyard.rehearse.resolution import ResolvedJob
-from trainyard.rehearse.steps_seen import StepsSeen
-from trainyard.spec.distributions import Ray
+from trainyard.rehearse.rank_processes import Process, ProcessesEnded, run_processes
 
 if TYPE_CHECKING:
-    from trainyard.rehearse.containers.images import ContainerImage
+    from trainyard.rehearse.container_images import ContainerImage
 
 
 def launch(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancellation) -> AttemptEnd:
@@ -43,68 +37,66 @@ def launch(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancella
         end = outcome(attempt, processes, given, cancellation.reason)
         return replace(end, progress=attempt.faults.end()) if attempt.faults is not None else end
     finally:
-        take_back_inputs(attempt.job_folder / "data")
+        take_back_inputs(attempt.data_folder)
         drop_empty_artifacts(attempt)
 
 
 def _run(attempt: Attempt, cancellation: Cancellation) -> ProcessesEnded:
+    job, counts = attempt.job, attempt.job.counts
+    here = local_distribution(job.distribution)
     with ExitStack() as stack:
-        ports = [stack.enter_context(reserved_port()) for _ in range(_ports_needed(attempt.job))]
-        events_url = _watch_for_faults(attempt, stack)
-        starts = [_process(attempt, rank, ports, events_url) for rank in range(attempt.job.processes)]
-        folders: list[Path] = []
-        ray = attempt.job.use.job.effective_distribution
-        if isinstance(ray, Ray):
-            temporary = Path(stack.enter_context(TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)))
-            folders.append(temporary)
-            log = attempt.job_folder / "system_logs" / "ray_head.log"
-            starts = with_ray(starts, ray, ports[0], temporary, log)
-        mpirun = _mpirun(attempt) if attempt.job.distribution == "mpi" else None
-        if attempt.job.distribution == "mpi":
-            how = f"started by {mpirun}" if mpirun else "no mpirun of Open MPI, its variables only"
-            note_decision(attempt, f"mpi: {how}")
-        if mpirun is not None:
-            starts = [under_mpirun(mpirun, starts, attempt.job_folder / "data", _mpi_log(attempt))]
+        ports = job.distribution.ports(counts) if job.distribution is not None else 0
+        attempt = replace(
+            attempt,
+            ports=[stack.enter_context(reserved_port()) for _ in range(ports)],
+            events_url=_watch_for_faults(attempt, stack),
+        )
+        processes: Sequence[Process] = [
+            Process(
+                rank,
+                attempt.command,
+                process_environment(attempt, rank, here.variables, os.environ),
+                attempt.working_folder(attempt.node_of(rank)),
+                attempt.logs[rank],
+            )
+            for rank in range(job.processes)
+        ]
+        processes, folders = here.arranged(attempt, processes, stack)
         if attempt.image is not None:
-            starts = _in_containers(attempt, attempt.image, starts, folders, stack)
-        processes = run_processes(
-            starts,
+            processes = _in_containers(attempt, attempt.image, processes, folders, stack)
+        ended = run_processes(
+            processes,
             cancellation,
             grace_seconds=attempt.grace_seconds,
             beneath=attempt.job_folder,
-            timeout_seconds=attempt.job.timeout_seconds,
-            helpers=_helpers(attempt.job),
+            timeout_seconds=job.timeout_seconds,
+            helpers=job.distribution.helpers(counts) if job.distribution is not None else (),
             faults=attempt.faults,
             on_started=_watch_machine_use(attempt, stack),
         )
-    return by_rank(processes, _mpi_log(attempt), attempt.job.processes) if mpirun is not None else processes
+    return here.ended(attempt, ended)
 
 
 def _in_containers(
-    attempt: Attempt, image: ContainerImage, starts: Sequence[ProcessStart], folders: Sequence[Path], stack: ExitStack
-) -> list[ProcessStart]:
+    attempt: Attempt, image: ContainerImage, processes: Sequence[Process], folders: Sequence[Path], stack: ExitStack
+) -> list[Process]:
     """The same processes in containers, which are gone with the attempt, however it ends."""
-    from trainyard.rehearse.containers.container import in_container, job_label
+    from trainyard.rehearse.containers import in_container, job_label
 
-    note_decision(attempt, f"containers: {image.engine.name}, {image}")
+    attempt.note_decision(f"containers: {image.engine.name}, {image}")
     stack.callback(remove_containers, image.engine.program, job_label(attempt.run))
-    per_node = -(-len(starts) // attempt.job.nodes)
-    return [in_container(attempt, image, start, containers_per_node=per_node, folders=folders) for start in starts]
-
-
-def _mpirun(attempt: Attempt) -> str | None:
-    """Open MPI's program that starts the ranks, in the job's image where it has one."""
-    if attempt.image is None:
-        return open_mpi()
-    return "mpirun" if attempt.image.has_open_mpi else None
+    per_node = -(-len(processes) // attempt.job.counts.nodes)
+    return [
+        in_container(attempt, image, process, containers_per_node=per_node, folders=folders) for process in processes
+    ]
 
 
 def _watch_machine_use(attempt: Attempt, stack: ExitStack) -> Callable[[list[int]], None]:
     """What samples the processes when they have started. Those of containers are not beneath the ones started here."""
-    arguments = (attempt.job_folder, attempt.number, available_gpus(os.environ))
+    arguments = (attempt.job_folder, attempt.number, attempt.gpus)
     if attempt.image is None:
         return stack.enter_context(machine_use_sampled(*arguments))
-    from trainyard.rehearse.containers.container import ContainerSessions
+    from trainyard.rehearse.containers import ContainerSessions
 
     sessions = ContainerSessions(attempt, attempt.image.engine)
     return stack.enter_context(machine_use_sampled(*arguments, sessions))
@@ -114,60 +106,4 @@ def _watch_for_faults(attempt: Attempt, stack: ExitStack) -> str | None:
     """Have the attempt's faults, if it has any, begin to watch it; return where they announce a preemption."""
     if attempt.faults is None:
         return None
-    from trainyard.rehearse.metadata_service import metadata_service  # only such runs need a server
-
-    service = stack.enter_context(metadata_service())
-    tracked = attempt.tracked or attempt.job_folder
-    attempt.faults.begin(StepsSeen(attempt.logs[0], tracked, attempt.job_folder / "outputs"), service)
-    return service.events_url
-
-
-def _helpers(job: ResolvedJob) -> range:
-    """The ranks that only serve the others: TensorFlow's parameter servers, and Ray's nodes but the head."""
-    workers = 1 if job.distribution == "ray" else job.processes - job.parameter_servers
-    return range(workers, job.processes)
-
-
-def _ports_needed(job: ResolvedJob) -> int:
-    """PyTorch's ranks, and Ray's nodes, meet at one port; each task of TensorFlow listens at one of its own."""
-    return {"tensorflow": job.processes, None: 0}.get(job.distribution, 1)
-
-
-def _mpi_log(attempt: Attempt) -> Path:
-    return attempt.job_folder / "system_logs" / "mpirun.log"
-
-
-def _process(attempt: Attempt, rank: int, ports: Sequence[int], events_url: str | None) -> ProcessStart:
-    job = attempt.job
-    node, local_rank = divmod(rank, job.processes_per_node)
-    resources = job.resources
-    all_gpus = available_gpus(os.environ)
-    gpus = gpus_of_node(all_gpus, node, nodes=job.nodes, processes_per_node=job.processes_per_node)
-    context = ProcessContext(
-        run=attempt.run,
-        distribution=job.distribution,
-        nodes=job.nodes,
-        processes_per_node=job.processes_per_node,
-        node_rank=node,
-        local_rank=local_rank,
-        master_port=ports[0] if ports else AZURE_ML_MASTER_PORT,
-        task_ports=ports,
-        world_size=job.processes,
-        parameter_servers=job.parameter_servers,
-        working_folder=attempt.working_folder(node),
-        data_folder=attempt.job_folder / "data",
-        attempt=attempt.number,
-        gpus=gpus,
-        gpus_are_divided=gpus != all_gpus,
-        vm_size=str(resources.instance_type.data) if resources and resources.instance_type else "local",
-        input_paths=attempt.input_paths,
-        output_paths=attempt.output_paths,
-        parameters=attempt.parameters,
-        events_url=events_url,
-    )
-    own, image = job.environment_variables, attempt.image
-    if image is not None:
-        environment = container_environment(context, own, os.environ, image.environment)
-    else:
-        environment = process_environment(context, own, os.environ, attempt.python)
-    return ProcessStart(rank, attempt.command, environment, context.working_folder, attempt.logs[rank])
+    return attempt.faults.begin(attempt.logs[0], attempt.tracked, attempt.job_folder / "outputs", stack)

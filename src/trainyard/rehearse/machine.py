@@ -5,28 +5,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import glob
 import os
 import socket
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.rehearse.errors import RunError
 from trainyard.settings.files import open_lock_file
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
-_GPU_DEVICE_FILES = "/dev/nvidia[0-9]*"
 
 AZURE_ML_MASTER_PORT = 6105
 """The MASTER_PORT on Azure ML (Azure/azureml-cheatsheets, distributed-training.md)."""
-
-# Two nodes with two processes each: the smallest job whose node ranks, local ranks and ranks all differ. It is
-# rehearsed as it is on any machine.
-_SMALLEST_LIMIT = 4
 
 # All below 32768, where Linux begins to assign ports to clients.
 _CANDIDATE_PORTS = range(AZURE_ML_MASTER_PORT, AZURE_ML_MASTER_PORT + 1000)
@@ -46,16 +39,16 @@ def job_path(python: Path, inherited: str | None) -> str:
     return os.pathsep.join([os.path.dirname(python), inherited or os.defpath])
 
 
-def available_gpus(environment: Mapping[str, str]) -> list[str]:
+def available_gpus(environment: Mapping[str, str], devices: Path = Path("/dev")) -> list[str]:
     """Return this machine's GPUs, as numbers or names in the form of CUDA_VISIBLE_DEVICES, and limited by it."""
-    count = len(glob.glob(_GPU_DEVICE_FILES))
+    count = len(list(devices.glob("nvidia[0-9]*")))
     chosen = environment.get(VISIBLE_DEVICES)
     if not count or chosen is None:
         return [str(number) for number in range(count)]
     return [name.strip() for name in chosen.split(",") if name.strip()]
 
 
-def gpus_of_node(gpus: list[str], node: int, *, nodes: int, processes_per_node: int) -> list[str]:
+def gpus_of_node(gpus: Sequence[str], node: int, *, nodes: int, processes_per_node: int) -> Sequence[str]:
     """Return a node's share of the GPUs, so that each process finds its own under LOCAL_RANK, as on the cluster.
 
     Without a GPU for each process of all nodes the share is empty, and all of them run on processors.
@@ -66,33 +59,15 @@ def gpus_of_node(gpus: list[str], node: int, *, nodes: int, processes_per_node: 
     return gpus[node * share : (node + 1) * share]
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What bounds the processes of a job here."""
-
-    processors: int
-    gpus: int
-
-    @classmethod
-    def here(cls) -> Machine:
-        """Return what this process may use now."""
-        return cls(available_processors(), len(available_gpus(os.environ)))
-
-    @property
-    def process_limit(self) -> int:
-        """How many training processes a job may have unless the user says otherwise: one per processor or GPU."""
-        return max(self.processors, self.gpus, _SMALLEST_LIMIT)
-
-
 @contextmanager
-def reserved_port() -> Iterator[int]:
+def reserved_port(candidates: Sequence[int] = _CANDIDATE_PORTS) -> Iterator[int]:
     """Yield a free port, 6105 if possible, that no other runner of this user takes while the block lasts.
 
     The ranks themselves bind the port, so it must be unbound when they start; a lock file keeps other runners away
     until then. Raise `RunError` when every candidate is taken.
     """
     folder = _folder_of_locks()
-    for port in _CANDIDATE_PORTS:
+    for port in candidates:
         with open_lock_file(folder / str(port)) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,8 +77,7 @@ def reserved_port() -> Iterator[int]:
                 yield port
                 return
     raise RunError(
-        f"MASTER_PORT: every port from {_CANDIDATE_PORTS[0]} to {_CANDIDATE_PORTS[-1]} is in use; "
-        "stop the programs that use them"
+        f"MASTER_PORT: every port from {candidates[0]} to {candidates[-1]} is in use; stop the programs that use them"
     )
 
 

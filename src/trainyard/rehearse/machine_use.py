@@ -1,7 +1,6 @@
 """What the processes of an attempt use of this machine while they run: processors, memory and GPUs.
 
 The samples are in `machine_use.jsonl` beside the job's other logs of the system, whose format docs/report.md describes.
-Sampling reads /proc, so there are no samples on systems without it.
 """
 
 from __future__ import annotations
@@ -22,9 +21,6 @@ from trainyard.rehearse.guardian import as_part_of
 from trainyard.rehearse.machine import available_processors
 from trainyard.settings.run_record import MACHINE_USE_FILE, MACHINE_USE_FORMAT
 
-_PROCESSES = Path("/proc")
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _LEAST_INTERVAL_SECONDS = 1.0
 _SAMPLES_PER_TIME_SPENT = 1000
 """An attempt of t seconds waits t/1000 s for its next sample: a week's has about 7,500 lines."""
@@ -51,8 +47,6 @@ def machine_use_sampled(
     threads: list[threading.Thread] = []
 
     def start(started: list[int]) -> None:
-        if not (_PROCESSES / "self" / "stat").exists():
-            return
         file = job_folder / "system_logs" / MACHINE_USE_FILE
         arguments = (file, attempt, lambda: sessions_of(started), _Gpus(gpus, job_folder), is_over)
         threads.append(threading.Thread(target=_sample, args=arguments, name="machine use", daemon=True))
@@ -89,26 +83,26 @@ def _sample(
             if latest := gpus.latest():
                 line["gpus"] = latest
             with file.open("a", encoding="utf-8") as stream:
-                stream.writelines(f"{json.dumps(each)}\n" for each in [*header, line])
+                stream.writelines(f"{json.dumps(sample)}\n" for sample in [*header, line])
             header.clear()
             before, used = now, using
 
 
 def _use_of(leaders: Collection[int]) -> _Use:
-    """Add up the processes of these sessions. Fields are those of proc(5), counted from the one after the name."""
-    sessions = frozenset(leaders)
-    ticks, pages = 0, 0
-    for entry in os.scandir(_PROCESSES):
-        if not entry.name.isdigit():
-            continue
+    """Add up the processes of these sessions."""
+    import psutil  # takes 30 ms, and a run whose jobs are reused or short needs none
+
+    seconds, memory_bytes = 0.0, 0
+    for pid in psutil.pids():
         try:
-            fields = Path(entry.path, "stat").read_bytes().rpartition(b")")[2].split()
-        except OSError:
+            if os.getsid(pid) in leaders:
+                process = psutil.Process(pid)
+                times = process.cpu_times()
+                seconds += times.user + times.system + times.children_user + times.children_system
+                memory_bytes += process.memory_info().rss
+        except (psutil.Error, OSError):
             continue  # it has ended
-        if len(fields) > 21 and int(fields[3]) in sessions:
-            ticks += sum(map(int, fields[11:15]))  # utime, stime and those of children that were waited for
-            pages += int(fields[21])  # rss
-    return _Use(ticks / _TICKS_PER_SECOND, pages * _PAGE_BYTES)
+    return _Use(seconds, memory_bytes)
 
 
 class _Gpus:

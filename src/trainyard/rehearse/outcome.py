@@ -9,10 +9,9 @@ import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from trainyard.rehearse.attempts import Attempt, AttemptEnd
-from trainyard.rehearse.given_inputs import GivenInput
+from trainyard.rehearse.attempts import Attempt, AttemptEnd, GivenInput
 from trainyard.rehearse.logs import last_error
-from trainyard.rehearse.processes import ProcessesEnded
+from trainyard.rehearse.rank_processes import ProcessesEnded
 from trainyard.settings.log_text import last_lines
 
 _ERROR_LINES = 15
@@ -62,7 +61,7 @@ def _outcome_of_files(attempt: Attempt, processes: ProcessesEnded, given: Sequen
     said = f"it exited with 0, but did not write its output {', '.join(missing)}"
     if any(attempt.strict or name in attempt.job.read_outputs for name in missing):
         return AttemptEnd(processes, said)
-    changed = {each.name: file for each in given if (file := each.changed()) is not None}
+    changed = {put.name: file for put in given if (file := put.changed()) is not None}
     if changed:
         named = ", ".join(f"{name} ({file})" for name, file in changed.items())
         return AttemptEnd(processes, f"it wrote to an input, which Azure ML mounts read-only: {named}")
@@ -99,7 +98,7 @@ def _explain(attempt: Attempt, rank: int, code: int, cause: str | None) -> str:
         return explained
     if attempt.image is not None:
         return f"{explained}; add its package to the environment: {attempt.image.name} does not have it"
-    from trainyard.rehearse.missing_modules import where_to_add  # packaging takes 30 ms to import
+    from trainyard.rehearse.environment_packages import where_to_add  # packaging takes 30 ms to import
 
     return f"{explained}; {where_to_add(missing[1], attempt.job.component.environment)}"
 

@@ -1,147 +1,337 @@
-"""`--only J` and `--from J`: which jobs run, and the earlier outputs of the others that fit this run best."""
+"""Reuse of unchanged jobs: a key is computed from everything that goes into a job, and its outputs are found by it.
+
+A key holds one digest for each thing that a job's result depends on, under a name that users know. When a job is not
+reused, the names whose digests changed since its last run say why.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import dataclasses
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from trainyard.rehearse.cache import EarlierResult, JobKey, job_key
-from trainyard.rehearse.digests import ContentDigests
-from trainyard.rehearse.errors import UsageError
-from trainyard.rehearse.records import recorded_inputs
-from trainyard.rehearse.resolution import LocalPath, ResolvedJob, ResolvedPipeline
-from trainyard.rehearse.snapshot import snapshot_of
-from trainyard.settings.run_record import JobRecord, RunRecord
-from trainyard.settings.suggestions import did_you_mean
-from trainyard.spec.diagnostic import SpecError
+from trainyard.rehearse.digests import ContentDigests, digest_of, write_json
+from trainyard.rehearse.errors import RunError, cannot_write
+from trainyard.rehearse.job_code import code_of_job
+from trainyard.rehearse.local_data import LocalPath
+from trainyard.rehearse.local_jobs import LocalJob, WrittenValue
+from trainyard.settings.files import files_beneath, os_error_reason
+from trainyard.spec.model import Component, Environment, Value
+from trainyard.spec.resolved import JobOutput
 
-
-@dataclass(frozen=True)
-class Selection:
-    """`run` are the jobs to run, `reused` those whose earlier outputs they read, `named` the one the user named."""
-
-    run: frozenset[str]
-    reused: frozenset[str]
-    named: str | None
-
-
-def select(upstream: Mapping[str, frozenset[str]], *, only: str | None, from_job: str | None) -> Selection:
-    """Return the selected jobs of a graph, given as what each job directly depends on.
-
-    `only` is one job alone; `from_job` is a job and all that depend on it. Raise `UsageError` for an unknown job, or if
-    both are given.
-    """
-    if only is not None and from_job is not None:
-        raise UsageError("--only and --from cannot be used together")
-    named = only if only is not None else from_job
-    if named is None:
-        return Selection(frozenset(upstream), frozenset(), None)
-    if named not in upstream:
-        flag = "--only" if only is not None else "--from"
-        raise UsageError(f"{flag} {named}: unknown job. {did_you_mean(named, upstream)}")
-    run = {named} if only is not None else _with_dependents(upstream, named)
-    reused = {name for job in run for name in upstream[job]} - run
-    return Selection(frozenset(run), frozenset(reused), named)
-
-
-def _with_dependents(upstream: Mapping[str, frozenset[str]], job: str) -> set[str]:
-    found = {job}
-    while True:
-        more = {name for name, needs in upstream.items() if needs & found} - found
-        if not more:
-            return found
-        found |= more
+CACHE_FORMAT = "trainyard.cache/1"
+_LOCATIONS_KEPT = 5
+_LOCAL_PYTHON = "the local Python and its packages"
+_IMAGE = "the container image"
 
 
 @dataclass(frozen=True)
-class ReusedResult:
-    """The earlier result of a job that is left out, the job's record in that run, and a description of the choice."""
+class JobKey:
+    """The key of a job's result, and the digest of each part of it."""
 
-    earlier: EarlierResult
-    record: JobRecord
-    why: str
+    key: str
+    parts: dict[str, str]
 
 
-def find_reused(
-    resolved: ResolvedPipeline, jobs: Collection[str], runs: Collection[RunRecord], digests: ContentDigests
-) -> dict[str, ReusedResult]:
-    """Return for each of these jobs the completed result that fits this run best, among `runs`, newest first.
+@dataclass(frozen=True)
+class EarlierResult:
+    """A completed job of an earlier run whose outputs are complete and unaltered."""
 
-    That is the newest with the key that the job would have here, else the newest with the same inputs, else the newest
-    of all. Raise `UsageError` naming the jobs that have none.
+    run_folder: Path
+    run: str
+    job: str
+    identity: str
+
+
+def job_key(
+    job: LocalJob,
+    upstream_identities: Mapping[str, str],
+    digests: ContentDigests,
+    python: Path = Path(sys.executable),
+    image: str | None = None,
+) -> JobKey:
+    """Return the key of a job: code, command, inputs by content, environment, processes, resources, variables.
+
+    The command counts as written, with the names of its ports; their values are in the inputs. Outputs of other jobs
+    count by `upstream_identities`, local data by content. For a job in containers, the digest of their
+    `image` counts in place of `python`.
     """
-    pipeline = resolved.pipeline.name
-    keys = _keys_here(resolved, jobs, digests) if jobs else {}
-    found: dict[str, ReusedResult] = {}
-    for name in (name for name in resolved.jobs if name in jobs):
-        inputs_here, key = recorded_inputs(resolved.jobs[name]), keys.get(name)
-        candidates = list(_completed(name, pipeline, runs))
-        if candidates:
-            # The sort is stable: among equally good ones the newest stays first.
-            run, job = min(candidates, key=lambda candidate: _fit_rank(candidate[1], inputs_here, key))
-            why = f"taken from run {run.name}{_differences(job, inputs_here, key)}"
-            earlier = EarlierResult(run.folder.resolve(), run.name, name, str(job.identity))
-            found[name] = ReusedResult(earlier, job, why)
-    missing = sorted(set(jobs) - set(found))
-    if missing:
-        raise UsageError(
-            f"no earlier run of {pipeline} has completed {', '.join(missing)}, whose outputs are needed; "
-            "run the whole pipeline first"
-        )
-    return found
+    component = job.component
+    literals = [source for source in job.inputs.values() if isinstance(source, (str, int, float))]
+    parts = {
+        "code": code_of_job(component.command.data, literals, job.environment_variables, job.snapshot).digest(digests),
+        "command": digest_of(component.command.data, *_task_parts(component)),
+        "outputs": digest_of(sorted((port.name, port.type) for port in component.outputs.values())),
+        "environment": _environment_digest(component.environment, digests),
+        "distribution": digest_of(job.distribution_type, job.counts.nodes, job.counts.processes_per_node),
+        "resources": digest_of(_resources_parts(job)),
+        "environment_variables": digest_of(job.environment_variables),
+    }
+    if image is not None:
+        parts[_IMAGE] = digest_of(image)
+    else:
+        parts[_LOCAL_PYTHON] = local_python_digest(python)
+    for name, source in job.inputs.items():
+        if isinstance(source, WrittenValue):
+            content = digest_of(upstream_identities[source.output.job], source.output.port)
+        elif isinstance(source, JobOutput):
+            content = digest_of(upstream_identities[source.job], source.port)
+        elif isinstance(source, LocalPath):
+            content = digests.of_path(source.path)
+        else:
+            content = digest_of(type(source).__name__, source)
+        parts[f"input {name}"] = content
+    return JobKey(digest_of(parts), parts)
 
 
-def _completed(name: str, pipeline: str, runs: Collection[RunRecord]) -> Iterator[tuple[RunRecord, JobRecord]]:
-    for run in runs:
-        job = run.jobs.get(name)
-        if job is None or run.pipeline != pipeline or job.status != "completed" or not job.identity:
-            continue
-        if (run.folder / "jobs" / name).is_dir():
-            yield run, job
+def _resources_parts(job: LocalJob) -> list[object]:
+    if job.resources is None:
+        return []
+    values = (job.resources.instance_type, job.resources.shm_size)
+    return [value.data if value is not None else None for value in values]
 
 
-def _keys_here(resolved: ResolvedPipeline, jobs: Collection[str], digests: ContentDigests) -> dict[str, JobKey]:
-    """Return the key that each of these jobs would have in this run, if it can be known without running anything."""
-    keys: dict[str, JobKey] = {}
-    identities: dict[str, str] = {}
-    for name in (name for name in resolved.jobs if name in _with_upstream(resolved, jobs)):
-        job = resolved.jobs[name]
-        if set(job.depends_on) <= set(identities) and _has_its_data(job):
-            try:
-                keys[name] = job_key(job, snapshot_of(job.component), identities, digests)
-            except (SpecError, OSError):
-                continue  # a job that is left out may lack its code or data; then only its recorded inputs are compared
-            if job.component.is_deterministic:
-                identities[name] = keys[name].key
-    return keys
+def _task_parts(component: Component) -> list[object]:
+    """What a sweep, parallel or Spark job runs besides its command: all of its settings, without their places."""
+    return [] if component.task is None else [type(component.task).__name__, _without_places(component.task)]
 
 
-def _with_upstream(resolved: ResolvedPipeline, jobs: Collection[str]) -> set[str]:
-    found, open_jobs = set(jobs), list(jobs)
-    while open_jobs:
-        more = set(resolved.jobs[open_jobs.pop()].depends_on) - found
-        found |= more
-        open_jobs += more
-    return found
+def _without_places(setting: object) -> object:
+    if isinstance(setting, Value):
+        return setting.data
+    if isinstance(setting, Component):
+        return setting.command.data
+    if dataclasses.is_dataclass(setting):
+        return {known.name: _without_places(getattr(setting, known.name)) for known in dataclasses.fields(setting)}
+    if isinstance(setting, dict):
+        return {key: _without_places(value) for key, value in setting.items()}
+    return setting
 
 
-def _has_its_data(job: ResolvedJob) -> bool:
-    return all(source.path.exists() for source in job.inputs.values() if isinstance(source, LocalPath))
+def _environment_digest(environment: Environment | None, digests: ContentDigests) -> str:
+    if environment is None:
+        return digest_of(None)
+    paths = [path for path in (environment.build_path, environment.conda_file) if path is not None]
+    contents = [digests.of_path(path) for path in paths if path.exists()]
+    conda = environment.conda.data if environment.conda is not None else None
+    return digest_of(environment.reference, environment.image, environment.dockerfile, contents, conda)
 
 
-def _fit_rank(job: JobRecord, inputs_here: Mapping[str, object], key: JobKey | None) -> int:
-    if key is not None and job.cache_key == key.key:
-        return 0
-    return 1 if job.inputs == inputs_here else 2
+def local_python_digest(python: Path = Path(sys.executable)) -> str:
+    """Return the digest of the Python and the packages that jobs run with here: another torch is another result.
+
+    Raise `RunError` for another Python that does not start.
+    """
+    version, _ = _version_and_path(python)
+    # Another may be a script around a Python, which only its path tells apart.
+    named = [] if python == Path(sys.executable) else [str(python)]
+    return digest_of(version, local_packages(python), *named)
 
 
-def _differences(job: JobRecord, inputs_here: Mapping[str, object], key: JobKey | None) -> str:
-    """Describe what a result was made with, where that differs from this run; empty if nothing does."""
-    names = [name for name in {**inputs_here, **job.inputs} if job.inputs.get(name) != inputs_here.get(name)]
-    values = [f"{name} {job.inputs.get(name, 'none')} instead of {inputs_here.get(name, 'none')}" for name in names]
-    text = f", whose inputs differ: {', '.join(values)}" if values else ""
-    if key is not None and job.key_parts:
-        differing = [part for part in key.parts if job.key_parts.get(part) != key.parts[part]]
-        others = [part for part in differing if part.removeprefix("input ") not in names]
-        text += f"; changed since: {', '.join(others)}" if others else ""
-    return text
+def local_packages(python: Path) -> list[str]:
+    """Return the folders of the metadata of a Python's packages, such as `numpy-2.4.0.dist-info`, sorted."""
+    _, path = _version_and_path(python)
+    folders = {Path(entry) for entry in path if entry.endswith(("site-packages", "dist-packages"))}
+    return sorted(
+        name for folder in folders if folder.is_dir() for name in os.listdir(folder) if name.endswith("-info")
+    )
+
+
+def python_version(python: Path) -> str:
+    """Return a Python's version, such as `3.11.7`."""
+    return _version_and_path(python)[0].split()[0]
+
+
+def _version_and_path(python: Path) -> tuple[str, list[str]]:
+    return (sys.version, sys.path) if python == Path(sys.executable) else _answers_of(python)
+
+
+@functools.cache
+def _answers_of(python: Path) -> tuple[str, list[str]]:
+    """The version and path of another Python."""
+    ask = "import json, sys; print(json.dumps([sys.version, sys.path]))"
+    try:
+        answer = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        why = os_error_reason(error) if isinstance(error, OSError) else f"it ended with exit code {error.returncode}"
+        raise RunError(f"--python {python}: cannot be started as the Python of jobs: {why}") from error
+    version, path = json.loads(answer.stdout)
+    return version, path
+
+
+class StepCache:
+    """The index of results: one small file per key, which lists the run folders that hold the outputs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._replacing = threading.Lock()  # equal jobs of a run share a file, which is away while it is replaced
+
+    def find(self, key: JobKey, own_run: Path) -> tuple[EarlierResult | None, str | None]:
+        """Return the newest complete result with this key in another run, or None and what is wrong with known ones."""
+        with self._replacing:
+            entry = _read(self._result_file(key))
+        problem = None
+        for location in reversed(entry.get("locations", [])):
+            run_folder = Path(location["run_folder"])
+            if run_folder == own_run:
+                continue
+            difference = _difference(run_folder / "jobs" / location["job"] / "outputs", location["files"])
+            if difference is None:
+                return EarlierResult(run_folder, location["run"], location["job"], entry["identity"]), None
+            problem = problem or f"its result in run {location['run']} {difference}"
+        return None, problem
+
+    def why_new(self, last_file_name: str, key: JobKey) -> str:
+        """Return why there is no result with this key: what changed since this job last ran."""
+        last = _read(self._last_file(last_file_name))
+        if not last:
+            return "it has not run before"
+        names = sorted({*key.parts, *last["parts"]})
+        changed = [name for name in names if key.parts.get(name) != last["parts"].get(name)]
+        if not changed:
+            return f"its result in run {last['run']} is gone, or it did not complete"
+        return f"changed since run {last['run']}: {', '.join(changed)}"
+
+    def remember_start(self, last_file_name: str, key: JobKey, run: str) -> None:
+        """Record what goes into this start of a job, to explain later what changed. Raise `RunError` on failure."""
+        document = {"format": CACHE_FORMAT, "run": run, "parts": key.parts}
+        self._write(self._last_file(last_file_name), document)
+
+    def remember_result(self, key: JobKey, identity: str, run_folder: Path, run: str, job: str) -> None:
+        """Record a completed job's outputs under its key, with file sizes and times. Raise `RunError` on failure."""
+        location = {
+            "run_folder": str(run_folder.resolve()),
+            "run": run,
+            "job": job,
+            "files": _inventory(run_folder / "jobs" / job / "outputs"),
+        }
+        file = self._result_file(key)
+        with self._replacing:
+            entry = _read(file)
+            known = entry.get("locations", []) if entry.get("identity") == identity else []
+            # One of each run: its equal jobs, which do not reuse each other's, would displace the results of others.
+            known = [other for other in known if other["run_folder"] != location["run_folder"]]
+            locations = [*known, location][-_LOCATIONS_KEPT:]
+            self._write(file, {"format": CACHE_FORMAT, "identity": identity, "locations": locations})
+
+    def _write(self, file: Path, document: object) -> None:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(file.parent, error) from error
+        write_json(file, document)
+
+    def _result_file(self, key: JobKey) -> Path:
+        return self._folder / "results" / f"{key.key}.json"
+
+    def _last_file(self, name: str) -> Path:
+        return self._folder / "last" / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}.json"
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """From which earlier results the jobs of a run are taken, and why some of them run again.
+
+    `run_all` is the setting for which no job is reused, `named_job` is the one that the user named, `hit_jobs` are
+    those that are hit on purpose.
+    """
+
+    cache: StepCache
+    digests: ContentDigests
+    pipeline: str
+    run_all: str | None
+    named_job: str | None
+    hit_jobs: Collection[str]
+
+    def earlier_result(
+        self, job: LocalJob, key: JobKey, run_folder: Path, run: str, *, is_restarted: bool
+    ) -> tuple[EarlierResult | None, str | None]:
+        """Return a result to reuse, or None and why there is none, after recording what goes into the job's start."""
+        start = f"{self.pipeline}.{job.name}"
+        why = self._reason_to_run(job, is_restarted=is_restarted)
+        if why is None:
+            earlier, problem = self.cache.find(key, run_folder)
+            if earlier is not None:
+                return earlier, None
+            why = problem or self.cache.why_new(start, key)
+        self.cache.remember_start(start, key, run)
+        return None, why
+
+    def _reason_to_run(self, job: LocalJob, *, is_restarted: bool) -> str | None:
+        """Why a job runs even if nothing has changed; None if it need not."""
+        if is_restarted:
+            return "it is restarted"
+        if job.name == self.named_job:
+            return "it was asked for by name"
+        if job.name in self.hit_jobs:
+            return "it is hit on purpose"
+        if self.run_all is not None:
+            return self.run_all
+        return None if job.component.is_deterministic else "is_deterministic: false"
+
+
+def link_result(earlier: EarlierResult, job_folder: Path) -> None:
+    """Put an earlier job's outputs and logs into a job's folder: as hard links, or copies across file systems.
+
+    The folder is emptied first, because a runner that was killed at this point leaves a part of a result. Raise
+    `RunError` when the folder cannot be written; it is then emptied again.
+    """
+    source = earlier.run_folder / "jobs" / earlier.job
+    shutil.rmtree(job_folder, ignore_errors=True)
+    try:
+        for part in ("outputs", "user_logs", "artifacts"):
+            if (source / part).is_dir():
+                shutil.copytree(source / part, job_folder / part, symlinks=True, copy_function=link_or_copy)
+    except OSError as error:
+        shutil.rmtree(job_folder, ignore_errors=True)
+        raise cannot_write(job_folder, error) from error
+
+
+def link_or_copy(source: str, target: str) -> None:
+    """Make a file a hard link to another, or a copy of it where the file system has no such links."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
+def _inventory(folder: Path) -> dict[str, list[int]]:
+    """Return the size and modification time (ns) of every file beneath a folder, by relative name."""
+    inventory = {}
+    for file, name in files_beneath(folder):
+        status = file.stat()
+        inventory[name] = [status.st_size, status.st_mtime_ns]
+    return inventory
+
+
+def _difference(folder: Path, recorded: Mapping[str, list[int]]) -> str | None:
+    """Return how a folder's files differ from those recorded, or None if they do not."""
+    if not folder.is_dir():
+        return "is gone"
+    found = _inventory(folder)
+    for name in sorted(set(found) | set(recorded)):
+        if name not in found:
+            return f"lacks {name}"
+        if name not in recorded:
+            return f"has an additional file, {name}"
+        if found[name] != recorded[name]:
+            return f"was altered ({name})"
+    return None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # the cache only saves time; without it the job runs
+    return document if isinstance(document, dict) and document.get("format") == CACHE_FORMAT else {}

@@ -1,20 +1,203 @@
-"""The folders of runs: made, listed, found by name, and cleaned up."""
+"""The folders of runs: made, listed, found by name, cleaned up, and locked by their runner; and the record in each.
+
+run.json is replaced as a whole at every change of state, so that a killed run leaves a readable one.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from itertools import count
 from pathlib import Path
 
+from trainyard.git import NoGit, ask_git, index_of, is_object, repository_top
 from trainyard.rehearse.errors import RunError, UsageError, cannot_write
-from trainyard.rehearse.records import is_active, read_record
+from trainyard.rehearse.local_data import LocalPath
+from trainyard.rehearse.local_jobs import LocalJob, LocalPipeline, WrittenValue
 from trainyard.rehearse.tracking_store import TrackingStore
-from trainyard.settings.run_record import RECORD_FILE, RunRecord
+from trainyard.settings.files import open_lock_file, read_regular
+from trainyard.settings.run_record import (
+    RECORD_FILE,
+    InvalidRunRecord,
+    JobRecord,
+    RunRecord,
+    RunRecordWriter,
+    read_run_record,
+)
 from trainyard.settings.suggestions import did_you_mean
+from trainyard.spec.model import Environment
+from trainyard.spec.resolved import JobOutput
+
+LOCK_FILE = "run.lock"
+_GIT_SECONDS = 10
+"""In a huge repository on slow storage, a run is not delayed for its commit."""
+_LARGEST_COMPARED_BYTES = 64 * 2**20
+
+
+def new_record(name: str, folder: Path, resolved: LocalPipeline) -> RunRecord:
+    """Return the record of a run that has not begun: every job waiting. Its id is the name and a random part."""
+    pipeline = resolved.pipeline
+    return RunRecord(
+        name=name,
+        id=f"{name}-{uuid.uuid4().hex[:12]}",
+        pipeline=pipeline.name,
+        pipeline_file=str(pipeline.file.resolve()),
+        started=now(),
+        commit=commit_of(pipeline.file.resolve().parent),
+        experiment=pipeline.experiment_name or pipeline.name,
+        inputs=dict(resolved.inputs),
+        outputs={port: _output_path(source) for port, source in resolved.outputs.items()},
+        jobs={job.name: _new_job(job) for job in resolved.jobs.values()},
+        notes=list(resolved.notes),
+        folder=folder,
+    )
+
+
+def now() -> str:
+    """Return this moment in UTC, as ISO 8601."""
+    return datetime.now(timezone.utc).isoformat()
+
+
+def _new_job(job: LocalJob) -> JobRecord:
+    component = job.component
+    return JobRecord(
+        name=job.name,
+        component=component.name,
+        depends_on=list(job.depends_on),
+        nodes=job.counts.nodes,
+        processes_per_node=job.counts.processes_per_node,
+        world_size=job.processes,
+        distribution=job.distribution_type,
+        environment=_environment_name(component.environment),
+        inputs=recorded_inputs(job),
+        outputs={port: _output_path(JobOutput(job.name, port)) for port in component.outputs},
+    )
+
+
+def recorded_inputs(job: LocalJob) -> dict[str, object]:
+    """Return a job's inputs as in its record: literals, and paths as text."""
+    return {name: _recorded_input(source) for name, source in job.inputs.items()}
+
+
+def _recorded_input(source: object) -> object:
+    if isinstance(source, WrittenValue):
+        source = source.output
+    if isinstance(source, JobOutput):
+        return _output_path(source)
+    return str(source.path) if isinstance(source, LocalPath) else source
+
+
+def _output_path(output: JobOutput) -> str:
+    return f"jobs/{output.job}/outputs/{output.port}"
+
+
+def _environment_name(environment: Environment | None) -> str | None:
+    if environment is None:
+        return None
+    build = str(environment.build_path) if environment.build_path else None
+    return environment.reference or environment.image or build
+
+
+def write_record(writer: RunRecordWriter, changed: str | None = None) -> None:
+    """Replace run.json, of whose jobs only `changed` and those that run may have changed; without it all.
+
+    Raise `RunError` if it cannot be written, leaving it as it was.
+    """
+    try:
+        writer.write(changed)
+    except OSError as error:
+        raise cannot_write(writer.file, error) from error
+
+
+def read_record(run_folder: Path) -> RunRecord:
+    """Return the record in a run's folder. Raise `UsageError` when it is missing or invalid.
+
+    A record that says `running` although no process holds its lock belongs to a runner that was killed: it is returned
+    as canceled, with that reason.
+    """
+    try:
+        record = read_run_record(run_folder)
+    except InvalidRunRecord as error:
+        raise UsageError(str(error)) from error
+    if record.status == "running" and not is_active(run_folder):
+        record.end("canceled", "the runner was killed before it could record how the run ended")
+    return record
+
+
+@contextmanager
+def hold_lock(run_folder: Path) -> Iterator[None]:
+    """Hold the run's lock, the sign that its runner is alive; the system releases it when the runner dies.
+
+    Raise `UsageError` when another runner holds it.
+    """
+    try:
+        lock = open_lock_file(run_folder / LOCK_FILE)
+    except OSError as error:
+        raise cannot_write(run_folder / LOCK_FILE, error) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"{run_folder}: another process is working on this run") from None
+        yield
+
+
+def is_active(run_folder: Path) -> bool:
+    """Return whether a runner is working on this run."""
+    try:
+        lock = os.open(run_folder / LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def commit_of(folder: Path) -> str | None:
+    """Return the commit of the repository that a folder is in, followed by ` + changes` where files have been changed.
+
+    None outside a repository, without git, and where git does not answer in time.
+    """
+    try:
+        top = repository_top(folder)
+        commit = ask_git(folder, "rev-parse", "HEAD")
+        if top is None or not commit.succeeded:
+            return None
+        return f"{commit.text} + changes" if _has_changes(top) else commit.text
+    except NoGit:
+        return None
+
+
+def _has_changes(top: Path) -> bool:
+    """Return whether a tracked file differs from the commit. `git status` would run filters that its settings name."""
+    if not ask_git(top, "diff-index", "--cached", "--quiet", "HEAD", seconds=_GIT_SECONDS).succeeded:
+        return True
+    listed = ask_git(top, "diff-files", "--name-only", "-z", "--ignore-submodules=all", seconds=_GIT_SECONDS).output
+    touched = [name for name in listed.decode("utf-8", "surrogateescape").split("\0") if name]
+    if not touched:
+        return False
+    objects = index_of(top, *touched)
+    return not all(_is_unchanged(top / name, objects.get(top / name, "")) for name in touched)
+
+
+def _is_unchanged(file: Path, name: str) -> bool:
+    try:
+        content = os.fsencode(file.readlink()) if file.is_symlink() else read_regular(file, _LARGEST_COMPARED_BYTES)
+    except OSError:
+        return False
+    return is_object(name, content)
+
 
 # A run's name is part of the ids of its MLflow runs, whose length MLflow limits.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
@@ -107,15 +290,23 @@ def log_files(record: RunRecord, job: str | None = None, rank: int | None = None
     """
     if job is not None and job not in record.jobs:
         raise UsageError(f"run {record.name} has no job {job!r}. {did_you_mean(job, record.jobs)}")
-    jobs = [record.jobs[name] for name in ([job] if job is not None else record.jobs)]
-    ranks = max((len(of_job.logs) for of_job in jobs), default=0)
+    jobs = [record.jobs[job]] if job is not None else list(record.jobs.values())
+    ranks = max((len(chosen_job.logs) for chosen_job in jobs), default=0)
     if rank is not None and not 0 <= rank < ranks:
         owner = f"job {job!r} of run {record.name}" if job is not None else f"run {record.name}"
-        known = f"its ranks are 0 to {ranks - 1}" if ranks > 1 else "its only rank is 0" if ranks else "no logs yet"
-        raise UsageError(f"{owner} has no rank {rank}; {known}")
-    chosen = [log for of_job in jobs for log in (of_job.logs if rank is None else of_job.logs[rank : rank + 1])]
-    existing = {log: file for of_job in jobs for log, file in of_job.log_files(record.folder).items()}
-    return [existing[log] for log in chosen if log in existing]
+        raise UsageError(f"{owner} has no rank {rank}; {ranks_in_words(ranks)}")
+    files: list[Path] = []
+    for chosen_job in jobs:
+        chosen = chosen_job.logs if rank is None else chosen_job.logs[rank : rank + 1]
+        files += [file for log, file in chosen_job.log_files(record.folder).items() if log in chosen]
+    return files
+
+
+def ranks_in_words(count: int) -> str:
+    """Return `its ranks are 0 to 3`, for a message about one that is not among them."""
+    if count == 0:
+        return "no logs yet"
+    return f"its ranks are 0 to {count - 1}" if count > 1 else "its only rank is 0"
 
 
 def runs_to_clean(

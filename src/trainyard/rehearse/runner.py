@@ -5,103 +5,52 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import sys
+import shutil
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
 
-from trainyard.rehearse.cache import StepCache, local_python_digest
 from trainyard.rehearse.cancellation import Cancellation
 from trainyard.rehearse.command import fill_command
 from trainyard.rehearse.digests import ContentDigests
 from trainyard.rehearse.display import Display
-from trainyard.rehearse.errors import UsageError
+from trainyard.rehearse.errors import UsageError, error_at
 from trainyard.rehearse.faults import Fault, faults_of
 from trainyard.rehearse.guardian import Guardian
-from trainyard.rehearse.job_work import RunContext
-from trainyard.rehearse.kinds.mpi_jobs import check_open_mpi
-from trainyard.rehearse.kinds.sampling import trial_component, trials
-from trainyard.rehearse.overrides import resolve_with, with_absolute_paths
-from trainyard.rehearse.records import new_record
-from trainyard.rehearse.resolution import (
-    KeptData,
-    LocalPath,
-    ResolvedJob,
-    ResolvedPipeline,
-    Source,
-    WrittenValue,
-    resolve,
-)
-from trainyard.rehearse.reuse import ReusedResult, Selection, find_reused, select
-from trainyard.rehearse.run_store import create_run_folder, list_runs
+from trainyard.rehearse.job_work import RunContext, Software
+from trainyard.rehearse.local_data import LocalPath
+from trainyard.rehearse.local_distributions import local_distribution
+from trainyard.rehearse.local_jobs import LocalJob, LocalPipeline, Source, WrittenValue, local_pipeline
+from trainyard.rehearse.machine import job_path
+from trainyard.rehearse.reuse import Reuse, StepCache, local_python_digest
+from trainyard.rehearse.run_options import ENVIRONMENT_CHOICES, RunOptions
+from trainyard.rehearse.run_store import create_run_folder, list_runs, new_record
 from trainyard.rehearse.scheduler import Scheduler
-from trainyard.rehearse.snapshot import Snapshot, snapshot_of
+from trainyard.rehearse.search_space import trial_component, trials
+from trainyard.rehearse.selection import ReusedResult, Selection, find_reused, select
 from trainyard.rehearse.tracking_store import RunIdentity, TrackingStore
 from trainyard.settings.run_record import RunRecord
 from trainyard.spec.literals import ParameterValue
-from trainyard.spec.model import Component, Pipeline, Sweep
-from trainyard.spec.resolution import JobOutput
-
-if TYPE_CHECKING:
-    from trainyard.rehearse.containers.images import ContainerImage
-
-EnvironmentChoice = Literal["current", "venv", "docker"]
-"""What jobs run in: the Python that is given, a virtual environment of each, or containers of each one's image."""
+from trainyard.spec.model import Component, Pipeline, Spark, Sweep
+from trainyard.spec.resolved import JobOutput
+from trainyard.spec.set_inputs import resolve_with, with_absolute_paths
 
 # Every workspace has it, as its default.
 _DEFAULT_DATASTORE = "workspaceblobstore"
-ENVIRONMENT_CHOICES: tuple[EnvironmentChoice, ...] = get_args(EnvironmentChoice)
 _PIP_INSTALL = re.compile(r"\bpip3? install\b")
 
 
 @dataclass(frozen=True)
-class RunOptions:
-    """How to run: the options of `trainyard run`.
-
-    `grace_seconds` is the time between SIGTERM and SIGKILL, `notice_seconds` that of a preemption: Azure gives 30.
-    """
-
-    runs_folder: Path
-    name: str | None = None
-    run_folder: Path | None = None
-    overrides: dict[str, str] = field(default_factory=dict)
-    max_processes: int | None = None
-    only: str | None = None
-    from_job: str | None = None
-    use_cache: bool = True
-    grace_seconds: float = 10.0
-    strict: bool = False
-    python: Path = Path(sys.executable)
-    preempt: tuple[str, ...] = ()
-    kill: tuple[str, ...] = ()
-    notice_seconds: float = 30.0
-    environments: EnvironmentChoice = "current"
-
-    @property
-    def state_folder(self) -> Path:
-        """What runs share: the cache, the tracking store, downloads, datastores."""
-        return self.runs_folder.resolve().parent
-
-    @property
-    def environments_folder(self) -> Path:
-        """Where virtual environments are kept, and the logs of what is built."""
-        return self.state_folder / "cache" / "environments"
-
-    @property
-    def kept(self) -> KeptData:
-        """Where data with an address lies."""
-        return KeptData(self.state_folder / "cache" / "downloads", self.state_folder / "datastores")
-
-
-@dataclass(frozen=True)
-class CheckedPipeline:
+class _CheckedPipeline:
     """A pipeline of which everything has been checked that can be checked before a process starts."""
 
-    resolved: ResolvedPipeline
+    here: LocalPipeline
     selection: Selection
-    snapshots: dict[str, Snapshot]
-    faults: dict[str, list[Fault]]
+    faults: Mapping[str, list[Fault]]
+
+    @property
+    def jobs_to_run(self) -> list[LocalJob]:
+        return [job for name, job in self.here.jobs.items() if name in self.selection.run]
 
 
 def run_pipeline(pipeline: Pipeline, options: RunOptions, display: Display) -> RunRecord:
@@ -111,13 +60,15 @@ def run_pipeline(pipeline: Pipeline, options: RunOptions, display: Display) -> R
     this machine does not allow the run, and `RunError` when the disk fails during it. Ctrl-C and SIGTERM end all
     processes and cancel the run.
     """
-    checked = check(pipeline, options, options.run_folder or options.runs_folder / (options.name or "run"))
-    reused = _reused(checked, checked.selection.reused, options, display)
-    software = _software(checked, options, display)
+    checked = _check(pipeline, options, options.run_folder or options.runs_folder / (options.name or "run"))
+    digests = _digests(options, display)
+    reused = _reused(checked, checked.selection.reused, options, digests)
+    software = _software(checked, options, digests, display)
     name, folder = create_run_folder(options.runs_folder, options.run_folder, options.name, pipeline.name)
     record = _record(name, folder, checked, options)
-    record.notes += _environment_notes(checked, software, options, folder)
-    return _scheduler(record, checked, options, display, software).run(reused)
+    record.notes += _environment_notes(checked, software, folder)
+    context = _context(record, checked, options, software, digests)
+    return Scheduler(context, record, checked.here, checked.selection, display).run(reused)
 
 
 def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, display: Display) -> RunRecord:
@@ -136,10 +87,10 @@ def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, displ
         python=Path(record.python) if record.python else options.python,
         only=record.only,
         from_job=record.from_job,
-        environments=next((each for each in ENVIRONMENT_CHOICES if each == record.environments), "current"),
+        environments=next((known for known in ENVIRONMENT_CHOICES if known == record.environments), "current"),
     )
-    checked = check(pipeline, options, record.folder)
-    if set(checked.resolved.jobs) != set(record.jobs):
+    checked = _check(pipeline, options, record.folder)
+    if set(checked.here.jobs) != set(record.jobs):
         raise UsageError(f"run {record.name} cannot be resumed: {record.pipeline_file} has other jobs now")
     resumed = _record(record.name, record.folder.resolve(), checked, options)
     resumed.id, resumed.started = record.id, record.started
@@ -148,40 +99,53 @@ def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, displ
             resumed.jobs[name] = job
         resumed.jobs[name].attempts = job.attempts
     not_linked_yet = {name for name in checked.selection.reused if record.jobs[name].status != "completed"}
-    reused = _reused(checked, not_linked_yet, options, display)
-    software = _software(checked, options, display)
-    return _scheduler(resumed, checked, options, display, software, seconds_spent=record.duration_s or 0.0).run(reused)
+    digests = _digests(options, display)
+    reused = _reused(checked, not_linked_yet, options, digests)
+    software = _software(checked, options, digests, display)
+    context = _context(resumed, checked, options, software, digests)
+    spent = record.duration_s or 0.0
+    return Scheduler(context, resumed, checked.here, checked.selection, display, seconds_spent=spent).run(reused)
 
 
-def check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> CheckedPipeline:
+def _check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> _CheckedPipeline:
     """Check all that can be checked before a process starts; `run_folder` is that of the run, or a stand-in."""
     resolution = resolve_with(pipeline, options.overrides, strict=options.strict)
     selection = select(resolution.waits_for, only=options.only, from_job=options.from_job)
     local_python_digest(options.python)  # a Python that does not start is an error of the whole run
-    resolved = resolve(
+    here = local_pipeline(
         pipeline,
         resolution,
         kept=options.kept,
         selected=selection.run,
         max_processes=options.max_processes,
-        python=options.python,
-        in_containers=options.environments == "docker",
+        gpus=len(options.gpus),
     )
-    in_mpi = any(resolved.jobs[name].distribution == "mpi" for name in selection.run)
-    if in_mpi and options.environments != "docker":
-        check_open_mpi()
-    faults = faults_of(options.preempt, options.kill, resolved.jobs, selection.run)
-    for name in selection.run:
-        job = resolved.jobs[name]
+    faults = faults_of(options.preempt, options.kill, here.jobs, selection.run)
+    checked = _CheckedPipeline(here, selection, faults)
+    for job in checked.jobs_to_run:
+        _refuse_without_programs(job, options)
         component, drawn = _first_trial(job.component)
         fill_command(
             component,
             {port: _planned(source, run_folder.resolve()) for port, source in job.inputs.items()} | drawn,
-            {port: _planned_output(run_folder.resolve(), name, port) for port in job.component.outputs},
+            {port: _planned_output(run_folder.resolve(), job.name, port) for port in job.component.outputs},
             strict=options.strict,
         )
-    snapshots = {name: snapshot_of(resolved.jobs[name].component) for name in selection.run}
-    return CheckedPipeline(resolved, selection, snapshots, faults)
+        _ = job.snapshot  # raises for code that is missing
+    return checked
+
+
+def _refuse_without_programs(job: LocalJob, options: RunOptions) -> None:
+    """Raise `SpecError` or `UsageError` for a job whose processes a program starts that is not here."""
+    if job.distribution is not None and options.environments != "docker":
+        local_distribution(job.distribution).check(job.name, job.distribution, options.python)
+    path = job_path(options.python, os.environ.get("PATH"))
+    if isinstance(job.component.task, Spark) and shutil.which("spark-submit", path=path) is None:
+        raise error_at(
+            job.use.job.key_span,
+            f"job {job.name!r}: a Spark job needs spark-submit, which {options.python} does not have",
+            "install pyspark for it, and Java, or name another with --python PATH",
+        )
 
 
 def _first_trial(component: Component) -> tuple[Component, dict[str, ParameterValue]]:
@@ -202,114 +166,98 @@ def _planned_output(run_folder: Path, job: str, port: str) -> Path:
     return run_folder / "jobs" / job / "outputs" / port
 
 
-def _record(name: str, folder: Path, checked: CheckedPipeline, options: RunOptions) -> RunRecord:
-    record = new_record(name, folder, checked.resolved)
-    record.overrides = with_absolute_paths(checked.resolved.pipeline, options.overrides)
+def _record(name: str, folder: Path, checked: _CheckedPipeline, options: RunOptions) -> RunRecord:
+    record = new_record(name, folder, checked.here)
+    record.overrides = with_absolute_paths(checked.here.pipeline, options.overrides)
     record.max_processes, record.strict, record.python = options.max_processes, options.strict, str(options.python)
     record.only, record.from_job = options.only, options.from_job
     record.environments = options.environments
     return record
 
 
-@dataclass(frozen=True)
-class _Software:
-    """What jobs run in, by name, where it is not the Python of the options: a Python of their own, or an image."""
-
-    pythons: Mapping[str, Path] = field(default_factory=dict)
-    images: Mapping[str, ContainerImage] = field(default_factory=dict)
-
-
-def _software(checked: CheckedPipeline, options: RunOptions, display: Display) -> _Software:
-    jobs, folder = _jobs_to_run(checked), options.environments_folder
+def _software(checked: _CheckedPipeline, options: RunOptions, digests: ContentDigests, display: Display) -> Software:
+    """What jobs run in, built or pulled where it is not on this machine yet."""
+    jobs, folder = checked.jobs_to_run, options.environments_folder
     if options.environments == "venv":
         from trainyard.rehearse.virtual_environments import build_environments  # packaging takes 30 ms to import
 
-        return _Software(pythons=build_environments(jobs, folder, options.python, display.note))
+        return Software(options.python, pythons=build_environments(jobs, folder, options.python, display.note))
     if options.environments == "docker":
-        from trainyard.rehearse.containers.engine import find_engine
-        from trainyard.rehearse.containers.images import images_of
+        from trainyard.rehearse.container_images import find_engine, images_of
 
-        engine, digests = find_engine(os.environ), _digests(options, display)
-        return _Software(images=images_of(jobs, engine, folder, options.state_folder, digests, display.note))
-    return _Software()
+        engine = find_engine(os.environ)
+        images = images_of(jobs, engine, folder, options.state_folder, digests, display.note)
+        return Software(options.python, images=images)
+    return Software(options.python)
 
 
-def _environment_notes(
-    checked: CheckedPipeline, software: _Software, options: RunOptions, run_folder: Path
-) -> list[str]:
+def _environment_notes(checked: _CheckedPipeline, software: Software, run_folder: Path) -> list[str]:
+    """What to say of jobs that run in the Python here: what they install, and what that Python lacks."""
     own = software.pythons.keys() | software.images.keys()
-    jobs = [job for job in _jobs_to_run(checked) if job.name not in own]
+    jobs = [job for job in checked.jobs_to_run if job.name not in own]
     notes = [
-        f"{job.name}: its command installs packages into {options.python}, which keeps them; --python PATH is another"
+        f"{job.name}: its command installs packages into {software.python}, which keeps them; --python PATH is another"
         for job in jobs
         if _PIP_INSTALL.search(job.component.command.data)
     ]
     environments = [job.component.environment for job in jobs]
-    if not any(each is not None and each.package_source is not None for each in environments):
+    if not any(environment is not None and environment.package_source for environment in environments):
         return notes
-    from trainyard.rehearse.environment_notes import environment_notes
+    from trainyard.rehearse.environment_packages import environment_notes  # packaging takes 30 ms to import
 
-    return notes + environment_notes(jobs, options.python, run_folder)
-
-
-def _jobs_to_run(checked: CheckedPipeline) -> list[ResolvedJob]:
-    return [job for name, job in checked.resolved.jobs.items() if name in checked.selection.run]
+    return notes + environment_notes(jobs, software.python, run_folder)
 
 
 def _reused(
-    checked: CheckedPipeline, jobs: Collection[str], options: RunOptions, display: Display
+    checked: _CheckedPipeline, jobs: Collection[str], options: RunOptions, digests: ContentDigests
 ) -> dict[str, ReusedResult]:
     runs = list_runs(options.runs_folder) if jobs else []
-    return find_reused(checked.resolved, jobs, runs, _digests(options, display))
+    return find_reused(checked.here, jobs, runs, digests)
 
 
 def _digests(options: RunOptions, display: Display) -> ContentDigests:
     return ContentDigests(options.state_folder / "cache" / "file_digests.json", display.note)
 
 
-def _scheduler(
+def _context(
     record: RunRecord,
-    checked: CheckedPipeline,
+    checked: _CheckedPipeline,
     options: RunOptions,
-    display: Display,
-    software: _Software,
-    *,
-    seconds_spent: float = 0.0,
-) -> Scheduler:
+    software: Software,
+    digests: ContentDigests,
+) -> RunContext:
+    pipeline = checked.here.pipeline
     store = TrackingStore(options.state_folder / "mlruns")
     identity = store.identity(record.experiment, record.id)
-    context = RunContext(
+    run_all = "--no-cache" if not options.use_cache else None
+    if run_all is None and pipeline.force_rerun:
+        run_all = "force_rerun: true"
+    return RunContext(
         name=record.name,
-        identity=identity,
         folder=record.folder,
-        pipeline=record.pipeline,
+        identity=identity,
+        options=options,
+        default_datastore=pipeline.default_datastore.removeprefix("azureml:") or _DEFAULT_DATASTORE,
+        software=software,
+        reuse=Reuse(
+            cache=StepCache(options.state_folder / "cache"),
+            digests=digests,
+            pipeline=record.pipeline,
+            run_all=run_all,
+            named_job=checked.selection.named,
+            hit_jobs=checked.faults.keys(),
+        ),
+        faults=checked.faults,
         store=store,
-        cache=StepCache(options.state_folder / "cache"),
-        kept=options.kept,
-        digests=_digests(options, display),
         cancellation=Cancellation(),
         guardian=Guardian(record.folder, _containers_of(software, identity)),
-        grace_seconds=options.grace_seconds,
-        use_cache=options.use_cache,
-        force_rerun=checked.resolved.pipeline.force_rerun,
-        default_datastore=checked.resolved.pipeline.default_datastore.removeprefix("azureml:") or _DEFAULT_DATASTORE,
-        strict=options.strict,
-        python=options.python,
-        pythons=software.pythons,
-        images=software.images,
-        named_job=checked.selection.named,
-        faults=checked.faults,
-        notice_seconds=options.notice_seconds,
-    )
-    return Scheduler(
-        context, record, checked.resolved, checked.selection, checked.snapshots, display, seconds_spent=seconds_spent
     )
 
 
-def _containers_of(software: _Software, identity: RunIdentity) -> tuple[str, str] | None:
+def _containers_of(software: Software, identity: RunIdentity) -> tuple[str, str] | None:
     """The program that ends this run's containers, and their label; None for a run without containers."""
     if not software.images:
         return None
-    from trainyard.rehearse.containers.container import run_label
+    from trainyard.rehearse.containers import run_label
 
     return next(iter(software.images.values())).engine.program, run_label(identity)

@@ -16,17 +16,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from trainyard.rehearse.attempts import AttemptEnd
-from trainyard.rehearse.cache import EarlierResult, link_result
 from trainyard.rehearse.cancellation import canceled_by_signals
 from trainyard.rehearse.display import Display
 from trainyard.rehearse.errors import RunError
 from trainyard.rehearse.job_work import Broken, Ended, Event, Preempted, Reused, RunContext, Started, work
+from trainyard.rehearse.local_jobs import LocalJob, LocalPipeline
 from trainyard.rehearse.logs import WarningLines, log_name
 from trainyard.rehearse.machine import available_processors
-from trainyard.rehearse.records import hold_lock, now, write_record
-from trainyard.rehearse.resolution import ResolvedJob, ResolvedPipeline
-from trainyard.rehearse.reuse import ReusedResult, Selection
-from trainyard.rehearse.snapshot import Snapshot
+from trainyard.rehearse.reuse import EarlierResult, link_result
+from trainyard.rehearse.run_store import hold_lock, now, write_record
+from trainyard.rehearse.selection import ReusedResult, Selection
 from trainyard.rehearse.tracking_store import EndStatus
 from trainyard.settings.run_record import (
     NOTHING_CHANGED,
@@ -49,20 +48,18 @@ class Scheduler:
         self,
         context: RunContext,
         record: RunRecord,
-        resolved: ResolvedPipeline,
+        pipeline: LocalPipeline,
         selection: Selection,
-        snapshots: Mapping[str, Snapshot],
         display: Display,
         *,
-        seconds_spent: float,
+        seconds_spent: float = 0.0,
     ) -> None:
         self._context = context
         self._record = record
         self._writer = RunRecordWriter(record)
-        self._jobs = resolved.jobs
-        self._continue_on_failure = resolved.pipeline.continue_on_step_failure
+        self._jobs = pipeline.jobs
+        self._continue_on_failure = pipeline.pipeline.continue_on_step_failure
         self._selection = selection
-        self._snapshots = snapshots
         self._display = display
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._threads: dict[str, threading.Thread] = {}
@@ -121,7 +118,7 @@ class Scheduler:
             elif self._is_ready(job):
                 self._start(job)
 
-    def _reason_to_skip(self, job: ResolvedJob) -> str | None:
+    def _reason_to_skip(self, job: LocalJob) -> str | None:
         if self._context.cancellation.requested.is_set():
             return self._context.cancellation.reason
         for name in job.depends_on:
@@ -129,7 +126,7 @@ class Scheduler:
                 return f"it reads from {name}, which has no result"
         return None
 
-    def _is_ready(self, job: ResolvedJob) -> bool:
+    def _is_ready(self, job: LocalJob) -> bool:
         under_way = sum(self._jobs[name].processes for name in self._threads)
         has_room = under_way == 0 or under_way + job.processes <= self._process_limit
         is_its_turn = all(self._record.jobs[name].status not in ("waiting", "running") for name in job.starts_after)
@@ -137,11 +134,11 @@ class Scheduler:
             has_room and is_its_turn and all(self._record.jobs[name].status == "completed" for name in job.depends_on)
         )
 
-    def _start(self, job: ResolvedJob) -> None:
+    def _start(self, job: LocalJob) -> None:
         assert job.name in self._selection.run
         identities = {name: str(self._record.jobs[name].identity) for name in job.depends_on}
         earlier_keys = [attempt.cache_key for attempt in self._record.jobs[job.name].attempts]
-        arguments = (self._context, job, self._snapshots[job.name], identities, earlier_keys, self._events.put)
+        arguments = (self._context, job, identities, earlier_keys, self._events.put)
         self._start_moments[job.name] = self._attempt_moments[job.name] = time.monotonic()
         self._threads[job.name] = threading.Thread(target=work, args=arguments, name=job.name)
         self._threads[job.name].start()
@@ -218,7 +215,9 @@ class Scheduler:
         for text in end.warnings:
             self._warn(event.job, text)
         job.reason, job.error_lines, job.failed_rank = end.reason, end.error_lines, end.processes.failed_rank
-        status: Status = "canceled" if end.processes.was_canceled else "completed" if end.reason is None else "failed"
+        status: Status = "completed" if end.reason is None else "failed"
+        if end.processes.was_canceled:
+            status = "canceled"
         job.trials = end.trials or []
         self._end_attempt(event.job, job.attempts[-1], end)
         job.attempts[-1].reason = job.reason
@@ -227,7 +226,8 @@ class Scheduler:
 
     def _note_faults(self, event: Ended) -> None:
         """Note what was asked for and did not happen: a rehearsal that did not take place proves nothing."""
-        end, last_step = event.end, event.end.progress.last_step if event.end.progress else None
+        end = event.end
+        last_step = end.progress.last_step if end.progress is not None else None
         notes = []
         if end.processes.fault is not None and end.reason is None:
             notes.append(
@@ -236,10 +236,9 @@ class Scheduler:
             )
         ended = f"{event.job} ended before" + (f", at step {last_step}" if last_step is not None else "")
         left = Counter(fault.option for fault in event.not_struck)
-        notes += [
-            f"{option} did not happen{f' {count} times' if count > 1 else ''}: {ended}"
-            for option, count in left.items()
-        ]
+        for option, count in left.items():
+            times = f" {count} times" if count > 1 else ""
+            notes.append(f"{option} did not happen{times}: {ended}")
         self._record.notes += notes
         for note in notes:
             self._display.note(note)
@@ -293,7 +292,7 @@ class Scheduler:
         }
         record.duration_s = self._duration_seconds()
         self._context.store.end_run(self._context.identity, _END_STATUSES[record.status])
-        self._context.digests.save()
+        self._context.reuse.digests.save()
         write_record(self._writer)
         self._display.run_ended(record)
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.rehearse.cache import local_packages, python_version
 from trainyard.rehearse.digests import digest_of
 from trainyard.rehearse.environment_packages import WantedPackage, pip_lines, wanted_packages
 from trainyard.rehearse.errors import RunError, cannot_write
-from trainyard.rehearse.resolution import ResolvedJob
+from trainyard.rehearse.local_jobs import LocalJob
+from trainyard.rehearse.reuse import local_packages, python_version
 from trainyard.settings.files import open_lock_file
 from trainyard.settings.log_text import last_lines
 from trainyard.settings.quantities import duration
@@ -25,7 +25,7 @@ _DIGITS = 16
 
 
 def build_environments(
-    jobs: Iterable[ResolvedJob], folder: Path, python: Path, note: Callable[[str], None]
+    jobs: Iterable[LocalJob], folder: Path, python: Path, note: Callable[[str], None]
 ) -> dict[str, Path]:
     """Return the Python of a virtual environment for each job that has one, by the job's name.
 
@@ -62,8 +62,8 @@ class _VirtualEnvironment:
 
 
 def _wanted(
-    jobs: Iterable[ResolvedJob], folder: Path, python: Path
-) -> Iterator[tuple[ResolvedJob, _VirtualEnvironment | None]]:
+    jobs: Iterable[LocalJob], folder: Path, python: Path
+) -> Iterator[tuple[LocalJob, _VirtualEnvironment | None]]:
     """Each job with the virtual environment that it runs in; None if pip cannot install its environment."""
     known: dict[tuple[Path, int], _VirtualEnvironment] = {}
     for job in jobs:

@@ -1,4 +1,4 @@
-"""Other numbers of processes than a profile was written for: its global batches stay, or its learning rates follow.
+"""Other numbers of processes than a profile was written for: its global batches stay as they are, or nearly so.
 
 `--set nodes=4` alone would double the global batch of a profile for two nodes, and train another model with it.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from trainyard.render.layers import Layers
+from trainyard.render.profile_schema import settings_file
 from trainyard.settings.quantities import counted
 from trainyard.settings.steps.training import Training
 
-_BATCH_KEYS = ("micro_batch_size", "accumulation_steps", "learning_rate")
-_SIGNIFICANT_DIGITS = 3
+_BATCH_KEYS = ("micro_batch_size", "accumulation_steps")
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,6 @@ class Batch:
 
     micro_batch_size: int
     accumulation_steps: int
-    learning_rate: float
 
     def samples(self, processes: int) -> int:
         """Samples of one optimizer step."""
@@ -47,21 +46,14 @@ def scaled(batch: Batch, before: int, after: int, multiple_of: int = 1) -> Batch
     """Return the settings for `after` processes that train as these do on `before`.
 
     The global batch stays, with micro-batches that are not larger, and multiples as these are. Where it does not
-    divide, it becomes the nearest that does, and the learning rate follows by the square root, as suits Adam
-    (Malladi et al. 2022, arXiv:2205.10287).
+    divide, it becomes the nearest that does.
     """
     if batch.micro_batch_size % multiple_of:
         multiple_of = 1
-    wanted = batch.samples(before)
-    each = max(1, round(wanted / after / multiple_of)) * multiple_of
+    each = max(1, round(batch.samples(before) / after / multiple_of)) * multiple_of
     sizes = range(min(batch.micro_batch_size, each), 0, -1)
     micro = next(size for size in sizes if each % size == 0 and size % multiple_of == 0)
-    changed = replace(batch, micro_batch_size=micro, accumulation_steps=each // micro)
-    ratio = changed.samples(after) / wanted
-    if ratio == 1:
-        return changed
-    rate = batch.learning_rate * math.sqrt(ratio)
-    return replace(changed, learning_rate=float(f"{rate:.{_SIGNIFICANT_DIGITS}g}"))
+    return Batch(micro, each // micro)
 
 
 def keep_batches(
@@ -89,7 +81,6 @@ def keep_batches(
         batch = Batch(
             profiled.get("micro_batch_size", Training.micro_batch_size),
             profiled.get("accumulation_steps", 1),
-            profiled.get("learning_rate", Training.learning_rate),
         )
         changed = scaled(batch, before, after, sharing[1].gpus_per_worker if by_workers else 1)
         if "accumulation_steps" not in settings and changed.accumulation_steps != 1:
@@ -98,12 +89,20 @@ def keep_batches(
             )
             continue
         differing = [k for k in _BATCH_KEYS if k in settings and getattr(changed, k) != getattr(batch, k)]
-        if not differing:
+        samples = batch.samples(before), changed.samples(after)
+        if not differing and samples[0] == samples[1]:
             continue
         into = layers.data.setdefault("pipelines", {}).setdefault(pipeline, {})
         into.update({key: getattr(changed, key) for key in differing})
-        steps = ", ".join(f"{key} {getattr(batch, key):g} → {getattr(changed, key):g}" for key in differing)
-        samples = batch.samples(before), changed.samples(after)
-        result = f"stays {samples[0]}" if samples[0] == samples[1] else f"{samples[0]} → {samples[1]}"
+        changes = [f"{key} {getattr(batch, key)} → {getattr(changed, key)}" for key in differing]
+        changes = changes or [f"micro_batch_size stays {batch.micro_batch_size}"]
         number = counted(after, "worker" if by_workers else "process")
-        yield f"{pipeline}: {steps} for {number} instead of {before}; global batch {result}"
+        consequence = _consequence(*samples, settings_file(pipeline, profiled))
+        yield f"{pipeline}: {', '.join(changes)} for {number} instead of {before}; {consequence}"
+
+
+def _consequence(before: int, after: int, file: str) -> str:
+    """What became of the global batch, and what Adam's learning rate should do (Malladi et al., arXiv:2205.10287)."""
+    if before == after:
+        return f"global batch stays {before}"
+    return f"global batch {before} → {after}, so multiply learning_rate in {file} by {math.sqrt(after / before):.3g}"

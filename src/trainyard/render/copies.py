@@ -1,4 +1,4 @@
-"""What a project keeps copies of: the code of Trainyard's steps, which travels into its jobs, and the JSON Schemas.
+"""What a project keeps copies of: the code of Trainyard's steps, which travels into its jobs, and some JSON Schemas.
 
 `trainyard.lock` names the version they are from and holds a digest of each. `trainyard render` brings them up to date
 with the installed version; a project without that file is left alone.
@@ -6,24 +6,26 @@ with the installed version; a project without that file is left alone.
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainyard import __version__
-from trainyard.project_files import read_text
+from trainyard.project_files import read_bytes, read_text
 from trainyard.render import rules
-from trainyard.render.header import digest
-from trainyard.render.project import Project
-from trainyard.resources import PACKAGE, shipped
+from trainyard.render.bundled_schemas import bundled_schema
+from trainyard.render.project import LOCK_FILE, Project
+from trainyard.render.step_archive import archive_of_steps, changed_files
+from trainyard.resources import STEP_ARCHIVE, schema_names
 from trainyard.spec.diagnostic import Span, SpecError
 
-LOCK_FILE = "trainyard.lock"
-JOB_CODE = ("__init__.py", "tasks.py", "settings", "steps")
-"""What of the package `trainyard` runs inside a job."""
-
-_FORMAT = "trainyard.lock/1"
+_FORMAT = "trainyard.lock/2"
+_ARCHIVE_PATH = f"src/{STEP_ARCHIVE}"
+_SCHEMAS = "schemas/"
+_SCHEMA_SUFFIX = ".schema.json"
 
 
 @dataclass(frozen=True)
@@ -32,20 +34,29 @@ class StaleCopy:
 
     path: Path
     reason: str
-    old: str | None
-    new: str | None
+    old: bytes | None
+    new: bytes | None
     is_edited: bool
 
+    def texts(self) -> tuple[str, str]:
+        """Return the old and the new text; of an archive the names of its files that differ."""
+        if self.path.name == STEP_ARCHIVE:
+            old, new = changed_files(self.old, self.new)
+            return old, new
+        return (self.old or b"").decode(errors="replace"), (self.new or b"").decode()
 
-def current_copies() -> dict[str, str]:
-    """Return the text of every copy as in the installed version, by its path in a project; the lock file last."""
-    roots = [PACKAGE / name for name in JOB_CODE]
-    code = sorted(file for root in roots for file in ([root] if root.is_file() else root.rglob("*.py")))
-    copies = {f"src/trainyard/{file.relative_to(PACKAGE).as_posix()}": file for file in code}
-    copies |= {f"schemas/{file.name}": file for file in sorted(shipped("schemas").glob("*.schema.json"))}
-    texts = {path: file.read_text(encoding="utf-8") for path, file in copies.items()}
-    lock = {"format": _FORMAT, "trainyard": __version__, "files": {path: digest(text) for path, text in texts.items()}}
-    return {**texts, LOCK_FILE: json.dumps(lock, indent=1) + "\n"}
+
+def current_copies(schemas: Iterable[str]) -> dict[str, bytes]:
+    """Return each copy as in the installed version, by its path in a project: steps, these schemas, and the lock file.
+
+    Schemas that this version does not have are left out.
+    """
+    known = schema_names()
+    copies = {_ARCHIVE_PATH: archive_of_steps()}
+    copies |= {_schema_path(name): bundled_schema(name).encode() for name in sorted(schemas) if name in known}
+    digests = {path: _digest(content) for path, content in copies.items()}
+    lock = {"format": _FORMAT, "trainyard": __version__, "files": digests}
+    return {**copies, LOCK_FILE: (json.dumps(lock, indent=1) + "\n").encode()}
 
 
 def stale_copies(project: Project) -> list[StaleCopy]:
@@ -57,23 +68,40 @@ def stale_copies(project: Project) -> list[StaleCopy]:
     if not lock_file.is_file():
         return []
     lock = _read_lock(lock_file)
-    current = current_copies()
+    # Of other paths that a stranger's lock file names, nothing is read or removed.
+    schemas = [name for name in map(_schema_name, lock["files"]) if name is not None]
+    current = current_copies(schemas)
     stale = []
-    for path in sorted({*lock["files"], *current}):
+    for path in sorted({*map(_schema_path, schemas), *current}):
         file = project.root / path
-        old = read_text(file, errors="replace") if file.is_file() else None
+        old = read_bytes(file) if file.is_file() else None
         new = current.get(path)
         if old == new:
             continue
-        is_edited = old is not None and path != LOCK_FILE and lock["files"].get(path) != digest(old)
+        is_edited = old is not None and path != LOCK_FILE and lock["files"].get(path) != _digest(old)
         if is_edited:
-            reason = f"was edited by hand; delete {LOCK_FILE} to keep your own version of the copies"
+            reason = f"is not what {LOCK_FILE} says; to keep a version of your own, delete {LOCK_FILE}"
         elif old is None:
             reason = "is missing"
-        else:
+        elif lock["trainyard"] != __version__:
             reason = f"is from Trainyard {lock['trainyard']}; {__version__} is installed"
+        else:
+            reason = f"is not that of the installed Trainyard {__version__}"
         stale.append(StaleCopy(file, reason, old, new, is_edited))
     return stale
+
+
+def _schema_path(name: str) -> str:
+    return f"{_SCHEMAS}{name}{_SCHEMA_SUFFIX}"
+
+
+def _schema_name(path: str) -> str | None:
+    is_schema = path.startswith(_SCHEMAS) and path.endswith(_SCHEMA_SUFFIX)
+    return path.removeprefix(_SCHEMAS).removesuffix(_SCHEMA_SUFFIX) if is_schema else None
+
+
+def _digest(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def _read_lock(file: Path) -> dict[str, Any]:

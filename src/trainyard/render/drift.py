@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from trainyard.project_files import read_text
 from trainyard.render.copies import stale_copies
@@ -19,11 +20,16 @@ from trainyard.render.rendering import Rendering
 
 @dataclass(frozen=True)
 class Drift:
-    """One file that differs from its rendering; `diff` is unified, from disk to rendered."""
+    """One file that differs from its rendering; `diff` is unified, from disk to rendered.
+
+    `is_foreign` where it holds what somebody wrote: it was edited by hand, or not rendered by Trainyard.
+    """
 
     path: Path
     reason: str
     diff: str
+    kind: Literal["changed", "added", "removed"] = "changed"
+    is_foreign: bool = False
 
 
 def find_drift(
@@ -39,14 +45,13 @@ def find_drift(
     rendering = render_limited(project, profile_name, settings, out)
     copies = stale_copies(project) if rendering.root == project.root else []
     return drift_from(project, rendering) + [
-        Drift(copy.path, copy.reason, _diff(project, copy.path, copy.old or "", copy.new or "")) for copy in copies
+        Drift(copy.path, copy.reason, _diff(project, copy.path, *copy.texts())) for copy in copies
     ]
 
 
 def drift_from(project: Project, rendering: Rendering) -> list[Drift]:
     """Return how the disk differs from a rendering, sorted by path."""
-    on_disk = {file.path: file for file in files_on_disk(project, rendering.root)}
-    return sorted(_drifts(project, rendering, on_disk), key=lambda drift: drift.path)
+    return sorted(_drifts(project, rendering, lambda file: file.text), key=lambda drift: drift.path)
 
 
 def difference(project: Project, rendering: Rendering) -> list[Drift]:
@@ -54,43 +59,41 @@ def difference(project: Project, rendering: Rendering) -> list[Drift]:
 
     The headers, which only say what a file was rendered from, are left out: both sides have the new one.
     """
-    on_disk = {file.path: _with_header_of(file, rendering) for file in files_on_disk(project, rendering.root)}
-    return sorted(_drifts(project, rendering, on_disk), key=lambda drift: drift.path)
+
+    def with_new_header(file: FileOnDisk) -> str:
+        header = Header(file.header.template, rendering.profile.name, rendering.profile.settings)
+        return header.joined_with(file.path, content_of(file.text))
+
+    return sorted(_drifts(project, rendering, with_new_header), key=lambda drift: drift.path)
 
 
-def _with_header_of(file: FileOnDisk, rendering: Rendering) -> FileOnDisk:
-    """Return a file on disk with the header that it would have when rendered."""
-    if file.path not in rendering.files:
-        return file
-    header = Header(file.header.template, rendering.profile.name, rendering.profile.settings)
-    return replace(file, text=header.joined_with(file.path, content_of(file.text)))
-
-
-def _drifts(project: Project, rendering: Rendering, on_disk: Mapping[Path, FileOnDisk]) -> Iterator[Drift]:
-    differing = [file for path, file in on_disk.items() if _text_in(rendering, path) != file.text]
+def _drifts(project: Project, rendering: Rendering, text_of: Callable[[FileOnDisk], str]) -> Iterator[Drift]:
+    on_disk = {file.path: file for file in files_on_disk(project, rendering.root)}
+    old = {path: text_of(file) for path, file in on_disk.items()}
+    new = {path: file.text for path, file in rendering.files.items()}
+    differing = [file for path, file in on_disk.items() if old[path] != new.get(path)]
     edited = edited_by_hand(project, rendering.root, differing)
     for file in differing:
-        reason = _reason(file, rendering, is_edited=file.path in edited)
-        yield Drift(file.path, reason, _diff(project, file.path, file.text, _text_in(rendering, file.path)))
-    for path, rendered in rendering.files.items():
-        if path not in on_disk:
-            exists = path.exists()
-            reason = "was not rendered by Trainyard" if exists else "is missing"
-            yield Drift(path, reason, _diff(project, path, _text_of(path) if exists else "", rendered.text))
-
-
-def _text_in(rendering: Rendering, path: Path) -> str:
-    return rendering.files[path].text if path in rendering.files else ""
+        path, is_edited = file.path, file.path in edited
+        reason = _reason(file, rendering, is_edited=is_edited)
+        diff = _diff(project, path, old[path], new.get(path, ""))
+        yield Drift(path, reason, diff, "changed" if path in new else "removed", is_foreign=is_edited)
+    for path in new.keys() - on_disk.keys():
+        if path.exists():
+            diff = _diff(project, path, _text_of(path), new[path])
+            yield Drift(path, "was not rendered by Trainyard", diff, is_foreign=True)
+        else:
+            yield Drift(path, "is missing", _diff(project, path, "", new[path]), "added")
 
 
 def _reason(file: FileOnDisk, rendering: Rendering, *, is_edited: bool) -> str:
     header, profile = file.header, rendering.profile
+    if is_edited:
+        return f"was edited by hand; edit templates/{header.template} or profiles/{header.profile}.yaml instead"
     if file.path not in rendering.files:
         return f"profile {profile.name} does not render this file"
     if has_merge_marks(file.text):
         return "holds both sides of a merge's conflict; `trainyard render` writes it again"
-    if is_edited:
-        return f"was edited by hand; edit templates/{header.template} or profiles/{header.profile}.yaml instead"
     if (header.profile, header.settings) != (profile.name, profile.settings):
         return f"was rendered for profile {header.arguments}"
     return f"is not what templates/{header.template} and profile {header.profile} render now"

@@ -1,9 +1,7 @@
 """A profile held to `schemas/profile.schema.json` and to the settings that the project's pipelines accept.
 
-A pipeline's template declares what a profile may set: `{% set accepted_settings = ["epochs", "clean"] %}`, where the
-name of a step (`clean`) stands for all parameters of that step, the name of a task (`image_classification`, or your own
-as `package.module:Class`) for the task's settings, and `preferences.beta` for one of them, within that task's bounds. A
-template that extends another adds to its settings.
+A pipeline's template declares what a profile may set: `{% set accepted_settings = ["source", "clean"] %}`, where the
+name of a step (`clean`) stands for all parameters of that step. A template that extends another adds to its settings.
 `{% set batch_shared_by = "workers" %}` says that one worker per machine shares a batch, not one process per GPU.
 """
 
@@ -12,7 +10,8 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from trainyard.project_files import read_text
@@ -21,10 +20,10 @@ from trainyard.render.layers import Layers
 from trainyard.render.project import Project
 from trainyard.render.steps import StepDescription, step_descriptions
 from trainyard.resources import schema_file
-from trainyard.settings.step_fields import StepField
+from trainyard.settings.step_fields import StepField, step_fields
+from trainyard.settings.steps import STEP_CONFIGS
 from trainyard.settings.steps.tasks import BUILT_IN_TASKS
-from trainyard.settings.suggestions import close_match, did_you_mean
-from trainyard.settings.task_fields import TaskError, task_fields
+from trainyard.settings.suggestions import close_match, closest, did_you_mean
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import describe
 
@@ -59,13 +58,7 @@ def profile_schema(project: Project) -> dict[str, Any]:
     schema["properties"]["pipelines"] |= {
         "additionalProperties": False,
         "properties": {
-            pipeline: _closed(
-                {
-                    name: schema
-                    for accepted in settings
-                    for name, schema in _setting_schemas(project, accepted, steps, known)
-                }
-            )
+            pipeline: _closed({name: _setting_schema(name, steps, known) for name in settings})
             for pipeline, settings in accepted_settings(project).items()
         },
     }
@@ -75,11 +68,14 @@ def profile_schema(project: Project) -> dict[str, Any]:
 def accepted_settings(project: Project) -> dict[str, list[str]]:
     """Return the settings that each pipeline of the templates accepts, by the pipeline's name."""
     return {
-        pipeline: _with_one_task(
-            str(name) for text in texts for names in _ACCEPTED.findall(text) for name in ast.literal_eval(names)
-        )
+        pipeline: [str(name) for text in texts for names in _ACCEPTED.findall(text) for name in ast.literal_eval(names)]
         for pipeline, texts in _pipeline_templates(project).items()
     }
+
+
+def settings_file(pipeline: str, keys: Mapping[str, Any]) -> str:
+    """Return the file that says what a pipeline trains, from the project's root; `keys` are the profile's for it."""
+    return str(keys.get("settings", f"settings/{pipeline}.yaml"))
 
 
 def shared_by_workers(project: Project) -> list[str]:
@@ -98,13 +94,6 @@ def _pipeline_templates(project: Project) -> dict[str, list[str]]:
     }
 
 
-def _with_one_task(settings: Iterable[str]) -> list[str]:
-    """Return settings without those of a base template's built-in task where the template names its own task."""
-    names = list(settings)
-    has_own_task = any(":" in name for name in names)
-    return [name for name in names if not (has_own_task and name in BUILT_IN_TASKS)]
-
-
 def _texts_of_template(project: Project, template: str, seen: frozenset[str] = frozenset()) -> Iterator[str]:
     """Yield the texts of a template's chain of `extends`; a missing or circular one is reported by rendering."""
     try:
@@ -117,25 +106,12 @@ def _texts_of_template(project: Project, template: str, seen: frozenset[str] = f
     yield text
 
 
-def _setting_schemas(
-    project: Project, accepted: str, steps: dict[str, StepDescription], known: dict[str, Any]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the keys that an accepted setting stands for, each with its schema."""
-    if accepted in steps:
-        parameters = [field for field in steps[accepted].fields if field.kind == "parameter"]
-        yield accepted, _closed({field.name: _schema_of(field) for field in parameters})
-    elif accepted in BUILT_IN_TASKS or ":" in accepted:
-        try:
-            for field in task_fields(accepted, [project.source]):
-                yield field.name, known.get(field.name, _schema_of(field))
-        except TaskError:  # reported where the template uses the task
-            return
-    elif (task := accepted.partition(".")[0]) in BUILT_IN_TASKS:
-        for field in task_fields(task):
-            if accepted == f"{task}.{field.name}":
-                yield field.name, known.get(field.name, {}) | _schema_of(field)
-    else:
-        yield accepted, dict(known.get(accepted, {}))
+def _setting_schema(name: str, steps: dict[str, StepDescription], known: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of what a pipeline accepts: a key of our pipelines, all parameters of a step, or any value."""
+    if name in steps:
+        parameters = [field for field in steps[name].fields if field.kind == "parameter"]
+        return _closed({field.name: _schema_of(field) for field in parameters})
+    return dict(known.get(name, {}))
 
 
 def _schema_of(field: StepField) -> dict[str, Any]:
@@ -160,19 +136,7 @@ def _problems(layers: Layers, error: Any, whole_schema: dict[str, Any]) -> list[
     for step in error.schema_path[:-1]:
         schema = schema[step]
     if kind == "additionalProperties":
-        known = list(schema["properties"])
-        return [
-            layers.problem(
-                (*path, key),
-                rules.PROFILE_KEY,
-                f"unknown pipeline '{key}': there is no templates/pipelines/{key}.yaml.j2"
-                if path == ("pipelines",)
-                else f"unknown key '{key}' in {what}",
-                close_match(key, known) or _in_another_place(path, key, whole_schema) or did_you_mean(key, known),
-                at_key=True,
-            )
-            for key in error.kind.unexpected
-        ]
+        return [_unknown_key(layers, path, key, schema, whole_schema) for key in error.kind.unexpected]
     if kind == "required":
         message = f"{what} lacks '{error.kind.property}'"
         return [layers.problem(path, rules.PROFILE_KEY, message, f"Add: {error.kind.property}: …")]
@@ -197,6 +161,30 @@ def _problems(layers: Layers, error: Any, whole_schema: dict[str, Any]) -> list[
     return [layers.problem(path, rules.PROFILE_VALUE, message, described)]
 
 
+def _unknown_key(
+    layers: Layers, path: tuple[str, ...], key: str, schema: dict[str, Any], whole_schema: dict[str, Any]
+) -> Diagnostic:
+    known = list(schema["properties"])
+    of_profiles = whole_schema["$defs"]["pipeline"]["properties"]
+    message = f"unknown key '{key}' in '{'.'.join(path)}'" if path else f"unknown key '{key}' in the profile"
+    hint = close_match(key, known) or _in_another_place(path, key, whole_schema) or did_you_mean(key, known)
+    if path == ("pipelines",):
+        message = f"unknown pipeline '{key}': there is no templates/pipelines/{key}.yaml.j2"
+    elif "settings" in known and (meant := closest(key, _settings_of_trainings())) and meant not in of_profiles:
+        message = f"'{meant}' is a setting of the training"
+        hint = f"Write it in {settings_file(path[-1], layers.data['pipelines'][path[-1]])}."
+    return layers.problem((*path, key), rules.PROFILE_KEY, message, hint, at_key=True)
+
+
+@cache
+def _settings_of_trainings() -> frozenset[str]:
+    """The names of what settings files hold: the settings of steps that read one, and of the built-in tasks."""
+    described = [step_fields(config) for config in STEP_CONFIGS.values()]
+    of_steps = [fields for fields in described if any(field.name == "settings" for field in fields)]
+    of_tasks = [step_fields(config) for config in BUILT_IN_TASKS.values()]
+    return frozenset(field.name for fields in (*of_steps, *of_tasks) for field in fields)
+
+
 def _in_another_place(path: tuple[str, ...], key: str, whole_schema: dict[str, Any]) -> str:
     """A hint for a key at the top that belongs to the pipelines, or to a run; empty for others."""
     if path:
@@ -214,5 +202,4 @@ _PATTERN_WORDS = {
     "^[A-Za-z][A-Za-z0-9-]{1,22}[A-Za-z0-9]$": "3 to 24 letters, digits and hyphens, a letter first: Azure's rule",
     "^[1-9][0-9]*[kmgKMG]$": "a whole number followed by k, m or g, such as 64g",
     "^azureml:": "an address that begins with azureml:",
-    "^\\{": "a JSON object in quotes",
 }

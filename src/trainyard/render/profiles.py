@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,12 @@ from trainyard.errors import UsageError, unknown_name
 from trainyard.render import rules
 from trainyard.render.batch_scaling import Sharing, keep_batches
 from trainyard.render.layers import KeyPath, Layers, read_layers
-from trainyard.render.profile_schema import accepted_settings, check_against_schema, shared_by_workers
+from trainyard.render.profile_schema import (
+    accepted_settings,
+    check_against_schema,
+    settings_file,
+    shared_by_workers,
+)
 from trainyard.render.project import Project
 from trainyard.render.settings import as_argument
 from trainyard.render.steps import step_descriptions
@@ -137,6 +142,7 @@ def load_profile(
             *_cluster_problems(layers),
             *_environment_problems(layers, environment_names(project), list(step_descriptions(project))),
             *_deepspeed_problems(layers, deepspeed_config_names(project)),
+            *_settings_file_problems(project, layers),
         ]
     )
     adjustments: tuple[str, ...] = ()
@@ -263,6 +269,20 @@ def _deepspeed_problems(layers: Layers, known: Sequence[str]) -> list[Diagnostic
         for pipeline, config in configs.items()
         if config is not None and config not in known
     ]
+
+
+def _settings_file_problems(project: Project, layers: Layers) -> Iterator[Diagnostic]:
+    """Yield the settings files of pipelines that do not exist."""
+    profiled = layers.data.get("pipelines", {})
+    for pipeline, accepted in accepted_settings(project).items():
+        keys = profiled.get(pipeline, {})
+        file = settings_file(pipeline, keys)
+        if "settings" not in accepted or (project.root / file).is_file():
+            continue
+        path = ("pipelines", pipeline, "settings") if "settings" in keys else ()
+        existing = [project.shown(each) for each in sorted((project.root / "settings").glob("*.yaml"))]
+        message = f"there is no {file}, which says what pipelines/{pipeline}.yaml trains"
+        yield layers.problem(path, rules.PROFILE_VALUE, message, did_you_mean(file, existing))
 
 
 def is_environment_reference(text: str) -> bool:

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.errors import UsageError
+from trainyard.resources import STEP_ARCHIVE
+
+LOCK_FILE = "trainyard.lock"
+"""What names the version of the files that a project has copies of."""
 
 _MARKS = ("templates", "profiles")
 
@@ -48,6 +52,15 @@ class Project:
     def shown(self, path: Path) -> str:
         """Return a path as messages show it: relative to the root if it is below it."""
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
+
+
+def python_of(source: Path) -> str:
+    """Return what starts Python in a job whose snapshot is the `src/` of a project: with the archive, where it has one.
+
+    Modules of the project itself need no path: `python -m` looks in the working directory, the snapshot, first.
+    """
+    has_archive = (source / STEP_ARCHIVE).exists() or (source.parent / LOCK_FILE).exists()
+    return f'PYTHONPATH="{STEP_ARCHIVE}:$PYTHONPATH" python' if has_archive else "python"
 
 
 def find_project(start: Path) -> Project:

@@ -22,7 +22,7 @@ from trainyard.render.steps import step_descriptions
 from trainyard.render.template_access import TemplateFunction
 from trainyard.render.template_errors import explaining_errors
 from trainyard.render.templates import SUFFIX, TemplateSet, names_of_rendered, template_names
-from trainyard.render.tuning import tuning_proposal
+from trainyard.render.tuning import trial_settings, tuning_proposal
 from trainyard.render.values import origin_of, written
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 
@@ -133,6 +133,7 @@ def context_of(project: Project, profile: Profile, root: Path, template: str) ->
         "path_to": TemplateFunction(path_to),
         "environment_for": TemplateFunction(environment_for),
         "data_path": TemplateFunction(data_path),
+        "trial_settings": TemplateFunction(partial(trial_settings, project)),
         "tuning_proposal": TemplateFunction(partial(tuning_proposal, profile)),
     }
 

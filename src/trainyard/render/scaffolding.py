@@ -1,7 +1,7 @@
-"""The files of a new project, of a new component and of a new pipeline: their texts by path; nothing here writes.
+"""The files of a new project, of a new component and of a new pipeline: their content by path; nothing here writes.
 
-Templates, profiles, schemas and editor settings are those of Trainyard's own repository. What only a new project has is
-in `scaffold/`, as templates with `<<name>>` and `<% if %>`, since GitHub's workflows and our own templates use `{{`.
+Templates, profiles and schemas are those of Trainyard's own repository. What only a new project has is in `scaffold/`,
+as templates with `<<name>>` and `<% if %>`, since GitHub's workflows and our own templates use `{{`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from jinja2 import Environment, StrictUndefined
 from trainyard import __version__
 from trainyard.errors import UsageError, unknown_name
 from trainyard.render.copies import current_copies
+from trainyard.render.installed_from import WHEELS, InstalledFrom
 from trainyard.render.project import Project
 from trainyard.render.steps import StepDescription, own_steps, step_descriptions
 from trainyard.resources import shipped
@@ -32,13 +33,11 @@ _SHARED_TEMPLATES = (
     "compute/_cluster.j2",
     "compute/cpu_cluster.yaml.j2",
     "compute/gpu_cluster.yaml.j2",
-    "environments/_requirements.j2",
-    "environments/trainyard.yaml.j2",
-    "environments/trainyard/Dockerfile.j2",
-    "environments/trainyard/requirements.txt.j2",
     "pipelines/_pipeline.j2",
 )
 _TRAINING = ("components/check_cluster", "components/evaluate")
+_OWN_ENVIRONMENT = ("environments/_requirements", "environments/trainyard.yaml", "environments/trainyard/")
+_SCHEMAS = ("component", "pipeline", "profile")
 _TEMPLATES = {
     "ddp": (*_TRAINING, "components/prepare_images", "components/train_ddp", "pipelines/_image_classifier"),
     "fsdp": (*_TRAINING, "components/prepare_text", "components/train_fsdp", "pipelines/_language_model"),
@@ -48,35 +47,42 @@ _TEMPLATES = {
         "components/train_deepspeed",
         "components/deepspeed/",
         "pipelines/_language_model",
+        *_OWN_ENVIRONMENT,
     ),
-    "blank": (),
+    "blank": _OWN_ENVIRONMENT,
 }
 """What each recipe needs beyond the shared templates and its own pipeline: templates without suffix, and folders."""
 _TASKS = {
-    "ddp": ("images", "Digits", "a classifier of handwritten digits"),
-    "fsdp": ("text", "Documentation", "a small language model of Python's documentation"),
-    "deepspeed": ("text", "Documentation", "a small language model of Python's documentation"),
-    "blank": (None, "", "a model"),
+    "ddp": ("images", "a classifier of handwritten digits"),
+    "fsdp": ("text", "a small language model of Python's documentation"),
+    "deepspeed": ("text", "a small language model of Python's documentation"),
+    "blank": (None, "a model"),
 }
-"""The scaffold with a recipe's task, the class of the task, and what it trains."""
+"""The scaffold with a recipe's task, and what it trains."""
 
 
-_STEP_WITH_OTHER_IMAGE = re.compile(r"(?m)^(?:  #.*\n)*  \w+: trainyard-[\w-]+\n")
-"""The line of a profile for a step whose image new projects do not have, with the comment above it."""
+_IMAGE_OF_STEP = re.compile(r"(?m)^(?:  #.*\n)*  (\w+): (?:azureml:|trainyard).*\n")
+"""The line of a profile for a step's image, with the comment above it."""
+
+_OWN_IMAGE = {
+    " Your own image: `environment: trainyard` (environments/trainyard/Dockerfile).": " Others: azureml:NAME:VERSION.",
+    " For text in .zst files: `prepare_text: trainyard`.": "",
+}
+"""What profiles say of an image that most recipes do not have, and what they say without it."""
 
 
-def new_project(name: str, recipe: str) -> dict[str, str]:
-    """Return the texts of a new project, by path; what Trainyard renders is not among them.
+def new_project(name: str, recipe: str, source: InstalledFrom) -> dict[str, str]:
+    """Return the texts of a new project, by path; what Trainyard copies and renders is not among them.
 
     Raise UsageError for an unknown recipe, and for a name that no Python package can be derived from.
     """
     if recipe not in RECIPES:
         raise unknown_name("recipe", recipe, RECIPES)
     package = package_name(name)
-    scaffold, task, what = _TASKS[recipe]
-    own_task = f"{package}.task:{task}"
+    scaffold, what = _TASKS[recipe]
     values = {
         "name": name, "package": package, "version": __version__, "what": what, "pipeline": recipe != "blank",
+        "requirement": source.requirement("train"), "problem": source.problem, "recipe": recipe,
     }  # fmt: skip
     texts = dict(_scaffold("project", values))
     if scaffold is not None:
@@ -85,17 +91,29 @@ def new_project(name: str, recipe: str) -> dict[str, str]:
         if (new_place := _place_in_project(template.as_posix(), recipe)) is not None:
             text = (shipped("templates") / template).read_text(encoding="utf-8")
             is_shared = template.name.startswith("_")
-            texts[f"templates/{new_place}"] = text if is_shared else _with_own_task(text, recipe, own_task)
+            texts[f"templates/{new_place}"] = text if is_shared else _for_new_pipeline(text, recipe)
     for profile in _PROFILES:
         text = (shipped("profiles") / f"{profile}.yaml").read_text(encoding="utf-8")
         texts[f"profiles/{profile}.yaml"] = _profile_for(text, recipe)
-    texts[".vscode/settings.json"] = (shipped(".vscode") / "settings.json").read_text(encoding="utf-8")
-    return {**texts, **current_copies()}
+    return texts
 
 
-def existing_repository(name: str) -> dict[str, str]:
+def copies_of_project(recipe: str, source: InstalledFrom) -> dict[str, bytes]:
+    """Return what a new project keeps copies of, by path: the steps, schemas, and the wheel Trainyard is from."""
+    settings = () if recipe == "blank" else (f"settings/train_{recipe}",)
+    copies = current_copies((*_SCHEMAS, *settings))
+    return {**copies, **wheel_of(source)}
+
+
+def wheel_of(source: InstalledFrom) -> dict[str, bytes]:
+    """Return the wheel that Trainyard was installed from, by its path in a project; nothing where it was none."""
+    return {} if source.wheel is None else {f"{WHEELS}/{source.wheel.name}": source.wheel.read_bytes()}
+
+
+def existing_repository(name: str, source: InstalledFrom) -> dict[str, str]:
     """Return the texts that lint needs in a repository which already has Azure ML YAML, by path."""
-    texts = dict(_scaffold("existing", {"name": name, "version": __version__}))
+    values = {"name": name, "requirement": source.requirement(), "problem": source.problem, "wheel": source.wheel}
+    texts = dict(_scaffold("existing", values))
     editor = '{\n  // Azure ML\'s client reads YAML 1.1: `no` is false there.\n  "yaml.yamlVersion": "1.1"\n}\n'
     return {**texts, ".vscode/settings.json": editor}
 
@@ -181,23 +199,27 @@ def _beginnings(templates: Iterable[str]) -> Iterator[str]:
         yield template if template.endswith("/") else f"{template}."
 
 
-def _with_own_task(text: str, recipe: str, task: str) -> str:
-    """Return one of our templates with the new pipeline's name, and with the project's own task to train."""
-    text = text.replace(f'"{recipe}"', f'"{_PIPELINE}"').replace(".for_task()", f'.for_task("{task}")')
+def _for_new_pipeline(text: str, recipe: str) -> str:
+    """Return one of our templates with the new pipeline's name."""
     text = text.replace("{% set exports = true %}\n", "")  # what a user's own task takes and returns is not known
-    accepted = f'{{% set accepted_settings = ["{task}"] %}}\n'
-    return re.sub(r"(?m)^\{% set recipe, .*\n", lambda found: found.group() + accepted, text)
+    return text.replace(f'"{recipe}"', f'"{_PIPELINE}"')
 
 
 def _profile_for(text: str, recipe: str) -> str:
     """Return one of our profiles with the settings of one recipe only, under the new pipeline's name."""
-    head, found, pipelines = _STEP_WITH_OTHER_IMAGE.sub("", text).partition("\npipelines:\n")
+    steps = {"default", *(template.rpartition("/")[2] for template in _TEMPLATES[recipe])}
+    text = _IMAGE_OF_STEP.sub(lambda line: line.group() if line[1] in steps else "", text)
+    if not set(_OWN_ENVIRONMENT) <= set(_TEMPLATES[recipe]):
+        for said, instead in _OWN_IMAGE.items():
+            text = text.replace(said, instead)
+    head, found, pipelines = text.partition("\npipelines:\n")
     pattern = rf"^  {recipe}:\n(?:(?:    .*)?\n)*"
     settings = re.search(pattern, pipelines, re.MULTILINE)
     if not found or settings is None:
         return f"{head.rstrip()}\n"
     _, _, lines = settings.group().partition("\n")
-    return f"{head}\npipelines:\n  {_PIPELINE}:\n{lines.rstrip()}\n"
+    lines = lines.rstrip().replace(f"settings/{recipe}_", f"settings/{_PIPELINE}_")
+    return f"{head}\npipelines:\n  {_PIPELINE}:\n{lines}\n"
 
 
 def _check_name(kind: str, name: str, taken: Any) -> None:

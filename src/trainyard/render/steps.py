@@ -8,22 +8,29 @@ the modules below `src/` that call `run_step(SettingsClass, …)`. They are read
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
 from trainyard.project_files import read_text
 from trainyard.render import rules
-from trainyard.render.project import Project
+from trainyard.render.project import Project, python_of
 from trainyard.settings.files import os_error_reason
 from trainyard.settings.step_fields import StepField, step_fields
 from trainyard.settings.steps import STEP_CONFIGS
-from trainyard.settings.steps.tasks import TaskSettings
-from trainyard.settings.task_fields import UnreadableSettings, fields_of_class, fields_with_task, task_fields
+from trainyard.settings.task_fields import TaskError, UnreadableSettings, fields_of_class, fields_with_task
 from trainyard.spec.diagnostic import Span, SpecError
 
 _PROPER_NAMES = {"ddp": "DDP", "fsdp": "FSDP", "deepspeed": "DeepSpeed", "tensorflow": "TensorFlow", "ps": "PS"}
+
+_NOT_OWN = ("trainyard", "__pycache__")
+
+
+_MODEL_TYPE = StepField(
+    "model_type", "parameter", "string", "A model type of transformers, such as convnext or llama.", optional=True
+)
+"""A setting of the built-in tasks, which people bind as often as those of the step."""
 
 
 @dataclass(frozen=True)
@@ -36,32 +43,54 @@ class StepDescription:
     fields: tuple[StepField, ...]
     source: Path
     """The folder that becomes a component's snapshot, where the modules of your own tasks are."""
+    constants: Mapping[str, str] = field(default_factory=dict)
+    """Settings that the component's command gives itself, instead of having ports for them."""
 
-    def for_task(self, task: str | None = None, name: str | None = None) -> StepDescription:
+    def for_task(self, task: str | None = None) -> StepDescription:
         """Return the step with a task's settings behind its own and the task as default; without one, the step's.
 
-        A component of your own for the same step takes a `name` of its own. Raise TaskError for a task that cannot be
-        found, or whose settings cannot be read from its source.
+        Raise TaskError for a task that cannot be found, whose settings cannot be read from its source, or that belongs
+        in a settings file.
         """
+        if self.has_settings_file:
+            raise TaskError(f"{self.name} reads its task from its settings file: write `task: …` there")
         task = task or str(self.field["task"].default)
         own, added = fields_with_task(STEP_CONFIGS[self.name], task, [self.source])
-        fields = [replace(field, default=task) if field.name == "task" else field for field in own]
-        return replace(self, name=name or self.name, fields=(*fields, *added))
+        fields = [replace(each, default=task) if each.name == "task" else each for each in own]
+        return replace(self, fields=(*fields, *added))
 
-    def for_use(self, name: str, **defaults: str) -> StepDescription:
-        """Return the step under the name of another component, in which some settings have other defaults."""
-        fields = [replace(field, default=defaults.get(field.name, field.default)) for field in self.fields]
-        return replace(self, name=name, fields=tuple(fields))
+    def for_use(self, name: str, **constants: str) -> StepDescription:
+        """Return the step under the name of another component, whose command gives some settings itself."""
+        return replace(self, name=name, constants=constants)
 
-    def task_settings(self, given: Iterable[str]) -> list[str]:
-        """Return the names of the task's settings that have a default, AdamW's constants aside, or are `given`."""
-        task = task_fields(str(self.field["task"].default), [self.source])
-        common = {field.name for field in step_fields(TaskSettings)}
-        return [
-            field.name
-            for field in task
-            if field.name in given or (field.default is not None and field.name not in common)
-        ]
+    @property
+    def has_settings_file(self) -> bool:
+        """Whether the step reads its settings from a file, so that its component has few ports."""
+        return "settings" in self.field
+
+    @property
+    def ports(self) -> tuple[StepField, ...]:
+        """The fields that a component has as ports: all, or beside a settings file those that people bind or sweep."""
+        if not self.has_settings_file:
+            return self.fields
+        return tuple(self._ports_beside_settings_file())
+
+    def _ports_beside_settings_file(self) -> Iterator[StepField]:
+        """Yield folders and files, and parameters without a default, so that the file's values count."""
+        for each in self.fields:
+            if each.name in self.constants:
+                continue
+            if each.kind != "parameter":
+                yield each
+            elif each.port:
+                yield replace(each, default=None, required=False, optional=True)
+            if each.name == "task":
+                yield _MODEL_TYPE
+
+    @property
+    def program(self) -> str:
+        """What a command starts the step with. A project of its own has Trainyard's steps in an archive."""
+        return f"{python_of(self.source)} -m {self.module}"
 
     @property
     def title(self) -> str:
@@ -71,18 +100,18 @@ class StepDescription:
     @property
     def inputs(self) -> tuple[StepField, ...]:
         """Folders and files that are read, then parameters: a component's inputs."""
-        data = tuple(field for field in self.fields if field.kind == "input")
-        return data + tuple(field for field in self.fields if field.kind == "parameter")
+        data = tuple(port for port in self.ports if port.kind == "input")
+        return data + tuple(port for port in self.ports if port.kind == "parameter")
 
     @property
     def outputs(self) -> tuple[StepField, ...]:
         """Folders that are written: a component's outputs."""
-        return tuple(field for field in self.fields if field.kind == "output")
+        return tuple(port for port in self.ports if port.kind == "output")
 
     @property
     def field(self) -> dict[str, StepField]:
         """The fields by name."""
-        return {field.name: field for field in self.fields}
+        return {each.name: each for each in self.fields}
 
 
 def step_descriptions(project: Project) -> dict[str, StepDescription]:
@@ -103,7 +132,7 @@ def _steps_of_trainyard(source: Path) -> dict[str, StepDescription]:
 
 def own_steps(project: Project) -> dict[str, StepDescription]:
     """Return the steps that a project defines below `src/`, by name; `src/trainyard` is Trainyard's."""
-    packages = [folder for folder in sorted(project.source.glob("*/")) if folder.name != "trainyard"]
+    packages = [folder for folder in sorted(project.source.glob("*/")) if folder.name not in _NOT_OWN]
     found: dict[str, StepDescription] = {}
     for file in (file for package in packages for file in sorted(package.rglob("*.py"))):
         text = _text_of(file)

@@ -43,7 +43,7 @@ def _fields(of: type) -> frozenset[str]:
     return frozenset(field.name for field in dataclasses.fields(of))
 
 
-FIELD_OF_STEP = _fields(StepField) - {"declared_at"} | {"flag"}
+FIELD_OF_STEP = _fields(StepField) - {"declared_at"} | {"flag", "summary"}
 _MAPPING = frozenset({"get", "items", "keys", "values"})
 _SEQUENCE = frozenset({"count", "index"})
 _METHODS: Mapping[type, frozenset[str]] = {
@@ -53,13 +53,14 @@ _METHODS: Mapping[type, frozenset[str]] = {
     list: _SEQUENCE,
     tuple: _SEQUENCE,
     Profile: frozenset({"environment_of"}),
-    StepDescription: frozenset({"for_task", "for_use", "task_settings"}),
+    StepDescription: frozenset({"for_task", "for_use"}),
     LoopContext: frozenset({"cycle", "changed"}),
     Cycler: frozenset({"next", "reset"}),
 }
 _VALUES: Mapping[type, frozenset[str]] = {
     Profile: _fields(Profile) - {"files"} | {"world_size", "environment_variables"},
-    StepDescription: _fields(StepDescription) - {"source"} | {"title", "inputs", "outputs", "field"},
+    StepDescription: _fields(StepDescription) - {"source"}
+    | {"title", "ports", "inputs", "outputs", "field", "has_settings_file", "program"},
     StepField: FIELD_OF_STEP,
     Cluster: _fields(Cluster),
     Sku: _public(Sku) | _fields(Sku),

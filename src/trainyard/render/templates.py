@@ -22,7 +22,7 @@ from jinja2.utils import missing
 from trainyard.project_files import read_text
 from trainyard.render.project import Project
 from trainyard.render.template_access import FIELD_OF_STEP, TemplateFunction, is_callable, is_readable
-from trainyard.render.values import origin_of, wrap, written, yaml_list, yaml_scalar
+from trainyard.render.values import origin_of, wrap, written, yaml_list, yaml_scalar, yaml_sentence
 from trainyard.settings.step_fields import StepField
 
 SUFFIX = ".j2"
@@ -147,7 +147,12 @@ def _yaml(value: object) -> str:
     return text
 
 
-_OWN_FILTERS: dict[str, Callable[..., Any]] = {"yaml": _yaml, "yaml_list": yaml_list, "wrap": wrap}
+_OWN_FILTERS: dict[str, Callable[..., Any]] = {
+    "yaml": _yaml,
+    "yaml_list": yaml_list,
+    "yaml_sentence": yaml_sentence,
+    "wrap": wrap,
+}
 FILTERS = sorted({*JINJA_FILTERS, *_OWN_FILTERS})
 TESTS = sorted(JINJA_TESTS)
 

@@ -1,4 +1,7 @@
-"""What pipelines/autotune.yaml measures for a profile: the memory model of `trainyard plan` over all candidates."""
+"""What pipelines/autotune.yaml measures for a profile: the memory model of `trainyard plan` over all candidates.
+
+The model is that of the training's settings file.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,23 @@ from typing import Any
 
 from trainyard.errors import UsageError
 from trainyard.plan.estimate.architectures import families
-from trainyard.plan.estimate.candidates import Proposal, TuningRequest, propose, propose_unestimated
+from trainyard.plan.estimate.candidates import Proposal, propose, propose_unestimated
 from trainyard.plan.estimate.config_file import architecture_for_data
-from trainyard.plan.estimate.training import machines_of_sku
+from trainyard.plan.estimate.training import TrainingShape, machines_of_sku
+from trainyard.render import rules
 from trainyard.render.profiles import Profile
+from trainyard.render.project import Project
+from trainyard.render.steps import StepDescription
+from trainyard.render.values import written
+from trainyard.settings.step_fields import StepField
+from trainyard.settings.typed_values import SettingValue, value_of_yaml
+from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.documents import Node, read_document, require_mapping
+
+_OF_THE_TRIAL = frozenset(
+    {"task", "global_batch_size", "precision", "steps", "warmup_steps", "process_group_timeout_seconds"}
+)
+"""Settings of a trial that have another meaning in a training, or come from the profile."""
 
 
 def tuning_proposal(
@@ -30,24 +46,52 @@ def tuning_proposal(
     proposal has the reason. Only models that are counted in closed form are estimated, so that a rendering is the same
     with and without transformers. UsageError for overrides that are not a JSON object.
     """
-    request = TuningRequest(samples, sequence_length, profile.precision, most, loss_chunk_tokens)
-    has_gpu = profile.sku is not None and profile.sku.gpu_count > 0
-    if profile.sku is None or not has_gpu:
-        return propose_unestimated(request, "these machines have no GPU", has_gpu=False)
+    sku = profile.sku
+    if sku is None or not sku.gpu_count:
+        return propose_unestimated(samples, most, "these machines have no GPU", has_gpu=False)
     if model_type not in families():
-        return propose_unestimated(request, f"the size of {model_type} is not known in closed form", has_gpu=True)
+        reason = f"the size of {model_type} is not known in closed form"
+        return propose_unestimated(samples, most, reason, has_gpu=True)
     settings = _settings_of_model(model_overrides)
     try:
-        architecture = architecture_for_data(model_type, settings, vocabulary_size, sequence_length)
-        return propose(request, architecture, machines_of_sku(profile.sku, profile.nodes))
+        training = TrainingShape(
+            architecture=architecture_for_data(model_type, settings, vocabulary_size, sequence_length),
+            machines=machines_of_sku(sku, profile.nodes),
+            engine="zero0",
+            micro_batch_size=samples,
+            accumulation_steps=1,
+            sequence_length=sequence_length,
+            precision=profile.precision,
+            loss_chunk_tokens=loss_chunk_tokens,
+        )
+        return propose(training, most)
     except UsageError as error:
-        return propose_unestimated(request, str(error), has_gpu=True)
+        return propose_unestimated(samples, most, str(error), has_gpu=True)
+
+
+def trial_settings(project: Project, step: StepDescription, path: str) -> dict[str, SettingValue]:
+    """Return what a training's settings file says of its model and its speed, as the inputs of a trial (`step`).
+
+    Raise SpecError for a value that the step does not take.
+    """
+    document = read_document(project.root / path)
+    require_mapping(document)
+    names = [name for name in step.field if name not in _OF_THE_TRIAL and name in document.root.entries]
+    values = {name: _value(step.field[name], document.root.entries[name].value) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _value(field: StepField, node: Node) -> SettingValue | None:
+    try:
+        value: SettingValue | None = written(value_of_yaml(field, node.data, node.text), node.span)
+    except ValueError as error:
+        raise SpecError(rules.PROFILE_VALUE.at(node.span, f"{field.name}: {error}")) from None
+    return value
 
 
 def _settings_of_model(overrides: str | None) -> dict[str, Any]:
     try:
         settings: dict[str, Any] = json.loads(overrides or "{}")
     except ValueError as error:
-        setting = "pipelines.deepspeed.model_overrides"
-        raise UsageError(f"{setting}: {overrides!r} is not JSON ({error}); write it as '{{\"n_layer\": 12}}'") from None
+        raise UsageError(f"model_overrides: {overrides!r} is not a mapping ({error})") from None
     return settings

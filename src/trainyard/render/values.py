@@ -16,6 +16,7 @@ from typing import Any
 from trainyard.spec.diagnostic import Span
 
 _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+@-]*(:[A-Za-z0-9_./+@-]+)*|[1-9][0-9]*[A-Za-z]+")
+_PLAIN_SENTENCE = re.compile(r"[A-Za-z](?:(?!: | #)[\x20-\x7e])*[A-Za-z0-9.)`]")
 # Characters that YAML rejects unescaped, or takes for a line break.
 _UNPRINTABLE = re.compile(r"[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 # Words that YAML 1.1 takes for booleans or null.
@@ -79,6 +80,12 @@ def yaml_scalar(value: object) -> str:
     if '"' in text and "'" not in text and text.isascii() and text.isprintable():
         return f"'{text}'"
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found.group()):04x}", json.dumps(text, ensure_ascii=False))
+
+
+def yaml_sentence(text: str) -> str:
+    """Return a text for people as YAML, without quotes where it needs none."""
+    is_plain = _PLAIN_SENTENCE.fullmatch(text) and text.lower() not in _NOT_TEXT
+    return text if is_plain else yaml_scalar(text)
 
 
 def yaml_list(values: Iterable[object]) -> str:

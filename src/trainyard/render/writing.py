@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainyard.project_files import require_within, write_text
+from trainyard.project_files import require_within, write_bytes
 from trainyard.render import rules
-from trainyard.render.copies import LOCK_FILE, stale_copies
+from trainyard.render.copies import stale_copies
 from trainyard.render.hand_edits import edited_by_hand, record_written
-from trainyard.render.project import Project
+from trainyard.render.project import LOCK_FILE, Project
 from trainyard.render.rendered_files import FileOnDisk, files_on_disk
 from trainyard.render.rendering import RenderedFile, Rendering
 from trainyard.spec.diagnostic import Span, SpecError
@@ -65,7 +65,7 @@ def write(project: Project, rendering: Rendering) -> WriteReport:
     replaced = [*(on_disk[file.path] for file in changed if file.path in on_disk), *orphans]
     stale = stale_copies(project) if rendering.root == project.root else []
     by_hand = edited_by_hand(project, rendering.root, replaced)
-    edited = {file.path: file.text for file in replaced if file.path in by_hand}
+    edited = {file.path: file.text.encode() for file in replaced if file.path in by_hand}
     edited |= {copy.path: copy.old for copy in stale if copy.is_edited and copy.old is not None}
     report.saved = _save(edited, project, rendering.root)
     for file in changed:
@@ -80,17 +80,22 @@ def write(project: Project, rendering: Rendering) -> WriteReport:
         if copy.new is None:
             _remove(copy.path, project.root)
         else:
-            write_atomically(copy.path, copy.new, project.root)
+            replace_atomically(copy.path, copy.new, project.root)
     report.copies = len(stale)
     return report
 
 
 def write_atomically(path: Path, text: str, root: Path) -> None:
     """Write a file below a root atomically, making its folder. Raise SpecError naming the path if that fails."""
+    replace_atomically(path, text.encode(), root)
+
+
+def replace_atomically(path: Path, content: bytes, root: Path) -> None:
+    """Write content as `write_atomically` writes a text."""
     with _explaining(path, "written"):
         if path.parent.is_file():
             raise NotADirectoryError(errno.ENOTDIR, f"{path.parent.name} is a file, not a folder")
-        write_text(path, text, root)
+        write_bytes(path, content, root)
 
 
 def _differs(file: RenderedFile, on_disk: FileOnDisk | None) -> bool:
@@ -109,18 +114,18 @@ def _refuse_foreign_files(rendering: Rendering, on_disk: dict[Path, FileOnDisk])
         )
 
 
-def _save(texts: Mapping[Path, str], project: Project, root: Path) -> dict[Path, Path]:
-    """Keep texts that are about to be replaced in a new numbered folder; return where each went."""
-    if not texts:
+def _save(contents: Mapping[Path, bytes], project: Project, root: Path) -> dict[Path, Path]:
+    """Keep content that is about to be replaced in a new numbered folder; return where each went."""
+    if not contents:
         return {}
     with _explaining(project.replaced, "written"):
         require_within(project.replaced, project.root)
         project.replaced.mkdir(parents=True, exist_ok=True)
         numbers = [int(folder.name) for folder in project.replaced.iterdir() if folder.name.isdecimal()]
     folder = project.replaced / str(max(numbers, default=0) + 1)
-    saved = {path: folder / path.relative_to(root) for path in texts}
-    for path, text in texts.items():
-        write_atomically(saved[path], text, project.root)
+    saved = {path: folder / path.relative_to(root) for path in contents}
+    for path, content in contents.items():
+        replace_atomically(saved[path], content, project.root)
     return saved
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import trainyard
 from trainyard.report.curves import STYLES, Chart, draw_compared_charts
 from trainyard.report.job_results import JobResults, Metrics, read_job_results
-from trainyard.report.page import page_templates
+from trainyard.report.page_templates import page_templates
 from trainyard.report.speed import speed_figures
 from trainyard.settings import quantities
 from trainyard.settings.files import replace_text

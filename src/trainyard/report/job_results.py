@@ -1,4 +1,4 @@
-"""Reads the results in a job's outputs: metrics, settings, evaluation, confusion matrix, dataset.
+"""Reads what a job left in its outputs (metrics, settings, evaluation, confusion matrix, dataset) and with MLflow.
 
 Any component may write any file, so a file of another format is ignored, and an invalid one becomes a note in the
 report: nothing that a job wrote makes the report fail.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +26,10 @@ _TOO_LARGE_TO_DRAW = 1e300
 _MOST_WRONG_SAMPLES, _LARGEST_PICTURE_BYTES = 24, 1 << 16
 
 _LARGEST_BYTES = 1 << 30
+
+_IMAGE_TYPES = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".gif": "gif", ".webp": "webp", ".svg": "svg+xml"}
+_MOST_IMAGES = 12
+_LARGEST_IMAGE_BYTES = 2 << 20
 
 Point = tuple[float, float]
 """A step and a value, which may be NaN or infinite."""
@@ -235,27 +239,32 @@ def _wrong_samples(folder: Path, notes: list[str]) -> WrongSamples | None:
     """Return the wrongly classified samples that an evaluation shows, as far as their pictures lie in its folder."""
 
     def parse(document: dict[str, Any]) -> WrongSamples:
+        rows = document["samples"][:_MOST_WRONG_SAMPLES]
         shown = [
             WrongSample(
                 sample=int(row["sample"]),
-                address=_png_address(file),
+                address=_picture_address(folder / row["file"]),
                 true=str(row["true"]),
                 predicted=str(row["predicted"]),
                 probability=float(row["probability"]),
             )
-            for row in document["samples"][:_MOST_WRONG_SAMPLES]
-            if (file := (folder / row["file"]).resolve()).is_relative_to(folder.resolve())
-            and file.is_file()
-            and file.stat().st_size <= _LARGEST_PICTURE_BYTES
+            for row in rows
+            if _is_small_picture(folder / row["file"], folder)
         ]
         return WrongSamples(tuple(shown), int(document["found"]), int(document["searched"]))
 
     return _document([folder], "mistakes.json", "trainyard.mistakes/1", parse, notes)
 
 
-def _png_address(file: Path) -> str:
+def _is_small_picture(file: Path, folder: Path) -> bool:
+    is_picture = file.suffix.lower() in _IMAGE_TYPES and is_file_within(file, folder)
+    return is_picture and file.stat().st_size <= _LARGEST_PICTURE_BYTES
+
+
+def _picture_address(file: Path) -> str:
     """Return a picture as an address that a page can show without a network."""
-    return "data:image/png;base64," + base64.b64encode(file.read_bytes()).decode("ascii")
+    content = base64.b64encode(file.read_bytes()).decode("ascii")
+    return f"data:image/{_IMAGE_TYPES[file.suffix.lower()]};base64,{content}"
 
 
 def _dataset(document: dict[str, Any]) -> Dataset:
@@ -313,3 +322,56 @@ def _logged_step(line: str) -> dict[str, Any] | None:
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     return row if step is not None and abs(step) < _TOO_LARGE_TO_DRAW else None
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image artifact: its name, and its content as an address that a page can show without a network."""
+
+    name: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """What one run of MLflow holds; `more_images` are too many or too large for the page."""
+
+    parameters: dict[str, str]
+    metrics: Metrics
+    images: tuple[Image, ...]
+    more_images: int
+
+
+def read_tracked(folder: Path) -> Tracked:
+    """Return what the MLflow run in a folder holds; values that cannot be read are left out.
+
+    The format is that of mlflow.store.tracking.file_store: a file per parameter, a file per metric with a line `time
+    value step` for each value, and artifacts as files. Names with a slash are in folders.
+    """
+    artifacts = folder / "artifacts"
+    files = [file for _, file in _files(artifacts) if file.suffix.lower() in _IMAGE_TYPES]
+    shown = [file for file in files if file.stat().st_size <= _LARGEST_IMAGE_BYTES][:_MOST_IMAGES]
+    return Tracked(
+        parameters={name: file.read_text("utf-8", errors="replace") for name, file in _files(folder / "params")},
+        metrics=Metrics({name: points for name, file in _files(folder / "metrics") if (points := _points(file))}),
+        images=tuple(Image(file.relative_to(artifacts).as_posix(), _picture_address(file)) for file in shown),
+        more_images=len(files) - len(shown),
+    )
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    for file in sorted(folder.rglob("*")):
+        if is_file_within(file, folder):
+            yield file.relative_to(folder).as_posix(), file
+
+
+def _points(file: Path) -> tuple[Point, ...]:
+    """Return the values by step; of two for the same step, as after a restart, the later."""
+    found: dict[float, float] = {}
+    for line in file.read_text("utf-8", errors="replace").splitlines():
+        try:
+            _, value, step, *_ = line.split(" ")
+            found[float(step)] = float(value)
+        except ValueError:
+            continue
+    return tuple((step, found[step]) for step in sorted(found) if math.isfinite(step))

@@ -138,17 +138,17 @@ def _charts(samples: _Samples) -> list[Chart]:
         return []
     ended = samples.processors_busy[-1][0]
     seconds_in_unit, unit = next((size, name) for least, size, name in _TIME_UNITS if ended >= least)
-    return [
-        draw_chart(
-            Look(title, is_share=is_share, from_zero=True, axis=unit, most_points=_MOST_POINTS),
-            [Line(title.lower(), "first", [(seconds / seconds_in_unit, value / scale) for seconds, value in points])],
-            TRACKED_WIDTH,
-        )
-        for title, points, scale, is_share in (
-            (f"Processors busy, of {samples.processors}", samples.processors_busy, 1, False),
-            ("Memory in GiB", samples.memory_bytes, 1 << 30, False),
-            ("GPUs busy", samples.gpus_busy, 1, True),
-            ("GPU memory in GiB", samples.gpu_memory_bytes, 1 << 30, False),
-        )
-        if points
+
+    def chart(title: str, points: tuple[Point, ...], *, scale: int = 1, is_share: bool = False) -> Chart:
+        look = Look(title, is_share=is_share, from_zero=True, axis=unit, most_points=_MOST_POINTS)
+        scaled = [(seconds / seconds_in_unit, value / scale) for seconds, value in points]
+        return draw_chart(look, [Line(title.lower(), "first", scaled)], TRACKED_WIDTH)
+
+    charts = [
+        chart(f"Processors busy, of {samples.processors}", samples.processors_busy),
+        chart("Memory in GiB", samples.memory_bytes, scale=1 << 30),
     ]
+    if samples.gpus_busy:
+        charts.append(chart("GPUs busy", samples.gpus_busy, is_share=True))
+        charts.append(chart("GPU memory in GiB", samples.gpu_memory_bytes, scale=1 << 30))
+    return charts

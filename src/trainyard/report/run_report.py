@@ -4,28 +4,49 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import trainyard
 from trainyard.errors import UsageError
-from trainyard.report.confusion import Confusion, HeatMap, draw_heat_map, most_frequent_mistakes
 from trainyard.report.curves import Chart, draw_charts, draw_tracked_charts
-from trainyard.report.graph_drawing import draw_graph
-from trainyard.report.job_results import Evaluation, JobResults, Metrics, read_job_results
-from trainyard.report.log_tails import log_tails
+from trainyard.report.drawings import (
+    Confusion,
+    HeatMap,
+    draw_graph,
+    draw_heat_map,
+    draw_timeline,
+    most_frequent_mistakes,
+)
+from trainyard.report.job_results import (
+    Evaluation,
+    JobResults,
+    Metrics,
+    Tracked,
+    read_job_results,
+    read_tracked,
+)
 from trainyard.report.machine_use import machine_uses
-from trainyard.report.page import page_templates
-from trainyard.report.running_jobs import LINE_CHARACTERS, LONG_SILENCE_SECONDS, running_jobs
+from trainyard.report.page_templates import page_templates
 from trainyard.report.speed import Figure, speed_figures
-from trainyard.report.timeline import draw_timeline
-from trainyard.report.tracked import Tracked, read_tracked
 from trainyard.settings import quantities
 from trainyard.settings.files import replace_text
+from trainyard.settings.log_text import last_lines
 from trainyard.settings.run_record import InvalidRunRecord, JobRecord, RunRecord, read_run_record
 from trainyard.spec.secrets import redacted
 
 _MAIN_FIGURES = ("accuracy", "perplexity", "loss")
+
+LINE_CHARACTERS = 120
+"""What the page shows of a job's last line."""
+
+LONG_SILENCE_SECONDS = 300
+"""A job that has said nothing for so long stands out."""
+
+_LOG_LINES, _LOG_LINE_CHARACTERS = 30, 300
+_MOST_LOGS = 64
+"""Of a run with more logs, those of the jobs that did not complete come first; the others are linked only."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +85,27 @@ class Headline:
     detail: str
 
 
+@dataclass(frozen=True)
+class RunningJob:
+    """A job that runs: when its attempt began, when any of its ranks last said something, and the last line."""
+
+    name: str
+    attempt: int
+    began: datetime | None
+    said_at: datetime | None
+    last_line: str
+    logs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LogTail:
+    """A log's path beneath the run folder, a title, and its last lines."""
+
+    path: str
+    title: str
+    lines: tuple[str, ...]
+
+
 def write_report(run_folder: Path) -> Path:
     """Write report.html into the folder of a run in any state, and return its path.
 
@@ -85,7 +127,7 @@ def run_page(run: RunRecord, run_folder: Path, *, is_live: bool = False) -> str:
     templates = page_templates(run_folder)
     origins = _origins(run, run_folder)
     jobs = [_view(job, origins, run_folder) for job in run.jobs.values()]
-    logs = log_tails(run, run_folder, with_lines=not is_live)
+    logs = _log_tails(run, run_folder, with_lines=not is_live)
     carried: dict[tuple[str, str], list[str]] = {}
     for job in jobs:
         for value in job.inputs:
@@ -192,6 +234,53 @@ def _headline(jobs: list[JobView]) -> Headline | None:
                 step, value = series[name][-1]
                 return Headline(label, write(value), f"at step {quantities.count(step)}")
     return None
+
+
+def running_jobs(run: RunRecord, run_folder: Path) -> list[RunningJob]:
+    """Return the jobs that run, in the order of the pipeline; times are UTC."""
+    found = []
+    for job in run.jobs.values():
+        if job.status != "running":
+            continue
+        began = job.attempts[-1].started_at if job.attempts else None
+        files = job.log_files(run_folder)
+        written = {log: file.stat() for log, file in files.items()}
+        spoken = {log: status.st_mtime for log, status in written.items() if status.st_size}
+        latest = max(spoken, key=lambda log: spoken[log], default=None)
+        lines = last_lines(files[latest], 1) if latest else []
+        found.append(
+            RunningJob(
+                job.name,
+                max(1, len(job.attempts)),
+                began,
+                datetime.fromtimestamp(spoken[latest], timezone.utc) if latest else began,
+                lines[0][:LINE_CHARACTERS] if lines else "",
+                tuple(job.logs),
+            )
+        )
+    return found
+
+
+def _log_tails(run: RunRecord, run_folder: Path, *, with_lines: bool) -> dict[str, list[LogTail]]:
+    """Return the logs by job: the last lines of at most 64, or all without lines, for a page that fills them in."""
+    jobs = sorted(run.jobs.values(), key=lambda job: job.status == "completed")
+    left = _MOST_LOGS if with_lines else sum(len(job.logs) for job in jobs)
+    tails: dict[str, list[LogTail]] = {}
+    for job in jobs:
+        shown = job.logs[:left]
+        left -= len(shown)
+        files = job.log_files(run_folder) if with_lines else {}
+        titles = [f"Log of rank {rank}" for rank in range(len(shown))] if len(job.logs) > 1 else ["Log"]
+        tails[job.name] = [
+            LogTail(path, title, _last_lines(files.get(path))) for path, title in zip(shown, titles, strict=False)
+        ]
+    return tails
+
+
+def _last_lines(log: Path | None) -> tuple[str, ...]:
+    if log is None:
+        return ()
+    return tuple(line[:_LOG_LINE_CHARACTERS] for line in last_lines(log, _LOG_LINES))
 
 
 def evaluation_figures(evaluation: Evaluation) -> list[Figure]:

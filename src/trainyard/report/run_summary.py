@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from trainyard import printing
 from trainyard.report.job_results import Evaluation, read_job_results
 from trainyard.report.run_report import evaluation_figures
 from trainyard.settings.quantities import duration
@@ -33,16 +33,16 @@ def summarise(run: RunRecord) -> list[Line]:
             figures += _figures(evaluation)
         for folder in folders.values():
             if (folder / "model.safetensors").is_file():
-                files.append(("export" if job.component == _EXPORT else "model", shown(folder)))
+                files.append(("export" if job.component == _EXPORT else "model", _short(folder)))
             if (folder / "confusion_matrix.png").is_file():
-                files.append(("confusion matrix", shown(folder / "confusion_matrix.png")))
+                files.append(("confusion matrix", _short(folder / "confusion_matrix.png")))
             if (folder / "autotune.json").is_file():
-                files.append(("fastest settings", shown(folder / "profile.yaml")))
+                files.append(("fastest settings", _short(folder / "profile.yaml")))
     if not files:
-        files = [("output", f"{name}: {shown(run.folder / path)}") for name, path in run.outputs.items()]
+        files = [("output", f"{name}: {_short(run.folder / path)}") for name, path in run.outputs.items()]
     report = run.folder / "report.html"
-    written = [("report", shown(report))] if report.is_file() else []
-    return [*figures, *_restarts(run), *written, *files, ("logs", shown(run.folder / "jobs") + "/*/user_logs/")]
+    written = [("report", _short(report))] if report.is_file() else []
+    return [*figures, *_restarts(run), *written, *files, ("logs", _short(run.folder / "jobs") + "/*/user_logs/")]
 
 
 def _restarts(run: RunRecord) -> Iterator[Line]:
@@ -76,7 +76,5 @@ def _on_one_line(text: str) -> str:
     return line if len(line) <= _LONGEST_SAMPLE else line[:_LONGEST_SAMPLE] + "…"
 
 
-def shown(path: Path) -> str:
-    """Return a path as users would type it: relative to the working directory if it lies below it."""
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith("..") else relative
+def _short(path: Path) -> str:
+    return str(printing.short(path))

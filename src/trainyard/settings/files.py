@@ -107,15 +107,20 @@ def open_lock_file(file: Path) -> TextIO:
 
 
 def replace_text(file: Path, text: str, *, is_durable: bool = True) -> None:
-    """Replace a file's text, keeping its mode and owner. If that fails, it stays as it was; OSError names it.
+    """Replace a file's text, as `replace_bytes` does."""
+    replace_bytes(file, text.encode("utf-8"), is_durable=is_durable)
+
+
+def replace_bytes(file: Path, content: bytes, *, is_durable: bool = True) -> None:
+    """Replace a file's content, keeping its mode and owner. If that fails, it stays as it was; OSError names it.
 
     A file that is not durable may be damaged when the machine, not just the process, stops soon after.
     """
     # Threads and processes that write the same file must not share a temporary one. `open` applies the umask.
     temporary = file.with_name(f".{file.name}.{os.urandom(16).hex()}")
     try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
+        with temporary.open("wb") as stream:
+            stream.write(content)
             if is_durable:
                 stream.flush()
                 os.fsync(stream.fileno())

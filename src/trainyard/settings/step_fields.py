@@ -12,6 +12,8 @@ import ast
 import dataclasses
 import functools
 import inspect
+import re
+import textwrap
 import types
 import typing
 from collections.abc import Iterator
@@ -20,6 +22,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 Kind = Literal["parameter", "input", "output"]
+
+_SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z0-9`])")
+_CLAUSE_ENDS = (": ", "; ", " (", ", ")
+_SUMMARY_LENGTH = 91
 
 OnResume = Literal["identity", "numbers", "attempt", "nothing"]
 """What a changed setting means to a training that is resumed. identity: it is another training, and refused; numbers:
@@ -60,6 +66,18 @@ class StepField:
     def flag(self) -> str:
         """The command-line flag: `learning_rate` becomes `--learning-rate`."""
         return "--" + self.name.replace("_", "-")
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of the description; its first clause where the sentence is too long for one line."""
+        sentence = _SENTENCE_END.split(self.description)[0]
+        if len(sentence) <= _SUMMARY_LENGTH:
+            return sentence
+        for end in _CLAUSE_ENDS:
+            clause, found, _ = sentence.partition(end)
+            if found and len(clause) < _SUMMARY_LENGTH:
+                return f"{clause}."
+        return textwrap.shorten(sentence, _SUMMARY_LENGTH, placeholder=" …")
 
 
 def parameter(

@@ -1,8 +1,8 @@
-"""The settings of your own tasks and steps, read from their source without importing it.
+"""The settings of steps and tasks, read from their source without importing it.
 
-Their modules import torch, which neither rendering nor linting may need. Of a task, the name leads to the class, the
-class (or one that it derives from) to its `Settings`, and these to their fields. Built-in tasks are read like that too:
-importing the module of their settings imports those of all steps, which takes longer than linting a pipeline.
+Your own modules import torch, which neither rendering nor linting may need. Of a task, the name leads to the class, the
+class (or one that it derives from) to its `Settings`, and these to their fields. Built-in steps and tasks are read like
+that too: importing the settings of all steps takes ten times as long as reading those of one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from zipimport import ZipImportError, zipimporter
 
 from trainyard.settings.step_fields import (
     StepField,
@@ -30,6 +31,9 @@ from trainyard.settings.suggestions import close_match
 
 _PACKAGE_FOLDER = Path(__file__).parents[2]
 """Where `trainyard` itself lies, whose classes a user's own derive from."""
+
+_STEPS = "trainyard.settings.steps"
+"""The module with `STEP_CONFIGS`."""
 
 _BUILT_IN = "trainyard.settings.steps.tasks"
 """The module with `BUILT_IN_TASKS` and `TaskSettings`, which every task's settings derive from."""
@@ -55,13 +59,50 @@ class UnreadableSettings(TaskError):
 @cache
 def _built_in_tasks() -> dict[str, str]:
     """The name of each built-in task's class of settings."""
-    module = _Sources([_PACKAGE_FOLDER]).module(_BUILT_IN)
+    return _class_names(_BUILT_IN, "BUILT_IN_TASKS")
+
+
+@cache
+def _built_in_steps() -> dict[str, str]:
+    """The name of each step's class of settings, by the step's module."""
+    return _class_names(_STEPS, "STEP_CONFIGS")
+
+
+def _class_names(module_name: str, table_name: str) -> dict[str, str]:
+    """The names of the classes in a table of the package."""
+    module = _package_sources().module(module_name)
     assert module is not None
-    table = next(filter(None, (_assigned(statement, "BUILT_IN_TASKS") for statement in module.tree.body)))
+    table = next(filter(None, (_assigned(statement, table_name) for statement in module.tree.body)))
     assert isinstance(table, ast.Dict)
     return {
         ast.literal_eval(key): ast.unparse(value) for key, value in zip(table.keys, table.values, strict=True) if key
     }
+
+
+@cache
+def _package_sources() -> _Sources:
+    return _Sources([_PACKAGE_FOLDER])
+
+
+def is_built_in_step(step: str) -> bool:
+    """Return whether one of Trainyard's own steps has this module name."""
+    return step in _built_in_steps()
+
+
+@cache
+def built_in_step_fields(step: str) -> tuple[StepField, ...] | None:
+    """The fields of one of Trainyard's own steps, by its module's name; None for any other name."""
+    class_name = _built_in_steps().get(step)
+    if class_name is None:
+        return None
+    sources = _package_sources()
+    return tuple(sources.fields_of(sources.class_named(_STEPS, class_name)).values())
+
+
+def steps_with_settings_file() -> list[str]:
+    """Return the steps that read a settings file."""
+    fields = {step: built_in_step_fields(step) or () for step in _built_in_steps()}
+    return [step for step, each in fields.items() if any(field.name == "settings" for field in each)]
 
 
 def task_location(task: str) -> tuple[str, str]:
@@ -138,6 +179,7 @@ class _Sources:
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = folders
         self._modules: dict[str, _Module | None] = {}
+        self._fields: dict[tuple[Path, int], dict[str, StepField]] = {}
 
     def class_named(self, module_name: str, class_name: str) -> _Class:
         """TaskError when there is no such module, or no such class in it."""
@@ -166,6 +208,12 @@ class _Sources:
 
     def fields_of(self, settings: _Class) -> dict[str, StepField]:
         """The fields of a dataclass, those of its bases first. TaskError at what cannot be read."""
+        place = settings.module.file, settings.definition.lineno
+        if place not in self._fields:
+            self._fields[place] = self._read_fields(settings)
+        return self._fields[place]
+
+    def _read_fields(self, settings: _Class) -> dict[str, StepField]:
         fields: dict[str, StepField] = {}
         for base in reversed(settings.definition.bases):
             found = self._class_of(settings.module, base)
@@ -200,12 +248,15 @@ class _Sources:
     def _read(self, name: str) -> _Module | None:
         path = name.replace(".", "/")
         for folder in self._folders:
-            for file in (folder / path / "__init__.py", folder / f"{path}.py"):
-                if file.is_file():
-                    try:
-                        return _Module(name, file, ast.parse(file.read_bytes()))
-                    except SyntaxError as failure:
-                        raise TaskError(f"{file}:{failure.lineno} is not valid Python: {failure.msg}") from None
+            for place in (f"{path}/__init__.py", f"{path}.py"):
+                source = _source(folder, place)
+                if source is None:
+                    continue
+                file = folder / place
+                try:
+                    return _Module(name, file, ast.parse(source))
+                except SyntaxError as failure:
+                    raise TaskError(f"{file}:{failure.lineno} is not valid Python: {failure.msg}") from None
         return None
 
     def _settings_of(self, task: _Class) -> _Class | None:
@@ -255,6 +306,17 @@ class _Sources:
                 if (alias.asname or alias.name) == dotted:
                     prefix = f"{_absolute(module, statement)}." if isinstance(statement, ast.ImportFrom) else ""
                     return self.module(prefix + alias.name)
+        return None
+
+
+def _source(folder: Path, place: str) -> bytes | None:
+    """What a file of a folder holds, None if it has no such file. The folder may be an archive, as on Python's path."""
+    file = folder / place
+    if folder.suffix != ".zip":
+        return file.read_bytes() if file.is_file() else None
+    try:
+        return zipimporter(str(folder)).get_data(str(file))
+    except (ZipImportError, OSError):
         return None
 
 

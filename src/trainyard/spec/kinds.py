@@ -22,6 +22,7 @@ Kind = Literal[
     "environment",
     "compute",
     "profile",
+    "settings",
     "online_endpoint",
     "batch_endpoint",
     "online_deployment",
@@ -49,6 +50,7 @@ KIND_NAMES: dict[Kind, str] = {
     "environment": "an environment",
     "compute": "a compute target",
     "profile": "a profile",
+    "settings": "a settings file",
     "online_endpoint": "an online endpoint",
     "batch_endpoint": "a batch endpoint",
     "online_deployment": "an online deployment",
@@ -89,6 +91,9 @@ _KIND_BY_SCHEMA: tuple[tuple[str, Kind], ...] = (
     ("computeInstance", "compute"),
     ("compute", "compute"),
 )
+# The comment that tells an editor of a settings file's schema.
+_SETTINGS_SCHEMA = re.compile(r"^# *yaml-language-server: *\$schema=\S*\bsettings/(\w+)\.schema\.json", re.MULTILINE)
+_LONGEST_COMMENTS = 4_000
 _SCHEMA_NAME = re.compile(r"azureml\S{0,200}/([A-Za-z]{1,60})(?:\.schema)?\.json")
 
 
@@ -98,6 +103,8 @@ def kind_of(document: Document) -> Kind | None:
     Its content decides: `type`, `jobs`, `command`, `image`, and where these leave it open, `$schema`.
     """
     root = document.root
+    if step_of_settings(document) is not None:
+        return "settings"
     if not root.is_mapping:
         return None
     keys = root.entries.keys()
@@ -127,6 +134,12 @@ def kind_of(document: Document) -> Kind | None:
     if named is not None:
         return named
     return _kind_without_type(root, type_text)
+
+
+def step_of_settings(document: Document) -> str | None:
+    """The step that a file holds the settings of, by the schema that its comment names; None for other files."""
+    match = _SETTINGS_SCHEMA.search(document.text, 0, _LONGEST_COMMENTS)
+    return match[1] if match is not None else None
 
 
 def _kind_without_type(root: Node, type_text: str) -> Kind | None:

@@ -97,6 +97,8 @@ class Parsed:
 
     commands: list[ParsedCommand] = field(default_factory=list)
     pipelines: list[ParsedPipeline] = field(default_factory=list)
+    settings_files: dict[Path, set[Path]] = field(default_factory=dict)
+    """The settings files of jobs, each with the files of the pipelines that use it."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ class Reading:
         if "{{" in reference:
             return None
         path = self.path(reference)
-        if _is_there(path, folder):
+        if is_there(path, folder):
             return path
         kind = {True: "folder", False: "file", None: "file or folder"}[folder]
         message = f"{what}: there is no {kind} '{reference}' beside this file"
@@ -155,12 +157,13 @@ class Reading:
         relative = reference.removeprefix(_FILE_PREFIX).replace("\\", "/")
         here, *above = self.file.resolve().parents[:4]
         for start in (here, *above):
-            if not os.path.isabs(relative) and _is_there(start / relative, folder):
+            if not os.path.isabs(relative) and is_there(start / relative, folder):
                 return f"Write {Path(os.path.relpath(start / relative, here)).as_posix()}"
         return ""
 
 
-def _is_there(path: Path, folder: bool | None) -> bool:
+def is_there(path: Path, folder: bool | None) -> bool:
+    """Whether a path exists: as a folder, as a file, or (None) as either."""
     try:
         return path.exists() if folder is None else path.is_dir() if folder else path.is_file()
     except (OSError, ValueError):

@@ -8,21 +8,40 @@ values here and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain, islice
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from trainyard.errors import UsageError
 from trainyard.spec.bindings import MACROS
-from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
-from trainyard.spec.distributions import ProcessCounts
+from trainyard.spec.diagnostic import Related, Span, SpecError
 from trainyard.spec.documents import describe
 from trainyard.spec.expressions import Binding, ExpressionError, Literal, only_binding, parse_expressions
+from trainyard.spec.findings import DocumentStore
 from trainyard.spec.graph import bindings_of_value, cycle_diagnostic, find_cycle
-from trainyard.spec.literals import LiteralError, ParameterValue, typed_literal, whole_number
-from trainyard.spec.model import Component, Environment, Job, Pipeline, PipelineComponent, Port, Value, code_of
+from trainyard.spec.literals import LiteralError, typed_literal, whole_number
+from trainyard.spec.model import (
+    Component,
+    Environment,
+    Job,
+    Pipeline,
+    PipelineComponent,
+    Port,
+    ProcessCounts,
+    Value,
+    code_of,
+)
+from trainyard.spec.resolved import (
+    DataPath,
+    JobOutput,
+    Known,
+    PipelineOutput,
+    Resolved,
+    Unknown,
+    Wrong,
+    settled,
+)
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.bindings import (
     CYCLE,
@@ -33,9 +52,12 @@ from trainyard.spec.rules.bindings import (
 )
 from trainyard.spec.rules.documents import TOO_LARGE
 from trainyard.spec.rules.keys import OUT_OF_BOUNDS, WRONG_TYPE
-from trainyard.spec.rules.references import NOT_SEEN_OFFLINE
 from trainyard.spec.rules.values import MISSING_INPUT, WRONG_LITERAL
 from trainyard.spec.set_arguments import COMMAND_LINE, several_in_one
+from trainyard.spec.step_calls import step_call
+
+if TYPE_CHECKING:
+    from trainyard.spec.step_settings import StepSettings
 
 # Pipelines that use each other twice at every level have millions of jobs after twenty levels.
 _MOST_JOBS = 10_000
@@ -43,82 +65,13 @@ _MOST_JOBS = 10_000
 _LONGEST_CHAIN = 100
 
 
-@dataclass(frozen=True)
-class DataPath:
-    """Data that a job reads: a local path or an address, as it was written.
-
-    `type` is what the job's or the pipeline's input declares, which Azure ML goes by where the component's port has
-    another: a job may give a file to a port for folders. Empty where neither declares one.
-    """
-
-    text: str
-    type: str = ""
-
-
-@dataclass(frozen=True)
-class JobOutput:
-    """What a job writes: the job's dotted name and the output's."""
-
-    job: str
-    port: str
-
-
-@dataclass(frozen=True)
-class PipelineOutput:
-    """Where a job's output goes that is bound to an output of the pipeline."""
-
-    name: str
-
-
-KnownValue = ParameterValue | DataPath | JobOutput | PipelineOutput | None
-
-
-class Known(NamedTuple):
-    """A value, where it was written, and the key that `--set` takes for it. None: optional, and not given."""
-
-    value: KnownValue
-    written: Value
-    key: str = ""
-
-
-class Unknown(NamedTuple):
-    """Why a value is not known before the pipeline runs, where it is used, and how to set it.
-
-    `output` is the job's output that holds the value, where a job writes it.
-    """
-
-    reason: str
-    span: Span
-    hint: str = ""
-    output: JobOutput | None = None
-
-
-class Wrong(NamedTuple):
-    """A value that cannot be right."""
-
-    diagnostic: Diagnostic
-
-
-Resolved = Known | Unknown | Wrong
-
-
-def settled(resolved: Resolved) -> KnownValue:
-    """Return a value that has to be known. Raises SpecError where it is not, UsageError where `--set` gave it."""
-    if isinstance(resolved, Known):
-        return resolved.value
-    if isinstance(resolved, Unknown):
-        raise SpecError(NOT_SEEN_OFFLINE.at(resolved.span, resolved.reason, hint=resolved.hint))
-    if resolved.diagnostic.span.file == COMMAND_LINE:
-        raise UsageError(". ".join(filter(None, (resolved.diagnostic.message, resolved.diagnostic.hint))))
-    raise SpecError(resolved.diagnostic)
-
-
 class Resolution:
     """A pipeline with every binding followed.
 
     `settings` are values in place of those written, by key: `inputs.epochs`, `jobs.fit.train.inputs.epochs`. A
-    pipeline component can be resolved by itself; what its users set is unknown then. With `takes_any_literal`, literals
-    that do not suit their inputs are passed on as they were written, as Azure ML does.
+    pipeline component can be resolved by itself; what its users set is unknown then. Settings files are read through
+    `store`. With `takes_any_literal`, literals that do not suit their inputs are passed on as they were written, as
+    Azure ML does.
     """
 
     def __init__(
@@ -126,10 +79,12 @@ class Resolution:
         pipeline: PipelineComponent,
         settings: Mapping[str, Value] = MappingProxyType({}),
         *,
+        store: DocumentStore | None = None,
         takes_any_literal: bool = False,
     ) -> None:
         self.pipeline = pipeline
         self.settings = settings
+        self.store = store or DocumentStore()
         self.takes_any_literal = takes_any_literal
         self.depth = 0
         self._body = _Body(self, pipeline, None)
@@ -198,7 +153,10 @@ class Resolution:
 
 
 def resolve_component(
-    component: Component, compute: Value | None = None, variables: Mapping[str, Value] = MappingProxyType({})
+    component: Component,
+    compute: Value | None = None,
+    variables: Mapping[str, Value] = MappingProxyType({}),
+    store: DocumentStore | None = None,
 ) -> JobUse:
     """A command component by itself, or a standalone command job; what the component's users set is unknown."""
     bound = {
@@ -209,7 +167,7 @@ def resolve_component(
         component.name, component.span, component.span, component, bound, {}, None, None, dict(variables), compute
     )
     alone = PipelineComponent(component.name, component.file, component.span, component.inputs, {}, {job.name: job})
-    return Resolution(alone).jobs[job.name]
+    return Resolution(alone, store=store).jobs[job.name]
 
 
 class JobUse:
@@ -295,6 +253,32 @@ class JobUse:
     def resolve(self, value: Value) -> Resolved:
         """Resolve a value that is written in this job, or in its component."""
         return self._body.resolve(value, own=self)
+
+    @cached_property
+    def step_settings(self) -> StepSettings | None:
+        """The settings of the step of Trainyard's that this job runs; None if it runs something else."""
+        component = code_of(self.job.component)
+        command = component.command.data if component is not None else None
+        call = step_call(command) if isinstance(command, str) else None
+        if component is None or call is None:
+            return None
+        from trainyard.spec.step_settings import StepSettings  # 10 ms to import, for jobs that run a step
+
+        return StepSettings(self, component, call, self._body.resolution.store)
+
+    @property
+    def settings(self) -> dict[str, Resolved]:
+        """Every setting and input of a job that runs a step of Trainyard's; of other jobs their inputs."""
+        return self.step_settings.values if self.step_settings is not None else self.inputs
+
+    def setting(self, name: str) -> Resolved:
+        """A setting of the step that this job runs, or an input; None as its value where the job has neither."""
+        found = self.step_settings.value(name) if self.step_settings is not None else None
+        if found is not None:
+            return found
+        if name in (self._declared or {}):
+            return self.input(name)
+        return Known(None, Value(None, self.job.key_span))
 
     @property
     def instance_count(self) -> Resolved:

@@ -56,7 +56,7 @@ def _split(text: str) -> dict[str, str]:
 
 
 class Rule(NamedTuple):
-    """One kind of problem.
+    """One kind of problem, with its texts, which `explained` adds.
 
     `summary` is one sentence on what is wrong; `why` says what Azure ML does with it and how to fix it. Only what no
     short file can show (a file that cannot be read) has no example.
@@ -65,8 +65,8 @@ class Rule(NamedTuple):
     id: str
     name: str
     severity: Severity
-    summary: str
-    why: str
+    summary: str = ""
+    why: str = ""
     example: Example | None = None
     suppressed_by_errors: bool = False
     """Not reported in a file that has errors, because it is often just a consequence of one of them."""
@@ -74,6 +74,10 @@ class Rule(NamedTuple):
     """Only reported with `--pedantic`, or if the settings give the rule a severity: careful teams differ on it."""
     local_run_only: bool = False
     """Stops `trainyard run`, but is not a mistake in the YAML: `trainyard lint` does not report it."""
+
+    def explained(self, *, summary: str, why: str, example: str = "") -> Rule:
+        """Return the rule with its texts; `example` is in the form of an Example."""
+        return self._replace(summary=summary, why=why, example=Example(example) if example else None)
 
     def at(
         self,

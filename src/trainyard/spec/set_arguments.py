@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from trainyard.errors import UsageError
+from trainyard.settings.suggestions import closest
 
 COMMAND_LINE = Path("--set")
 """The file that the span of a value from the command line names."""
@@ -24,6 +25,12 @@ def split_settings(texts: Iterable[str], example: str) -> dict[str, str]:
             raise UsageError(f"--set {printable(text)}: expected KEY=VALUE, such as {example}.")
         settings[key.strip()] = value
     return settings
+
+
+def names_input(key: str) -> bool:
+    """Return whether a key is of a pipeline or its jobs, or is meant to be; all others are of a profile."""
+    scope = key.partition(".")[0]
+    return "." in key and closest(scope, ("inputs", "jobs")) is not None
 
 
 _NEXT_SETTING = re.compile(r"[,;\s]((?:inputs|jobs)\.[\w.]+=.*)")

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -13,19 +14,28 @@ from typing import Any
 
 from trainyard.settings.batch_arithmetic import UnevenBatch, divide_batch
 from trainyard.settings.data_weights import MIXED_DATASETS, read_weights
-from trainyard.settings.suggestions import close_match
-from trainyard.spec.diagnostic import Diagnostic, Related
+from trainyard.settings.settings_keys import SETTINGS, keys_of_file, why_unknown
+from trainyard.settings.suggestions import close_match, only_close
+from trainyard.settings.task_fields import built_in_step_fields
+from trainyard.spec.diagnostic import Diagnostic, Related, Span
+from trainyard.spec.documents import Document
+from trainyard.spec.findings import DocumentStore
 from trainyard.spec.literals import whole_number
-from trainyard.spec.model import Sweep, Value
-from trainyard.spec.resolution import JobUse, Known
+from trainyard.spec.model import Component, Sweep, Value
+from trainyard.spec.resolution import JobUse, resolve_component
+from trainyard.spec.resolved import Known, Wrong
 from trainyard.spec.rules.training import (
     BATCH_DOES_NOT_DIVIDE,
     DATA_WEIGHTS,
     FORMAT_WITHOUT_SOURCE,
+    REFUSED_SETTING,
     SETTINGS_NOT_JSON,
     UNKNOWN_MODEL_SETTING,
     UNKNOWN_MODEL_TYPE,
+    UNKNOWN_SETTING,
 )
+from trainyard.spec.set_arguments import COMMAND_LINE
+from trainyard.spec.step_settings import StepSettings, WrittenSettings
 
 _OWN_TRAINING = re.compile(r"\btrainyard[./]steps[./]train_")
 _OWN_IMAGES = re.compile(r"\btrainyard[./]steps[./]prepare_images\b")
@@ -33,22 +43,89 @@ _MODEL_TYPES = Path(__file__).with_name("model_types.json")
 _BUILT_IN_FORMAT = "digits"
 
 
-def refused_settings(use: JobUse) -> Iterator[Diagnostic]:
-    """Yield what the step of a command job would refuse; nothing for other people's steps, and for unknown values."""
+def refused_settings(use: JobUse, *, is_complete: bool = True) -> Iterator[Diagnostic]:
+    """Yield what the step of a command job would refuse; nothing for other people's steps, and for unknown values.
+
+    A component by itself is not complete: those who use it give it what has a default now.
+    """
+    if use.step_settings is not None and use.step_settings.has_settings_file:
+        for problem in _refused_values(use.step_settings):
+            yield _with_user(problem, use)
     command = str(use.component.command.data)
     if _OWN_TRAINING.search(command):
-        yield from _uneven_batch(use)
-        yield from _refused_model(use)
-        yield from _refused_weights(use)
+        is_by_default = all(_is_default(use, name) for name in ("micro_batch_size", "global_batch_size"))
+        uneven = _uneven_batch(use) if is_complete or not is_by_default else ()
+        for problem in (*uneven, *_refused_model(use), *_refused_weights(use)):
+            yield _with_user(problem, use)
     elif _OWN_IMAGES.search(command):
         yield from _format_without_source(use)
+
+
+def _with_user(problem: Diagnostic, use: JobUse) -> Diagnostic:
+    """A problem in a settings file, with the job that uses the file."""
+    if problem.span.file in (use.job.key_span.file, use.component.file, COMMAND_LINE):
+        return problem
+    user = Related(use.job.key_span, f"the job '{use.name}' uses this file")
+    return problem._replace(related=(*problem.related, user))
+
+
+def _refused_values(settings: StepSettings) -> Iterator[Diagnostic]:
+    """Yield what is wrong with a step's settings file, its overrides and its flags, each by itself."""
+    for layer in (settings.file, settings.overrides):
+        if isinstance(layer, Wrong):
+            yield layer.diagnostic
+        elif isinstance(layer, WrittenSettings):
+            yield from _refused_keys(layer, settings)
+    if settings.task_problem:
+        task = settings.values["task"]
+        assert isinstance(task, Known)
+        yield REFUSED_SETTING.at(task.written.span, f"task: {settings.task_problem}")
+    for name, value in settings.values.items():
+        if isinstance(value, Wrong) and settings.origin(name) != "command":
+            yield value.diagnostic
+
+
+def use_of_file(document: Document, step: str, store: DocumentStore) -> JobUse | None:
+    """Return a job that gives a step this settings file and nothing else; None if no step of this name reads one."""
+    if SETTINGS not in {field.name for field in built_in_step_fields(step) or ()}:
+        return None
+    place = document.root.span
+    command = f"python -m trainyard.steps.{step} --settings {shlex.quote(document.file.name)}"
+    component = Component(step, document.file, place, Value(command, place, command), {}, {})
+    return resolve_component(component, store=store)
+
+
+def refused_in_file(use: JobUse) -> Iterator[Diagnostic]:
+    """Yield what a step would refuse of a settings file by itself, whatever pipelines give the step beside it."""
+    settings = use.step_settings
+    if settings is None:
+        return
+    yield from _refused_values(settings)
+    if settings.layer_of("model_type") is not None:
+        yield from _refused_model(use)
+
+
+def _refused_keys(layer: WrittenSettings, settings: StepSettings) -> Iterator[Diagnostic]:
+    """Yield the keys of a settings file, or of overrides, that the step does not have."""
+    known = keys_of_file(settings.fields.values())
+    own = tuple(settings.own.values())
+    for name, entry in layer.entries.items():
+        if name in known:
+            continue
+        is_close = only_close(name, known) if name not in settings.fields else None
+        if not settings.has_all_fields and name not in settings.fields and is_close is None:
+            continue  # perhaps a setting of the task, which cannot be read
+        why = why_unknown(name, settings.step, own, known, settings.task)
+        message, _, advice = why.partition("; ")
+        hint = f"{advice[:1].upper()}{advice[1:]}" if advice else ""
+        yield UNKNOWN_SETTING.at(layer.span(entry.key), message, hint, replacement=is_close)
 
 
 def _uneven_batch(use: JobUse) -> Iterator[Diagnostic]:
     """Yield global batches that do not divide: the one given, or each that a sweep chooses from."""
     micro, sharing = _known(use, "micro_batch_size"), use.sharing_each_batch
-    known = [each.value for each in (micro, *sharing) if isinstance(each, Known)]
-    numbers = [number for number in map(whole_number, known) if number is not None and number > 0]
+    counts = [count.value for count in (micro, *sharing) if isinstance(count, Known)]
+    numbers = [number for number in map(whole_number, counts) if number is not None and number > 0]
     if micro is None or len(numbers) != 1 + len(sharing):
         return
     micro_size, *world = numbers
@@ -62,18 +139,28 @@ def _uneven_batch(use: JobUse) -> Iterator[Diagnostic]:
         except UnevenBatch as error:
             nearest = " or ".join(map(str, error.nearest_global_batch_sizes))
             message = f"global_batch_size {size} is not a multiple of {micro_size} micro × {processes} processes"
-            related = [Related(micro.written.span, f"micro_batch_size is {micro_size} here")]
+            related = [Related(_place(use, "micro_batch_size", micro), f"micro_batch_size is {micro_size} here")]
             yield BATCH_DOES_NOT_DIVIDE.at(wanted.span, message, f"The nearest that fit: {nearest}.", related)
 
 
 def _global_batches(use: JobUse) -> Iterator[Value]:
     given = _known(use, "global_batch_size")
     if given is not None:
-        yield Value(given.value, given.written.span)
+        yield Value(given.value, _place(use, "global_batch_size", given))
     task = use.component.task
     space = task.search_space.get("global_batch_size") if isinstance(task, Sweep) else None
     if space is not None and isinstance(space.data, dict) and isinstance(space.data.get("values"), list):
         yield from (Value(size, space.span) for size in space.data["values"])
+
+
+def _place(use: JobUse, name: str, value: Known) -> Span:
+    """Where a value is written; the job for a default, which is written in Trainyard."""
+    return use.job.key_span if _is_default(use, name) else value.written.span
+
+
+def _is_default(use: JobUse, name: str) -> bool:
+    settings = use.step_settings
+    return settings is not None and name in settings.fields and settings.origin(name) == "default"
 
 
 def _refused_model(use: JobUse) -> Iterator[Diagnostic]:
@@ -102,7 +189,7 @@ def _refused_model(use: JobUse) -> Iterator[Diagnostic]:
     if name not in types:
         what = str(task.value).replace("_", " ")
         message = f"unknown model_type '{name}' for {what} in transformers {table['transformers']}"
-        yield UNKNOWN_MODEL_TYPE.at(model_type.written.span, message, close_match(name, types))
+        yield UNKNOWN_MODEL_TYPE.at(_place(use, "model_type", model_type), message, close_match(name, types))
         return
     if overrides is None or name not in table["settings"]:
         return
@@ -110,19 +197,27 @@ def _refused_model(use: JobUse) -> Iterator[Diagnostic]:
     for key in settings:
         if key not in known:
             message = f"model_overrides: {name} has no setting '{key}' in transformers {table['transformers']}"
-            yield UNKNOWN_MODEL_SETTING.at(overrides.written.span, message, close_match(key, known))
+            yield UNKNOWN_MODEL_SETTING.at(_key_place(use, key, overrides), message, close_match(key, known))
+
+
+def _key_place(use: JobUse, key: str, overrides: Known) -> Span:
+    """Where a key of `model_overrides` is: the key itself in a settings file, the whole text elsewhere."""
+    settings = use.step_settings
+    layer = settings.layer_of("model_overrides") if settings is not None else None
+    entry = layer.entries["model_overrides"].value.entries.get(key) if layer is not None else None
+    return layer.span(entry.key) if layer is not None and entry is not None else overrides.written.span
 
 
 def _refused_weights(use: JobUse) -> Iterator[Diagnostic]:
     """Yield weights that are not one for each of the datasets that are mixed."""
     weights = _known(use, "data_weights")
-    datasets = [_known(use, name) for name in MIXED_DATASETS if name in use.component.inputs]
-    known = [each for each in datasets if each is not None]
+    datasets = [use.setting(name) for name in MIXED_DATASETS]
+    given = [dataset for dataset in datasets if isinstance(dataset, Known) and dataset.value is not None]
     # What only the users of a pipeline component know may be given or not.
-    if weights is None or weights.value is None or len(known) < len(datasets):
+    if weights is None or weights.value is None or not all(isinstance(dataset, Known) for dataset in datasets):
         return
     try:
-        read_weights(str(weights.value), sum(each.value is not None for each in known))
+        read_weights(str(weights.value), len(given))
     except ValueError as error:
         hint = "Write a weight for each of data, data_2 and so on, or leave data_weights out: each sample comes once."
         yield DATA_WEIGHTS.at(weights.written.span, f"data_weights {error}", hint)
@@ -143,7 +238,7 @@ def _format_without_source(use: JobUse) -> Iterator[Diagnostic]:
 
 
 def _known(use: JobUse, name: str) -> Known | None:
-    found = use.input(name) if name in use.component.inputs else None
+    found = use.setting(name)
     return found if isinstance(found, Known) else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from trainyard.rehearse.snapshot import snapshot_of
+from trainyard.rehearse.job_code import snapshot_of
 from trainyard.spec.loading import load_pipeline
 from trainyard.spec.model import Component
 
@@ -15,7 +15,7 @@ _RENDERED = ("components", "compute", "environments", "pipelines")
 
 def lean_project(folder: Path) -> Path:
     """Copy templates, profiles and what they render into a folder, and of `src` only what a job's snapshot takes."""
-    for name in ("profiles", "templates", *_RENDERED):
+    for name in ("profiles", "settings", "templates", *_RENDERED):
         shutil.copytree(ROOT / name, folder / name)
     component = load_pipeline(ROOT / "pipelines" / "ddp.yaml").jobs["train_ddp"].component
     assert isinstance(component, Component)

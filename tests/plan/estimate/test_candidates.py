@@ -6,14 +6,14 @@ import pytest
 
 from trainyard.catalogue.skus import find_sku
 from trainyard.plan.estimate.architectures import find_architecture
-from trainyard.plan.estimate.candidates import Proposal, TuningRequest, propose, propose_unestimated
-from trainyard.plan.estimate.training import machines_of_sku
+from trainyard.plan.estimate.candidates import Proposal, propose, propose_unestimated
+from trainyard.plan.estimate.training import TrainingShape, machines_of_sku
 from trainyard.settings.tuning_candidates import Candidate, read_candidate
 
 
 def _proposed(model: str, sku: str, *, samples: int = 8, most: int = 100) -> Proposal:
-    request = TuningRequest(samples, 2048, "bf16", most)
-    return propose(request, find_architecture(model), machines_of_sku(find_sku(sku), nodes=1))
+    machines = machines_of_sku(find_sku(sku), nodes=1)
+    return propose(TrainingShape(find_architecture(model), machines, "zero0", samples, 1, 2048), most)
 
 
 def test_what_does_not_fit_is_not_measured() -> None:
@@ -42,7 +42,7 @@ def test_every_micro_batch_divides_the_samples_of_a_process() -> None:
 
 @pytest.mark.parametrize(("has_gpu", "offloads"), [(True, True), (False, False)])
 def test_without_an_estimate_nothing_is_ruled_out(has_gpu: bool, offloads: bool) -> None:
-    found = propose_unestimated(TuningRequest(2, 128, "fp32", 100), "a reason", has_gpu=has_gpu)
+    found = propose_unestimated(2, 100, "a reason", has_gpu=has_gpu)
     assert found.fitting == found.considered == len(found.chosen)
     assert any(each.candidate.config.endswith("_offload") for each in found.chosen) is offloads
     assert (found.chosen[0].candidate, found.reason) == (Candidate("zero0", 2, False), "a reason")

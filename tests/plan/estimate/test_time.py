@@ -11,7 +11,9 @@ from published_trainings import median_time_error, published_trainings, timed_tr
 from trainyard.catalogue.gpus import find_gpu
 from trainyard.errors import UsageError
 from trainyard.plan.estimate.architectures import find_architecture
-from trainyard.plan.estimate.communication import (
+from trainyard.plan.estimate.estimator import estimate, on_nodes, scaling_curve
+from trainyard.plan.estimate.memory import memory_of
+from trainyard.plan.estimate.step_time import (
     BASE_LATENCY,
     LINK_LATENCY,
     NETWORK_LATENCY,
@@ -21,8 +23,6 @@ from trainyard.plan.estimate.communication import (
     hierarchical_seconds,
     ring_seconds,
 )
-from trainyard.plan.estimate.estimator import estimate, on_nodes, scaling_curve
-from trainyard.plan.estimate.memory import memory_of
 from trainyard.plan.estimate.training import Machines, TrainingShape, machines_of_gpu
 
 

@@ -17,7 +17,7 @@ from trainyard.lint.rules import RULES
 from trainyard.lint.rules.linting import CHECK_FAILED
 from trainyard.lint.settings import settings_for
 from trainyard.plan.measured import read_measured
-from trainyard.rehearse.mltables import read_mltable
+from trainyard.rehearse.local_data import read_mltable
 from trainyard.render.profiles import load_profile
 from trainyard.render.project import Project
 from trainyard.render.settings import read_applied
@@ -43,7 +43,7 @@ class HostileKind:
 
 
 def _profiles(folder: Path) -> Reader:
-    for name in ("profiles", "templates"):
+    for name in ("profiles", "settings", "templates"):
         shutil.copytree(ROOT / name, folder / name)
     project = Project(folder)
 

@@ -25,9 +25,16 @@ from trainyard.steps.cluster.bandwidth import (
     partners_within_nodes,
 )
 from trainyard.steps.cluster.figures import ClusterFigures, size_text
-from trainyard.steps.cluster.gpus import differences_between_nodes, gpu_facts, gpu_problems, read_nvidia_table
-from trainyard.steps.cluster.node import measure_mount
-from trainyard.steps.cluster.problems import missed_floors, problems_of, rates_of_units, slow_ones, world_floor_gb
+from trainyard.steps.cluster.node import gpu_facts, measure_mount, read_nvidia_table
+from trainyard.steps.cluster.problems import (
+    differences_between_nodes,
+    gpu_problems,
+    missed_floors,
+    problems_of,
+    rates_of_units,
+    slow_ones,
+    world_floor_gb,
+)
 from trainyard.steps.cluster.run import nccl_log, network_in_log
 from trainyard.steps.runtime.errors import StepError
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.lint.checks import LintedFile, check, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import misspelt_name
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node
 from trainyard.spec.model import Component, PipelineComponent
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
+from trainyard.spec.rule import Rule
 from trainyard.spec.rules.keys import MISSING_KEY
 
-_NAMED = lazy_pattern(r"azureml:([A-Za-z0-9][\w.-]*)(?::([\w.-]+)|@latest)")
+_NAMED = re.compile(r"azureml:([A-Za-z0-9][\w.-]*)(?::([\w.-]+)|@latest)")
 _ENVIRONMENT, _COMPONENT, _DATA = "environment", "component", "data or model"
 _KEYS_OF_COMPONENTS = frozenset({"command", "jobs", "task", "entry"})
 _SHORTEST_NAME = 6
@@ -29,11 +30,7 @@ class _Definition(NamedTuple):
     version: Node | None
 
 
-@rule(
-    "command",
-    "AML422",
-    "unknown-asset",
-    "warning",
+UNKNOWN_ASSET = Rule("AML422", "unknown-asset", "warning").explained(
     summary="The name of an asset differs by a typo from one that the repository defines, or its version comes later.",
     why="A file of the repository defines an environment, a component, data or a model of almost this name, and none "
     "has this name. A version above the one in the repository's only file of that name is a note: one of the two may "
@@ -54,7 +51,10 @@ command: echo training
 environment: azureml:torch:3
 """,
 )
-def unknown_asset(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _unknown_asset(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     yield from _asset(command.node.get("environment"), _ENVIRONMENT, context)
 
 
@@ -93,13 +93,13 @@ def _asset(reference: Node | None, kind: str, context: LintContext) -> Iterator[
         if meant is not None:
             message = f"the repository defines no {kind} '{name}'"
             related = [Related(defined[meant][0].name.span, f"'{meant}' is defined here")]
-            yield unknown_asset.at(reference.span, message, f"Did you mean '{meant}'?", related)
+            yield UNKNOWN_ASSET.at(reference.span, message, f"Did you mean '{meant}'?", related)
     elif found is not None and len(found) == 1 and found[0].version is not None:
         own, asked = found[0].version, named[2] or ""
         if own.text.isdecimal() and asked.isdecimal() and int(asked) > int(own.text):
             message = f"the repository defines version {own.text} of '{name}', not {asked}"
             related = [Related(own.span, "its version is set here")]
-            yield unknown_asset.at(reference.span, message, "Raise one, or lower the other.", related, severity="info")
+            yield UNKNOWN_ASSET.at(reference.span, message, "Raise one, or lower the other.", related, severity="info")
 
 
 def _defined(context: LintContext) -> Mapping[str, dict[str, list[_Definition]]]:

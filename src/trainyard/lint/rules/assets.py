@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainyard.lint.checks import LintedFile, check, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import close_match, only_close
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
+from trainyard.spec.rule import Rule
 from trainyard.spec.rules.references import BAD_REFERENCE
 
 # The names of these families as of 2026-11, and earlier ones that files still use:
@@ -24,28 +24,24 @@ _CURATED = (
     *("tensorflow-2.16-cuda12", "tensorflow-2.12-cuda11", "tensorflow-2.11-cuda11"),
     *("sklearn-1.5", "sklearn-1.1", "sklearn-1.0"),
 )
-_FAMILY = lazy_pattern(r"(acpt|tensorflow|sklearn)-")
-_VERSIONED = lazy_pattern(r"(pytorch-|tensorflow-|sklearn-|cuda)([0-9]+(?:\.[0-9]+)?)")
-_REGISTRY_ENVIRONMENT = lazy_pattern(r"azureml://registries/azureml/environments/([^/]+)(?:/|$)")
-_NAME_ONLY = lazy_pattern(r"azureml:(?!/)[^:@/\s]+")
-_DATA_ADDRESS = lazy_pattern(r"azureml://([^/]*)")
-_DATASTORE_FOLDER = lazy_pattern(r"azureml://datastores/([^/$]*)/([^/$]+)(?:/|$)")
+_FAMILY = re.compile(r"(acpt|tensorflow|sklearn)-")
+_VERSIONED = re.compile(r"(pytorch-|tensorflow-|sklearn-|cuda)([0-9]+(?:\.[0-9]+)?)")
+_REGISTRY_ENVIRONMENT = re.compile(r"azureml://registries/azureml/environments/([^/]+)(?:/|$)")
+_NAME_ONLY = re.compile(r"azureml:(?!/)[^:@/\s]+")
+_DATA_ADDRESS = re.compile(r"azureml://([^/]*)")
+_DATASTORE_FOLDER = re.compile(r"azureml://datastores/([^/$]*)/([^/$]+)(?:/|$)")
 _DATA_ADDRESSES = ("datastores", "subscriptions", "registries", "locations", "jobs")
-_ASSET = lazy_pattern(
+_ASSET = re.compile(
     r"azureml:[^:@/\s]+(?::[^:@/\s]+|@[^:@/\s]+)|azureml:/+(?:subscriptions|locations)/.*", re.IGNORECASE
 )
-_REGISTRY_ASSET = lazy_pattern(r"azureml://registries/[^/]+/([^/]+)(?:/[^/]+(?:/([^/]+)(?:/[^/]+)?)?)?/?$")
+_REGISTRY_ASSET = re.compile(r"azureml://registries/[^/]+/([^/]+)(?:/[^/]+(?:/([^/]+)(?:/[^/]+)?)?)?/?$")
 _ASSET_FOLDERS = ("components", "environments", "models", "data", "codes")
-_LABELLED = lazy_pattern(r"(azureml:[^:@/\s]+)@([^:@/\s]+)")
-_LATEST_AS_VERSION = lazy_pattern(r"azureml:(?!/)[^:@/\s]+:latest")
-_LATEST = lazy_pattern(r"/labels/latest$|@latest$", re.IGNORECASE)
+_LABELLED = re.compile(r"(azureml:[^:@/\s]+)@([^:@/\s]+)")
+_LATEST_AS_VERSION = re.compile(r"azureml:(?!/)[^:@/\s]+:latest")
+_LATEST = re.compile(r"/labels/latest$|@latest$", re.IGNORECASE)
 
 
-@rule(
-    "file",
-    "AML409",
-    "no-version",
-    "warning",
+NO_VERSION = Rule("AML409", "no-version", "warning").explained(
     summary="A reference to a registered asset has no version.",
     why="`azureml:NAME` alone loads, but is rejected on submission. Write `azureml:NAME:VERSION` or "
     "`azureml:NAME@LABEL`.",
@@ -56,11 +52,14 @@ command: python train.py
 environment: azureml:torch‹⇒:3›
 """.replace("azureml:torch", "‸azureml:torch"),
 )
-def no_version(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _no_version(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for path in _data_paths(file):
         if _NAME_ONLY.fullmatch(path.text):
             hint = f"Write {path.text}:VERSION, or {path.text}@latest."
-            yield no_version.at(path.span, f"'{path.text}' has no version", hint)
+            yield NO_VERSION.at(path.span, f"'{path.text}' has no version", hint)
 
 
 @check("command")
@@ -100,11 +99,7 @@ def _data_references(file: LintedFile, context: LintContext) -> Iterator[Diagnos
             yield BAD_REFERENCE.at(path.span, message, hint, severity="warning")
 
 
-@rule(
-    "command",
-    "AML410",
-    "moving-version",
-    "warning",
+MOVING_VERSION = Rule("AML410", "moving-version", "warning", pedantic=True).explained(
     summary="The reference follows the latest version of an asset.",
     why="A training that runs today may fail tomorrow, and every new version makes steps run again. Pin the version.",
     example="""\
@@ -113,9 +108,11 @@ name: train
 command: python train.py
 environment: ‸azureml://registries/azureml/environments/sklearn-1.5/‹labels/latest⇒versions/17›
 """,
-    pedantic=True,
 )
-def moving_version(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _moving_version(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     environment = command.node.get("environment")
     if environment is not None and environment.is_text:
         yield from _moving(environment, "environment")
@@ -124,16 +121,12 @@ def moving_version(command: ParsedCommand, context: LintContext) -> Iterator[Dia
 def _moving(node: Node, what: str) -> Iterator[Diagnostic]:
     if _LATEST.search(node.text):
         message = f"this {what} changes whenever a new version is registered"
-        yield moving_version.at(
+        yield MOVING_VERSION.at(
             node.span, message, "Write /versions/N instead of /labels/latest, :N instead of @latest."
         )
 
 
-@rule(
-    "command",
-    "AML411",
-    "unknown-curated-environment",
-    "warning",
+UNKNOWN_CURATED_ENVIRONMENT = Rule("AML411", "unknown-curated-environment", "warning").explained(
     summary="Azure ML's registry has no known curated environment of this name.",
     why="Only reported for names that resemble the ACPT, TensorFlow and scikit-learn families. Newer versions than "
     "those known here, and environments that this repository defines, are not reported. Check with "
@@ -145,7 +138,10 @@ command: python train.py
 environment: ‸azureml://registries/azureml/environments/‹acpt-pytorch-2.8-cuda12.4⇒acpt-pytorch-2.8-cuda12.6›/versions/7
 """,
 )
-def unknown_curated_environment(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _unknown_curated_environment(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     yield from _curated(command.node.get("environment"), context)
 
 
@@ -167,7 +163,7 @@ def _curated(environment: Node | None, context: LintContext) -> Iterator[Diagnos
         return
     if not _is_newer_than_known(match[1]) and match[1] not in context.names_defined:
         hint = close_match(match[1], _CURATED) or "`az ml environment list --registry-name azureml` lists them."
-        yield unknown_curated_environment.at(environment.span, f"unknown curated environment '{match[1]}'", hint)
+        yield UNKNOWN_CURATED_ENVIRONMENT.at(environment.span, f"unknown curated environment '{match[1]}'", hint)
 
 
 def _is_newer_than_known(name: str) -> bool:
@@ -206,7 +202,7 @@ def _data_paths(file: LintedFile) -> Iterator[Node]:
 def _reference(node: Node, what: str) -> Iterator[Diagnostic]:
     yield from _asset_form(node, what)
     if _NAME_ONLY.fullmatch(node.text):
-        yield no_version.at(node.span, f"'{node.text}' has no version", f"Write {node.text}:VERSION.")
+        yield NO_VERSION.at(node.span, f"'{node.text}' has no version", f"Write {node.text}:VERSION.")
 
 
 def _asset_form(node: Node, what: str) -> Iterator[Diagnostic]:
@@ -227,7 +223,7 @@ def _asset_form(node: Node, what: str) -> Iterator[Diagnostic]:
         return
     match = _REGISTRY_ASSET.match(text)
     if match is not None and match[1] in _ASSET_FOLDERS and match[2] is None:
-        yield no_version.at(node.span, f"this {what} has no version", f"Write {text}/versions/N.")
+        yield NO_VERSION.at(node.span, f"this {what} has no version", f"Write {text}/versions/N.")
     elif match is None or match[1] not in _ASSET_FOLDERS or match[2] not in ("versions", "labels"):
         message = f"'{shorten(text)}' is not a valid reference to a registered {what}"
         hint = (

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainyard.lint.checks import LintedFile, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import PARAMETER_TYPES
+from trainyard.spec.rule import Rule
 from trainyard.spec.rules.keys import UNKNOWN_KEY
 
 # The first may not exceed the second.
@@ -21,11 +22,7 @@ _LIMITS = (
 _DATA = ("training_data", "validation_data", "test_data")
 
 
-@rule(
-    "file",
-    "AML327",
-    "automl-contradiction",
-    "warning",
+AUTOML_CONTRADICTION = Rule("AML327", "automl-contradiction", "warning").explained(
     summary="The settings of an AutoML job contradict each other, or lack what its task needs.",
     why="The client sends them as they are, and the service refuses the job. A forecast needs the column of times; the "
     "data of AutoML are MLTables; an algorithm is either allowed or blocked; a part of a limit is not more than the "
@@ -40,7 +37,10 @@ compute: azureml:cpus
 forecasting: {‹⇒time_column_name: day, ›forecast_horizon: 14}
 """,
 )
-def automl_contradiction(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _automl_contradiction(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     root = file.document.root
     for job in (root, *(entry.value for entry in root.entries_of("jobs").values())):
         kind = job.get("type") if job.is_mapping else None
@@ -61,7 +61,7 @@ def _forecast(job: Node) -> Iterator[Diagnostic]:
         return
     if settings is None or (settings.is_mapping and settings.get("time_column_name") is None):
         message = "a forecast needs the column of times, and there is no 'time_column_name'"
-        yield automl_contradiction.at(task.span, message, "Write `forecasting: {time_column_name: …}`.")
+        yield AUTOML_CONTRADICTION.at(task.span, message, "Write `forecasting: {time_column_name: …}`.")
 
 
 def _positive_label(job: Node) -> Iterator[Diagnostic]:
@@ -80,7 +80,7 @@ def _validation(job: Node) -> Iterator[Diagnostic]:
         if data is not None and other is not None and other.value.data is not None and data.value.data is not None:
             message = f"'{key}' has no effect: it splits the training data where no 'validation_data' is given"
             related = [Related(data.key.span, "the data are given here")]
-            yield automl_contradiction.at(other.key.span, message, "Remove one of them.", related, severity="info")
+            yield AUTOML_CONTRADICTION.at(other.key.span, message, "Remove one of them.", related, severity="info")
 
 
 def _exit_score(job: Node) -> Iterator[Diagnostic]:
@@ -89,7 +89,7 @@ def _exit_score(job: Node) -> Iterator[Diagnostic]:
     is_share = task is not None and "classification" in task.text.lower()
     if score is not None and isinstance(score.data, (int, float)) and score.data > 1 and is_share:
         message = f"no trial reaches an exit_score of {score.text}: the metrics of classification end at 1"
-        yield automl_contradiction.at(score.span, message, f"Write {float(score.data) / 100:g}, if this is per cent.")
+        yield AUTOML_CONTRADICTION.at(score.span, message, f"Write {float(score.data) / 100:g}, if this is per cent.")
 
 
 def _outputs(job: Node) -> Iterator[Diagnostic]:
@@ -97,11 +97,11 @@ def _outputs(job: Node) -> Iterator[Diagnostic]:
     for name, entry in job.entries_of("outputs").items():
         if name != "best_model":
             message = f"an AutoML job has one output, named 'best_model', and not '{shorten(name)}'"
-            yield automl_contradiction.at(entry.key.span, message, "Name it 'best_model'.")
+            yield AUTOML_CONTRADICTION.at(entry.key.span, message, "Name it 'best_model'.")
         kind = entry.value.get("type") if entry.value.is_mapping else None
         if name == "best_model" and kind is not None and kind.text.lower() in ("custom_model", "triton_model"):
             message = f"AutoML's best model is an mlflow_model, not a {kind.text}"
-            yield automl_contradiction.at(kind.span, message, "Write mlflow_model.", replacement="mlflow_model")
+            yield AUTOML_CONTRADICTION.at(kind.span, message, "Write mlflow_model.", replacement="mlflow_model")
 
 
 def _limits(job: Node) -> Iterator[Diagnostic]:
@@ -111,7 +111,7 @@ def _limits(job: Node) -> Iterator[Diagnostic]:
         if part is not None and most is not None and least is not None and limit is not None and least > limit:
             message = f"{least} {what}, but only {limit} {whole}"
             related = [Related(most.span, f"'{larger}' is set here")]
-            yield automl_contradiction.at(part.span, message, f"Write {limit} or less.", related)
+            yield AUTOML_CONTRADICTION.at(part.span, message, f"Write {limit} or less.", related)
 
 
 def _algorithms(job: Node) -> Iterator[Diagnostic]:
@@ -121,7 +121,7 @@ def _algorithms(job: Node) -> Iterator[Diagnostic]:
         if item.text.lower() in names:
             message = f"'{item.text}' is both allowed and blocked"
             related = [Related(names[item.text.lower()].span, "it is allowed here")]
-            yield automl_contradiction.at(item.span, message, "Remove it from one of the two lists.", related)
+            yield AUTOML_CONTRADICTION.at(item.span, message, "Remove it from one of the two lists.", related)
 
 
 def _tables(job: Node, root: Node) -> Iterator[Diagnostic]:
@@ -135,4 +135,4 @@ def _tables(job: Node, root: Node) -> Iterator[Diagnostic]:
         if kind is not None and kind.text.lower() not in ("mltable", *PARAMETER_TYPES) and "${{" not in kind.text:
             message = f"AutoML reads its {key.replace('_', ' ')} as an MLTable, and this is a {kind.text}"
             hint = "Write `type: mltable`, and put a file MLTable into the folder."
-            yield automl_contradiction.at(kind.span, message, hint)
+            yield AUTOML_CONTRADICTION.at(kind.span, message, hint)

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from trainyard.lint.checks import check, rule
+from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.expressions import Binding, ExpressionError, OptionalPart, Segment, parse_expressions
 from trainyard.spec.graph import bindings_of_value
@@ -17,29 +16,25 @@ from trainyard.spec.rule import Rule
 from trainyard.spec.rules.bindings import MALFORMED_EXPRESSION
 
 _PATH = r"(?:\.[A-Za-z_]\w*)+"
-_LEGACY = lazy_pattern(
+_LEGACY = re.compile(
     rf"(?<![${{\w])\{{\{{?\s*((?:inputs|outputs){_PATH})\s*\}}\}}?|\$[({{]?((?:inputs|outputs){_PATH})[)}}]?"
 )
 # Azure ML orders jobs by data alone, so that some inputs are there only to be waited for.
-_NAMED_TO_ORDER = lazy_pattern(
+_NAMED_TO_ORDER = re.compile(
     r"(?:^|[_-])(?:wait|waits|after|depend|depends|dependency|order|ordering|trigger|triggered|signal|done|dummy|"
     r"finished|completed|upstream|barrier|gate)(?:[_-]|$)",
     re.IGNORECASE,
 )
-_DESCRIBED_TO_ORDER = lazy_pattern(
+_DESCRIBED_TO_ORDER = re.compile(
     r"\b(?:waits? for|(?:starts?|runs?|begins?) (?:only )?(?:after|once|when)|only (?:to|for|used to) order|"
     r"only (?:to|for) (?:the )?(?:order|ordering|wait|waiting)|triggers? (?:the|this) job|not (?:actually )?used)\b",
     re.IGNORECASE,
 )
-_SECOND_DOLLAR = lazy_pattern(r"(?<!\$)\$(?=\$\{\{)")
-_BRACKETS_WITHOUT_DOLLAR = lazy_pattern(r"(?<!\$)\[\[(?=\s*--[A-Za-z])|\$\[(?!\[)(?=\s*--[A-Za-z])")
+_SECOND_DOLLAR = re.compile(r"(?<!\$)\$(?=\$\{\{)")
+_BRACKETS_WITHOUT_DOLLAR = re.compile(r"(?<!\$)\[\[(?=\s*--[A-Za-z])|\$\[(?!\[)(?=\s*--[A-Za-z])")
 
 
-@rule(
-    "command",
-    "AML208",
-    "legacy-binding",
-    "error",
+LEGACY_BINDING = Rule("AML208", "legacy-binding", "error").explained(
     summary="Azure ML does not substitute this form of binding: `$inputs.x`, `{inputs.x}`, `{{inputs.x}}`.",
     why="It comes from an earlier version or from another program. The shell gets it as written: `$inputs.x` becomes "
     "`.x`. Write `${{inputs.x}}`.",
@@ -52,7 +47,10 @@ inputs:
   epochs: {type: integer, default: 3}
 """,
 )
-def legacy_binding(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _legacy_binding(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     if not _segments(command):
         return
     is_root_job = command.is_root and not command.is_component
@@ -63,7 +61,7 @@ def legacy_binding(command: ParsedCommand, context: LintContext) -> Iterator[Dia
         right = f"${{{{{match[1] or match[2]}}}}}"
         message = f"Azure ML does not substitute '{match[0]}'"
         fix = right if command.text[end : end + 1] != "}" else None  # never a third brace
-        yield legacy_binding.at(command.span(start, end), message, f"Write {right}.", replacement=fix)
+        yield LEGACY_BINDING.at(command.span(start, end), message, f"Write {right}.", replacement=fix)
 
 
 @check("command")
@@ -82,11 +80,7 @@ def _second_dollar(command: ParsedCommand, context: LintContext) -> Iterator[Dia
         yield MALFORMED_EXPRESSION.at(command.span(*match.span()), message, "Remove it.", replacement="")
 
 
-@rule(
-    "command",
-    "AML209",
-    "optional-input-outside",
-    "warning",
+OPTIONAL_INPUT_OUTSIDE = Rule("AML209", "optional-input-outside", "warning").explained(
     summary="An optional input without a default is used outside `$[[ … ]]`.",
     why="If it is not set there is nothing to substitute, and Azure ML rejects the job. Inside `$[[ … ]]` the whole "
     "part is omitted.",
@@ -99,7 +93,10 @@ inputs:
   max_steps: {type: integer, optional: true}
 """,
 )
-def optional_input_outside(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _optional_input_outside(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for binding in _parts_of_component(command):
         if not isinstance(binding, Binding) or binding.path[0] != "inputs":
             continue
@@ -108,14 +105,10 @@ def optional_input_outside(command: ParsedCommand, context: LintContext) -> Iter
             message = f"'{port.name}' is optional and has no default, so it may only be used inside $[[ … ]]"
             related = [Related(port.key_span, f"'{port.name}' is declared here")]
             hint = f"Write $[[ --FLAG {binding.text} ]]."
-            yield optional_input_outside.at(command.span(binding.start, binding.end), message, hint, related)
+            yield OPTIONAL_INPUT_OUTSIDE.at(command.span(binding.start, binding.end), message, hint, related)
 
 
-@rule(
-    "command",
-    "AML210",
-    "required-input-inside",
-    "warning",
+REQUIRED_INPUT_INSIDE = Rule("AML210", "required-input-inside", "warning").explained(
     summary="A `$[[ … ]]` contains no optional input.",
     why="It is omitted if an optional input inside it is not set; without one, it is never omitted. Declare the input "
     "`optional: true`, or remove the brackets.",
@@ -128,7 +121,10 @@ inputs:
   epochs: {type: integer}
 """,
 )
-def required_input_inside(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _required_input_inside(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     inputs = command.component.inputs
     for part in _parts_of_component(command):
         members = part.segments if isinstance(part, OptionalPart) else ()
@@ -139,14 +135,10 @@ def required_input_inside(command: ParsedCommand, context: LintContext) -> Itera
             message = f"this part is never omitted: '{names[0]}' is not optional"
             related = [Related(inputs[names[0]].key_span, f"'{names[0]}' is declared here")]
             hint = "Declare it `optional: true`, or remove $[[ and ]]."
-            yield required_input_inside.at(command.span(part.start, part.start + 3), message, hint, related)
+            yield REQUIRED_INPUT_INSIDE.at(command.span(part.start, part.start + 3), message, hint, related)
 
 
-@rule(
-    "command",
-    "AML211",
-    "unused-input",
-    "warning",
+UNUSED_INPUT = Rule("AML211", "unused-input", "warning", suppressed_by_errors=True).explained(
     summary="The command does not use a declared input.",
     why="Setting it has no effect. Only reported if the command runs scripts of the code that do not read environment "
     "variables, where `AZUREML_PARAMETER_…` has the values of inputs. Data that only makes the job wait for another "
@@ -165,9 +157,11 @@ import sys
 
 print(sys.argv)
 """,
-    suppressed_by_errors=True,
 )
-def unused_input(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _unused_input(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     calls = context.calls_of(command)
     if calls and not any(called.file is None or context.reads_variables(called.file) for called in calls):
         ordering = {
@@ -176,14 +170,10 @@ def unused_input(command: ParsedCommand, context: LintContext) -> Iterator[Diagn
             if not port.is_parameter
             and (_NAMED_TO_ORDER.search(port.name) or _DESCRIBED_TO_ORDER.search(port.description or ""))
         }
-        yield from (found for found in _unused_ports(command, "inputs", unused_input) if found.span not in ordering)
+        yield from (found for found in _unused_ports(command, "inputs", UNUSED_INPUT) if found.span not in ordering)
 
 
-@rule(
-    "command",
-    "AML212",
-    "unwritten-output",
-    "warning",
+UNWRITTEN_OUTPUT = Rule("AML212", "unwritten-output", "warning", suppressed_by_errors=True).explained(
     summary="The command does not use a declared output.",
     why="The script does not know its path, so it cannot write to it; whoever reads the output gets an empty folder.",
     example="""\
@@ -194,10 +184,12 @@ environment: azureml:torch:3
 outputs:
   ‸model: {type: uri_folder}
 """,
-    suppressed_by_errors=True,
 )
-def unwritten_output(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    yield from _unused_ports(command, "outputs", unwritten_output)
+
+
+@check("command")
+def _unwritten_output(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    yield from _unused_ports(command, "outputs", UNWRITTEN_OUTPUT)
 
 
 def _segments(command: ParsedCommand) -> tuple[Segment, ...]:

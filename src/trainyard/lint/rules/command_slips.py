@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from trainyard.lint.checks import check, rule
+from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.lint.passed_flags import calls_with_flags, declared, given_flags
-from trainyard.lint.rules.script_arguments import flag_value
-from trainyard.lint.shell_words import Word, python_calls, simple_commands
-from trainyard.settings.lazy_patterns import lazy_pattern
+from trainyard.lint.rules.script_arguments import FLAG_VALUE
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.parsed import ParsedCommand
+from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import Word, python_calls, simple_commands
 
 _TRAIN = """\
 === src/train.py
@@ -23,16 +24,12 @@ parser.add_argument("--epochs", type=int)
 parser.add_argument("--seed", type=int)
 print(parser.parse_args())
 """
-_FLAG_WITHOUT_BLANK = lazy_pattern(r"(?:\.py|\}\})(?=--[A-Za-z])")
-_IN_BACKGROUND = lazy_pattern(r"(?<![&>|])&(?=\s*\Z)")
-_WAITS = lazy_pattern(r"\bwait\b")
+_FLAG_WITHOUT_BLANK = re.compile(r"(?:\.py|\}\})(?=--[A-Za-z])")
+_IN_BACKGROUND = re.compile(r"(?<![&>|])&(?=\s*\Z)")
+_WAITS = re.compile(r"\bwait\b")
 
 
-@rule(
-    "command",
-    "AML512",
-    "repeated-flag",
-    "warning",
+REPEATED_FLAG = Rule("AML512", "repeated-flag", "warning").explained(
     summary="The command passes a flag twice.",
     why="argparse keeps the last value and drops the others silently. Flags that collect values "
     '(`action="append"`, click\'s `multiple=True`) are not reported, nor are scripts whose flags cannot be read.',
@@ -45,7 +42,10 @@ environment: azureml:torch:3
 """
     + _TRAIN,
 )
-def repeated_flag(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _repeated_flag(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for called, flags in calls_with_flags(command, context):
         first_place: dict[tuple[str, ...], Word] = {}
         for word in given_flags(called):
@@ -57,7 +57,7 @@ def repeated_flag(command: ParsedCommand, context: LintContext) -> Iterator[Diag
             if earlier is not word:
                 message = f"{word.text.partition('=')[0]} is passed twice, and {called.name} keeps only this one"
                 related = [Related(called.span(earlier), "it is passed here first"), declared(flag)]
-                yield repeated_flag.at(called.span(word), message, "Remove one of them.", related)
+                yield REPEATED_FLAG.at(called.span(word), message, "Remove one of them.", related)
 
 
 @check("command")
@@ -69,14 +69,10 @@ def _blank_after_equals(command: ParsedCommand, context: LintContext) -> Iterato
             if is_flag and "$" not in word.text and not follower.text.startswith("-"):
                 message = f"{word.text} passes an empty text: the value after the blank is another argument"
                 hint = f"Write {word.text}{follower.text}, without the blank."
-                yield flag_value.at(command.span(word.start, word.end), message, hint)
+                yield FLAG_VALUE.at(command.span(word.start, word.end), message, hint)
 
 
-@rule(
-    "command",
-    "AML558",
-    "missing-blank",
-    "error",
+MISSING_BLANK = Rule("AML558", "missing-blank", "error").explained(
     summary="A blank is missing before a flag: `train.py--epochs`, `${{inputs.x}}--seed`.",
     why="The shell takes both for one word, so that the script is not found, or the flag is part of a value.",
     example="""\
@@ -88,17 +84,16 @@ environment: azureml:torch:3
 """
     + _TRAIN,
 )
-def missing_blank(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _missing_blank(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for match in _FLAG_WITHOUT_BLANK.finditer(command.text):
         message = f"there is no blank between {'a binding' if match[0] == '}}' else 'the script'} and this flag"
-        yield missing_blank.at(command.span(match.end(), match.end() + 2), message, "Put a blank before it.")
+        yield MISSING_BLANK.at(command.span(match.end(), match.end() + 2), message, "Put a blank before it.")
 
 
-@rule(
-    "command",
-    "AML559",
-    "left-in-background",
-    "warning",
+LEFT_IN_BACKGROUND = Rule("AML559", "left-in-background", "warning").explained(
     summary="The command ends with `&`, so that nothing waits for its last script.",
     why="The job ends when the shell does, which is at once; the program is ended with it, and the job counts as "
     "completed.",
@@ -111,10 +106,13 @@ environment: azureml:torch:3
 """
     + _TRAIN,
 )
-def left_in_background(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _left_in_background(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     match, calls = _IN_BACKGROUND.search(command.text), list(python_calls(command.text))
     if match is None or not calls or _WAITS.search(command.text):
         return
     if calls[-1].script.start >= simple_commands(command.text)[-1][0].start:
         message = "the job ends at once, and this program with it"
-        yield left_in_background.at(command.span(*match.span()), message, "Remove the &, or end with `wait`.")
+        yield LEFT_IN_BACKGROUND.at(command.span(*match.span()), message, "Remove the &, or end with `wait`.")

@@ -7,24 +7,24 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainyard.lint.checks import LintedFile, check, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import misspelt_name, only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.literals import whole_number
 from trainyard.spec.parsed import ParsedPipeline
+from trainyard.spec.rule import Rule
 from trainyard.spec.rules.keys import MISSING_KEY, NOT_A_CHOICE, OUT_OF_BOUNDS
 
-_COMPUTE_NAME = lazy_pattern(r"azureml:[^:@/\s]+")
-_RESOURCE_ID = lazy_pattern(
+_COMPUTE_NAME = re.compile(r"azureml:[^:@/\s]+")
+_RESOURCE_ID = re.compile(
     r"(azureml:)?/subscriptions/|azureml://(?:subscriptions|locations|virtualclusters)/", re.IGNORECASE
 )
 # The names of computes have no underscores: 2 to 32 letters, digits and hyphens.
-_VM_SIZE = lazy_pattern(r"(?:azureml:)?Standard_[A-Za-z]+[0-9]+\w*", re.IGNORECASE)
-_MISSPELT = lazy_pattern(r"(az[a-z]*):+")
-_DEVICE = lazy_pattern("[cg]pu")
+_VM_SIZE = re.compile(r"(?:azureml:)?Standard_[A-Za-z]+[0-9]+\w*", re.IGNORECASE)
+_MISSPELT = re.compile(r"(az[a-z]*):+")
+_DEVICE = re.compile("[cg]pu")
 _DEEPEST_PIPELINE = 20
 _SHORTEST_IDLE = 60
 # https://learn.microsoft.com/azure/machine-learning/how-to-create-compute-instance#configure-idle-shutdown
@@ -49,11 +49,7 @@ _DEFAULT_SIZE = "Standard_DS3_v2"
 _NEED_A_COMPUTE = frozenset({"command", "parallel", "sweep", "automl", "import", "data_transfer"})
 
 
-@rule(
-    "file",
-    "AML412",
-    "compute-form",
-    "warning",
+COMPUTE_FORM = Rule("AML412", "compute-form", "warning").explained(
     summary="This is not a valid reference to a compute.",
     why="Computes have neither versions nor registries: write `azureml:NAME`, `serverless`, `local`, or the full "
     "resource id.",
@@ -65,7 +61,10 @@ jobs:
     compute: ‸azureml:gpu-cluster‹:1⇒›
 """,
 )
-def compute_form(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _compute_form(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     if file.kind in ("command_job", "sweep_job", "other_job", "batch_deployment"):
         yield from _form(file.document.root.get("compute"))
 
@@ -80,16 +79,16 @@ def _form(node: Node | None) -> Iterator[Diagnostic]:
     misspelt = _MISSPELT.match(node.text) if node is not None and node.is_text else None
     if node is not None and misspelt is not None and slips(misspelt[1], "azureml") in (1, 2):
         right = f"azureml:{node.text[misspelt.end() :].lstrip(':')}"
-        yield compute_form.at(node.span, f"'{shorten(node.text)}' is not a compute", f"Did you mean '{right}'?")
+        yield COMPUTE_FORM.at(node.span, f"'{shorten(node.text)}' is not a compute", f"Did you mean '{right}'?")
         return
     if node is not None and node.is_text and _VM_SIZE.fullmatch(node.text) is not None:
         message = f"'{shorten(node.text)}' is a VM size, and a compute has a name of its own"
-        yield compute_form.at(node.span, message, "Name a cluster, or write `resources: {instance_type: …}`.")
+        yield COMPUTE_FORM.at(node.span, message, "Name a cluster, or write `resources: {instance_type: …}`.")
         return
     if node is None or not _is_reference(node) or _COMPUTE_NAME.fullmatch(node.text) or _RESOURCE_ID.match(node.text):
         return
     name = node.text.removeprefix("azureml:").strip("/").split("/")[-1].split(":")[0].split("@")[0]
-    yield compute_form.at(
+    yield COMPUTE_FORM.at(
         node.span, f"'{node.text}' is not a compute: computes only have names", f"Write azureml:{name}."
     )
 
@@ -135,11 +134,7 @@ def _names_a_size(compute: Node) -> bool:
     return any("size" in name for name in compute.entries)  # a misspelt one is reported as that
 
 
-@rule(
-    "file",
-    "AML413",
-    "unknown-compute",
-    "warning",
+UNKNOWN_COMPUTE = Rule("AML413", "unknown-compute", "warning").explained(
     summary="The name of a compute differs by a typo from one in the project.",
     why="The compute files next to the pipeline define a cluster of almost the same name, and none of this name.",
     example="""\
@@ -154,7 +149,10 @@ name: gpu-cluster
 size: Standard_ND96asr_v4
 """,
 )
-def unknown_compute(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _unknown_compute(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     if file.kind in ("command_job", "sweep_job", "other_job", "batch_deployment"):
         yield from _typo(file.document.root.get("compute"), file.document.file, context)
     if file.kind == "schedule":
@@ -177,7 +175,7 @@ def _typo(node: Node | None, file: Path, context: LintContext) -> Iterator[Diagn
     meant = misspelt_name(name, same_kind) if name not in known else None
     if meant is not None:
         message = f"the project's compute files have no '{name}'"
-        yield unknown_compute.at(node.span, message, f"Did you mean 'azureml:{meant}'?")
+        yield UNKNOWN_COMPUTE.at(node.span, message, f"Did you mean 'azureml:{meant}'?")
 
 
 def _is_reference(node: Node) -> bool:
@@ -189,11 +187,7 @@ def _computes(pipeline: ParsedPipeline) -> Iterator[Node | None]:
     yield pipeline.body.find("settings", "default_compute")
 
 
-@rule(
-    "file",
-    "AML414",
-    "no-compute",
-    "error",
+NO_COMPUTE = Rule("AML414", "no-compute", "error", suppressed_by_errors=True).explained(
     summary="A job has no compute, and its pipeline has no default.",
     why="Azure ML's client rejects the pipeline: `Compute not set`. Write `settings: {default_compute: azureml:NAME}`, "
     "or a `compute:` in the job. Spark jobs may have `resources` instead.",
@@ -204,9 +198,11 @@ type: pipeline
   ‸train:
     component: azureml:train:1
 """,
-    suppressed_by_errors=True,
 )
-def no_compute(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _no_compute(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     """The first job of a pipeline that has no compute, nested pipelines included."""
     root = file.document.root
     defaults = (root.find("settings", "default_compute"), root.get("compute"))
@@ -224,7 +220,7 @@ def no_compute(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
             message = f"a job inside '{shorten(name)}' has no compute, and this pipeline has no default"
             related = [Related(missing.span, "this job has no compute")]
         hint = "Write `settings: {default_compute: azureml:NAME}`, or a `compute:` in the job."
-        yield no_compute.at(entry.key.span, message, hint, related)
+        yield NO_COMPUTE.at(entry.key.span, message, hint, related)
         return
 
 

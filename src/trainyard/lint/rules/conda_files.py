@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from trainyard.catalogue.python_packages import is_known_package, known_packages, package_name
-from trainyard.lint.checks import LintedFile, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.conda import CondaPackage, conda_of, packages_of
 from trainyard.lint.context import LintContext
 from trainyard.lint.environments import environments_in
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import one_slip_from, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node, describe, shorten
+from trainyard.spec.rule import Rule
 from trainyard.spec.rules.keys import WRONG_TYPE
 
 # torch: its torchvision, and the oldest and newest Python that its wheels are for.
@@ -53,10 +53,10 @@ _PYTHONS: dict[str, dict[str, tuple[str, str]]] = {
     "scikit-learn": {"1.2": ("3.8", _ANY), "1.4": ("3.9", _ANY), "1.5": ("3.9", _ANY), "1.7": ("3.10", _ANY)},
 }
 # `=>` is not a comparison; pip, unlike conda, pins with two signs.
-_REVERSED = lazy_pattern(r"\s*[A-Za-z][\w.-]*(?:\[[\w,. -]*\])?\s*(=[<>])")
-_SINGLE = lazy_pattern(r"\s*([A-Za-z][\w.-]*(?:\[[\w,. -]*\])?)\s*=\s*([0-9][\w.*]*)\s*$")
+_REVERSED = re.compile(r"\s*[A-Za-z][\w.-]*(?:\[[\w,. -]*\])?\s*(=[<>])")
+_SINGLE = re.compile(r"\s*([A-Za-z][\w.-]*(?:\[[\w,. -]*\])?)\s*=\s*([0-9][\w.*]*)\s*$")
 # `pandas 2.2`, `pandas==` and `pandas~2.0` are not requirements.
-_NO_REQUIREMENT = lazy_pattern(r"\s*[A-Za-z][\w.-]*(?:\s+[0-9][\w.]*|\s*(?:==|>=|<=|~=|!=)\s*|\s*~\s*[0-9][\w.]*)\s*")
+_NO_REQUIREMENT = re.compile(r"\s*[A-Za-z][\w.-]*(?:\s+[0-9][\w.]*|\s*(?:==|>=|<=|~=|!=)\s*|\s*~\s*[0-9][\w.]*)\s*")
 # Modules whose package has another name; PyPI has none of these names, or one that refuses to be installed.
 _PIP_NAMES = {
     "pytorch": "torch",
@@ -80,13 +80,13 @@ _CONDA_NAMES = {
     "yaml": "pyyaml",
 }
 # `-r requirements.txt`, `-e .`, `./package`: nothing that an address or a variable leads to.
-_LOCAL_REQUIREMENT = lazy_pattern(
+_LOCAL_REQUIREMENT = re.compile(
     r"\s*(?:(?:-r|-c|-e|--requirement|--constraint|--editable)[ =]?\s*(?!\S*(?:://|\$|git\+))\S+|\.{1,2}/\S*)\s*"
 )
 _LONG_NAME = 8
-_JOINED_LINES = lazy_pattern(r"\s*[A-Za-z][\w.-]*(?: - \S.*)+", re.DOTALL)
+_JOINED_LINES = re.compile(r"\s*[A-Za-z][\w.-]*(?: - \S.*)+", re.DOTALL)
 _CONDA_KEYS = ("name", "channels", "dependencies", "prefix", "variables", "platforms", "category")
-_PIN = lazy_pattern(r"\s*([A-Za-z][\w.-]*)(?:\[[\w,. -]*\])?\s*==?=?\s*([0-9]+(?:\.[0-9]+)*)\S*\s*$")
+_PIN = re.compile(r"\s*([A-Za-z][\w.-]*)(?:\[[\w,. -]*\])?\s*==?=?\s*([0-9]+(?:\.[0-9]+)*)\S*\s*$")
 
 
 class _Pin(NamedTuple):
@@ -97,11 +97,7 @@ class _Pin(NamedTuple):
     with_pip: bool
 
 
-@rule(
-    "file",
-    "AML416",
-    "pins-conflict",
-    "error",
+PINS_CONFLICT = Rule("AML416", "pins-conflict", "error").explained(
     summary="Packages cannot be installed: together, on the environment's Python, or as they are written.",
     why="The image is built at the first job, for ten minutes, before it fails. Each torch has one torchvision, and "
     "wheels for some versions of Python.",
@@ -121,7 +117,10 @@ environment:
           - ‸torchvision==‹0.18.1⇒0.19.1›
 """,
 )
-def pins_conflict(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _pins_conflict(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for conda in _conda_files(file, context):
         yield from _not_a_list(conda)
         yield from _misspelt_keys(conda)
@@ -145,7 +144,7 @@ def pins_conflict(file: LintedFile, context: LintContext) -> Iterator[Diagnostic
                 span_of_versions = f"{bounds[0]} or newer" if bounds[1] == _ANY else f"{bounds[0]} to {bounds[1]}"
                 message = f"{name} {pin.version} is for Python {span_of_versions}, not {python.version}"
                 related = [Related(python.node.span, f"Python {python.version} is pinned here")]
-                yield pins_conflict.at(pin.node.span, message, "Pin another version of one of them.", related)
+                yield PINS_CONFLICT.at(pin.node.span, message, "Pin another version of one of them.", related)
 
 
 def _not_a_list(conda: Node) -> Iterator[Diagnostic]:
@@ -161,12 +160,12 @@ def _misspelt_keys(conda: Node) -> Iterator[Diagnostic]:
     pip = conda.entries.get("pip")
     if pip is not None:
         message = "conda ignores 'pip' at this place: what pip installs is an item of the dependencies"
-        yield pins_conflict.at(pip.key.span, message, "Write `- pip:` beneath dependencies.")
+        yield PINS_CONFLICT.at(pip.key.span, message, "Write `- pip:` beneath dependencies.")
     for name, entry in conda.entries.items():
         meant = only_close(name, [key for key in _CONDA_KEYS if key not in conda.entries])
         if name not in _CONDA_KEYS and meant is not None:
             message = f"conda knows no key '{shorten(name)}', and ignores what is beneath it"
-            yield pins_conflict.at(entry.key.span, message, f"Write {meant}.", replacement=meant)
+            yield PINS_CONFLICT.at(entry.key.span, message, f"Write {meant}.", replacement=meant)
 
 
 _INSTALLERS = frozenset({"pip"})
@@ -179,14 +178,14 @@ def _misspelt_installer(conda: Node) -> Iterator[Diagnostic]:
         for name, entry in item.entries.items() if item.is_mapping else ():
             if name != "pip" and (name.lower() == "pip" or one_slip_from(name.lower(), _INSTALLERS)):
                 message = f"conda has no installer '{shorten(name)}'"
-                yield pins_conflict.at(entry.key.span, message, "Write pip.", replacement="pip")
+                yield PINS_CONFLICT.at(entry.key.span, message, "Write pip.", replacement="pip")
 
 
 def _cut_python(python: _Pin | None) -> Iterator[Diagnostic]:
     """Python 3.1, which is what remains of 3.10 as a number."""
     if python is not None and python.version in ("3.1", "3.2"):
         message = f"Python {python.version} is from 2011; no image has it"
-        yield pins_conflict.at(python.node.span, message, f"Write python={python.version}0 or newer.")
+        yield PINS_CONFLICT.at(python.node.span, message, f"Write python={python.version}0 or newer.")
 
 
 def _not_uploaded(package: CondaPackage) -> Iterator[Diagnostic]:
@@ -195,7 +194,7 @@ def _not_uploaded(package: CondaPackage) -> Iterator[Diagnostic]:
     if local is not None:
         message = f"'{shorten(package.node.text)}' cannot be installed: only the conda file itself is sent to Azure ML"
         hint = "List the packages here, or use `build:` with a folder that has the file and a Dockerfile."
-        yield pins_conflict.at(package.node.span, message, hint, severity="warning")
+        yield PINS_CONFLICT.at(package.node.span, message, hint, severity="warning")
 
 
 def _not_a_requirement(package: CondaPackage) -> Iterator[Diagnostic]:
@@ -203,19 +202,19 @@ def _not_a_requirement(package: CondaPackage) -> Iterator[Diagnostic]:
     text = package.node.text
     if _JOINED_LINES.fullmatch(text) is not None:
         message = f"'{shorten(text)}' is one text to YAML: what is beneath a line without ':' continues it"
-        yield pins_conflict.at(package.node.span, message, "Write '- pip:' above the packages that pip installs.")
+        yield PINS_CONFLICT.at(package.node.span, message, "Write '- pip:' above the packages that pip installs.")
         return
     reversed_sign, single = _REVERSED.match(text), _SINGLE.match(text) if package.with_pip else None
     if package.with_pip and _NO_REQUIREMENT.fullmatch(text) is not None:
         message = f"pip cannot read '{shorten(text)}'"
-        yield pins_conflict.at(package.node.span, message, "Write NAME==VERSION, or another comparison.")
+        yield PINS_CONFLICT.at(package.node.span, message, "Write NAME==VERSION, or another comparison.")
     elif reversed_sign is not None:
         right = text.replace(reversed_sign[1], reversed_sign[1][::-1], 1)
         message = f"'{shorten(text)}' cannot be installed: there is no comparison '{reversed_sign[1]}'"
-        yield pins_conflict.at(package.node.span, message, f"Write {right}.")
+        yield PINS_CONFLICT.at(package.node.span, message, f"Write {right}.")
     elif single is not None:
         message = f"'{shorten(text)}' cannot be installed: pip pins with '=='"
-        yield pins_conflict.at(package.node.span, message, f"Write {single[1]}=={single[2]}.")
+        yield PINS_CONFLICT.at(package.node.span, message, f"Write {single[1]}=={single[2]}.")
 
 
 def _other_name(package: CondaPackage) -> Iterator[Diagnostic]:
@@ -227,12 +226,12 @@ def _other_name(package: CondaPackage) -> Iterator[Diagnostic]:
     where = "pip" if package.with_pip else "conda"
     if right is not None:
         message = f"{where} cannot install '{name}': the package is called {right}"
-        yield pins_conflict.at(package.node.span, message, f"Write {right}.", severity="warning")
+        yield PINS_CONFLICT.at(package.node.span, message, f"Write {right}.", severity="warning")
     elif package.with_pip and len(name) >= _LONG_NAME and not is_known_package(name):
         meant = one_slip_from(package_name(name), known_packages())
         if meant is not None:
             message = f"'{name}' differs by a typo from the package {meant}: there may be no such package, or another's"
-            yield pins_conflict.at(package.node.span, message, f"Did you mean '{meant}'?", severity="warning")
+            yield PINS_CONFLICT.at(package.node.span, message, f"Did you mean '{meant}'?", severity="warning")
 
 
 def _pinned_twice(packages: Sequence[CondaPackage]) -> Iterator[Diagnostic]:
@@ -246,7 +245,7 @@ def _pinned_twice(packages: Sequence[CondaPackage]) -> Iterator[Diagnostic]:
         if version != pin[2]:
             message = f"{pin[1]} is pinned to {pin[2]} here, and to {version} before"
             related = [Related(earlier.span, "it is pinned here first")]
-            yield pins_conflict.at(package.node.span, message, "Remove one of them.", related)
+            yield PINS_CONFLICT.at(package.node.span, message, "Remove one of them.", related)
 
 
 def _torchvision(pins: dict[str, _Pin]) -> Iterator[Diagnostic]:
@@ -258,7 +257,7 @@ def _torchvision(pins: dict[str, _Pin]) -> Iterator[Diagnostic]:
     if vision.version in known:
         message = f"torchvision {vision.version} needs a torch other than {torch.version}"
         related = [Related(torch.node.span, f"torch {torch.version} is pinned here")]
-        yield pins_conflict.at(vision.node.span, message, f"Write {expected[0]}.", related)
+        yield PINS_CONFLICT.at(vision.node.span, message, f"Write {expected[0]}.", related)
 
 
 def _conda_files(file: LintedFile, context: LintContext) -> Iterator[Node]:
@@ -290,11 +289,7 @@ _SHORT = 4
 _OTHER_CHANNELS = ("defaults", "conda-forge", "anaconda", "main")
 
 
-@rule(
-    "file",
-    "AML417",
-    "conda-channels",
-    "warning",
+CONDA_CHANNELS = Rule("AML417", "conda-channels", "warning").explained(
     summary="The channels of a conda file, or their order, do not provide the package that is meant.",
     why="Conda takes a package from the first channel that has it. Images are built on machines without GPUs, for "
     "which `defaults` and `conda-forge` have a pytorch without CUDA: the training runs, on the CPU. `pytorch-cuda` is "
@@ -310,7 +305,10 @@ environment:
     dependencies: [python=3.10, pytorch=2.4.1]
 """,
 )
-def conda_channels(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _conda_channels(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for conda in _conda_files(file, context):
         listed = conda.get("channels")
         channels = {item.text: item for item in listed.items if item.is_text} if listed is not None else {}
@@ -327,7 +325,7 @@ def conda_channels(file: LintedFile, context: LintContext) -> Iterator[Diagnosti
         if first != "pytorch":
             message = f"conda looks for pytorch in '{first}' before 'pytorch', and finds a build without CUDA"
             related = [Related(torch.node.span, "pytorch is asked for here")]
-            yield conda_channels.at(channels["pytorch"].span, message, "Put 'pytorch' first.", related)
+            yield CONDA_CHANNELS.at(channels["pytorch"].span, message, "Put 'pytorch' first.", related)
 
 
 def _misspelt_channels(channels: Mapping[str, Node]) -> Iterator[Diagnostic]:
@@ -335,7 +333,7 @@ def _misspelt_channels(channels: Mapping[str, Node]) -> Iterator[Diagnostic]:
         meant = one_slip_from(name, _CHANNELS) if len(name) > _SHORT and name not in _CHANNELS else None
         if meant is not None:
             message = f"the channel '{shorten(name)}' differs by a typo from {meant}"
-            yield conda_channels.at(node.span, message, f"Did you mean '{meant}'?", replacement=meant)
+            yield CONDA_CHANNELS.at(node.span, message, f"Did you mean '{meant}'?", replacement=meant)
 
 
 def _missing_channels(package: CondaPackage, channels: Mapping[str, Node]) -> Iterator[Diagnostic]:
@@ -343,7 +341,7 @@ def _missing_channels(package: CondaPackage, channels: Mapping[str, Node]) -> It
         return  # a mirror may have everything
     if "pytorch" not in channels and package.channel != "pytorch":
         message = "pytorch-cuda is in the channel 'pytorch', which is not among the channels"
-        yield conda_channels.at(package.node.span, message, "Add 'pytorch' to the channels.")
+        yield CONDA_CHANNELS.at(package.node.span, message, "Add 'pytorch' to the channels.")
     elif not any(name.split("/")[0] in ("nvidia", "conda-forge") for name in channels):
         message = "pytorch-cuda needs packages of the channel 'nvidia', which is not among the channels"
-        yield conda_channels.at(package.node.span, message, "Add 'nvidia' to the channels.")
+        yield CONDA_CHANNELS.at(package.node.span, message, "Add 'nvidia' to the channels.")

@@ -8,32 +8,32 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.lint.checks import LintedFile, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import one_slip_from
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.reading import is_address
+from trainyard.spec.rule import Rule
 
-_SCHEME = lazy_pattern(r"([A-Za-z][A-Za-z0-9+.-]{2,}):(?!\\)")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{2,}):(?!\\)")
 # The addresses that Azure ML reads data from, and what is close to one of them is meant to be it.
 _SCHEMES = ("azureml", "https", "http", "wasbs", "wasb", "abfss", "abfs", "adl", "file", "hdfs", "dbfs", "s3")
 _MISSPELT_SCHEMES = frozenset(("azureml", "https", "wasbs", "abfss"))
 # A local folder may be called `azureml`, but nobody writes two slashes after it.
-_SCHEME_WITHOUT_COLON = lazy_pattern(r"(azureml|https?|wasbs?|abfss?)(//)(?=[^/])", re.IGNORECASE)
+_SCHEME_WITHOUT_COLON = re.compile(r"(azureml|https?|wasbs?|abfss?)(//)(?=[^/])", re.IGNORECASE)
 # Blob Storage's addresses begin with the container, those of Data Lake Storage with the file system.
-_NO_CONTAINER = lazy_pattern(r"(wasbs?|abfss?)://([^/@]+\.(?:blob|dfs)\.core\.[^/@]+)(?:/|$)", re.IGNORECASE)
+_NO_CONTAINER = re.compile(r"(wasbs?|abfss?)://([^/@]+\.(?:blob|dfs)\.core\.[^/@]+)(?:/|$)", re.IGNORECASE)
 # Azure ML's data runtime reads Azure's storage and the web. A drive or a home folder is one machine's.
-_OTHER_CLOUD = lazy_pattern(r"(?:s3a?|gs|gcs)://", re.IGNORECASE)
-_OWN_MACHINE = lazy_pattern(r"[A-Za-z]:[\\/]|~[\\/]|(?:file://)?/(?:home|Users)/[^/]+/")
-_SINGLE_SLASH = lazy_pattern(r"(azureml|https?|wasbs?|abfss?):/(?![/]|subscriptions/)", re.IGNORECASE)
-_WILDCARD = lazy_pattern(r"[*?]|\[[^\[\]]+\]")
+_OTHER_CLOUD = re.compile(r"(?:s3a?|gs|gcs)://", re.IGNORECASE)
+_OWN_MACHINE = re.compile(r"[A-Za-z]:[\\/]|~[\\/]|(?:file://)?/(?:home|Users)/[^/]+/")
+_SINGLE_SLASH = re.compile(r"(azureml|https?|wasbs?|abfss?):/(?![/]|subscriptions/)", re.IGNORECASE)
+_WILDCARD = re.compile(r"[*?]|\[[^\[\]]+\]")
 # A name's ending that is a file's, not a version's or a folder's.
-_FILE_ENDING = lazy_pattern(
+_FILE_ENDING = re.compile(
     r"\.(?:csv|tsv|parquet|json|jsonl|txt|zip|gz|npy|npz|pkl|h5|jpg|jpeg|png|xlsx?|onnx|pt|pth)$", re.I
 )
-_DATASTORE = lazy_pattern(r"azureml:/+(?:subscriptions/.*/)?datastores/[^/]+/paths/.*", re.IGNORECASE)
+_DATASTORE = re.compile(r"azureml:/+(?:subscriptions/.*/)?datastores/[^/]+/paths/.*", re.IGNORECASE)
 
 
 class Data(NamedTuple):
@@ -44,11 +44,7 @@ class Data(NamedTuple):
     is_input: bool
 
 
-@rule(
-    "file",
-    "AML415",
-    "data-path",
-    "warning",
+DATA_PATH = Rule("AML415", "data-path", "warning").explained(
     summary="A path of data is misspelt, has a wildcard, or is not what its type says.",
     why="A uri_file is one file, a uri_folder a folder, and neither takes a wildcard: that is for an MLTable. The "
     "client takes a misspelt `azurml:` for a folder of that name. Addresses of storage are "
@@ -63,7 +59,10 @@ inputs:
   tables: {type: uri_folder, path: ‸azureml://datastores/raw/paths/sales/‹*.csv⇒›}
 """,
 )
-def data_path(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _data_path(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for data in data_in(file):
         text = data.path.text
         if not text or "${{" in text or "{{" in text:
@@ -73,38 +72,38 @@ def data_path(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
         if meant is not None and scheme is not None:
             message = f"'{scheme[1]}:' is not a scheme of data"
             right = f"{meant}{text[len(scheme[1]) :]}"
-            yield data_path.at(data.path.span, message, f"Write {shorten(right)}.", severity="error")
+            yield DATA_PATH.at(data.path.span, message, f"Write {shorten(right)}.", severity="error")
         elif (without_colon := _SCHEME_WITHOUT_COLON.match(text)) is not None:
             message = f"'{without_colon[1]}//' has no colon, so that this is a local path"
             right = f"{without_colon[1]}:{text[without_colon.start(2) :]}"
-            yield data_path.at(data.path.span, message, f"Write {shorten(right)}.", severity="error")
+            yield DATA_PATH.at(data.path.span, message, f"Write {shorten(right)}.", severity="error")
         elif (address := _NO_CONTAINER.match(text)) is not None:
             what = "container" if address[1].lower().startswith("w") else "file system"
             message = f"this address names a storage account, but no {what}"
             hint = f"Write {address[1]}://{what.upper().replace(' ', '_')}@{address[2]}/…"
-            yield data_path.at(data.path.span, message, hint, severity="error")
+            yield DATA_PATH.at(data.path.span, message, hint, severity="error")
         elif file.kind != "asset" and _OTHER_CLOUD.match(text) is not None:
             message = f"Azure ML does not read {text.partition(':')[0]}: addresses"
             hint = "Copy the data to a datastore, or import it through a connection."
-            yield data_path.at(data.path.span, message, hint)
+            yield DATA_PATH.at(data.path.span, message, hint)
         elif (single := _SINGLE_SLASH.match(text)) is not None:
             message = f"two slashes follow '{single[1]}:' in an address"
             right = f"{single[1]}://{text[single.end() :]}"
-            yield data_path.at(data.path.span, message, f"Write {shorten(right)}.", severity="error")
+            yield DATA_PATH.at(data.path.span, message, f"Write {shorten(right)}.", severity="error")
         elif "\\" in text and not is_address(text) and _OWN_MACHINE.match(text) is None:
             message = "a backslash separates folders on Windows only"
             right = text.replace("\\", "/")
-            yield data_path.at(data.path.span, message, f"Write {shorten(right)}.")
+            yield DATA_PATH.at(data.path.span, message, f"Write {shorten(right)}.")
         elif not data.is_input and not is_address(text) and _OWN_MACHINE.match(text) is None:
             message = f"an output is in a datastore, and '{shorten(text)}' is a path of this machine"
             hint = "Remove it, or write azureml://datastores/NAME/paths/…"
-            yield data_path.at(data.path.span, message, hint)
+            yield DATA_PATH.at(data.path.span, message, hint)
         elif _OWN_MACHINE.match(text) is not None:
             message = f"'{shorten(text)}' exists on one machine only"
-            yield data_path.at(data.path.span, message, "Name it relative to this file, or upload it to a datastore.")
+            yield DATA_PATH.at(data.path.span, message, "Name it relative to this file, or upload it to a datastore.")
         elif _has_wildcard(text) and data.type in ("uri_file", "uri_folder"):
             message = f"a {data.type} takes no wildcard, and this is read as it is"
-            yield data_path.at(data.path.span, message, "Name the folder, or use an MLTable with a pattern.")
+            yield DATA_PATH.at(data.path.span, message, "Name the folder, or use an MLTable with a pattern.")
         elif data.is_input:
             yield from _other_type(data, file)
 
@@ -145,22 +144,22 @@ def _other_type(data: Data, file: LintedFile) -> Iterator[Diagnostic]:
     """A local path that exists and is of the other type, or a datastore's whose ending says so."""
     text = data.path.text
     if data.type == "uri_file" and text.endswith("/"):
-        yield data_path.at(
+        yield DATA_PATH.at(
             data.path.span, "a uri_file is one file, and this path is a folder", "Write type: uri_folder."
         )
     elif data.type == "uri_folder" and _DATASTORE.fullmatch(text) and _FILE_ENDING.search(text):
-        yield data_path.at(data.path.span, "a uri_folder is a folder, and this path is a file", "Write type: uri_file.")
+        yield DATA_PATH.at(data.path.span, "a uri_folder is a folder, and this path is a file", "Write type: uri_file.")
     elif not is_address(text):
         local = Path(os.path.normpath(file.document.file.parent / text.removeprefix("file:")))
         if data.type == "uri_file" and os.path.isdir(local):
-            yield data_path.at(
+            yield DATA_PATH.at(
                 data.path.span, "a uri_file is one file, and this is a folder", "Write type: uri_folder."
             )
         elif data.type == "uri_folder" and os.path.isfile(local):
-            yield data_path.at(data.path.span, "a uri_folder is a folder, and this is a file", "Write type: uri_file.")
+            yield DATA_PATH.at(data.path.span, "a uri_folder is a folder, and this is a file", "Write type: uri_file.")
         elif data.type in ("mltable", "mlflow_model") and os.path.isfile(local):
             holds = "a file 'MLTable'" if data.type == "mltable" else "a file 'MLmodel'"
             message = f"an {data.type} is a folder with {holds}, and this is a file"
-            yield data_path.at(data.path.span, message, "Name the folder.")
+            yield DATA_PATH.at(data.path.span, message, "Name the folder.")
         elif data.type == "mltable" and os.path.isdir(local) and not os.path.isfile(local / "MLTable"):
-            yield data_path.at(data.path.span, "an mltable is a folder with a file 'MLTable', and this has none")
+            yield DATA_PATH.at(data.path.span, "an mltable is a folder with a file 'MLTable', and this has none")

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainyard.lint.checks import LintedFile, check, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Severity
 from trainyard.spec.documents import Node
 from trainyard.spec.parsed import ParsedPipeline
+from trainyard.spec.rule import Rule
 
 # The data that goes with each kind of source or sink outside of Azure ML.
 _IMPORTED = {"database": "mltable", "file_system": "uri_folder"}
 _EXPORTED = {"database": "uri_file", "file_system": "uri_folder"}
 
 
-@rule(
-    "pipeline",
-    "AML317",
-    "data-transfer",
-    "error",
+DATA_TRANSFER = Rule("AML317", "data-transfer", "error").explained(
     summary="A data transfer has data that its kind does not take or make.",
     why="`copy_data` has one output, of the type of its only input, or a uri_folder for several. `import_data` has one "
     "output `sink`: an mltable from a database, a uri_folder from a file system. `export_data` has one input `source`: "
@@ -36,7 +33,10 @@ jobs:
       sink: {type: ‹uri_folder⇒mltable›}
 """,
 )
-def data_transfer(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("pipeline")
+def _data_transfer(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     for job in pipeline.scope.jobs.values():
         kind = job.node.get("type")
         if kind is not None and kind.text.lower() == "data_transfer" and job.node.get("component") is None:
@@ -67,7 +67,7 @@ def _copy(job: Node) -> Iterator[Diagnostic]:
     if len(outputs) > 1:
         second = list(outputs.values())[1]
         message = f"copy_data has one output, and this has {len(outputs)}"
-        yield data_transfer.at(second.key.span, message, "Write a job for each.")
+        yield DATA_TRANSFER.at(second.key.span, message, "Write a job for each.")
         return
     read = [_type(entry.value) for entry in inputs.values()]
     made = next((_type(entry.value) for entry in outputs.values()), None)
@@ -79,14 +79,14 @@ def _copy(job: Node) -> Iterator[Diagnostic]:
         message = f"copy_data makes a {expected} of {several}, not a {made.text}"
         # The client looks at components; a job of its own is refused by the service.
         severity: Severity = "error" if job.get("name") is not None else "warning"
-        yield data_transfer.at(made.span, message, f"Write `type: {expected}`.", severity=severity)
+        yield DATA_TRANSFER.at(made.span, message, f"Write `type: {expected}`.", severity=severity)
 
 
 def _only(job: Node, kind: str, name: str, task: str) -> Iterator[Diagnostic]:
     for other, entry in job.entries_of(kind).items():
         if other != name:
             message = f"{task} has one {kind.removesuffix('s')}, named '{name}', and not '{other}'"
-            yield data_transfer.at(entry.key.span, message, f"Name it '{name}'.")
+            yield DATA_TRANSFER.at(entry.key.span, message, f"Name it '{name}'.")
 
 
 def _goes_with(job: Node, outside: str, types: dict[str, str], kind: str, name: str) -> Iterator[Diagnostic]:
@@ -94,7 +94,7 @@ def _goes_with(job: Node, outside: str, types: dict[str, str], kind: str, name: 
     expected, written = types.get(place), _type(port)
     if expected is not None and written is not None and written.text != expected:
         message = f"the {name} of a {place.replace('_', ' ')} is a {expected}, not a {written.text}"
-        yield data_transfer.at(written.span, message, f"Write `type: {expected}`.")
+        yield DATA_TRANSFER.at(written.span, message, f"Write `type: {expected}`.")
 
 
 def _type(port: Node | None) -> Node | None:

@@ -10,23 +10,23 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.lint.checks import check, rule
+from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.deepspeed_keys import NESTED_KEYS, OPTIMIZERS, RENAMED, SCHEDULERS, TOP_LEVEL_KEYS
-from trainyard.lint.shell_words import Word, simple_commands
 from trainyard.project_files import names_in, read_text
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import closest, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Document, Node, describe, parse_document, shorten
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.reading import is_address
+from trainyard.spec.rule import Rule
 from trainyard.spec.rules.documents import DUPLICATE_KEY
+from trainyard.spec.shell_words import Word, simple_commands
 
-_CONFIG_FLAG = lazy_pattern(r"--(deepspeed|ds)([-_]?config)?", re.IGNORECASE)
+_CONFIG_FLAG = re.compile(r"--(deepspeed|ds)([-_]?config)?", re.IGNORECASE)
 # A relative path without bindings.
-_CONFIG_FILE = lazy_pattern(r"(?!/)(?!.*\$\{\{).*\.json", re.DOTALL)
+_CONFIG_FILE = re.compile(r"(?!/)(?!.*\$\{\{).*\.json", re.DOTALL)
 _JOB = """\
 type: command
 code: ./src
@@ -47,11 +47,7 @@ class _Named(NamedTuple):
     file: Path
 
 
-@rule(
-    "placement",
-    "AML701",
-    "deepspeed-config-not-found",
-    "error",
+DEEPSPEED_CONFIG_NOT_FOUND = Rule("AML701", "deepspeed-config-not-found", "error").explained(
     summary="The DeepSpeed configuration does not exist.",
     why="A file named in the command is looked up in the code; one named by an input, relative to the file that sets "
     "the input.",
@@ -66,25 +62,27 @@ print("training")
 {"train_batch_size": "auto"}
 """,
 )
-def deepspeed_config_not_found(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _deepspeed_config_not_found(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     for named in _named_configurations(placement, context):
         if not os.path.isfile(named.file):
             meant = closest(named.file.name, [name for name in names_in(named.file.parent) if name.endswith(".json")])
             hint = f"Did you mean '{meant}', in the same folder?" if meant else ""
             message = f"the DeepSpeed configuration '{named.reference}' does not exist"
-            yield deepspeed_config_not_found.at(named.span, message, hint)
+            yield DEEPSPEED_CONFIG_NOT_FOUND.at(named.span, message, hint)
 
 
-@rule(
-    "placement",
-    "AML702",
-    "deepspeed-config-not-json",
-    "error",
+DEEPSPEED_CONFIG_NOT_JSON = Rule("AML702", "deepspeed-config-not-json", "error").explained(
     summary="The DeepSpeed configuration is not valid JSON.",
     why="DeepSpeed reads it with Python's json: no comments, no trailing commas, no duplicate keys.",
     example=_JOB + '=== src/ds.json\n{\n  "train_batch_size": 64‹,⇒›\n‸}\n',
 )
-def deepspeed_config_not_json(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _deepspeed_config_not_json(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     for named in _named_configurations(placement, context):
         found = _read(named.file, context)
         if isinstance(found, Diagnostic):
@@ -99,11 +97,7 @@ def _duplicate_keys(placement: Placement, context: LintContext) -> Iterator[Diag
             yield from _duplicates(found)
 
 
-@rule(
-    "placement",
-    "AML703",
-    "deepspeed-unknown-key",
-    "error",
+DEEPSPEED_UNKNOWN_KEY = Rule("AML703", "deepspeed-unknown-key", "error").explained(
     summary="DeepSpeed does not know this key.",
     why="At the top level DeepSpeed silently ignores it, and the setting keeps its default; in `zero_optimization`, "
     "`fp16` and `bf16` it rejects the file. According to the models of DeepSpeed 0.19.",
@@ -116,12 +110,15 @@ def _duplicate_keys(placement: Placement, context: LintContext) -> Iterator[Diag
 }
 """,
 )
-def deepspeed_unknown_key(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _deepspeed_unknown_key(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     for document in _configurations(placement, context):
         for name, entry in document.root.entries.items():
             if name not in TOP_LEVEL_KEYS:
                 meant = closest(name, TOP_LEVEL_KEYS)
-                yield deepspeed_unknown_key.at(
+                yield DEEPSPEED_UNKNOWN_KEY.at(
                     entry.key.span,
                     f"DeepSpeed does not know '{name}' and ignores it",
                     f"Did you mean '{meant}'?" if meant else "",
@@ -134,14 +131,10 @@ def deepspeed_unknown_key(placement: Placement, context: LintContext) -> Iterato
                 if name not in known:
                     message = f"'{path[-1]}' has no '{name}': DeepSpeed rejects it"
                     hint, meant = did_you_mean(name, sorted(known)), only_close(name, known)
-                    yield deepspeed_unknown_key.at(entry.key.span, message, hint, replacement=meant)
+                    yield DEEPSPEED_UNKNOWN_KEY.at(entry.key.span, message, hint, replacement=meant)
 
 
-@rule(
-    "placement",
-    "AML704",
-    "deepspeed-batch-arithmetic",
-    "error",
+DEEPSPEED_BATCH_ARITHMETIC = Rule("AML704", "deepspeed-batch-arithmetic", "error").explained(
     summary="The batch sizes do not multiply out.",
     why="train_batch_size = train_micro_batch_size_per_gpu × gradient_accumulation_steps × world size; world size is "
     "`instance_count` × `process_count_per_instance`. DeepSpeed asserts this, after the cluster has started.",
@@ -155,7 +148,10 @@ def deepspeed_unknown_key(placement: Placement, context: LintContext) -> Iterato
 }
 """,
 )
-def deepspeed_batch_arithmetic(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _deepspeed_batch_arithmetic(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     nodes, processes = placement.nodes, placement.processes_per_node
     if placement.distribution is None or nodes is None or processes is None:
         return
@@ -174,7 +170,7 @@ def deepspeed_batch_arithmetic(placement: Placement, context: LintContext) -> It
         message = f"train_batch_size is {total}, but {parts} × {nodes} × {processes} processes is {factor}"
         related = [Related(placement.distribution.span, f"{nodes} × {processes} processes are started here")]
         span = document.value_span(["train_batch_size"])
-        yield deepspeed_batch_arithmetic.at(span, message, f"Write {factor}, or change the others.", related)
+        yield DEEPSPEED_BATCH_ARITHMETIC.at(span, message, f"Write {factor}, or change the others.", related)
 
 
 def _count(document: Document, key: str) -> int | None:
@@ -182,11 +178,7 @@ def _count(document: Document, key: str) -> int | None:
     return node.data if node is not None and type(node.data) is int else None
 
 
-@rule(
-    "placement",
-    "AML705",
-    "deepspeed-offload-against-stage",
-    "error",
+DEEPSPEED_OFFLOAD_AGAINST_STAGE = Rule("AML705", "deepspeed-offload-against-stage", "error").explained(
     summary="This ZeRO stage does not partition what is to be offloaded.",
     why="`offload_param` requires stage 3, `offload_optimizer` stages 1 to 3; DeepSpeed otherwise ignores them, or "
     "fails.",
@@ -202,7 +194,10 @@ def _count(document: Document, key: str) -> int | None:
 }
 """,
 )
-def deepspeed_offload_against_stage(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _deepspeed_offload_against_stage(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     for document in _configurations(placement, context):
         zero, stage_node = document.root.get("zero_optimization"), document.root.find("zero_optimization", "stage")
         stage = 0 if stage_node is None else stage_node.data
@@ -216,14 +211,10 @@ def deepspeed_offload_against_stage(placement: Placement, context: LintContext) 
                 )
                 related = [Related(stage_node.span, "the stage is set here")] if stage_node is not None else []
                 hint = f'Write `"stage": {least}`.'
-                yield deepspeed_offload_against_stage.at(zero.key_span(key), message, hint, related)
+                yield DEEPSPEED_OFFLOAD_AGAINST_STAGE.at(zero.key_span(key), message, hint, related)
 
 
-@rule(
-    "placement",
-    "AML706",
-    "deepspeed-two-precisions",
-    "error",
+DEEPSPEED_TWO_PRECISIONS = Rule("AML706", "deepspeed-two-precisions", "error").explained(
     summary="fp16 and bf16 are both enabled.",
     why="DeepSpeed fails: it trains in one of them.",
     example=_JOB
@@ -236,20 +227,19 @@ def deepspeed_offload_against_stage(placement: Placement, context: LintContext) 
 }
 """,
 )
-def deepspeed_two_precisions(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _deepspeed_two_precisions(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     for document in _configurations(placement, context):
         fp16, bf16 = _enabled(document, "fp16"), _enabled(document, "bf16", "bfloat16")
         if fp16 is not None and bf16 is not None:
             related = [Related(bf16.span, "bf16 is enabled here")]
             message = "fp16 and bf16 are both enabled"
-            yield deepspeed_two_precisions.at(fp16.span, message, "Disable one of them.", related)
+            yield DEEPSPEED_TWO_PRECISIONS.at(fp16.span, message, "Disable one of them.", related)
 
 
-@rule(
-    "placement",
-    "AML707",
-    "deepspeed-bf16-without-hardware",
-    "warning",
+DEEPSPEED_BF16_WITHOUT_HARDWARE = Rule("AML707", "deepspeed-bf16-without-hardware", "warning").explained(
     summary="bf16 is enabled, but the machine's GPUs do not support it.",
     why="V100, T4 and older GPUs have no bf16: DeepSpeed rejects it, or it is emulated and slow.",
     example="""\
@@ -268,13 +258,16 @@ print("training")
 }
 """,
 )
-def deepspeed_bf16_without_hardware(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _deepspeed_bf16_without_hardware(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     for document in _configurations(placement, context):
         bf16 = _enabled(document, "bf16", "bfloat16")
         sku = placement.sku if bf16 is not None else None
         if bf16 is not None and sku is not None and sku.gpu_count and not sku.bf16:
             message = f"{sku.gpu_model} GPUs of {sku.name} do not support bf16"
-            yield deepspeed_bf16_without_hardware.at(bf16.span, message, "Use fp16 there.")
+            yield DEEPSPEED_BF16_WITHOUT_HARDWARE.at(bf16.span, message, "Use fp16 there.")
 
 
 def _enabled(document: Document, *keys: str) -> Node | None:
@@ -283,11 +276,7 @@ def _enabled(document: Document, *keys: str) -> Node | None:
     return next((node for node in found if node is not None and node.data is True), None)
 
 
-@rule(
-    "placement",
-    "AML708",
-    "deepspeed-wrong-value",
-    "error",
+DEEPSPEED_WRONG_VALUE = Rule("AML708", "deepspeed-wrong-value", "error").explained(
     summary="DeepSpeed does not accept this value.",
     why="Stages are 0 to 3, devices are none, cpu and nvme, sizes are whole numbers or, where another program fills "
     'them in, "auto".',
@@ -300,20 +289,23 @@ def _enabled(document: Document, *keys: str) -> Node | None:
 }
 """,
 )
-def deepspeed_wrong_value(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _deepspeed_wrong_value(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     for document in _configurations(placement, context):
         for section in ("fp16", "bf16", "zero_optimization"):
             given = document.root.get(section)
             if given is not None and given.data is not None and not given.is_mapping:
                 message = f"'{section}' must be an object, not {describe(given.data)}"
                 hint = f'Write "{section}": {{"enabled": {given.text}}}.' if isinstance(given.data, bool) else ""
-                yield deepspeed_wrong_value.at(given.span, message, hint)
+                yield DEEPSPEED_WRONG_VALUE.at(given.span, message, hint)
         yield from _misspelt_types(document)
         for path, (is_right, words) in _VALUES.items():
             node = document.root.find(*path)
             if node is not None and node.data is not None and node.data != "auto" and not is_right(node.data):
                 message = f"'{path[-1]}' must be {words}, not {describe(node.data)}"
-                yield deepspeed_wrong_value.at(node.span, message)
+                yield DEEPSPEED_WRONG_VALUE.at(node.span, message)
 
 
 def _misspelt_types(document: Document) -> Iterator[Diagnostic]:
@@ -323,13 +315,13 @@ def _misspelt_types(document: Document) -> Iterator[Diagnostic]:
         meant = only_close(kind.text, known) if kind is not None and kind.is_text and kind.text not in known else None
         if kind is not None and meant is not None:
             message = f"DeepSpeed has no {section} '{shorten(kind.text)}'"
-            yield deepspeed_wrong_value.at(kind.span, message, f"Did you mean '{meant}'?", replacement=meant)
+            yield DEEPSPEED_WRONG_VALUE.at(kind.span, message, f"Did you mean '{meant}'?", replacement=meant)
         taken = known.get(kind.text) if kind is not None and kind.is_text else None
         for name, entry in settings.entries.items() if settings is not None and taken else ():
             close = RENAMED.get(name) or only_close(name, taken or ()) if taken and name not in taken else None
             if kind is not None and close is not None:
                 message = f"{kind.text} has no setting '{shorten(name)}'"
-                yield deepspeed_wrong_value.at(entry.key.span, message, f"Did you mean '{close}'?", replacement=close)
+                yield DEEPSPEED_WRONG_VALUE.at(entry.key.span, message, f"Did you mean '{close}'?", replacement=close)
 
 
 def _is_count(data: object) -> bool:
@@ -382,11 +374,11 @@ def _read_json(file: Path) -> Document | Diagnostic | None:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         span = Span(file, error.lineno, error.colno, error.lineno, error.colno + 1)
-        return deepspeed_config_not_json.at(span, f"not valid JSON: {error.msg.lower()}")
+        return DEEPSPEED_CONFIG_NOT_JSON.at(span, f"not valid JSON: {error.msg.lower()}")
     except RecursionError:
-        return deepspeed_config_not_json.at(Span(file), "not valid JSON: nested too deeply")
+        return DEEPSPEED_CONFIG_NOT_JSON.at(Span(file), "not valid JSON: nested too deeply")
     if not isinstance(data, dict):
-        return deepspeed_config_not_json.at(Span(file), "a DeepSpeed configuration must be a JSON object")
+        return DEEPSPEED_CONFIG_NOT_JSON.at(Span(file), "a DeepSpeed configuration must be a JSON object")
     try:
         # JSON is YAML, except for tabs between its tokens.
         return parse_document(file, text.replace("\t", " "))

@@ -6,7 +6,7 @@ import ast
 import os
 from collections.abc import Iterator
 
-from trainyard.lint.checks import LintedFile, check, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
 from trainyard.lint.rules.parallel_steps import at_definition, defined_in, takes_one
 from trainyard.lint.scripts.syntax import parse
@@ -15,6 +15,7 @@ from trainyard.spec.deployments import scoring_code
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.literals import whole_number
+from trainyard.spec.rule import Rule
 from trainyard.spec.rules.keys import MISSING_KEY, OUT_OF_BOUNDS, UNKNOWN_KEY
 
 _DEPLOYMENTS = ("online_deployment", "batch_deployment")
@@ -25,11 +26,7 @@ _SHORTEST_REQUEST_MS = 100
 _PIPELINE_SETTINGS = ("default_compute", "default_datastore", "continue_on_step_failure", "force_rerun")
 
 
-@rule(
-    "file",
-    "AML329",
-    "endpoint-traffic",
-    "error",
+ENDPOINT_TRAFFIC = Rule("AML329", "endpoint-traffic", "error").explained(
     summary="The traffic of an endpoint does not add up.",
     why="The percentages of `traffic` sum to 0 or 100; Azure ML's client refuses more. `mirror_traffic` has one "
     "deployment, with at most 50 percent. A name that differs by a typo from a deployment of the repository is a "
@@ -40,7 +37,10 @@ auth_mode: key
 ‸traffic: {blue: 90, green: ‹20⇒10›}
 """,
 )
-def endpoint_traffic(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _endpoint_traffic(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     if file.kind != "online_endpoint":
         return
     root = file.document.root
@@ -49,19 +49,19 @@ def endpoint_traffic(file: LintedFile, context: LintContext) -> Iterator[Diagnos
     if shares and None not in shares and (total := sum(share or 0 for share in shares)) not in (0, 100):
         message = f"the traffic of all deployments sums to {total} percent; it is 100, or 0"
         severity: Severity = "error" if total > 100 else "warning"
-        yield endpoint_traffic.at(root.key_span("traffic"), message, severity=severity)
+        yield ENDPOINT_TRAFFIC.at(root.key_span("traffic"), message, severity=severity)
     if len(mirrored) > 1:
         message = f"traffic is mirrored to one deployment, not to {len(mirrored)}"
-        yield endpoint_traffic.at(root.key_span("mirror_traffic"), message, severity="warning")
+        yield ENDPOINT_TRAFFIC.at(root.key_span("mirror_traffic"), message, severity="warning")
     for name, entry in mirrored.items():
         share = whole_number(entry.value.data)
         if share is not None and share > _MOST_MIRRORED:
             message = f"at most {_MOST_MIRRORED} percent of the traffic is mirrored, not {share}"
-            yield endpoint_traffic.at(entry.value.span, message, severity="warning")
+            yield ENDPOINT_TRAFFIC.at(entry.value.span, message, severity="warning")
         own = traffic.get(name)
         if own is not None and whole_number(own.value.data) not in (0, None) and share:
             message = f"'{shorten(name)}' gets traffic of its own, and cannot be mirrored to as well"
-            yield endpoint_traffic.at(entry.key.span, message, severity="warning")
+            yield ENDPOINT_TRAFFIC.at(entry.key.span, message, severity="warning")
     yield from _unknown_deployments(root, context)
 
 
@@ -81,7 +81,7 @@ def _unknown_deployments(endpoint: Node, context: LintContext) -> Iterator[Diagn
             if meant is not None:
                 related = [Related(known[meant].span, f"'{meant}' is defined here")]
                 message = f"the repository has no deployment '{shorten(used)}' of this endpoint"
-                yield endpoint_traffic.at(node.span, message, f"Did you mean '{meant}'?", related, severity="warning")
+                yield ENDPOINT_TRAFFIC.at(node.span, message, f"Did you mean '{meant}'?", related, severity="warning")
 
 
 @check("file")
@@ -90,11 +90,7 @@ def _batch_default(file: LintedFile, context: LintContext) -> Iterator[Diagnosti
         yield from _unknown_deployments(file.document.root, context)
 
 
-@rule(
-    "file",
-    "AML330",
-    "deployment-contradiction",
-    "error",
+DEPLOYMENT_CONTRADICTION = Rule("AML330", "deployment-contradiction", "error").explained(
     summary="The settings of a deployment contradict each other.",
     why="A scale has its least number of machines below its most. `code` comes with a `scoring_script`; machines are "
     "counted once, in `resources` or in `settings`; a pipeline has a `component`, and a model a `model`.",
@@ -106,7 +102,10 @@ instance_type: Standard_DS3_v2
 scale_settings: {type: target_utilization, min_instances: ‸‹4⇒1›, max_instances: 2}
 """,
 )
-def deployment_contradiction(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _deployment_contradiction(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     root = file.document.root
     if file.kind not in _DEPLOYMENTS:
         return
@@ -114,16 +113,16 @@ def deployment_contradiction(file: LintedFile, context: LintContext) -> Iterator
     fewest, greatest = (whole_number(node.data) if node is not None else None for node in (least, most))
     if least is not None and fewest is not None and greatest is not None and fewest > greatest:
         message = f"min_instances is {fewest}, above max_instances of {greatest}"
-        yield deployment_contradiction.at(least.span, message, "Swap them, or fix the wrong one.")
+        yield DEPLOYMENT_CONTRADICTION.at(least.span, message, "Swap them, or fix the wrong one.")
     code, script = root.find("code_configuration", "code"), root.find("code_configuration", "scoring_script")
     # Another key would stand for the missing one, and is reported.
     is_alone = len(root.entries_of("code_configuration")) == 1
     if code is not None and script is None and is_alone:
         message = "there is code, and no 'scoring_script' in it"
-        yield deployment_contradiction.at(code.span, message, "Write `scoring_script: score.py`.")
+        yield DEPLOYMENT_CONTRADICTION.at(code.span, message, "Write `scoring_script: score.py`.")
     elif script is not None and code is None and is_alone:
         message = "there is a scoring script, and no 'code' that contains it"
-        yield deployment_contradiction.at(script.span, message, "Write `code: ./src`.", severity="warning")
+        yield DEPLOYMENT_CONTRADICTION.at(script.span, message, "Write `code: ./src`.", severity="warning")
     if file.kind == "batch_deployment":
         yield from _batch(root)
 
@@ -142,14 +141,14 @@ def _batch(root: Node) -> Iterator[Diagnostic]:
     count = root.find("settings", "instance_count")
     if word == "model" and count is not None and root.get("resources") is not None:
         message = "the machines are counted here and in 'resources'; Azure ML's client refuses both"
-        yield deployment_contradiction.at(count.span, message, "Keep `resources: {instance_count: …}`.")
+        yield DEPLOYMENT_CONTRADICTION.at(count.span, message, "Keep `resources: {instance_count: …}`.")
     for settings in (root, root.get("settings")):
         if settings is None or not settings.is_mapping:
             continue
         action, name = settings.get("output_action"), settings.get("output_file_name")
         if action is not None and name is not None and action.text.lower() == "summary_only":
             message = "with `output_action: summary_only` no rows are written, and there is an 'output_file_name'"
-            yield deployment_contradiction.at(settings.key_span("output_file_name"), message, "Remove one of the two.")
+            yield DEPLOYMENT_CONTRADICTION.at(settings.key_span("output_file_name"), message, "Remove one of the two.")
     if word == "pipeline":
         for key, entry in root.entries_of("settings").items():
             meant = only_close(key, _PIPELINE_SETTINGS) if key not in _PIPELINE_SETTINGS else None
@@ -198,11 +197,7 @@ def _request_time(file: LintedFile, context: LintContext) -> Iterator[Diagnostic
         yield OUT_OF_BOUNDS.at(limit.span, message, f"Write {_LONGEST_REQUEST_MS} or less.", severity="warning")
 
 
-@rule(
-    "file",
-    "AML516",
-    "scoring-script",
-    "warning",
+SCORING_SCRIPT = Rule("AML516", "scoring-script", "warning").explained(
     summary="The scoring script of a deployment lacks `init()` or `run(data)`.",
     why="The server of models imports the script, calls `init()` once, and `run(data)` for each request or "
     "mini-batch. Azure ML's client does not look into it.",
@@ -225,7 +220,10 @@ def ‹score⇒run›(data):
     return data
 """,
 )
-def scoring_script(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _scoring_script(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     root = file.document.root
     folder = scoring_code(root) if file.kind in _DEPLOYMENTS else None
     named = root.find("code_configuration", "scoring_script")
@@ -240,10 +238,10 @@ def scoring_script(file: LintedFile, context: LintContext) -> Iterator[Diagnosti
     if not run:
         hint = did_you_mean("run", [name for name in defined if only_close(name, ["run"])])
         message = f"{script.name} has no function run(data), which is called for each request"
-        yield scoring_script.at(named.span, message, hint or "Write `def run(data):`.")
+        yield SCORING_SCRIPT.at(named.span, message, hint or "Write `def run(data):`.")
     elif all(isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and not takes_one(each) for each in run):
         related = [Related(at_definition(script, run[0]), "it is defined here")]
-        yield scoring_script.at(named.span, f"run() of {script.name} does not take the data alone", "", related)
+        yield SCORING_SCRIPT.at(named.span, f"run() of {script.name} does not take the data alone", "", related)
     elif "init" not in defined:
         message = f"{script.name} has no function init(), which is called first"
-        yield scoring_script.at(named.span, message, "Write `def init():`.")
+        yield SCORING_SCRIPT.at(named.span, message, "Write `def init():`.")

@@ -7,13 +7,15 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from trainyard.lint.checks import rule
+from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
-from trainyard.lint.shell_words import Word, simple_commands, without_assignments
+from trainyard.resources import STEP_ARCHIVE
 from trainyard.settings.suggestions import close_match
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.parsed import ParsedCommand
+from trainyard.spec.rule import Rule
 from trainyard.spec.script_steps import python_files
+from trainyard.spec.shell_words import Word, archive_on_path, simple_commands, without_assignments
 
 _SHELLS = frozenset({"bash", "sh", "source", "."})
 # Commands that neither create files nor change the working directory. What pip and conda create lies elsewhere.
@@ -30,12 +32,8 @@ _FILE_OPTIONS = {
 }
 
 
-@rule(
-    "command",
-    "AML418",
-    "file-not-in-code",
-    "error",
-    summary="A file or folder that the code does not contain is given to cd, bash, pip, conda or Spark.",
+FILE_NOT_IN_CODE = Rule("AML418", "file-not-in-code", "error").explained(
+    summary="A file or folder that the code does not contain is given to cd, bash, pip, conda, Spark or PYTHONPATH.",
     why="The command runs in a copy of the `code` folder, and nothing else of the repository is there. Only reported "
     "if nothing earlier in the command could have created it, and if the folder contains Python files at all.",
     example="""\
@@ -50,11 +48,19 @@ print("training")
 pandas==2.2.3
 """,
 )
-def file_not_in_code(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _file_not_in_code(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     code = command.component.code
     if code is None or not python_files(code):
         return
     roots = (code, *(include.parent for include in command.component.additional_includes))
+    archive = archive_on_path(command.text)
+    if archive is not None and not any(_exists(root / archive.text, is_folder=False) for root in roots):
+        message = f"the code folder '{code.name}' contains no file '{archive.text}'"
+        hint = "`trainyard render` writes it." if archive.text == STEP_ARCHIVE else ""
+        yield FILE_NOT_IN_CODE.at(command.span(archive.start, archive.end), message, hint)
     for words in simple_commands(command.text):
         rest = without_assignments(words)
         if not rest:
@@ -67,7 +73,7 @@ def file_not_in_code(command: ParsedCommand, context: LintContext) -> Iterator[D
             message = f"the code folder '{code.name}' contains no {kind} '{word.text}'"
             siblings = _siblings(code / word.text)
             hint = close_match(os.path.basename(os.path.normpath(word.text)), siblings)
-            yield file_not_in_code.at(command.span(word.start, word.end), message, hint)
+            yield FILE_NOT_IN_CODE.at(command.span(word.start, word.end), message, hint)
         if _program(rest) not in _HARMLESS:
             return
 

@@ -7,27 +7,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.lint.checks import rule
+from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
-from trainyard.lint.shell_words import simple_commands
 from trainyard.project_files import read_text
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Span
+from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import simple_commands
 
 if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku
 
-_PRECISION_NAME = lazy_pattern(r"(mixed_)?precision|(torch_)?dtype|amp_dtype", re.IGNORECASE)
-_BF16_VALUE = lazy_pattern(r"bf16(-mixed|-true)?|bfloat16", re.IGNORECASE)
-_MENTIONS_BF16 = lazy_pattern("bf16|bfloat16", re.IGNORECASE)
+_PRECISION_NAME = re.compile(r"(mixed_)?precision|(torch_)?dtype|amp_dtype", re.IGNORECASE)
+_BF16_VALUE = re.compile(r"bf16(-mixed|-true)?|bfloat16", re.IGNORECASE)
+_MENTIONS_BF16 = re.compile("bf16|bfloat16", re.IGNORECASE)
 _ON = frozenset({"1", "true", "yes", "y", "t", "on"})
 _OFF = frozenset({"0", "false", "no", "n", "f", "off"})
-_ARG = lazy_pattern(r"ARG\s+(\w+)=[\"']?([^\s\"']+)", re.IGNORECASE)
-_FROM = lazy_pattern(r"FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
-_VARIABLE = lazy_pattern(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)")
-_CUDA_OF_IMAGE = lazy_pattern(r"(?:nvidia/cuda:|cuda-?)(\d{2})(?:\.(\d{1,2}))?(?![\d])")
+_ARG = re.compile(r"ARG\s+(\w+)=[\"']?([^\s\"']+)", re.IGNORECASE)
+_FROM = re.compile(r"FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)")
+_CUDA_OF_IMAGE = re.compile(r"(?:nvidia/cuda:|cuda-?)(\d{2})(?:\.(\d{1,2}))?(?![\d])")
 # The first CUDA that supports a generation of GPUs, and the first that does not any more, from NVIDIA's release notes:
 # Hopper came with 11.8, Blackwell with 12.8; Kepler left with 12.0, Pascal and Volta with 13.0.
 _CUDA_OF_GENERATION: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
@@ -39,14 +39,10 @@ _CUDA_OF_GENERATION: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
     "Hopper": ((11, 8), (99, 0)),
     "Blackwell": ((12, 8), (99, 0)),
 }
-_ASSIGNED_IN_COMMAND = lazy_pattern(r"\b([A-Z][A-Z0-9_]+)=([^\s;&|]+)")
+_ASSIGNED_IN_COMMAND = re.compile(r"\b([A-Z][A-Z0-9_]+)=([^\s;&|]+)")
 
 
-@rule(
-    "placement",
-    "AML606",
-    "image-against-machine",
-    "warning",
+IMAGE_AGAINST_MACHINE = Rule("AML606", "image-against-machine", "warning").explained(
     summary="The image does not run on this machine.",
     why="CUDA images find no GPU on AMD machines, nor ROCm images on NVIDIA machines; x86 images do not start on ARM "
     "machines (GB200, GB300). Each generation of GPUs needs a CUDA that knows it: 11.8 for H100, 12.8 for B200; 13 "
@@ -59,7 +55,10 @@ distribution: {type: pytorch, process_count_per_instance: 8}
 resources: {instance_type: ‹Standard_ND96isr_MI300X_v5⇒Standard_ND96isr_H100_v5›, shm_size: 64g}
 """,
 )
-def image_against_machine(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _image_against_machine(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     sku, environment = placement.sku, placement.component.environment
     if sku is None or not sku.gpu_count or environment is None:
         return
@@ -77,7 +76,7 @@ def image_against_machine(placement: Placement, context: LintContext) -> Iterato
         message = f"an x86 image on {sku.name}, which is an ARM machine"
     if message:
         hint = "Build an environment for this machine, or use another machine."
-        yield image_against_machine.at(span, message, hint, machine_related(placement))
+        yield IMAGE_AGAINST_MACHINE.at(span, message, hint, machine_related(placement))
 
 
 def _against_generation(image: str, sku: Sku) -> str:
@@ -118,11 +117,7 @@ def _base_image(dockerfile: Path) -> tuple[str, Span] | None:
     return last
 
 
-@rule(
-    "placement",
-    "AML607",
-    "bf16-without-hardware",
-    "warning",
+BF16_WITHOUT_HARDWARE = Rule("AML607", "bf16-without-hardware", "warning").explained(
     summary="bf16 on GPUs that do not support it: V100, T4 and older.",
     why="Torch emulates it, which is slower than fp32, or fails. Use fp16 or fp32 there.",
     example="""\
@@ -142,12 +137,15 @@ inputs:
   precision: {type: string, enum: [fp32, fp16, bf16], default: fp32}
 """,
 )
-def bf16_without_hardware(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _bf16_without_hardware(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     sku = placement.sku
     if sku is not None and sku.gpu_count and not sku.bf16:
         message = f"{sku.gpu_model} GPUs of {sku.name} do not support bf16"
-        for span in (*_bf16_in_command(placement, context), *_bf16_inputs(placement)):
-            yield bf16_without_hardware.at(span, message, "Use fp16 or fp32 here.", machine_related(placement))
+        for span in (*_bf16_in_command(placement, context), *_bf16_inputs(placement), *_bf16_settings(placement)):
+            yield BF16_WITHOUT_HARDWARE.at(span, message, "Use fp16 or fp32 here.", machine_related(placement))
 
 
 def _bf16_in_command(placement: Placement, context: LintContext) -> Iterator[Span]:
@@ -174,11 +172,15 @@ def _bf16_inputs(placement: Placement) -> Iterator[Span]:
             yield placement.inputs[name].span if name in placement.inputs else value.span
 
 
-@rule(
-    "placement",
-    "AML614",
-    "infiniband-off",
-    "warning",
+def _bf16_settings(placement: Placement) -> Iterator[Span]:
+    """Where a settings file or overrides request bf16."""
+    settings = placement.use.step_settings
+    layer = settings.layer_of("precision") if settings is not None else None
+    if layer is not None and layer.entries["precision"].value.text == "bf16":
+        yield layer.value("precision").span
+
+
+INFINIBAND_OFF = Rule("AML614", "infiniband-off", "warning").explained(
     summary="`NCCL_IB_DISABLE=1` on machines with InfiniBand.",
     why="NCCL silently falls back to sockets, and training on several machines slows to a crawl.",
     example="""\
@@ -191,19 +193,18 @@ distribution: {type: pytorch, process_count_per_instance: 8}
 resources: {instance_count: 2, instance_type: Standard_ND96asr_v4, shm_size: 64g}
 """,
 )
-def infiniband_off(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _infiniband_off(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     sku = placement.sku
     for span in _switched_on("NCCL_IB_DISABLE", placement, context) if sku is not None and sku.rdma else ():
         assert sku is not None
         message = f"this disables the InfiniBand of {sku.name}"
-        yield infiniband_off.at(span, message, "Remove it.", machine_related(placement))
+        yield INFINIBAND_OFF.at(span, message, "Remove it.", machine_related(placement))
 
 
-@rule(
-    "placement",
-    "AML615",
-    "cuda-launch-blocking",
-    "warning",
+CUDA_LAUNCH_BLOCKING = Rule("AML615", "cuda-launch-blocking", "warning").explained(
     summary="`CUDA_LAUNCH_BLOCKING=1` makes each kernel wait for the previous one.",
     why="It is meant for debugging; training with it is many times slower.",
     example="""\
@@ -214,10 +215,13 @@ environment_variables:
 ‹  ‸CUDA_LAUNCH_BLOCKING: "1"⇒  NCCL_DEBUG: INFO›
 """,
 )
-def cuda_launch_blocking(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _cuda_launch_blocking(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     for span in _switched_on("CUDA_LAUNCH_BLOCKING", placement, context):
         message = "each kernel waits for the previous one: this is for debugging, and slows training down"
-        yield cuda_launch_blocking.at(span, message, "Remove it.")
+        yield CUDA_LAUNCH_BLOCKING.at(span, message, "Remove it.")
 
 
 def _switched_on(variable: str, placement: Placement, context: LintContext) -> Iterator[Span]:

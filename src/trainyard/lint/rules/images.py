@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.lint.checks import LintedFile, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
 from trainyard.lint.environments import environments_in
-from trainyard.lint.shell_words import simple_commands
 from trainyard.project_files import read_text
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import close_match, one_slip_from, only_close
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Node, shorten
+from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import simple_commands
 
 _REGISTRIES = frozenset(("mcr.microsoft.com", "docker.io", "nvcr.io", "ghcr.io", "gcr.io", "quay.io", "public.ecr.aws"))
 # https://docs.docker.com/reference/dockerfile/
@@ -28,16 +29,12 @@ _VERBS = {
     "pip": ("install", "uninstall", "download", "config", "cache", "list", "freeze", "check", "wheel", "show"),
     "apt-get": ("install", "update", "upgrade", "dist-upgrade", "remove", "purge", "autoremove", "clean", "autoclean"),
 }
-_MAKES_FILES = lazy_pattern(r"\b(?:git|curl|wget|tee|cp|mv|cat|tar|unzip|pip-compile|poetry|uv)\b|>")
-_PLAIN_NAME = lazy_pattern(r"(?:\./)?[\w-][\w./-]*")
-_INSTRUCTION = lazy_pattern(r"([A-Za-z]+)(?=\s|$)")
+_MAKES_FILES = re.compile(r"\b(?:git|curl|wget|tee|cp|mv|cat|tar|unzip|pip-compile|poetry|uv)\b|>")
+_PLAIN_NAME = re.compile(r"(?:\./)?[\w-][\w./-]*")
+_INSTRUCTION = re.compile(r"([A-Za-z]+)(?=\s|$)")
 
 
-@rule(
-    "file",
-    "AML419",
-    "image-name",
-    "warning",
+IMAGE_NAME = Rule("AML419", "image-name", "warning").explained(
     summary="No image can have this name: capitals in its path, or a registry that is misspelt.",
     why="The client sends the name as it is, and the first job fails when the machine pulls the image. Docker takes "
     "capitals in tags and hosts only.",
@@ -49,7 +46,10 @@ environment:
   image: ‸mcr.microsoft.com/azureml/‹OpenMPI5.0-Ubuntu24.04⇒openmpi5.0-ubuntu24.04›
 """,
 )
-def image_name(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _image_name(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for environment in environments_in(file):
         image = environment.get("image")
         if image is not None and image.is_text and not set(image.text) & set("${< "):
@@ -64,13 +64,13 @@ def _name(image: Node) -> Iterator[Diagnostic]:
     meant = one_slip_from(name.lower(), _REGISTRIES) if is_host and name.lower() not in _REGISTRIES else None
     if path[2].count(":") > 1:
         message = f"an image has one tag, and '{shorten(path[2])}' has {path[2].count(':')}"
-        yield image_name.at(image.span, message, "Remove one of them.")
+        yield IMAGE_NAME.at(image.span, message, "Remove one of them.")
     elif lowered != lowered.lower():
         right = image.text.replace(lowered, lowered.lower())
         message = f"an image's name has no capitals: '{shorten(lowered)}'"
-        yield image_name.at(image.span, message, f"Write {shorten(right)}.")
+        yield IMAGE_NAME.at(image.span, message, f"Write {shorten(right)}.")
     elif meant is not None:
-        yield image_name.at(image.span, f"unknown registry '{name}'", f"Did you mean '{meant}'?")
+        yield IMAGE_NAME.at(image.span, f"unknown registry '{name}'", f"Did you mean '{meant}'?")
 
 
 class _Line(NamedTuple):
@@ -81,11 +81,7 @@ class _Line(NamedTuple):
     span: Span
 
 
-@rule(
-    "file",
-    "AML420",
-    "dockerfile",
-    "warning",
+DOCKERFILE = Rule("AML420", "dockerfile", "warning").explained(
     summary="A Dockerfile has an instruction that Docker does not know, or copies a file that is not in its context.",
     why="The image is built before the first job, which fails after minutes. Docker sees the folder of `build: "
     "{path: …}` and nothing else of the repository. Files are only looked for if that folder has any besides the "
@@ -102,7 +98,10 @@ RUN pip install -r /tmp/requirements.txt
 numpy==2.1.3
 """,
 )
-def dockerfile(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _dockerfile(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for environment in environments_in(file):
         folder, name = environment.find("build", "path"), environment.find("build", "dockerfile_path")
         if folder is None or not folder.is_text or "://" in folder.text or "{{" in folder.text:
@@ -148,14 +147,14 @@ def _instruction(line: _Line) -> Iterator[Diagnostic]:
     if line.word.upper() not in _INSTRUCTIONS:
         meant = only_close(line.word.upper(), _INSTRUCTIONS)
         hint = f"Did you mean '{meant}'?" if meant is not None else "Is a backslash missing at the end of a line above?"
-        yield dockerfile.at(line.span, f"Docker has no instruction '{shorten(line.word)}'", hint)
+        yield DOCKERFILE.at(line.span, f"Docker has no instruction '{shorten(line.word)}'", hint)
 
 
 def _without_an_image(lines: Sequence[_Line]) -> Iterator[Diagnostic]:
     """A Dockerfile that names no image to start from before it does something."""
     first = next((line for line in lines if line.word.upper() != "ARG"), None)
     if first is not None and first.word.upper() in _INSTRUCTIONS and first.word.upper() != "FROM":
-        yield dockerfile.at(first.span, "there is no FROM above this, so there is no image to build on")
+        yield DOCKERFILE.at(first.span, "there is no FROM above this, so there is no image to build on")
 
 
 def _run(line: _Line, above: Sequence[_Line]) -> Iterator[Diagnostic]:
@@ -171,11 +170,11 @@ def _run(line: _Line, above: Sequence[_Line]) -> Iterator[Diagnostic]:
         verb = next((text for text in texts[texts.index(program) + 1 :] if not text.startswith("-")), "")
         meant = only_close(verb, verbs) if verb not in verbs else None
         if meant is not None:
-            yield dockerfile.at(line.span, f"{program} has no command '{shorten(verb)}'", f"Did you mean '{meant}'?")
+            yield DOCKERFILE.at(line.span, f"{program} has no command '{shorten(verb)}'", f"Did you mean '{meant}'?")
         asks = program in ("apt", "apt-get") and verb == "install" and "-y" not in line.rest and "yes" not in line.rest
         if asks and not any(option in line.rest for option in ("--assume-yes", "-qq", "-qy")):
             message = f"{program} asks before it installs what a package needs, and nobody answers"
-            yield dockerfile.at(line.span, message, "Add -y.", severity="info")
+            yield DOCKERFILE.at(line.span, message, "Add -y.", severity="info")
         copies = any(other.word.upper() in ("COPY", "ADD", "ONBUILD") for other in above)
         if program in ("pip", "pip3") and not copies and not has_moved and not _starts_from_own_image(above):
             yield from _not_copied(line, texts, above)
@@ -197,7 +196,7 @@ def _not_copied(line: _Line, texts: Sequence[str], above: Sequence[_Line]) -> It
     for option, value in pairwise(texts):
         if option in ("-r", "--requirement") and _PLAIN_NAME.fullmatch(value) and not makes_files:
             message = f"nothing above copies '{shorten(value)}' into the image"
-            yield dockerfile.at(line.span, message, f"Write `COPY {value} .` above it.")
+            yield DOCKERFILE.at(line.span, message, f"Write `COPY {value} .` above it.")
 
 
 def _copied(line: _Line, root: Path) -> Iterator[Diagnostic]:
@@ -209,7 +208,7 @@ def _copied(line: _Line, root: Path) -> Iterator[Diagnostic]:
         path = root / source.strip('"').lstrip("/")
         if "://" not in source and "git@" not in source and others and not os.path.lexists(path):
             message = f"the build context '{root.name}' contains no '{shorten(source)}'"
-            yield dockerfile.at(line.span, message, close_match(os.path.basename(os.path.normpath(source)), others))
+            yield DOCKERFILE.at(line.span, message, close_match(os.path.basename(os.path.normpath(source)), others))
 
 
 def _names(root: Path) -> list[str]:

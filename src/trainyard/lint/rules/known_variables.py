@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from trainyard.lint.checks import LintedFile, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import one_slip_from, only_close
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Entry, Node, shorten
+from trainyard.spec.rule import Rule
 
 # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html,
 # https://docs.pytorch.org/docs/stable/torch_environment_variables.html
@@ -26,7 +27,7 @@ _NAMES = frozenset(
     )
 )
 _COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_DEVICE_MAX_CONNECTIONS")
-_COUNT = lazy_pattern(r"\s*[0-9]+(?:\s*,\s*[0-9]+)*\s*")
+_COUNT = re.compile(r"\s*[0-9]+(?:\s*,\s*[0-9]+)*\s*")
 # https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf
 _ALLOCATOR = (
     *("backend", "max_split_size_mb", "roundup_power2_divisions", "max_non_split_rounding_mb", "expandable_segments"),
@@ -40,11 +41,7 @@ _LEVELS = {
 }
 
 
-@rule(
-    "file",
-    "AML560",
-    "misspelt-variable",
-    "warning",
+MISSPELT_VARIABLE = Rule("AML560", "misspelt-variable", "warning").explained(
     summary="A variable differs by a typo from one of NCCL's, CUDA's or Python's, or has an unknown level.",
     why="Nothing reads a variable of that name, and nothing says so.",
     example="""\
@@ -56,7 +53,10 @@ environment_variables:
   ‹NCCL_DEUBG⇒NCCL_DEBUG›: INFO
 """,
 )
-def misspelt_variable(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _misspelt_variable(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     root = file.document.root
     for holder in (root, *(entry.value for entry in root.entries_of("jobs").values() if entry.value.is_mapping)):
         for name, entry in holder.entries_of("environment_variables").items():
@@ -70,20 +70,20 @@ def _allocator(value: Node) -> Iterator[Diagnostic]:
         meant = only_close(name, _ALLOCATOR) if name not in _ALLOCATOR else None
         if meant is not None:
             message = f"PyTorch's allocator has no setting '{shorten(name)}'"
-            yield misspelt_variable.at(value.span, message, f"Did you mean '{meant}'?")
+            yield MISSPELT_VARIABLE.at(value.span, message, f"Did you mean '{meant}'?")
 
 
 def _variable(name: str, entry: Entry) -> Iterator[Diagnostic]:
     levels, value = _LEVELS.get(name, ()), entry.value
     if name in _COUNTS and value.is_text and "$" not in value.text and not _COUNT.fullmatch(value.text):
-        yield misspelt_variable.at(value.span, f"{name} is a whole number, not '{shorten(value.text)}', and is ignored")
+        yield MISSPELT_VARIABLE.at(value.span, f"{name} is a whole number, not '{shorten(value.text)}', and is ignored")
     if name == "PYTORCH_CUDA_ALLOC_CONF" and value.is_text:
         yield from _allocator(value)
     if levels and value.is_text and "$" not in value.text and value.text.upper() not in levels:
         message = f"{name} is {', '.join(levels[:-1])} or {levels[-1]}, not '{value.text}'"
-        yield misspelt_variable.at(value.span, message)
+        yield MISSPELT_VARIABLE.at(value.span, message)
     elif len(name) >= _LONG_NAME and name not in _NAMES:
         meant = one_slip_from(name, _NAMES)
         if meant is not None:
             message = f"nothing reads a variable '{name}'"
-            yield misspelt_variable.at(entry.key.span, message, f"Did you mean '{meant}'?", replacement=meant)
+            yield MISSPELT_VARIABLE.at(entry.key.span, message, f"Did you mean '{meant}'?", replacement=meant)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from trainyard.lint.checks import rule
+from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
-from trainyard.lint.shell_words import LAUNCHER_MODULES, Word, simple_commands
 from trainyard.settings.suggestions import only_close
 from trainyard.spec.diagnostic import Diagnostic
+from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import LAUNCHER_MODULES, Word, simple_commands
 
 # torch/distributed/run.py
 _TORCHRUN = (
@@ -57,11 +58,7 @@ _FLAGS = {
 _MACHINES = ("nnodes", "num_machines", "num_nodes")
 
 
-@rule(
-    "placement",
-    "AML622",
-    "launcher-flag",
-    "error",
+LAUNCHER_FLAG = Rule("AML622", "launcher-flag", "error").explained(
     summary="A flag of torchrun, accelerate or deepspeed is misspelt, or asks for machines that the job does not have.",
     why="The launcher ends at once with an unknown flag. With more machines than there are, the processes wait for "
     "the others until the job times out; with `--standalone`, each machine trains by itself.",
@@ -72,7 +69,10 @@ environment: azureml:torch:3
 resources: {instance_type: Standard_ND96asr_v4, shm_size: 64g}
 """,
 )
-def launcher_flag(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _launcher_flag(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     command = context.command_of(placement.component)
     if command is None:
         return
@@ -85,13 +85,13 @@ def launcher_flag(placement: Placement, context: LintContext) -> Iterator[Diagno
             meant = only_close(name, known) if not is_known else None
             if meant is not None:
                 hint = f"Did you mean '--{meant}'?"
-                yield launcher_flag.at(span, f"the launcher has no flag {word.text.partition('=')[0]}", hint)
+                yield LAUNCHER_FLAG.at(span, f"the launcher has no flag {word.text.partition('=')[0]}", hint)
             elif name in _MACHINES and value.isdecimal() and placement.nodes not in (None, int(value)):
                 message = f"the launcher waits for {value} machines, and the job has {placement.nodes}"
-                yield launcher_flag.at(span, message, f"Write {placement.nodes}.")
+                yield LAUNCHER_FLAG.at(span, message, f"Write {placement.nodes}.")
             elif name == "standalone" and placement.nodes is not None and placement.nodes > 1:
                 message = f"with --standalone each of the {placement.nodes} machines trains by itself"
-                yield launcher_flag.at(span, message, "Use --nnodes, --node_rank and --master_addr.")
+                yield LAUNCHER_FLAG.at(span, message, "Use --nnodes, --node_rank and --master_addr.")
 
 
 def _flags_of(words: Sequence[Word]) -> tuple[tuple[str, ...], list[tuple[Word, str]]]:

@@ -2,47 +2,35 @@
 
 from __future__ import annotations
 
-from trainyard.spec.rule import Example, Rule
+from trainyard.spec.rule import Rule
 
-CHECK_FAILED = Rule(
-    "AML013",
-    "check-failed",
-    "error",
+CHECK_FAILED = Rule("AML013", "check-failed", "error").explained(
     summary="The linter itself failed on a file.",
     why="This is a bug in Trainyard: other problems in this file may not be reported. Other files are still checked.",
 )
-UNUSED_IGNORE = Rule(
-    "AML801",
-    "unused-ignore",
-    "warning",
+UNUSED_IGNORE = Rule("AML801", "unused-ignore", "warning").explained(
     summary="A comment ignores a rule that has no finding there.",
     why="The finding was fixed or moved. If the comment stays, it hides the next such mistake.",
-    example=Example("""\
+    example="""\
 type: command
 name: train
 command: python train.py‹  # trainyard: ignore[‸AML206] set by the scheduler⇒›
 environment: azureml:torch:3
-"""),
+""",
 )
-BAD_IGNORE = Rule(
-    "AML802",
-    "bad-ignore",
-    "warning",
+BAD_IGNORE = Rule("AML802", "bad-ignore", "warning").explained(
     summary="A comment for Trainyard is malformed, and has no effect.",
     why="`# trainyard: ignore[AML206] reason` goes at the end of a line or on the line above, `ignore-file[AML206]` "
     "anywhere in the file. Several rules are written `ignore[AML206, AML304]`.",
-    example=Example("""\
+    example="""\
 type: command
 name: train
 command: python train.py
 ‹# trainyard: ‸ignore everything⇒# Always the latest version.›
 environment: azureml:torch:3
-"""),
+""",
 )
-STALE_BASELINE = Rule(
-    "AML803",
-    "stale-baseline",
-    "warning",
+STALE_BASELINE = Rule("AML803", "stale-baseline", "warning").explained(
     summary="The baseline lists a finding that no longer exists.",
     why="It was fixed: `trainyard lint --write-baseline` removes it, so that it cannot return unnoticed.",
 )

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainyard.lint.checks import rule
+from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.parsed import ParsedPipeline
+from trainyard.spec.rule import Rule
 
-
-@rule(
-    "pipeline",
-    "AML219",
-    "optional-to-required",
-    "error",
+OPTIONAL_TO_REQUIRED = Rule("AML219", "optional-to-required", "error").explained(
     summary="An optional input of a pipeline component is bound to a required input of a job.",
     why="When the optional input is not given, the job lacks what it requires. Azure ML's client refuses it, also if "
     "either has a default.",
@@ -37,7 +33,10 @@ inputs:
   epochs: {type: integer}
 """,
 )
-def optional_to_required(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("pipeline")
+def _optional_to_required(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     optional = {name: port for name, port in pipeline.scope.inputs.items() if port.optional}
     for job in pipeline.scope.jobs.values() if optional else ():
         for name, value in job.inputs.items():
@@ -53,4 +52,4 @@ def optional_to_required(pipeline: ParsedPipeline, context: LintContext) -> Iter
                     Related(source.key_span, f"'{source.name}' is optional here"),
                     Related(port.key_span, f"'{name}' is required here"),
                 ]
-                yield optional_to_required.at(value.span, message, hint, related)
+                yield OPTIONAL_TO_REQUIRED.at(value.span, message, hint, related)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from trainyard.lint.checks import LintedFile, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
 from trainyard.lint.script_steps import ScriptStep, script_steps
 from trainyard.lint.scripts.syntax import Syntax, parse, walk
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import shorten
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import PARAMETER_TYPES
+from trainyard.spec.rule import Rule
 from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY
 
-_BYTES = lazy_pattern(r"[0-9]+(?:[kKmMgG][bB])+")
+_BYTES = re.compile(r"[0-9]+(?:[kKmMgG][bB])+")
 _FILES = ("uri_folder", "uri_file")
 _OTHER_KEYS_OF_TASKS = frozenset({"type", "code", "environment", "program_arguments", "append_row_to"})
 # https://learn.microsoft.com/azure/machine-learning/how-to-use-parallel-job-in-pipeline
@@ -30,11 +31,7 @@ def _steps(file: LintedFile) -> Iterator[ScriptStep]:
     return (step for step in script_steps(file.document) if not step.is_spark)
 
 
-@rule(
-    "file",
-    "AML506",
-    "parallel-entry",
-    "warning",
+PARALLEL_ENTRY = Rule("AML506", "parallel-entry", "warning").explained(
     summary="The entry script of a parallel step lacks `init()` or `run(mini_batch)`, or returns nothing.",
     why="The step imports the script, calls `init()` once in each process, and `run(mini_batch)` for each mini-batch. "
     "It counts what `run` returns, a list or a DataFrame, as the inputs that succeeded. Azure ML's client does not "
@@ -60,7 +57,10 @@ def ‹score⇒run›(mini_batch):
     return mini_batch
 """,
 )
-def parallel_entry(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _parallel_entry(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for step in _steps(file):
         script = step.script
         syntax = parse(script) if script is not None else None
@@ -74,17 +74,17 @@ def parallel_entry(file: LintedFile, context: LintContext) -> Iterator[Diagnosti
         if not run:
             message = f"{script.name} has no function run(mini_batch), which the step calls"
             hint = did_you_mean("run", [name for name in defined if only_close(name, ["run"])])
-            yield parallel_entry.at(span, message, hint or "Write `def run(mini_batch):`.")
+            yield PARALLEL_ENTRY.at(span, message, hint or "Write `def run(mini_batch):`.")
         elif all(isinstance(each, _FUNCTIONS) and not takes_one(each) for each in run):
             related = [Related(at_definition(script, run[0]), "it is defined here")]
-            yield parallel_entry.at(span, f"run() of {script.name} does not take the mini-batch alone", "", related)
+            yield PARALLEL_ENTRY.at(span, f"run() of {script.name} does not take the mini-batch alone", "", related)
         elif all(isinstance(each, _FUNCTIONS) and _returns_nothing(each) for each in run):
             message = f"run() of {script.name} returns nothing; the step counts what it returns"
             related = [Related(at_definition(script, run[0]), "it is defined here")]
-            yield parallel_entry.at(span, message, "Return a list or a DataFrame, an item for each input.", related)
+            yield PARALLEL_ENTRY.at(span, message, "Return a list or a DataFrame, an item for each input.", related)
         elif "init" not in defined:
             message = f"{script.name} has no function init(), which the step calls first"
-            yield parallel_entry.at(span, message, "Write `def init():`.")
+            yield PARALLEL_ENTRY.at(span, message, "Write `def init():`.")
 
 
 def at_definition(script: Path, node: ast.AST) -> Span:
@@ -131,11 +131,7 @@ def takes_one(function: ast.AST) -> bool:
     return (bool(taken) or arguments.vararg is not None) and needed <= 1
 
 
-@rule(
-    "file",
-    "AML322",
-    "mini-batches",
-    "warning",
+MINI_BATCHES = Rule("AML322", "mini-batches", "warning").explained(
     summary="What a parallel step splits, or how, does not fit its input.",
     why="`input_data` names an input that is data. Of files, `mini_batch_size` is how many make a mini-batch; of a "
     "table it is a size, such as 10kb. `append_row_to` names an output that is a file.",
@@ -160,17 +156,20 @@ def run(mini_batch):
     return mini_batch
 """,
 )
-def mini_batches(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _mini_batches(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for step in _steps(file):
         data, size = step.node.get("input_data"), step.node.get("mini_batch_size")
         binding = only_binding(data.text) if data is not None and data.is_text else None
         kind = step.port_type(".".join(binding.path[1:])) if binding is not None else ""
         if kind in PARAMETER_TYPES and data is not None:
             message = f"a parallel step splits data, and this input is a {kind}"
-            yield mini_batches.at(data.span, message, "Name an input of type uri_folder or mltable.", severity="error")
+            yield MINI_BATCHES.at(data.span, message, "Name an input of type uri_folder or mltable.", severity="error")
         if size is not None and kind in _FILES and _BYTES.fullmatch(size.text):
             message = f"of files, mini_batch_size is a number, not a size such as {size.text}"
-            yield mini_batches.at(size.span, message, 'Write `mini_batch_size: "10"`.')
+            yield MINI_BATCHES.at(size.span, message, 'Write `mini_batch_size: "10"`.')
         keys = step.node.entries.get("partition_keys")
         if size is not None and keys is not None and keys.value.items:
             message = "'mini_batch_size' has no effect: the columns of 'partition_keys' make the mini-batches"
@@ -192,13 +191,13 @@ def _appends(step: ScriptStep) -> Iterator[Diagnostic]:
         outputs = list(step.node.entries_of("outputs"))
         meant = target.text.removeprefix("outputs.")
         name = meant if meant in outputs else outputs[0] if len(outputs) == 1 else "NAME"
-        yield mini_batches.at(target.span, message, f"Write ${{{{outputs.{name}}}}}.", severity="error")
+        yield MINI_BATCHES.at(target.span, message, f"Write ${{{{outputs.{name}}}}}.", severity="error")
     if target is None or binding is None:
         return
     kind = step.port_type(".".join(binding.path[1:]), "outputs")
     if binding.path[0] == "inputs":
         message = "rows are appended to an output, and this is an input"
-        yield mini_batches.at(target.span, message, "Write ${{outputs.NAME}}.", severity="error")
+        yield MINI_BATCHES.at(target.span, message, "Write ${{outputs.NAME}}.", severity="error")
     elif binding.path[0] == "outputs" and kind == "uri_folder":
         message = "rows are appended to a file, and this output is a uri_folder"
-        yield mini_batches.at(target.span, message, "Give the output `type: uri_file`.")
+        yield MINI_BATCHES.at(target.span, message, "Give the output `type: uri_file`.")

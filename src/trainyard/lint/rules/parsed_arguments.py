@@ -6,13 +6,14 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainyard.lint.checks import rule
+from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, parse
-from trainyard.lint.shell_words import CalledScript
 from trainyard.settings.suggestions import only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.parsed import ParsedCommand
+from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import CalledScript
 
 _SHORTEST_NAME = 3
 _PARSE = ("parse_args", "parse_known_args")
@@ -20,11 +21,7 @@ _PARSE = ("parse_args", "parse_known_args")
 _ADD_ATTRIBUTES = frozenset({"setattr", "vars", "Namespace", "__dict__", "update", "set_defaults", "parents"})
 
 
-@rule(
-    "command",
-    "AML515",
-    "unknown-argument",
-    "error",
+UNKNOWN_ARGUMENT = Rule("AML515", "unknown-argument", "error").explained(
     summary="A script reads an argument that it does not declare, and that differs by a typo from one that it does.",
     why="`args.epoch` of a parser with `--epochs` is an AttributeError, maybe after hours. Only scripts with one "
     "argparse parser are looked at, and only where nothing can have added the attribute.",
@@ -43,7 +40,10 @@ args = parser.parse_args()
 print(args.‹epoch⇒epochs›)
 """,
 )
-def unknown_argument(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _unknown_argument(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for called in context.calls_of(command):
         syntax = parse(called.file) if called.file is not None else None
         if called.file is None or syntax is None or context.flags_of(called.file, called.root) is None:
@@ -62,7 +62,7 @@ def _unknown(called: CalledScript, file: Path, syntax: Syntax) -> Iterator[Diagn
         if meant is not None:
             message = f"{called.name} reads {node.value.id}.{node.attr}, and declares no such argument"
             here = Related(Span(file, node.lineno, node.col_offset + 1, node.lineno, node.col_offset + 2), "here")
-            yield unknown_argument.at(called.place, message, f"Did you mean '{meant}'?", [here])
+            yield UNKNOWN_ARGUMENT.at(called.place, message, f"Did you mean '{meant}'?", [here])
 
 
 def _meant(name: str, declared: set[str]) -> str | None:

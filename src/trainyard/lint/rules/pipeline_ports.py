@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from trainyard.lint.checks import rule
+from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.graph import bindings_of_value
 from trainyard.spec.model import Port
 from trainyard.spec.parsed import ParsedPipeline
+from trainyard.spec.rule import Rule
 from trainyard.spec.rules.bindings import TRAIN_COMPONENT
 
 _PATH = r"(?:\.[A-Za-z_]\w*)+"
-_TEXT_FOR_BINDING = lazy_pattern(
+_TEXT_FOR_BINDING = re.compile(
     rf"\$?\s?[({{]{{0,2}}\s*(parent\.(?:inputs|jobs|outputs){_PATH})\s*[)}}]{{0,2}}|"
     rf"\$\(?((?:inputs|outputs|jobs){_PATH})\)?"
 )
 
 
-@rule(
-    "pipeline",
-    "AML213",
-    "unbound-pipeline-output",
-    "warning",
+UNBOUND_PIPELINE_OUTPUT = Rule("AML213", "unbound-pipeline-output", "warning", suppressed_by_errors=True).explained(
     summary="No job writes this pipeline output.",
     why="A job's output must be bound to it: `model: ${{parent.outputs.model}}`.",
     example="""\
@@ -40,20 +37,18 @@ jobs:
 ‹⇒    outputs: {model: "${{parent.outputs.model}}"}
 ›"""
     + TRAIN_COMPONENT,
-    suppressed_by_errors=True,
 )
-def unbound_pipeline_output(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("pipeline")
+def _unbound_pipeline_output(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     for name, port in _unused(pipeline, "outputs"):
         message = f"no job writes the pipeline's output '{name}'"
         hint = f"Bind ${{{{parent.outputs.{name}}}}} in a job, or remove '{name}'."
-        yield unbound_pipeline_output.at(port.key_span, message, hint)
+        yield UNBOUND_PIPELINE_OUTPUT.at(port.key_span, message, hint)
 
 
-@rule(
-    "pipeline",
-    "AML214",
-    "unread-pipeline-input",
-    "warning",
+UNREAD_PIPELINE_INPUT = Rule("AML214", "unread-pipeline-input", "warning", suppressed_by_errors=True).explained(
     summary="No job reads this pipeline input.",
     why="Setting it has no effect. This is a note unless a job has an input of the same name, which it is likely "
     "meant for.",
@@ -68,23 +63,21 @@ jobs:
     inputs: {epochs: ‹3⇒"${{parent.inputs.epochs}}"›}
 """
     + TRAIN_COMPONENT,
-    suppressed_by_errors=True,
 )
-def unread_pipeline_input(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("pipeline")
+def _unread_pipeline_input(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     for name, port in _unused(pipeline, "inputs"):
         message = f"no job reads the pipeline's input '{name}'"
         hint = f"Bind ${{{{parent.inputs.{name}}}}} in a job, or remove '{name}'."
         # Whoever sets it expects the job with an input of this name to get it; otherwise it is only left over.
         jobs = pipeline.scope.jobs.values()
         is_expected = any(name in job.inputs or name in (job.declared_inputs or ()) for job in jobs)
-        yield unread_pipeline_input.at(port.key_span, message, hint, severity=None if is_expected else "info")
+        yield UNREAD_PIPELINE_INPUT.at(port.key_span, message, hint, severity=None if is_expected else "info")
 
 
-@rule(
-    "pipeline",
-    "AML215",
-    "text-for-binding",
-    "error",
+TEXT_FOR_BINDING = Rule("AML215", "text-for-binding", "error").explained(
     summary="A string that looks like a binding, but is not one.",
     why="Without the `$`, or with a single brace, Azure ML uses the text itself as the value.",
     example="""\
@@ -99,7 +92,10 @@ jobs:
       model: ‹$parent.jobs.train.outputs.model⇒${{parent.jobs.train.outputs.model}}›
 """,
 )
-def text_for_binding(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("pipeline")
+def _text_for_binding(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     for job in pipeline.scope.jobs.values():
         for name, entry in (*job.node.entries_of("inputs").items(), *job.node.entries_of("outputs").items()):
             declared = (job.declared_inputs or {}).get(name)
@@ -110,14 +106,10 @@ def text_for_binding(pipeline: ParsedPipeline, context: LintContext) -> Iterator
             if node is not None and match is not None and "${{" not in node.text:
                 right = f"${{{{{match[1] or 'parent.' + match[2]}}}}}"
                 message = f"'{node.text.strip()}' is a string, not a binding"
-                yield text_for_binding.at(node.span, message, f"Write {right}.", replacement=right)
+                yield TEXT_FOR_BINDING.at(node.span, message, f"Write {right}.", replacement=right)
 
 
-@rule(
-    "pipeline",
-    "AML216",
-    "unread-output",
-    "info",
+UNREAD_OUTPUT = Rule("AML216", "unread-output", "info", suppressed_by_errors=True).explained(
     summary="Nothing reads this output of a job, and it has no location of its own.",
     why="It is stored under the job's own name in the default datastore, where it is hard to find. Bind it to a "
     "pipeline output or to another job's input, or give it a `path` or a `name`.",
@@ -133,9 +125,11 @@ settings: {default_compute: azureml:cpus}
       ‸model: ‹⇒${{parent.outputs.model}}›
 """
     + TRAIN_COMPONENT,
-    suppressed_by_errors=True,
 )
-def unread_output(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("pipeline")
+def _unread_output(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     if not _has_readable_jobs(pipeline):
         return
     used = _used(pipeline)
@@ -143,14 +137,10 @@ def unread_output(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Di
         for name, entry in job.node.entries_of("outputs").items():
             if entry.value.data is None and ("parent", "jobs", job.name, "outputs", *name.split(".")) not in used:
                 message = f"nothing reads the output '{name}' of the job '{job.name}', and it has no location"
-                yield unread_output.at(entry.key.span, message, "Bind it to a pipeline output.")
+                yield UNREAD_OUTPUT.at(entry.key.span, message, "Bind it to a pipeline output.")
 
 
-@rule(
-    "pipeline",
-    "AML217",
-    "outputs-collide",
-    "warning",
+OUTPUTS_COLLIDE = Rule("AML217", "outputs-collide", "warning").explained(
     summary="Two outputs are bound to the same pipeline output.",
     why="Both write to the same location, and one overwrites the other; the client does not complain.",
     example="""\
@@ -169,7 +159,10 @@ outputs:
 """
     + TRAIN_COMPONENT,
 )
-def outputs_collide(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("pipeline")
+def _outputs_collide(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     taken: dict[tuple[str, ...], tuple[Node, str]] = {}
     for job in pipeline.scope.jobs.values():
         for name, entry in job.node.entries_of("outputs").items():
@@ -180,7 +173,7 @@ def outputs_collide(pipeline: ParsedPipeline, context: LintContext) -> Iterator[
             if earlier is not entry.value:
                 message = f"{other} is bound to the same pipeline output"
                 related = [Related(earlier.span, f"{other} is bound here")]
-                yield outputs_collide.at(entry.value.span, message, "Give each its own pipeline output.", related)
+                yield OUTPUTS_COLLIDE.at(entry.value.span, message, "Give each its own pipeline output.", related)
 
 
 def _unused(pipeline: ParsedPipeline, kind: str) -> Iterator[tuple[str, Port]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from trainyard.lint.checks import rule
+from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related
@@ -12,15 +12,12 @@ from trainyard.spec.documents import Node, shorten
 from trainyard.spec.graph import bindings_of_value, job_bound_to
 from trainyard.spec.model import Pipeline
 from trainyard.spec.parsed import ParsedPipeline, UsedJob
+from trainyard.spec.rule import Rule
 
 _KEYS = ("on_init", "on_finalize")
 
 
-@rule(
-    "pipeline",
-    "AML218",
-    "init-job",
-    "error",
+INIT_JOB = Rule("AML218", "init-job", "error").explained(
     summary="`on_init` and `on_finalize` name jobs of the pipeline that are not bound to others.",
     why="They run before all others and after them, so they are two different jobs that are bound to no other, beside "
     "at least one more. Azure ML's client refuses anything else.",
@@ -36,7 +33,10 @@ jobs:
     component: azureml:cleanup:1
 """,
 )
-def init_job(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("pipeline")
+def _init_job(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     if not isinstance(pipeline.model, Pipeline):
         return
     jobs = pipeline.scope.jobs
@@ -44,19 +44,19 @@ def init_job(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnos
     for key, node in named.items():
         if node.text not in jobs:
             message = f"'{key}' names the job '{shorten(node.text)}', which the pipeline does not have"
-            yield init_job.at(node.span, message, did_you_mean(node.text, jobs))
+            yield INIT_JOB.at(node.span, message, did_you_mean(node.text, jobs))
         elif (bound := _bound_to(jobs[node.text], jobs)) is not None:
             message = f"the job of '{key}' must not be bound to others, but '{node.text}' is bound to '{bound.name}'"
             hint = "Name a job that is bound to the pipeline's own inputs alone."
-            yield init_job.at(node.span, message, hint, [Related(bound.key_span, f"'{bound.name}' is here")])
+            yield INIT_JOB.at(node.span, message, hint, [Related(bound.key_span, f"'{bound.name}' is here")])
     if len(named) == len(_KEYS) and len({node.text for node in named.values()}) == 1:
         node = named["on_finalize"]
         message = f"'{node.text}' is both 'on_init' and 'on_finalize'"
-        yield init_job.at(node.span, message, "Name two different jobs.", [_is_set("on_init", named["on_init"])])
+        yield INIT_JOB.at(node.span, message, "Name two different jobs.", [_is_set("on_init", named["on_init"])])
     elif named and jobs and not jobs.keys() - {node.text for node in named.values()}:
         key, node = next(iter(named.items()))
         message = f"the pipeline has no job besides those of {' and '.join(repr(each) for each in named)}"
-        yield init_job.at(node.span, message, "Add the jobs that it is about.")
+        yield INIT_JOB.at(node.span, message, "Add the jobs that it is about.")
 
 
 def _is_set(key: str, node: Node) -> Related:

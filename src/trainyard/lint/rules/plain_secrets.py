@@ -6,36 +6,32 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from trainyard.lint.checks import LintedFile, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, Node, shorten
+from trainyard.spec.rule import Rule
 from trainyard.spec.secrets import SECRET_NAME, SECRET_VALUES
 
-_FLAG_WITH_SECRET = lazy_pattern(
+_FLAG_WITH_SECRET = re.compile(
     r"--?(?:password|passwd|secret|api[-_]?key|access[-_]?key|account[-_]?key|client[-_]secret|token|auth[-_]?token)"
     r"[= ]+(?![-$\"']?\$|--)[\"']?([A-Za-z0-9+/_=!.-]{6,})[\"']?",
     re.IGNORECASE,
 )
 # Substituted by another program before submission: `InstrumentationKey=${KEY}`.
-_FILLED_IN = lazy_pattern(r"\$\{\w+\}|\$\(\w+\)|<[\w -]+>|\{\{")
-_TOKEN_VARIABLE = lazy_pattern(r"[A-Z][A-Z0-9_]*_(?:TOKEN|SECRET|PASSWORD|APIKEY|KEY)")
-_RANDOM_TEXT = lazy_pattern(r"(?=.*\d)(?=.*[A-Za-z])[\w~+/=.-]{12,}")
-_VARIABLE_WITH_SECRET = lazy_pattern(
+_FILLED_IN = re.compile(r"\$\{\w+\}|\$\(\w+\)|<[\w -]+>|\{\{")
+_TOKEN_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*_(?:TOKEN|SECRET|PASSWORD|APIKEY|KEY)")
+_RANDOM_TEXT = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w~+/=.-]{12,}")
+_VARIABLE_WITH_SECRET = re.compile(
     r"\b[A-Z][A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|(?:ACCESS|ACCOUNT|STORAGE)_KEY)=[\"']?([^\s\"'$;&|<>{}]{8,})"
 )
-_PLACEHOLDER = lazy_pattern(
+_PLACEHOLDER = re.compile(
     r"<.*>|\$.*|.*(change|replace|your|example|placeholder|dummy|todo|xxx|\*\*\*).*|azureml:.*|none|null|true|false",
     re.IGNORECASE,
 )
 
 
-@rule(
-    "file",
-    "AML552",
-    "secret",
-    "warning",
+SECRET = Rule("AML552", "secret", "warning").explained(
     summary="The file contains a secret.",
     why="Everyone who can see the repository, or the job in the studio, can read it. Keep it in the workspace's key "
     "vault, or use the job's identity.",
@@ -49,7 +45,10 @@ jobs:
       ‹HF_TOKEN⇒HF_HOME›: ‹hf_QmVyZ2ZyaWVkaG9mU3RyYXNzZTEyMzQ1⇒/tmp/cache›
 """.replace("      ‹HF_TOKEN⇒HF_HOME›: ‹", "      ‹HF_TOKEN⇒HF_HOME›: ‸‹"),
 )
-def secret(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _secret(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     if file.kind != "profile":
         # A value with aliases is visited once per use, and reported once.
         found: dict[Span, Diagnostic] = {}
@@ -72,14 +71,14 @@ def _secret_text(
     for part, pattern, what in possible:
         match = re.search(pattern, text) if part in text else None
         if match is not None and not _PLACEHOLDER.fullmatch(match[0]):
-            yield secret.at(document.span_within(node, *match.span()), f"{what} in plain text", hint)
+            yield SECRET.at(document.span_within(node, *match.span()), f"{what} in plain text", hint)
             return
     if name == "command":
         match = _FLAG_WITH_SECRET.search(text) or _VARIABLE_WITH_SECRET.search(text)
         if match is not None and not _PLACEHOLDER.fullmatch(match[1]):
-            yield secret.at(document.span_within(node, *match.span(1)), "a secret in plain text", hint)
+            yield SECRET.at(document.span_within(node, *match.span(1)), "a secret in plain text", hint)
     elif _is_named_secret(name, text):
-        yield secret.at(node.span, f"'{shorten(name)}' is set to a secret in plain text", hint)
+        yield SECRET.at(node.span, f"'{shorten(name)}' is set to a secret in plain text", hint)
 
 
 def _is_named_secret(name: str, text: str) -> bool:

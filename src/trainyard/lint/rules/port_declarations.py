@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainyard.lint.checks import LintedFile, check, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Node
 from trainyard.spec.model import Value
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
+from trainyard.spec.rule import Rule
 
 # What the REST contract (InputDeliveryMode, OutputDeliveryMode) has for the other side alone.
 _MODES_OF_OTHER_SIDE = {
@@ -19,11 +20,7 @@ _MODES_OF_OTHER_SIDE = {
 _WITHOUT_EVAL = {"eval_mount": "ro_mount", "eval_download": "download"}
 
 
-@rule(
-    "command",
-    "AML311",
-    "limits-contradict",
-    "error",
+LIMITS_CONTRADICT = Rule("AML311", "limits-contradict", "error").explained(
     summary="A min is above its max.",
     why="No value satisfies both, and Azure ML checks neither. The same goes for the instance counts of a cluster.",
     example="""\
@@ -35,7 +32,10 @@ inputs:
   epochs: {type: integer, min: ‹100⇒1›, max: 10}
 """,
 )
-def limits_contradict(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _limits_contradict(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for port in command.component.inputs.values():
         least, most = _number(port.minimum), _number(port.maximum)
         if port.minimum is None or port.maximum is None or least is None or most is None or least <= most:
@@ -47,7 +47,7 @@ def limits_contradict(command: ParsedCommand, context: LintContext) -> Iterator[
             wrong, related = port.maximum, Related(port.minimum.span, "the min is here")
         else:
             wrong, related = port.minimum, Related(port.maximum.span, "the max is here")
-        yield limits_contradict.at(wrong.span, message, "Swap them, or fix the wrong one.", [related])
+        yield LIMITS_CONTRADICT.at(wrong.span, message, "Swap them, or fix the wrong one.", [related])
 
 
 @check("file")
@@ -57,14 +57,10 @@ def _instance_counts(file: LintedFile, context: LintContext) -> Iterator[Diagnos
         return
     if type(least.data) is type(most.data) is int and least.data > most.data:
         message = f"min_instances is {least.data}, above max_instances of {most.data}"
-        yield limits_contradict.at(least.span, message, "Swap them, or fix the wrong one.")
+        yield LIMITS_CONTRADICT.at(least.span, message, "Swap them, or fix the wrong one.")
 
 
-@rule(
-    "command",
-    "AML312",
-    "mode-unsuited",
-    "warning",
+MODE_UNSUITED = Rule("AML312", "mode-unsuited", "warning").explained(
     summary="This type of data does not have this mode.",
     why="Inputs are `ro_mount`, `rw_mount`, `download` or `direct`; outputs are `rw_mount`, `upload` or `direct`. "
     "`eval_mount` and `eval_download` evaluate an mltable.",
@@ -77,7 +73,10 @@ inputs:
   data: {type: uri_folder, mode: ‹eval_mount⇒ro_mount›}
 """,
 )
-def mode_unsuited(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _mode_unsuited(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for key, wrong_modes in _MODES_OF_OTHER_SIDE.items():
         for entry in command.node.entries_of(key).values():
             mode = entry.value.get("mode")
@@ -85,7 +84,7 @@ def mode_unsuited(command: ParsedCommand, context: LintContext) -> Iterator[Diag
             if mode is not None and text in wrong_modes:
                 suited = "ro_mount, download or direct" if key == "inputs" else "rw_mount, upload or direct"
                 message = f"'{mode.text}' is not a mode of {key}"
-                yield mode_unsuited.at(mode.span, message, f"Write {suited}.")
+                yield MODE_UNSUITED.at(mode.span, message, f"Write {suited}.")
             yield from _evaluated(entry.value, None if command.is_component else "error")
 
 
@@ -105,7 +104,7 @@ def _evaluated(port: Node, severity: Severity | None) -> Iterator[Diagnostic]:
     if mode is not None and kind is not None and kind.text.lower() != "mltable" and text.startswith("eval_"):
         right = _WITHOUT_EVAL.get(text, "ro_mount")
         message = f"the mode '{mode.text}' requires an mltable, but this is {kind.text}"
-        yield mode_unsuited.at(mode.span, message, f"Write `mode: {right}`.", replacement=right, severity=severity)
+        yield MODE_UNSUITED.at(mode.span, message, f"Write `mode: {right}`.", replacement=right, severity=severity)
 
 
 def _number(value: Value | None) -> float | None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from trainyard.lint.checks import check, rule
+from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Node
 from trainyard.spec.expressions import Binding, only_binding
 from trainyard.spec.model import PORT_TYPES, Component, Port, Value
 from trainyard.spec.parsed import ParsedPipeline, Scope, UsedJob
 from trainyard.spec.ports import UNKNOWN_TYPE
-from trainyard.spec.resolution import Wrong
+from trainyard.spec.resolved import Wrong
+from trainyard.spec.rule import Rule
 from trainyard.spec.rules.keys import OUT_OF_BOUNDS
 from trainyard.spec.rules.values import LITERAL_NOT_A_CHOICE, LITERAL_OUT_OF_RANGE
 
@@ -29,7 +30,7 @@ inputs:
   limit: {type: integer, default: 10}
 """
 # A malformed binding, which other rules report.
-_BINDING_SCOPES = lazy_pattern(r"\b(?:parent|inputs|jobs)\.")
+_BINDING_SCOPES = re.compile(r"\b(?:parent|inputs|jobs)\.")
 _FOLDERS = frozenset({"uri_folder", "custom_model", "mlflow_model", "triton_model"})
 # Data of the first type can also be read as the second: a model is a folder, and sometimes a file.
 _READABLE_AS = {
@@ -66,11 +67,7 @@ class _Bound(NamedTuple):
         ]
 
 
-@rule(
-    "pipeline",
-    "AML307",
-    "data-type-mismatch",
-    "warning",
+DATA_TYPE_MISMATCH = Rule("AML307", "data-type-mismatch", "warning").explained(
     summary="A port is bound to data of another type.",
     why="The client does not compare them. A script that expects a file gets a folder, or the other way round; an "
     "mltable is a folder with an MLTable file in it.",
@@ -87,12 +84,15 @@ jobs:
 """
     + _SCORE,
 )
-def data_type_mismatch(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("pipeline")
+def _data_type_mismatch(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     hint = "Declare both with the same type."
     for bound in _bound_inputs(pipeline):
         is_data = not bound.source.is_parameter and not bound.target.is_parameter
         if is_data and (bound.source.type, bound.target.type) not in _READABLE_AS:
-            yield data_type_mismatch.at(bound.span, bound.message, hint, bound.related)
+            yield DATA_TYPE_MISMATCH.at(bound.span, bound.message, hint, bound.related)
     for job, port, node, text in _targets(pipeline):
         stated = node.get("type") if node.is_mapping and node.get("path") is not None else None
         found = stated.text.lower() if stated is not None else port.type
@@ -101,7 +101,7 @@ def data_type_mismatch(pipeline: ParsedPipeline, context: LintContext) -> Iterat
         if found != port.type and (found, port.type) not in _READABLE_AS:
             message = f"'{port.name}' of the job '{job.name}' takes {_article(port.type)}, but gets {_article(found)}"
             related = [Related(port.key_span, f"'{port.name}' is {_article(port.type)}")]
-            yield data_type_mismatch.at(stated.span, message, hint, related)
+            yield DATA_TYPE_MISMATCH.at(stated.span, message, hint, related)
     for job in pipeline.scope.jobs.values():
         for name, _, text in _values(job, "outputs"):
             yield from _output_mismatch(job, name, text, pipeline)
@@ -121,14 +121,10 @@ def _output_mismatch(job: UsedJob, name: str, text: Node, pipeline: ParsedPipeli
     span = pipeline.reading.document.span_within(text, binding.start, binding.end)
     related = [Related(each.key_span, f"'{each.name}' is {_article(each.type)}") for each in (target, port)]
     message = f"the job '{job.name}' writes {_article(port.type)} to an output of type {target.type}"
-    yield data_type_mismatch.at(span, message, "Declare both with the same type.", related)
+    yield DATA_TYPE_MISMATCH.at(span, message, "Declare both with the same type.", related)
 
 
-@rule(
-    "pipeline",
-    "AML308",
-    "parameter-for-data",
-    "error",
+PARAMETER_FOR_DATA = Rule("AML308", "parameter-for-data", "error").explained(
     summary="A parameter is bound to data, or data to a parameter.",
     why="The script gets a path where it reads a number, or the text of a number where it opens a file.",
     example="""\
@@ -145,19 +141,18 @@ jobs:
 """
     + _SCORE,
 )
-def parameter_for_data(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("pipeline")
+def _parameter_for_data(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     for bound in _bound_inputs(pipeline):
         is_string = _is_plain_literal(bound.source) and bound.source.type == "string"
         if bound.source.is_parameter != bound.target.is_parameter and not is_string:
             hint = "Bind it to something of the same type."
-            yield parameter_for_data.at(bound.span, bound.message, hint, bound.related)
+            yield PARAMETER_FOR_DATA.at(bound.span, bound.message, hint, bound.related)
 
 
-@rule(
-    "pipeline",
-    "AML309",
-    "literal-for-data",
-    "warning",
+LITERAL_FOR_DATA = Rule("AML309", "literal-for-data", "warning").explained(
     summary="A data input is set to a literal.",
     why="Data is written as `path:` with a `type:`; a plain string is sent as a literal, and a number names nothing.",
     example="""\
@@ -171,7 +166,10 @@ jobs:
 """
     + _SCORE,
 )
-def literal_for_data(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("pipeline")
+def _check_literal_for_data(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     for bound in _bound_inputs(pipeline):
         default = bound.source.default if _is_plain_literal(bound.source) else None
         if default is not None and default.data is not None and bound.source.type == "string":
@@ -185,14 +183,36 @@ def _literal_for_data(value: Value, port: Port, related: list[Related]) -> Itera
     if not port.is_parameter and not isinstance(value.data, (dict, list)):
         message = f"'{port.name}' takes {_article(port.type)}, but is set to the literal '{value.text}'"
         path = value.text if isinstance(value.data, str) else "PATH"
-        yield literal_for_data.at(value.span, message, f"Write {{type: {port.type}, path: {path}}}.", related)
+        yield LITERAL_FOR_DATA.at(value.span, message, f"Write {{type: {port.type}, path: {path}}}.", related)
 
 
-@rule(
-    "pipeline",
-    "AML310",
-    "parameter-type-mismatch",
-    "warning",
+FILE_WITHOUT_TYPE = Rule("AML345", "file-without-type", "error").explained(
+    summary="A file is given to an input without `type: uri_file`.",
+    why="Without a type, Azure ML's client sends every path as a folder, whatever the component's input is.",
+    example="""\
+type: pipeline
+settings: {default_compute: azureml:cpus}
+jobs:
+  score:
+    component: ./score.yaml
+    inputs:
+      table: ‸{‹⇒type: uri_file, ›path: "azureml:table:1"}
+"""
+    + _SCORE,
+)
+
+
+@check("pipeline")
+def _file_without_type(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    for _, port, node, text in _targets(pipeline):
+        has_path = node.is_mapping and node.get("path") is not None and "${{" not in text.text
+        if has_path and port.type == "uri_file" and node.get("type") is None:
+            message = f"'{port.name}' is a file, and without a type the client sends a folder"
+            related = [Related(port.key_span, f"'{port.name}' is declared here")]
+            yield FILE_WITHOUT_TYPE.at(node.span, message, "Write type: uri_file beside the path.", related)
+
+
+PARAMETER_TYPE_MISMATCH = Rule("AML310", "parameter-type-mismatch", "warning").explained(
     summary="A parameter is bound to a parameter of another type.",
     why="The client does not compare them. A string may not be a number, and a number may not be an integer.",
     example="""\
@@ -211,13 +231,16 @@ jobs:
 """
     + _SCORE,
 )
-def parameter_type_mismatch(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("pipeline")
+def _parameter_type_mismatch(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     for bound in _bound_inputs(pipeline):
         if not bound.source.is_parameter or not bound.target.is_parameter or _is_plain_literal(bound.source):
             continue
         if (bound.source.type, bound.target.type) not in _WIDENS_TO:
             hint = f"Declare both as {bound.target.type}."
-            yield parameter_type_mismatch.at(bound.span, bound.message, hint, bound.related)
+            yield PARAMETER_TYPE_MISMATCH.at(bound.span, bound.message, hint, bound.related)
 
 
 @check("pipeline")

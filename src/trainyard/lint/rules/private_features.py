@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from trainyard.lint.checks import LintedFile, check, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Severity
 from trainyard.spec.documents import Node
 from trainyard.spec.parsed import ParsedPipeline
+from trainyard.spec.rule import Rule
 
 # azure/ai/ml/constants/_common.py: AZUREML_PRIVATE_FEATURES_ENV_VAR
 _VARIABLE = "AZURE_ML_CLI_PRIVATE_FEATURES_ENABLED"
@@ -17,11 +18,7 @@ _PRIVATE_NODES = frozenset({"do_while", "if_else", "parallel_for", "import"})
 _HINT = f"Set {_VARIABLE}=true where you submit it; the linter is then silent too."
 
 
-@rule(
-    "pipeline",
-    "AML112",
-    "private-feature",
-    "error",
+PRIVATE_FEATURE = Rule("AML112", "private-feature", "error").explained(
     summary="Azure ML's client refuses this unless its private features are switched on.",
     why="Jobs of the types `do_while`, `if_else`, `parallel_for` and `import`, and code in a git repository, are in "
     f"private preview: the client accepts them only with the environment variable `{_VARIABLE}=true`. Not reported "
@@ -40,14 +37,17 @@ jobs:
     limits: {max_iteration_count: 3}
 ⇒›""",
 )
-def private_feature(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("pipeline")
+def _private_feature(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     if _is_switched_on():
         return
     for job in pipeline.scope.jobs.values():
         kind = job.node.get("type")
         if kind is not None and kind.text.lower() in _PRIVATE_NODES:
             message = f"jobs of the type {kind.text.lower()} are a private feature of Azure ML's client"
-            yield private_feature.at(kind.span, message, _HINT)
+            yield PRIVATE_FEATURE.at(kind.span, message, _HINT)
 
 
 @check("file")
@@ -58,7 +58,7 @@ def _code_in_git(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]
         return
     message = "code in a git repository is a private feature of Azure ML's client"
     severity: Severity = "error" if file.kind == "component" else "warning"
-    yield private_feature.at(code.span, message, _HINT, severity=severity)
+    yield PRIVATE_FEATURE.at(code.span, message, _HINT, severity=severity)
 
 
 @check("file")
@@ -69,11 +69,11 @@ def _jobs_of_their_own(file: LintedFile, context: LintContext) -> Iterator[Diagn
         return
     if kind.text.lower() == "data_transfer":
         message = "Azure ML's client takes data_transfer only as a job of a pipeline"
-        yield private_feature.at(kind.span, message, _in_a_pipeline(file.document.root))
+        yield PRIVATE_FEATURE.at(kind.span, message, _in_a_pipeline(file.document.root))
     elif kind.text.lower() == "import" and not _is_switched_on():
         message = "import jobs are a private feature: Azure ML's client reads this file, and does not submit it"
         hint = "Use a data_transfer job in a pipeline, with `task: import_data`."
-        yield private_feature.at(kind.span, message, hint, severity="warning")
+        yield PRIVATE_FEATURE.at(kind.span, message, hint, severity="warning")
 
 
 def _in_a_pipeline(root: Node) -> str:

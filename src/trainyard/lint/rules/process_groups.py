@@ -5,15 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trainyard.lint.checks import rule
+from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
 from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, parse, walk
-from trainyard.lint.shell_words import CalledScript
 from trainyard.settings.suggestions import slips
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.distributions import PyTorch
+from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import CalledScript
 
 # https://docs.pytorch.org/docs/stable/distributed.html
 _BACKENDS = ("nccl", "gloo", "mpi", "ucc", "xccl", "hccl")
@@ -22,11 +23,7 @@ _JOIN = "torch.distributed.init_process_group"
 _CONDITIONS = (ast.If, ast.Try, ast.IfExp, ast.ExceptHandler)
 
 
-@rule(
-    "placement",
-    "AML621",
-    "process-group",
-    "error",
+PROCESS_GROUP = Rule("AML621", "process-group", "error").explained(
     summary="A script joins its processes in a way that cannot work on the machines of the job.",
     why="NCCL needs a GPU for each process; on machines without one, use gloo. With a rank or an address of its own "
     "in the script, every process is the same one or waits for itself: Azure ML sets RANK, WORLD_SIZE and MASTER_ADDR. "
@@ -44,7 +41,10 @@ import torch.distributed
 torch.distributed.init_process_group("‹nccl⇒gloo›")
 """,
 )
-def process_group(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _process_group(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     distribution, command = placement.distribution, context.command_of(placement.component)
     if not isinstance(distribution, PyTorch) or command is None:
         return
@@ -92,16 +92,16 @@ def _joined(call: ast.Call, called: CalledScript, placement: Placement) -> Itera
         meant = next((known for known in _BACKENDS[:2] if slips(backend.lower(), known) == 1), None)
         if meant is not None:
             message = f"{called.name} asks for the backend '{backend}', which PyTorch does not have"
-            yield process_group.at(called.place, message, f"Did you mean '{meant}'?", [here])
+            yield PROCESS_GROUP.at(called.place, message, f"Did you mean '{meant}'?", [here])
     elif backend in ("nccl", "NCCL") and sku is not None and not sku.gpu_count:
         message = f"{called.name} joins its processes with NCCL, and {sku.name} has no GPU"
-        yield process_group.at(called.place, message, "Use gloo.", [here, *machine_related(placement)])
+        yield PROCESS_GROUP.at(called.place, message, "Use gloo.", [here, *machine_related(placement)])
     nodes, per_node = placement.nodes, placement.processes_per_node
     rank = constant(keyword(call, "rank"))
     if type(rank) is int and nodes is not None and per_node is not None and nodes * per_node > 1:
         message = f"each of the {nodes * per_node} processes of {called.name} joins as number {rank}"
         hint = "Leave out rank and world_size: Azure ML sets them in the environment."
-        yield process_group.at(called.place, message, hint, [here])
+        yield PROCESS_GROUP.at(called.place, message, hint, [here])
 
 
 def _own_address(syntax: Syntax, called: CalledScript, placement: Placement) -> Iterator[Diagnostic]:
@@ -116,7 +116,7 @@ def _own_address(syntax: Syntax, called: CalledScript, placement: Placement) -> 
         if is_address and constant(node.value) in _OWN_MACHINE:
             message = f"{called.name} runs on {placement.nodes} machines, and each waits for itself as MASTER_ADDR"
             here = _here(node, called, "the address is overwritten here")
-            yield process_group.at(called.place, message, "Remove it: Azure ML sets MASTER_ADDR.", [here])
+            yield PROCESS_GROUP.at(called.place, message, "Remove it: Azure ML sets MASTER_ADDR.", [here])
 
 
 def _here(node: ast.expr | ast.stmt, called: CalledScript, what: str) -> Related:

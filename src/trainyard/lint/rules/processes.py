@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from trainyard.lint.checks import check, rule
+from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
-from trainyard.lint.shell_words import LAUNCHER_MODULES, LAUNCHERS, simple_commands
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 from trainyard.spec.distributions import PyTorch, TensorFlow
+from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import LAUNCHER_MODULES, LAUNCHERS, simple_commands
 
 _JOB = """\
 type: command
 command: python -m train
 environment: azureml:torch:3
 """
-_DEVICES = lazy_pattern(r"[0-9]+(?:,[0-9]+)*")
+_DEVICES = re.compile(r"[0-9]+(?:,[0-9]+)*")
 # The most that any machine in the catalogue has.
 _MOST_GPUS = 8
 
 
-@rule(
-    "placement",
-    "AML601",
-    "processes-exceed-gpus",
-    "error",
+PROCESSES_EXCEED_GPUS = Rule("AML601", "processes-exceed-gpus", "error").explained(
     summary="There are more processes on a machine than GPUs.",
     why="`process_count_per_instance` is the number of processes per machine, not in total: the world size is "
     "`instance_count` times that. A process without its own GPU fails with an invalid device ordinal.",
@@ -37,7 +34,10 @@ distribution: {type: pytorch, process_count_per_instance: ‹16⇒8›}
 resources: {instance_count: 2, instance_type: Standard_ND96asr_v4, shm_size: 64g}
 """,
 )
-def processes_exceed_gpus(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _processes_exceed_gpus(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     sku, processes, nodes = placement.sku, _gpu_processes(placement), placement.nodes
     most = (sku.gpu_count or sku.vcpus) if sku is not None else _MOST_GPUS
     if processes is None or processes <= most:
@@ -49,17 +49,13 @@ def processes_exceed_gpus(placement: Placement, context: LintContext) -> Iterato
     if sku is not None:
         what = f"{sku.gpu_count} GPUs" if sku.gpu_count else f"{sku.vcpus} CPUs and no GPU"
         message = f"{processes} processes per machine, but {sku.name} has {what}"
-        yield processes_exceed_gpus.at(_count_span(placement), message, hint, machine_related(placement))
+        yield PROCESSES_EXCEED_GPUS.at(_count_span(placement), message, hint, machine_related(placement))
     elif isinstance(placement.distribution, PyTorch):
         message = f"{processes} processes per machine, but no Azure machine has more than {_MOST_GPUS} GPUs"
-        yield processes_exceed_gpus.at(_count_span(placement), message, hint, severity="warning")
+        yield PROCESSES_EXCEED_GPUS.at(_count_span(placement), message, hint, severity="warning")
 
 
-@rule(
-    "placement",
-    "AML602",
-    "gpus-idle",
-    "warning",
+GPUS_IDLE = Rule("AML602", "gpus-idle", "warning", suppressed_by_errors=True).explained(
     summary="There are fewer processes on a machine than GPUs.",
     why="Each process uses one GPU; the others are paid for and idle. The default of "
     "`process_count_per_instance` is 1.",
@@ -68,15 +64,17 @@ def processes_exceed_gpus(placement: Placement, context: LintContext) -> Iterato
 distribution: {type: pytorch, process_count_per_instance: ‹1⇒8›}
 resources: {instance_type: Standard_ND96asr_v4, shm_size: 64g}
 """,
-    suppressed_by_errors=True,
 )
-def gpus_idle(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _gpus_idle(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     sku, processes = placement.sku, _gpu_processes(placement)
     if sku is None or processes is None or processes >= sku.gpu_count or _launchers(placement):
         return
     message = f"only {processes} of the {sku.gpu_count} GPUs of {sku.name} are used"
     hint = f"Write `process_count_per_instance: {sku.gpu_count}`."
-    yield gpus_idle.at(_count_span(placement), message, hint, machine_related(placement))
+    yield GPUS_IDLE.at(_count_span(placement), message, hint, machine_related(placement))
 
 
 @check("placement")
@@ -91,14 +89,10 @@ def _fewer_visible_gpus(placement: Placement, context: LintContext) -> Iterator[
     if processes > visible:
         message = f"{processes} processes per machine, and CUDA_VISIBLE_DEVICES leaves them {visible} of its GPUs"
         hint = "Remove the variable: each process takes the GPU of its local rank."
-        yield processes_exceed_gpus.at(entry.value.span, message, hint)
+        yield PROCESSES_EXCEED_GPUS.at(entry.value.span, message, hint)
 
 
-@rule(
-    "placement",
-    "AML619",
-    "rank-variables",
-    "warning",
+RANK_VARIABLES = Rule("AML619", "rank-variables", "warning").explained(
     summary="A job of several processes sets the variables by which they find each other.",
     why="Azure ML sets RANK, WORLD_SIZE, LOCAL_RANK, NODE_RANK, MASTER_ADDR and MASTER_PORT for each process of a "
     "`distribution`. One value for all of them is either overwritten, or the processes wait for each other "
@@ -111,13 +105,16 @@ distribution: {type: pytorch, process_count_per_instance: 8}
 resources: {instance_count: 2, shm_size: 64g}
 """,
 )
-def rank_variables(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _rank_variables(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     if placement.distribution is None:
         return
     for name, entry in placement.node.entries_of("environment_variables").items():
         if name in placement.distribution.rank_variables:
             message = f"Azure ML gives {name} to each process of the distribution, with a value of its own"
-            yield rank_variables.at(entry.key.span, message, "Remove it.")
+            yield RANK_VARIABLES.at(entry.key.span, message, "Remove it.")
 
 
 def _gpu_processes(placement: Placement) -> int | None:
@@ -135,11 +132,7 @@ def _count_span(placement: Placement) -> Span:
     return placement.settled(count).span if count is not None else placement.distribution.span
 
 
-@rule(
-    "placement",
-    "AML603",
-    "workers-against-nodes",
-    "warning",
+WORKERS_AGAINST_NODES = Rule("AML603", "workers-against-nodes", "warning").explained(
     summary="TensorFlow's worker_count is not the number of machines.",
     why="Each machine runs one worker, which uses all its GPUs. If omitted, `worker_count` is `instance_count`.",
     example=_JOB
@@ -148,7 +141,10 @@ distribution: {type: tensorflow, worker_count: ‹8⇒2›}
 resources: {instance_count: 2, shm_size: 64g}
 """,
 )
-def workers_against_nodes(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _workers_against_nodes(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     distribution, nodes = placement.distribution, placement.nodes
     if not isinstance(distribution, TensorFlow) or distribution.worker_count is None or nodes is None:
         return
@@ -158,18 +154,14 @@ def workers_against_nodes(placement: Placement, context: LintContext) -> Iterato
     if workers is not None and servers is not None and workers not in (nodes, nodes - servers):
         message = f"{workers} workers on {nodes} machine{'s' if nodes > 1 else ''}: each machine runs one worker"
         hint = f"Write `worker_count: {nodes}`, or omit it."
-        yield workers_against_nodes.at(distribution.worker_count.span, message, hint)
+        yield WORKERS_AGAINST_NODES.at(distribution.worker_count.span, message, hint)
 
 
 # 2 GB of shared memory are as much as a few small data loaders need.
 _SOON_TOO_MANY = 4
 
 
-@rule(
-    "placement",
-    "AML608",
-    "shm-size-missing",
-    "warning",
+SHM_SIZE_MISSING = Rule("AML608", "shm-size-missing", "warning", suppressed_by_errors=True).explained(
     summary="There are several processes on a machine, but no `shm_size`.",
     why="Shared memory is then 2 GB, which data loader workers and NCCL on 8 GPUs soon fill: the job dies of a bus "
     "error. A job's `resources` replace those of its component as a whole, including `shm_size`. It is a note for two "
@@ -179,9 +171,11 @@ _SOON_TOO_MANY = 4
 distribution: {type: pytorch, process_count_per_instance: 8}
 ‸resources: {instance_count: 2‹⇒, shm_size: 64g›}
 """,
-    suppressed_by_errors=True,
 )
-def shm_size_missing(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _shm_size_missing(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     processes, resources = placement.processes_per_node, placement.resources
     if processes is None or processes < 2 or (resources is not None and resources.shm_size is not None):
         return
@@ -192,7 +186,7 @@ def shm_size_missing(placement: Placement, context: LintContext) -> Iterator[Dia
         span = own.key.span if own is not None else _distribution_key(placement)
     message = f"{processes} processes share 2 GB of shared memory"
     severity: Severity | None = None if processes >= _SOON_TOO_MANY else "info"
-    yield shm_size_missing.at(span, message, "Write `shm_size: 64g` under `resources`.", severity=severity)
+    yield SHM_SIZE_MISSING.at(span, message, "Write `shm_size: 64g` under `resources`.", severity=severity)
 
 
 def _distribution_key(placement: Placement) -> Span:
@@ -202,11 +196,7 @@ def _distribution_key(placement: Placement) -> Span:
     return placement.distribution.span if placement.distribution is not None else placement.head
 
 
-@rule(
-    "placement",
-    "AML613",
-    "launcher-under-distribution",
-    "error",
+LAUNCHER_UNDER_DISTRIBUTION = Rule("AML613", "launcher-under-distribution", "error").explained(
     summary="The command uses a launcher, although `distribution` already starts the processes.",
     why="Each of the processes that Azure ML starts would start all of them again. Run the script itself, or set "
     "`process_count_per_instance: 1`.",
@@ -218,7 +208,10 @@ distribution: {type: pytorch, process_count_per_instance: 8}
 resources: {shm_size: 64g}
 """,
 )
-def launcher_under_distribution(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _launcher_under_distribution(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     processes, command = placement.processes_per_node, context.command_of(placement.component)
     if placement.distribution is None or processes is None or processes < 2 or command is None:
         return
@@ -226,14 +219,12 @@ def launcher_under_distribution(placement: Placement, context: LintContext) -> I
         message = f"each of the {processes} processes that `distribution` starts would start its own processes"
         related = [Related(placement.distribution.span, "the processes are started here")]
         hint = "Run the script with python, or write `process_count_per_instance: 1`."
-        yield launcher_under_distribution.at(command.span(start, end), message, hint, related)
+        yield LAUNCHER_UNDER_DISTRIBUTION.at(command.span(start, end), message, hint, related)
 
 
-@rule(
-    "placement",
-    "AML618",
-    "nodes-without-distribution",
-    "warning",
+NODES_WITHOUT_DISTRIBUTION = Rule(
+    "AML618", "nodes-without-distribution", "warning", suppressed_by_errors=True
+).explained(
     summary="There are several machines, but no `distribution` that connects them.",
     why="Azure ML then sets no RANK, WORLD_SIZE or MASTER_ADDR: the machines do not know of each other, and "
     "all of them are paid for.",
@@ -244,9 +235,11 @@ environment: azureml:torch:3
 compute: azureml:gpus
 resources: {instance_count: ‹2⇒1›, shm_size: 16g}
 """,
-    suppressed_by_errors=True,
 )
-def nodes_without_distribution(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _nodes_without_distribution(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     count = placement.resources.instance_count if placement.resources is not None else None
     nodes = placement.nodes
     if count is None or nodes is None or nodes < 2 or placement.distribution is not None or _launchers(placement):
@@ -254,7 +247,7 @@ def nodes_without_distribution(placement: Placement, context: LintContext) -> It
     if any(words[0].text in ("python", "python3") for words in simple_commands(placement.component.command.text)):
         message = f"{nodes} machines without a distribution: they do not know of each other"
         hint = "Write `distribution: {type: pytorch, process_count_per_instance: GPUS}`, or use one machine."
-        yield nodes_without_distribution.at(placement.settled(count).span, message, hint)
+        yield NODES_WITHOUT_DISTRIBUTION.at(placement.settled(count).span, message, hint)
 
 
 def _launchers(placement: Placement) -> list[tuple[int, int]]:

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from trainyard.lint.checks import LintedFile, check, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
 from trainyard.lint.time_zones import WINDOWS_TIME_ZONES
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import close_match, did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, SpecError
 from trainyard.spec.documents import Document, Node, shorten
@@ -20,6 +19,7 @@ from trainyard.spec.kinds import KIND_NAMES, kind_of
 from trainyard.spec.model import Port
 from trainyard.spec.ports import literal_type
 from trainyard.spec.reading import is_remote
+from trainyard.spec.rule import Rule
 from trainyard.spec.rules.documents import YAML_TRAP
 
 # The fields of `expression`, with their bounds and the names that some take: NCrontab, as the service reads it.
@@ -34,17 +34,13 @@ _CRON_FIELDS: tuple[tuple[str, int, int, list[str]], ...] = (
 )
 # The most days of each month.
 _LENGTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-_CRON_PART = lazy_pattern(r"(?:\*|([0-9a-z]+)(?:-([0-9a-z]+))?)(?:/([0-9]+))?", re.IGNORECASE)
+_CRON_PART = re.compile(r"(?:\*|([0-9a-z]+)(?:-([0-9a-z]+))?)(?:/([0-9]+))?", re.IGNORECASE)
 # What PyYAML reads as a date, which Azure ML's client then refuses.
-_PLAIN_TIME = lazy_pattern(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2})?)?")
-_TIMESTAMP = lazy_pattern(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt ]+[0-9]{1,2}:[0-9]{2}:[0-9]{2}.*)?")
+_PLAIN_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2})?)?")
+_TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt ]+[0-9]{1,2}:[0-9]{2}:[0-9]{2}.*)?")
 
 
-@rule(
-    "file",
-    "AML318",
-    "schedule-trigger",
-    "warning",
+SCHEDULE_TRIGGER = Rule("AML318", "schedule-trigger", "warning").explained(
     summary="A schedule's trigger never fires, or not when it seems to.",
     why="The fields of `expression` are minute (0-59), hour (0-23), day (1-31), month (1-12) and weekday (0-6, Sunday "
     "is 0). A time zone has the name that Windows gives it. A schedule that ends before it starts does nothing.",
@@ -56,7 +52,10 @@ trigger:
 create_job: {type: pipeline, job: azureml:forecast}
 """.replace("‸15 ", "15 ‸"),
 )
-def schedule_trigger(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _schedule_trigger(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for trigger in _triggers(file):
         yield from _trigger(trigger, file)
 
@@ -80,7 +79,7 @@ def _trigger(trigger: Node, file: LintedFile) -> Iterator[Diagnostic]:
         written = _ZONES_IN_LOWER_CASE.get(zone.text.lower())
         if written is None:
             hint = close_match(zone.text, WINDOWS_TIME_ZONES) or "Such names are 'UTC' and 'W. Europe Standard Time'."
-            yield schedule_trigger.at(zone.span, f"unknown time zone '{shorten(zone.text)}'", hint)
+            yield SCHEDULE_TRIGGER.at(zone.span, f"unknown time zone '{shorten(zone.text)}'", hint)
     yield from _days_of_another_frequency(trigger)
     yield from _lists(trigger)
     yield from _times(trigger, file.document)
@@ -94,7 +93,7 @@ def _days_of_another_frequency(trigger: Node) -> Iterator[Diagnostic]:
         if frequency is not None and days is not None and frequency.text.lower() in _FREQUENCIES - {fitting}:
             message = f"'{key}' has no effect with `frequency: {frequency.text}`"
             hint = f"Write `frequency: {fitting}`, or remove the days."
-            yield schedule_trigger.at(days.span, message, hint)
+            yield SCHEDULE_TRIGGER.at(days.span, message, hint)
 
 
 def _lists(trigger: Node) -> Iterator[Diagnostic]:
@@ -104,10 +103,10 @@ def _lists(trigger: Node) -> Iterator[Diagnostic]:
         if listed is None or listed.is_mapping:
             continue
         if listed.data == []:
-            yield schedule_trigger.at(listed.span, f"'{key}' is empty, so that the schedule has no time to start at")
+            yield SCHEDULE_TRIGGER.at(listed.span, f"'{key}' is empty, so that the schedule has no time to start at")
         for item in listed.items:
             if item.text.lower() in seen:
-                yield schedule_trigger.at(item.span, f"{item.text} is in '{key}' twice", "Remove one of them.")
+                yield SCHEDULE_TRIGGER.at(item.span, f"{item.text} is in '{key}' twice", "Remove one of them.")
             seen.add(item.text.lower())
 
 
@@ -123,19 +122,19 @@ def _expression(expression: Node, document: Document) -> Iterator[Diagnostic]:
     if minute[0] == "*" and hour[0].isdecimal():
         span = document.span_within(expression, minute[1], minute[2])
         message = f"this starts a job in every minute of the hour from {hour[0]}:00"
-        yield schedule_trigger.at(span, message, "Write 0, for once at the full hour.")
+        yield SCHEDULE_TRIGGER.at(span, message, "Write 0, for once at the full hour.")
     for (text, start, end), (name, least, most, names) in zip(fields, _CRON_FIELDS, strict=True):
         problem = next((found for part in text.split(",") if (found := _wrong(part, least, most, names))), "")
         if problem:
             span = document.span_within(expression, start, end)
-            yield schedule_trigger.at(
+            yield SCHEDULE_TRIGGER.at(
                 span, f"the {name} '{shorten(text)}' {problem}", f"Write {least} to {most}, or *."
             )
     missing = _missing_day(fields)
     if missing:
         text, start, end = fields[2]
         span = document.span_within(expression, start, end)
-        yield schedule_trigger.at(span, f"the day '{shorten(text)}' {missing}", "Write an earlier day.")
+        yield SCHEDULE_TRIGGER.at(span, f"the day '{shorten(text)}' {missing}", "Write an earlier day.")
 
 
 def _missing_day(fields: Sequence[tuple[str, int, int]]) -> str:
@@ -176,11 +175,11 @@ def _times(trigger: Node, document: Document) -> Iterator[Diagnostic]:
             message = f"YAML reads {node.text} as a date, and Azure ML's client takes only a text"
             yield YAML_TRAP.at(node.span, message, f"Quote it: {quoted}.", replacement=quoted, severity="error")
         elif node is not None and _is_impossible(node.text.strip()):
-            yield schedule_trigger.at(node.span, f"there is no time '{shorten(node.text)}'", "Correct day or hour.")
+            yield SCHEDULE_TRIGGER.at(node.span, f"there is no time '{shorten(node.text)}'", "Correct day or hour.")
     first, last = _time(start), _time(end)
     if start is not None and end is not None and first is not None and last is not None and last <= first:
         related = [Related(start.span, "it starts here")]
-        yield schedule_trigger.at(end.span, "the schedule ends before it starts", "Write a later time.", related)
+        yield SCHEDULE_TRIGGER.at(end.span, "the schedule ends before it starts", "Write a later time.", related)
 
 
 def _is_unquoted_date(node: Node, document: Document) -> bool:
@@ -207,11 +206,7 @@ def _time(node: Node | None) -> datetime | None:
     return found.replace(tzinfo=timezone.utc) if found is not None and found.tzinfo is None else found
 
 
-@rule(
-    "file",
-    "AML321",
-    "schedule-job",
-    "warning",
+SCHEDULE_JOB = Rule("AML321", "schedule-job", "warning").explained(
     summary="A schedule sets an input that its job does not have.",
     why="What `create_job` sets replaces the job's own inputs, by name; nothing reads the value of any other.",
     example="""\
@@ -231,7 +226,10 @@ jobs:
     inputs: {horizon: "${{parent.inputs.horizon}}"}
 """,
 )
-def schedule_job(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _schedule_job(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     job = file.document.root.find("create_job", "job") if file.kind == "schedule" else None
     if job is None or not job.is_text or job.text.startswith("azureml:"):
         return
@@ -244,7 +242,7 @@ def schedule_job(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]
         elif declared is not None:
             message = f"the scheduled job has no input '{shorten(name)}'"
             free = [other for other in declared if given is not None and other not in given.entries]
-            yield schedule_job.at(entry.key.span, message, did_you_mean(name, free, "It has no other inputs."))
+            yield SCHEDULE_JOB.at(entry.key.span, message, did_you_mean(name, free, "It has no other inputs."))
 
 
 def _other_type(given: Node, port: Port) -> Iterator[Diagnostic]:
@@ -256,7 +254,7 @@ def _other_type(given: Node, port: Port) -> Iterator[Diagnostic]:
         except ValueError:
             message = f"'{port.name}' of the scheduled job is {port.type}, not '{shorten(given.text)}'"
             related = [Related(port.key_span, f"'{port.name}' is declared here")]
-            yield schedule_job.at(given.span, message, "Write a number.", related)
+            yield SCHEDULE_JOB.at(given.span, message, "Write a number.", related)
 
 
 def _inputs_of(file: Path, context: LintContext) -> Mapping[str, Port] | None:
@@ -282,7 +280,7 @@ def _only_some_jobs(file: LintedFile, context: LintContext) -> Iterator[Diagnost
     is_pipeline = any(pipeline.reading.file == named for pipeline in context.parsed.pipelines)
     if is_pipeline and kind.text.lower() == "command":
         message = f"'{job.text}' is a pipeline, and the schedule says it is a command"
-        yield schedule_job.at(kind.span, message, "Write `type: pipeline`.")
+        yield SCHEDULE_JOB.at(kind.span, message, "Write `type: pipeline`.")
 
 
 def _not_a_job(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
@@ -297,7 +295,7 @@ def _not_a_job(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
         kind = kind_of(named)
         if kind in ("component", "pipeline_component", "environment", "compute", "asset", "schedule"):
             message = f"'{started.text}' is {KIND_NAMES[kind]}, not a job"
-            yield schedule_job.at(started.span, message, "Name a pipeline or another job.", severity="error")
+            yield SCHEDULE_JOB.at(started.span, message, "Name a pipeline or another job.", severity="error")
         elif kind == "sweep_job":
             message = f"'{started.text}' is a sweep, which Azure ML's client does not schedule"
-            yield schedule_job.at(started.span, message, "Put it into a pipeline, and name that.", severity="error")
+            yield SCHEDULE_JOB.at(started.span, message, "Put it into a pipeline, and name that.", severity="error")

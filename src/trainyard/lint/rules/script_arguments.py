@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise, zip_longest
 
-from trainyard.lint.checks import LintedFile, check, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
 from trainyard.lint.passed_flags import (
     calls_with_flags,
@@ -20,14 +21,14 @@ from trainyard.lint.rules.sweep_metrics import sweeps_of
 from trainyard.lint.rules.sweeps import draws_fractions
 from trainyard.lint.script_steps import script_steps
 from trainyard.lint.scripts.flags import Flag, ScriptFlags
-from trainyard.lint.shell_words import CalledScript, Word, simple_commands
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import Component, Port, Value
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
+from trainyard.spec.rule import Rule
 from trainyard.spec.rules.values import WRONG_LITERAL
+from trainyard.spec.shell_words import CalledScript, Word, simple_commands
 
 _SCRIPT = """\
 === src/train.py
@@ -38,17 +39,13 @@ parser.add_argument("--epochs", type=int, required=True)
 parser.add_argument("--optimizer", choices=["adam", "sgd"], default="adam")
 print(parser.parse_args())
 """
-_REDIRECTION = lazy_pattern("[<>]")
-_UNCLOSED = lazy_pattern(r"\$\{\{(?![^{}]*\}\})|\$\{\{[^{}]*\$\{\{")
+_REDIRECTION = re.compile("[<>]")
+_UNCLOSED = re.compile(r"\$\{\{(?![^{}]*\}\})|\$\{\{[^{}]*\$\{\{")
 _DASHES = ("–", "—")
 _PROGRAMS = ("python", "python3", "torchrun", "deepspeed", "mpirun", "accelerate", "horovodrun", "Rscript")
 
 
-@rule(
-    "command",
-    "AML501",
-    "unknown-flag",
-    "error",
+UNKNOWN_FLAG = Rule("AML501", "unknown-flag", "error").explained(
     summary="The command passes a flag that the script does not have.",
     why="Flags are read from the script's source, without running it: argparse, click, typer, and the dataclasses of "
     "trainyard.steps. Scripts that cannot be read this way are not checked.",
@@ -63,7 +60,10 @@ inputs:
 """
     + _SCRIPT,
 )
-def unknown_flag(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _unknown_flag(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     yield from _typographic_dashes(command)
     for called, flags in calls_with_flags(command, context):
         yield from _unknown_flags(called, flags)
@@ -85,7 +85,7 @@ def _unknown_flags(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnos
         message = f"{called.name} has no flag {name}"
         related = [declared(flags.flags[meant])] if meant is not None else []
         hint = did_you_mean(name, known)
-        yield unknown_flag.at(span, message, hint, related, only_close(name, known))
+        yield UNKNOWN_FLAG.at(span, message, hint, related, only_close(name, known))
 
 
 def _slip(called: CalledScript, word: Word, name: str, flags: ScriptFlags) -> Iterator[Diagnostic]:
@@ -97,7 +97,7 @@ def _slip(called: CalledScript, word: Word, name: str, flags: ScriptFlags) -> It
         span = called.span(Word(name, word.start, word.start + len(name)))
         message = f"{called.name} has no flag {name}, ignores it, and continues without {meant}"
         related = [declared(flags.flags[meant])]
-        yield unknown_flag.at(span, message, f"Did you mean '{meant}'?", related, severity="warning")
+        yield UNKNOWN_FLAG.at(span, message, f"Did you mean '{meant}'?", related, severity="warning")
 
 
 def _typographic_dashes(command: ParsedCommand) -> Iterator[Diagnostic]:
@@ -109,14 +109,10 @@ def _typographic_dashes(command: ParsedCommand) -> Iterator[Diagnostic]:
             if word.text.startswith(_DASHES) and word.text[1:2].isalpha() and not word.is_quoted:
                 right = f"--{word.text[1:]}"
                 message = f"'{word.text}' starts with a typographic dash, so the script does not see a flag"
-                yield unknown_flag.at(command.span(word.start, word.end), message, f"Write {right}.", replacement=right)
+                yield UNKNOWN_FLAG.at(command.span(word.start, word.end), message, f"Write {right}.", replacement=right)
 
 
-@rule(
-    "command",
-    "AML502",
-    "missing-flag",
-    "error",
+MISSING_FLAG = Rule("AML502", "missing-flag", "error").explained(
     summary="The command does not pass a flag that the script requires.",
     why="The script exits at once, after the cluster has started and the data is mounted.",
     example="""\
@@ -128,12 +124,15 @@ environment: azureml:torch:3
 """
     + _SCRIPT,
 )
-def missing_flag(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _missing_flag(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for called, flags in readable_calls(context.calls_of(command), context):
         if flags.needs_command and (not called.call.arguments or _gives_no_command(called, flags)):
             message = f"{called.name} requires a command before its flags, and gets none"
             hint = f"Known commands: {', '.join(flags.commands)}."
-            yield missing_flag.at(called.place, message, hint)
+            yield MISSING_FLAG.at(called.place, message, hint)
     for called, flags in calls_with_flags(command, context):
         yield from _missing_flags(called, flags, "the command")
 
@@ -154,7 +153,7 @@ def _missing_flags(called: CalledScript, flags: ScriptFlags, where: str) -> Iter
             continue  # reported as an unknown flag
         message = f"{called.name} requires {flag.names[0]}, and {where} does not pass it"
         hint = f"Add `{flag.names[0]} …` to {where}."
-        yield missing_flag.at(called.place, message, hint, [declared(flag)])
+        yield MISSING_FLAG.at(called.place, message, hint, [declared(flag)])
 
 
 def _gives_no_command(called: CalledScript, flags: ScriptFlags) -> bool:
@@ -177,11 +176,7 @@ def _has_arguments_from_an_input(called: CalledScript) -> bool:
     return False
 
 
-@rule(
-    "command",
-    "AML503",
-    "wrong-choice",
-    "error",
+WRONG_CHOICE = Rule("AML503", "wrong-choice", "error").explained(
     summary="A value is not one of the script's choices.",
     why="The component offers, or a job sets, a value that the script's `choices` do not contain.",
     example="""\
@@ -195,7 +190,10 @@ inputs:
 """
     + _SCRIPT,
 )
-def wrong_choice(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _wrong_choice(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for called, flags in readable_calls(context.calls_of(command), context):
         yield from _unknown_command(called, flags)
     for called, flags in calls_with_flags(command, context):
@@ -240,10 +238,10 @@ def _unknown_command(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagn
         return
     if flags.commands and is_word(first) and first.text not in flags.commands:
         message = f"{called.name} has no command '{first.text}'"
-        yield wrong_choice.at(called.span(first), message, did_you_mean(first.text, flags.commands))
+        yield WRONG_CHOICE.at(called.span(first), message, did_you_mean(first.text, flags.commands))
     elif (meant := other_command(called, flags)) is not None:
         message = f"these are flags of the command '{meant}', not of '{first.text}'"
-        yield wrong_choice.at(called.span(first), message, f"Did you mean '{meant}'?")
+        yield WRONG_CHOICE.at(called.span(first), message, f"Did you mean '{meant}'?")
 
 
 def _compare(value: Value, flag: Flag, port: Port | None) -> Iterator[Diagnostic]:
@@ -257,14 +255,10 @@ def _compare(value: Value, flag: Flag, port: Port | None) -> Iterator[Diagnostic
 def _not_a_choice(span: Span, text: str, flag: Flag, related: list[Related]) -> Diagnostic:
     choices = flag.choices or ()
     message = f"the script's {flag.names[0]} takes {', '.join(choices)}, not '{text}'"
-    return wrong_choice.at(span, message, close_match(text, choices), [*related, declared(flag)])
+    return WRONG_CHOICE.at(span, message, close_match(text, choices), [*related, declared(flag)])
 
 
-@rule(
-    "command",
-    "AML504",
-    "unknown-program",
-    "error",
+UNKNOWN_PROGRAM = Rule("AML504", "unknown-program", "error").explained(
     summary="The name of a program is misspelt, or is that of a script.",
     why="The shell finds no such program. Scripts are started with `python`. Of other names, only those are reported "
     "that differ by a typo from python, torchrun and the like.",
@@ -275,27 +269,26 @@ command: ‹pyhton⇒python› train.py
 environment: azureml:torch:3
 """,
 )
-def unknown_program(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _unknown_program(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for words in simple_commands(command.text):
         program = words[0]
         if program.text.endswith(".py") and "/" not in program.text and program.is_plain and "{" not in program.text:
             message = f"the shell finds no program '{program.text}': the folder of the code is not among its paths"
             span = command.span(program.start, program.end)
-            yield unknown_program.at(span, message, f"Write python {program.text}.")
+            yield UNKNOWN_PROGRAM.at(span, message, f"Write python {program.text}.")
         meant = only_close(program.text, _PROGRAMS)
         is_script_next = len(words) > 1 and (words[1].text.endswith((".py", ".R")) or words[1].text.startswith("-"))
         if meant is not None and program.text not in _PROGRAMS and is_script_next:
             span = command.span(program.start, program.end)
-            yield unknown_program.at(
+            yield UNKNOWN_PROGRAM.at(
                 span, f"unknown program '{program.text}'", f"Did you mean '{meant}'?", replacement=meant
             )
 
 
-@rule(
-    "command",
-    "AML505",
-    "flag-value",
-    "error",
+FLAG_VALUE = Rule("AML505", "flag-value", "error").explained(
     summary="A flag lacks its value, has one it does not take, or has one that is not a number.",
     why="argparse exits at once. A switch (`store_true`) is either passed or not: the `True` of a boolean input after "
     "it is one argument too many.",
@@ -313,7 +306,10 @@ parser.add_argument("--fast", action="store_true")
 print(parser.parse_args())
 """,
 )
-def flag_value(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _flag_value(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for called, flags in calls_with_flags(command, context):
         yield from _wrong_values(called, flags)
 
@@ -328,20 +324,20 @@ def _wrong_values(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnost
             follower = None  # the file that output is redirected to
         if flag.takes_value is True and (follower is None or follower.text in flags.flags):
             message = f"{word.text} takes a value, but none follows it"
-            yield flag_value.at(called.span(word), message, f"Write `{word.text} VALUE`.", [declared(flag)])
+            yield FLAG_VALUE.at(called.span(word), message, f"Write `{word.text} VALUE`.", [declared(flag)])
         elif flag.takes_value is False and not flags.takes_words and not flags.takes_others:
             if follower is not None and (is_word(follower) or only_binding(follower.text) is not None):
                 message = f"{word.text} is a switch and takes no value, such as '{follower.text}'"
                 hint = f"Write {word.text} alone, or give the script a flag that takes true or false."
-                yield flag_value.at(called.span(follower), message, hint, [declared(flag)])
+                yield FLAG_VALUE.at(called.span(follower), message, hint, [declared(flag)])
         elif flag.is_truth and follower is not None and _may_be_false(called, follower):
             message = f"{word.text} is `type=bool`, which makes any text true, 'False' too"
             hint = "Let the script compare the text, or use a switch (`store_true`)."
-            yield flag_value.at(called.span(follower), message, hint, [declared(flag)], severity="warning")
+            yield FLAG_VALUE.at(called.span(follower), message, hint, [declared(flag)], severity="warning")
         elif follower is not None and _is_plain_word(follower) and not _is_number(follower.text, flag.number):
             expected = "a whole number" if flag.number == "int" else "a number"
             message = f"{word.text} takes {expected}, not '{follower.text}'"
-            yield flag_value.at(called.span(follower), message, "", [declared(flag)])
+            yield FLAG_VALUE.at(called.span(follower), message, "", [declared(flag)])
 
 
 def _may_be_false(called: CalledScript, word: Word) -> bool:
@@ -369,7 +365,7 @@ def _numbers_of_ports(command: ParsedCommand, context: LintContext) -> Iterator[
         if not port.is_parameter and port.type:
             expected = "a whole number" if flag.number == "int" else "a number"
             message = f"{called.name} takes {expected} as {flag.names[0]}, and the input '{port.name}' is data"
-            yield flag_value.at(port.key_span, message, "Give the input the type integer or number.", [declared(flag)])
+            yield FLAG_VALUE.at(port.key_span, message, "Give the input the type integer or number.", [declared(flag)])
 
 
 @check("pipeline")
@@ -400,7 +396,7 @@ def _numbers_of_searches(command: ParsedCommand, context: LintContext) -> Iterat
             kind = drawn.pop(name, None) if flag.number == "int" else None
             if kind is not None:
                 message = f"{called.name} takes a whole number as {flag.names[0]}, and {kind.text} draws fractions"
-                yield flag_value.at(kind.span, message, hint, [declared(flag)])
+                yield FLAG_VALUE.at(kind.span, message, hint, [declared(flag)])
         for name, kind in drawn.items():
             port = command.component.inputs.get(name) if command.is_component else None
             if port is not None and port.type == "integer":
@@ -431,7 +427,7 @@ def _choices_of_searches(command: ParsedCommand, context: LintContext) -> Iterat
                 ):
                     expected = "a whole number" if flag.number == "int" else "a number"
                     message = f"{called.name} takes {expected} as {flag.names[0]}, not '{item.text}'"
-                    yield flag_value.at(item.span, message, "", [declared(flag)])
+                    yield FLAG_VALUE.at(item.span, message, "", [declared(flag)])
 
 
 def _numbers_from_inputs(command: ParsedCommand, context: LintContext) -> Iterator[tuple[CalledScript, Flag, Port]]:
@@ -463,7 +459,7 @@ def _number_or_not(value: Value, flag: Flag, port: Port) -> Iterator[Diagnostic]
         expected = "a whole number" if flag.number == "int" else "a number"
         message = f"the script's {flag.names[0]} takes {expected}, not '{value.text}'"
         related = [Related(port.key_span, f"'{port.name}' is declared here"), declared(flag)]
-        yield flag_value.at(value.span, message, "", related)
+        yield FLAG_VALUE.at(value.span, message, "", related)
 
 
 def _is_number(text: str, kind: str | None) -> bool:

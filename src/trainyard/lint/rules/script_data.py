@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from trainyard.lint.checks import check, rule
+from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.lint.scripts.data_reads import Read
-from trainyard.lint.shell_words import CalledScript
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Node
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import Component, Port
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
+from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import CalledScript
 
 # A custom model may be either.
 _FOLDERS = frozenset({"uri_folder", "mltable", "mlflow_model"})
@@ -29,11 +30,7 @@ print(len(os.listdir(args.images)))
 """
 
 
-@rule(
-    "command",
-    "AML510",
-    "port-read-otherwise",
-    "warning",
+PORT_READ_OTHERWISE = Rule("AML510", "port-read-otherwise", "warning").explained(
     summary="A script opens a folder, or looks into a file.",
     why="A `uri_file` is the path of one file, and a `uri_folder` of a folder. Only reported for what argparse passes "
     "on as it is, and not if the script asks which of the two it got.",
@@ -48,7 +45,10 @@ inputs:
 """
     + _COUNTS_FILES,
 )
-def port_read_otherwise(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _port_read_otherwise(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for called, port, side, reads in _data_of_scripts(command, context):
         for read in reads:
             if side == "inputs" and port.type == "uri_file" and read.what == "folder":
@@ -61,15 +61,11 @@ def port_read_otherwise(command: ParsedCommand, context: LintContext) -> Iterato
             message = f"'{port.name}' is {is_written}, and {called.name} takes it for {expected}"
             hint = "Give it the type uri_folder." if expected == "a folder" else "Give it the type uri_file."
             span = kind.span if kind is not None else port.key_span
-            yield port_read_otherwise.at(span, message, hint, [_happens_here(read)])
+            yield PORT_READ_OTHERWISE.at(span, message, hint, [_happens_here(read)])
             break
 
 
-@rule(
-    "command",
-    "AML511",
-    "direct-read-as-path",
-    "warning",
+DIRECT_READ_AS_PATH = Rule("AML511", "direct-read-as-path", "warning").explained(
     summary="A script opens an input of `mode: direct` as if it were on the disk.",
     why="With `direct` nothing is mounted: the script gets an address (`azureml://…`), which only fsspec, Spark and "
     "the like can open.",
@@ -84,7 +80,10 @@ inputs:
 """
     + _COUNTS_FILES,
 )
-def direct_read_as_path(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _direct_read_as_path(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     yield from _opened_with_direct(command, command.node, context)
 
 
@@ -106,7 +105,7 @@ def _opened_with_direct(command: ParsedCommand, gives_modes: Node, context: Lint
         opened = next((read for read in reads if read.on_disk), None)
         if side == "inputs" and mode is not None and is_direct and opened is not None:
             message = f"'{port.name}' is an address with 'mode: direct', and {called.name} opens it as a path"
-            yield direct_read_as_path.at(mode.span, message, "Use ro_mount or download.", [_happens_here(opened)])
+            yield DIRECT_READ_AS_PATH.at(mode.span, message, "Use ro_mount or download.", [_happens_here(opened)])
 
 
 def _data_of_scripts(

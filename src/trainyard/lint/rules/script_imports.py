@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from trainyard.catalogue.python_packages import known_module, modules_of, package_of
-from trainyard.lint.checks import rule
+from trainyard.lint.checks import check
 from trainyard.lint.conda import conda_of, packages_of
 from trainyard.lint.context import LintContext
 from trainyard.lint.scripts.imports import Import, all_imports, imports_at_once, module_in
 from trainyard.lint.scripts.syntax import parse
-from trainyard.lint.shell_words import CalledScript
 from trainyard.project_files import read_text
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Node
 from trainyard.spec.parsed import ParsedCommand
+from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import CalledScript, without_archive
 
 # Anything of these may bring modules along from elsewhere.
-_FINDS_MODULES = lazy_pattern(r"PYTHONPATH|sys\.path|pip3? install|setup\.py|\bcd ")
+_FINDS_MODULES = re.compile(r"PYTHONPATH|sys\.path|pip3? install|setup\.py|\bcd ")
 # `azureml:NAME:VERSION` or `azureml:NAME@latest`.
-_REGISTERED = lazy_pattern(r"azureml:([^:@/]+)(?::([^:@/]+)|@latest)")
+_REGISTERED = re.compile(r"azureml:([^:@/]+)(?::([^:@/]+)|@latest)")
 _LEVELS_UP = 2
 # A folder beside the code with the name of a package that is installed is not what is imported.
 _INSTALLED = frozenset(
@@ -33,11 +34,7 @@ _INSTALLED = frozenset(
 )
 
 
-@rule(
-    "command",
-    "AML508",
-    "module-outside-code",
-    "warning",
+MODULE_OUTSIDE_CODE = Rule("AML508", "module-outside-code", "warning").explained(
     summary="A script imports a module that is beside the code folder, or the code folder itself.",
     why="Only `code` and `additional_includes` are uploaded. It works on this machine if the module's folder is the "
     "current one; in the job the import fails.",
@@ -55,7 +52,10 @@ print(losses)
 print("losses")
 """,
 )
-def module_outside_code(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _module_outside_code(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for called in _decidable_calls(command, context):
         assert called.file is not None
         syntax = parse(called.file)
@@ -65,21 +65,17 @@ def module_outside_code(command: ParsedCommand, context: LintContext) -> Iterato
                 message = f"{called.name} imports '{each.path}', but the content of '{module}' is uploaded without it"
                 inner = each.path.partition(".")[2].split(".")[0]
                 hint = f"Import '{inner}' instead, or set `code` to the folder above."
-                yield module_outside_code.at(called.place, message, hint, [_imported_here(each)])
+                yield MODULE_OUTSIDE_CODE.at(called.place, message, hint, [_imported_here(each)])
                 continue
             found = _beside(module, called)
             if found is not None:
                 message = f"{called.name} imports '{module}', which is not in the code but beside it"
                 hint = f"Move it into '{called.root.name}', or add it to `additional_includes`."
                 related = [_imported_here(each), Related(Span(found), "it is here")]
-                yield module_outside_code.at(called.place, message, hint, related)
+                yield MODULE_OUTSIDE_CODE.at(called.place, message, hint, related)
 
 
-@rule(
-    "command",
-    "AML509",
-    "module-not-installed",
-    "warning",
+MODULE_NOT_INSTALLED = Rule("AML509", "module-not-installed", "warning").explained(
     summary="A script imports a module that neither its code nor its environment has.",
     why="Azure ML installs the packages of the conda file into an environment of their own: what the image has is not "
     "in it. Only reported if all packages of the conda file are known, with what they require, and for imports that "
@@ -101,7 +97,10 @@ from sklearn.svm import SVC
 print(pandas, SVC)
 """,
 )
-def module_not_installed(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _module_not_installed(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     conda = _conda_of(command, context)
     modules = modules_of_conda(conda) if conda is not None else None
     if conda is None or modules is None:
@@ -120,7 +119,7 @@ def module_not_installed(command: ParsedCommand, context: LintContext) -> Iterat
             message = f"{each.file.name} imports '{module}', which the environment does not have"
             hint = f"Add '{package_of(module)}' to its conda file."
             related = [_imported_here(each), Related(conda.span, "the packages of the environment")]
-            yield module_not_installed.at(called.place, message, hint, related)
+            yield MODULE_NOT_INSTALLED.at(called.place, message, hint, related)
 
 
 def modules_of_conda(conda: Node) -> frozenset[str] | None:
@@ -155,7 +154,8 @@ def _has_version(root: Node, version: str | None) -> bool:
 
 def _decidable_calls(command: ParsedCommand, context: LintContext) -> Iterator[CalledScript]:
     """The calls of scripts that find modules in their code and their environment alone."""
-    if _FINDS_MODULES.search(command.text) or "PYTHONPATH" in command.reading.document.text:
+    document = command.reading.document.text
+    if _FINDS_MODULES.search(without_archive(command.text)) or "PYTHONPATH" in without_archive(document):
         return
     for called in context.calls_of(command):
         if called.file is not None and not _finds_modules(called.file):

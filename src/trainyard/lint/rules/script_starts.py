@@ -8,27 +8,24 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainyard.lint.checks import LintedFile, check, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
 from trainyard.lint.script_steps import script_steps
 from trainyard.lint.scripts.imports import module_in
 from trainyard.lint.scripts.syntax import Syntax, parse, syntax_error
-from trainyard.lint.shell_words import CalledScript
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import shorten
 from trainyard.spec.parsed import ParsedCommand
+from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import CalledScript
 
 # Any of these may define names that are not written as such.
 _DEFINE_NAMES = frozenset({"globals", "exec", "setattr", "__getattr__", "import_module", "modules"})
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-@rule(
-    "command",
-    "AML513",
-    "import-fails",
-    "error",
+IMPORT_FAILS = Rule("AML513", "import-fails", "error").explained(
     summary="A script imports a name that the module in its code does not define, or relatively without a package.",
     why="The import fails, after the cluster has started. A script that is started as a file belongs to no package, so "
     "`from .losses import …` fails in it: write `from losses import …`, or start it with `python -m`. Only imports "
@@ -48,7 +45,10 @@ def focal_loss(probability):
     return 1 - probability
 """,
 )
-def import_fails(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _import_fails(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for called in context.calls_of(command):
         syntax = parse(called.file) if called.file is not None else None
         if syntax is not None and called.file is not None:
@@ -63,7 +63,7 @@ def _failing(called: CalledScript, file: Path, syntax: Syntax) -> Iterator[Diagn
         written = f"from {'.' * node.level}{node.module or ''} import {node.names[0].name}"
         if node.level and not called.call.is_module:
             message = f"{called.name} is started as a file, and '{shorten(written)}' works in packages only"
-            yield import_fails.at(called.place, message, "Import without the dot, or start it with python -m.", [here])
+            yield IMPORT_FAILS.at(called.place, message, "Import without the dot, or start it with python -m.", [here])
         elif not node.level and node.module is not None:
             folder = called.root if called.call.is_module else file.parent
             yield from _undefined(called, folder, node, here)
@@ -84,7 +84,7 @@ def _undefined(called: CalledScript, folder: Path, node: ast.ImportFrom, here: R
     for alias in node.names:
         if alias.name not in defined and (module.name != "__init__.py" or alias.name not in submodules):
             message = f"{called.name} imports '{alias.name}', which {module.relative_to(folder)} does not define"
-            yield import_fails.at(called.place, message, did_you_mean(alias.name, sorted(defined), ""), [here])
+            yield IMPORT_FAILS.at(called.place, message, did_you_mean(alias.name, sorted(defined), ""), [here])
 
 
 def _defined(syntax: Syntax) -> set[str] | None:
@@ -110,11 +110,7 @@ def _defined(syntax: Syntax) -> set[str] | None:
     return found if len(found) > 1 else None
 
 
-@rule(
-    "command",
-    "AML514",
-    "script-syntax",
-    "warning",
+SCRIPT_SYNTAX = Rule("AML514", "script-syntax", "warning").explained(
     summary="Python cannot parse the script.",
     why="The job ends at once, after its machine has started. The script is parsed by the Python that lint runs on.",
     example="""\
@@ -128,7 +124,10 @@ for epoch in range(3)‹⇒:›
     print(epoch)
 """,
 )
-def script_syntax(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _script_syntax(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for called in context.calls_of(command):
         yield from _unparsable(called)
 
@@ -148,4 +147,4 @@ def _unparsable(called: CalledScript) -> Iterator[Diagnostic]:
         line = error.lineno or 1
         related = [Related(Span(called.file, line, 1, line, 2), error.msg)]
         message = f"Python {sys.version_info[0]}.{sys.version_info[1]} cannot parse {called.name}: line {line}"
-        yield script_syntax.at(called.place, message, "", related)
+        yield SCRIPT_SYNTAX.at(called.place, message, "", related)

@@ -5,30 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from trainyard.lint.checks import rule
+from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
-from trainyard.lint.shell_words import simple_commands
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in
 from trainyard.spec.parsed import ParsedCommand
+from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import simple_commands
 
-_QUOTED = lazy_pattern(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
-_QUOTE = lazy_pattern("['\"]")
-_LEADING = lazy_pattern(r"\A\s*(&&|\|\||\||;)")
-_DOUBLED = lazy_pattern(r"(?:&&|\|\|)\s*(&&|\|\||;|\|)|(?<!;);[ \t]+(;)(?!;)")
-_TRAILING = lazy_pattern(r"(&&|\|\||(?<!>)\|)\s*\Z")
-_WORD_PROCESSOR = lazy_pattern("[\u201c\u201d\u2018\u2019\u201e\u00a0]")
+_QUOTED = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
+_QUOTE = re.compile("['\"]")
+_LEADING = re.compile(r"\A\s*(&&|\|\||\||;)")
+_DOUBLED = re.compile(r"(?:&&|\|\|)\s*(&&|\|\||;|\|)|(?<!;);[ \t]+(;)(?!;)")
+_TRAILING = re.compile(r"(&&|\|\||(?<!>)\|)\s*\Z")
+_WORD_PROCESSOR = re.compile("[\u201c\u201d\u2018\u2019\u201e\u00a0]")
 _NAMES = {"\u00a0": "a no-break space"}
 # Texts within a command have rules of their own, and so have `for ((; ; ))`, `$'…'` and what is commented out.
-_OTHER_SYNTAX = lazy_pattern(r"<<|\(\(|\$'|\besac\b|(?<!\S)#")
+_OTHER_SYNTAX = re.compile(r"<<|\(\(|\$'|\besac\b|(?<!\S)#")
 
 
-@rule(
-    "command",
-    "AML561",
-    "shell-syntax",
-    "error",
+SHELL_SYNTAX = Rule("AML561", "shell-syntax", "error").explained(
     summary="The shell cannot read the command: an open quote, an operator without a command, typographic quotes.",
     why="The job ends at once, after its machine has started. Word processors and chats replace straight quotes and "
     "blanks with others, which the shell takes for letters.",
@@ -42,7 +38,10 @@ environment: azureml:torch:3
 print("training")
 """,
 )
-def shell_syntax(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _shell_syntax(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     try:
         bindings = bindings_in(command.text)
     except ExpressionError:
@@ -52,19 +51,19 @@ def shell_syntax(command: ParsedCommand, context: LintContext) -> Iterator[Diagn
     bare, opened = _without_quoted(_without_bindings(command.text, bindings))
     if opened is not None:
         message = f"the quote {command.text[opened]} that begins here is not closed"
-        yield shell_syntax.at(command.span(opened, opened + 1), message, "Close it, or remove it.")
+        yield SHELL_SYNTAX.at(command.span(opened, opened + 1), message, "Close it, or remove it.")
         return
     operator = _LEADING.search(bare) or _DOUBLED.search(bare) or _TRAILING.search(bare)
     if operator is not None:
         at = next(group for group in (1, *range(2, len(operator.groups()) + 1)) if operator[group] is not None)
         message = f"there is no command on one side of this {operator[at]}"
-        yield shell_syntax.at(command.span(*operator.span(at)), message, "Remove it.")
+        yield SHELL_SYNTAX.at(command.span(*operator.span(at)), message, "Remove it.")
     strange = _WORD_PROCESSOR.search(bare)
     if strange is not None and not _is_printed(command.text, strange.start()):
         what = _NAMES.get(strange[0], f"the typographic quote {strange[0]}")
         message = f"{what} is a letter to the shell, and becomes part of the word"
         hint = "Write a blank." if strange[0] in _NAMES else "Write a straight quote."
-        yield shell_syntax.at(command.span(*strange.span()), message, hint)
+        yield SHELL_SYNTAX.at(command.span(*strange.span()), message, hint)
 
 
 def _is_printed(text: str, position: int) -> bool:

@@ -6,39 +6,35 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from trainyard.lint.checks import rule
+from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
-from trainyard.lint.shell_words import simple_commands
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding
 from trainyard.spec.model import Port, Value
 from trainyard.spec.parsed import ParsedCommand
+from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import simple_commands
 
-_FETCHED = lazy_pattern(
+_FETCHED = re.compile(
     r"\b(?:curl|wget)\b[^|;&\n]{0,300}\|\s*(?:sudo\s+)?(?:ba|z|da|k)?sh\b|"
     r"\b(?:ba|z)?sh\s+(?:-c\s+)?[\"']?(?:<\(|\$\()\s*(?:curl|wget)\b|"
     r"\b(?:curl|wget)\b[^|;&\n]{0,300}\|\s*python[0-9.]*\b"
 )
-_CONTINUATION = lazy_pattern(r"(?<!\\)\\(?=\s+-{1,2}\w|\s*\n|\s*\Z|\s+\$\[\[)")
+_CONTINUATION = re.compile(r"(?<!\\)\\(?=\s+-{1,2}\w|\s*\n|\s*\Z|\s+\$\[\[)")
 # A binding of a form that jobs do not have: it may name data as well as a string, and is an error anyway.
-_WRONG_SCOPE = lazy_pattern(r"\s*\$\{\{\s*(?!parent\.)[\w.-]+\s*\}\}\s*")
+_WRONG_SCOPE = re.compile(r"\s*\$\{\{\s*(?!parent\.)[\w.-]+\s*\}\}\s*")
 # A flag at the beginning of a line; the line above does not end with a backslash or an operator that continues it.
-_FLAG_ON_ITS_OWN_LINE = lazy_pattern(r"(?<![\\\\|&\n])\n+[ \t]*(--?[A-Za-z][\w-]*)")
+_FLAG_ON_ITS_OWN_LINE = re.compile(r"(?<![\\\\|&\n])\n+[ \t]*(--?[A-Za-z][\w-]*)")
 _INSTALLERS = frozenset({"pip", "pip3", "conda", "mamba", "uv"})
-_INTERPRETER = lazy_pattern(r"python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed")
-_ONE_WORD = lazy_pattern(r"[\w.,:/@%+=-]*")
+_INTERPRETER = re.compile(r"python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed")
+_ONE_WORD = re.compile(r"[\w.,:/@%+=-]*")
 # What ends a quoted text of a POSIX shell, or is run in it. `$NAME` within double quotes may be meant.
-_QUOTE_OR_ESCAPE = lazy_pattern(r"[\\'\"]")
+_QUOTE_OR_ESCAPE = re.compile(r"[\\'\"]")
 _BREAKS = {"'": re.compile("'"), '"': re.compile(r'"|`|\$\(')}
 
 
-@rule(
-    "command",
-    "AML551",
-    "unquoted-text",
-    "info",
+UNQUOTED_TEXT = Rule("AML551", "unquoted-text", "info").explained(
     summary="A string input is used without quotes in the command.",
     why="Azure ML substitutes the string as it is: a space in it splits it into two words, and the shell runs a `;` or "
     "`$(…)` in it. This is a warning if a default or a job sets the input to such a string.",
@@ -51,7 +47,10 @@ inputs:
   label: {type: string}
 """,
 )
-def unquoted_text(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _unquoted_text(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     try:
         bindings = bindings_in(command.text)
     except ExpressionError:
@@ -74,14 +73,10 @@ def unquoted_text(command: ParsedCommand, context: LintContext) -> Iterator[Diag
         if split is not None and split is not port.default:
             related.append(Related(split.span, "it is set to such a string here"))
         span, hint = command.span(binding.start, binding.end), f"Write '{binding.text}'."
-        yield unquoted_text.at(span, message, hint, related, severity="warning" if split is not None else None)
+        yield UNQUOTED_TEXT.at(span, message, hint, related, severity="warning" if split is not None else None)
 
 
-@rule(
-    "command",
-    "AML557",
-    "text-breaks-quotes",
-    "warning",
+TEXT_BREAKS_QUOTES = Rule("AML557", "text-breaks-quotes", "warning").explained(
     summary="A string ends the quotes around it in the command, or is run within them.",
     why="Azure ML substitutes the string as it is. A quote in it ends the quoted text, so that the shell reads the "
     "rest as commands; within double quotes it also runs `$(…)`. `trainyard run --strict` refuses it.",
@@ -94,7 +89,10 @@ inputs:
   text: {type: string, default: ‸"‹it's⇒it is› early"}
 """,
 )
-def text_breaks_quotes(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _text_breaks_quotes(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     try:
         quoted = _quoted(command.text, bindings_in(command.text))
     except ExpressionError:
@@ -109,7 +107,7 @@ def text_breaks_quotes(command: ParsedCommand, context: LintContext) -> Iterator
                 continue
             message = f"'{port.name}' is within {quote} in the command, and this text contains {broken[0]}"
             used = Related(command.span(binding.start, binding.end), "it is used here")
-            yield text_breaks_quotes.at(value.span, message, "Set it to a text without it.", [used])
+            yield TEXT_BREAKS_QUOTES.at(value.span, message, "Set it to a text without it.", [used])
 
 
 def _known_values(command: ParsedCommand, port: Port, context: LintContext) -> Iterator[Value]:
@@ -185,11 +183,7 @@ def _quote_at(end: int, command: str, quote: str, position: int) -> tuple[str, i
     return quote, max(position, end)
 
 
-@rule(
-    "command",
-    "AML553",
-    "fetched-script",
-    "warning",
+FETCHED_SCRIPT = Rule("AML553", "fetched-script", "warning").explained(
     summary="A script is downloaded and run without review.",
     why="It runs whatever is at that address on the day. Put the script into the image or the code.",
     example="""\
@@ -199,17 +193,16 @@ command: ‹curl -sSL https://example.com/setup.sh | bash⇒bash setup.sh› && 
 environment: azureml:torch:3
 """,
 )
-def fetched_script(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _fetched_script(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for match in _FETCHED.finditer(command.text):
         message = "this runs whatever is at that address"
-        yield fetched_script.at(command.span(*match.span()), message, "Put the script into the image or the code.")
+        yield FETCHED_SCRIPT.at(command.span(*match.span()), message, "Put the script into the image or the code.")
 
 
-@rule(
-    "command",
-    "AML554",
-    "line-continuation",
-    "warning",
+LINE_CONTINUATION = Rule("AML554", "line-continuation", "warning").explained(
     summary="A line of the command ends with a backslash.",
     why="A folded block (`>`) joins the lines: the backslash then precedes a space, which becomes part of the "
     "next word. Azure ML's documentation advises against backslashes.",
@@ -222,18 +215,17 @@ command: >-
 environment: azureml:torch:3
 """.replace("‹ \\", "‹ ‸\\"),
 )
-def line_continuation(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _line_continuation(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     match = _CONTINUATION.search(command.text)
     if match is not None:
         message = "this makes the space after it part of the next word"
-        yield line_continuation.at(command.span(*match.span()), message, "Remove it.")
+        yield LINE_CONTINUATION.at(command.span(*match.span()), message, "Remove it.")
 
 
-@rule(
-    "command",
-    "AML555",
-    "ended-early",
-    "error",
+ENDED_EARLY = Rule("AML555", "ended-early", "error").explained(
     summary="A blank or indented line ends the command before its last arguments.",
     why="A folded block (`>`) joins its lines with spaces, except at a blank line and before one that is indented "
     "more: there the text has a line end, the shell runs what is before it, and takes the flags after it for another "
@@ -248,7 +240,10 @@ command: >-
 environment: azureml:torch:3
 """,
 )
-def ended_early(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _ended_early(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     node = command.command
     if node is None or "\n" not in node.text.strip() or not _is_folded(command.reading.document, node):
         return
@@ -257,15 +252,11 @@ def ended_early(command: ParsedCommand, context: LintContext) -> Iterator[Diagno
         span = command.span(*match.span(1))
         if span.line != previous_line + 1:  # the lines after the first are the same mistake
             message = f"the command ended before this line: {match[1]} is run as a command of its own"
-            yield ended_early.at(span, message, "Remove the blank line above, or indent all lines alike.")
+            yield ENDED_EARLY.at(span, message, "Remove the blank line above, or indent all lines alike.")
         previous_line = span.line
 
 
-@rule(
-    "command",
-    "AML556",
-    "two-programs",
-    "error",
+TWO_PROGRAMS = Rule("AML556", "two-programs", "error").explained(
     summary="Two programs are in one shell command: `pip install … python train.py`.",
     why="The lines of a folded block (`>`) are joined with spaces. Without `&&` between them, the second program and "
     "its arguments are packages to pip, and nothing is run.",
@@ -278,7 +269,10 @@ command: >-
 environment: azureml:torch:3
 """,
 )
-def two_programs(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _two_programs(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for words in simple_commands(command.text):
         texts = [word.text for word in words]
         installs = next((at for at, text in enumerate(texts[:4]) if text in _INSTALLERS), None)
@@ -289,7 +283,7 @@ def two_programs(command: ParsedCommand, context: LintContext) -> Iterator[Diagn
                 following.text.endswith((".py", ".sh")) or following.text == "-m"
             ):
                 message = f"'{word.text}' is a package to {texts[installs]}, not the next program"
-                yield two_programs.at(command.span(word.start, word.end), message, "Write && before it.")
+                yield TWO_PROGRAMS.at(command.span(word.start, word.end), message, "Write && before it.")
                 break
 
 

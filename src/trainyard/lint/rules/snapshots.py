@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainyard.lint.checks import rule
+from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.ignore_files import ignore_file
 from trainyard.spec.parsed import ParsedCommand
+from trainyard.spec.rule import Rule
 
 _SHOWN = 3
 
 
-@rule(
-    "command",
-    "AML423",
-    "doubtful-upload",
-    "warning",
+DOUBTFUL_UPLOAD = Rule("AML423", "doubtful-upload", "warning").explained(
     summary="The code folder holds secrets, a repository's history, links that leave it, or huge files.",
     why="Azure ML's client uploads every file of the `code` folder, also through links, unless its `.amlignore`, "
     "or else its `.gitignore`, leaves it out. Everyone who may read the workspace's storage can read them: `.env`, "
@@ -36,7 +33,10 @@ SECRET=1
 ‹data/⇒.env›
 """,
 )
-def doubtful_upload(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _doubtful_upload(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     code, node = command.component.code, command.node.get("code")
     if code is None or node is None or not node.is_text:
         return
@@ -49,4 +49,4 @@ def doubtful_upload(command: ParsedCommand, context: LintContext) -> Iterator[Di
     name = rules.name if rules is not None else ".amlignore"
     lines = ", ".join(f"`/{place}`" for place, _ in found[:_SHOWN] if place != ".")
     hint = f"Add {lines} to `{name}` in that folder." if lines else f"Leave some out in `{name}` in that folder."
-    yield doubtful_upload.at(node.span, f"would be uploaded with the code: {shown}{more}", hint)
+    yield DOUBTFUL_UPLOAD.at(node.span, f"would be uploaded with the code: {shown}{more}", hint)

@@ -7,23 +7,23 @@ import re
 from collections.abc import Iterator
 from itertools import chain
 
-from trainyard.lint.checks import LintedFile, check, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
-from trainyard.lint.rules.files_in_code import file_not_in_code
+from trainyard.lint.rules.files_in_code import FILE_NOT_IN_CODE
 from trainyard.lint.script_steps import script_steps
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.suggestions import close_match, only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Entry, Node, shorten
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import AnyComponent
 from trainyard.spec.parsed import ParsedPipeline
+from trainyard.spec.rule import Rule
 from trainyard.spec.rules.keys import MISSING_KEY, UNKNOWN_KEY
 from trainyard.spec.script_steps import python_files
 
 # What Spark gives to its executors: paths within the code.
 _FILE_KEYS = ("py_files", "jars", "files", "archives")
-_PLAIN_PATH = lazy_pattern(r"(?![/~]|\.\.)[\w./ -]+")
+_PLAIN_PATH = re.compile(r"(?![/~]|\.\.)[\w./ -]+")
 _LEAST, _MOST = "spark.dynamicAllocation.minExecutors", "spark.dynamicAllocation.maxExecutors"
 _INSTANCES = "spark.executor.instances"
 _DYNAMIC = "spark.dynamicAllocation.enabled"
@@ -35,24 +35,20 @@ _SETTINGS = (
     *("spark.serializer", "spark.jars.packages", "spark.task.cpus", "spark.sql.adaptive.enabled"),
 )
 _MOST_SLIPS = 2
-_VERSION = lazy_pattern(r"\s*([0-9]+)\.([0-9]+)")
+_VERSION = re.compile(r"\s*([0-9]+)\.([0-9]+)")
 # https://learn.microsoft.com/azure/machine-learning/apache-spark-azure-ml-concepts
 _FIRST_VERSION = (3, 2)
 _CORES = ("spark.driver.cores", "spark.executor.cores")
 _MEMORIES = ("spark.driver.memory", "spark.executor.memory")
 _NEEDED = frozenset({*_CORES, *_MEMORIES, _INSTANCES})
-_MEMORY = lazy_pattern(r"([0-9]+)[a-z]*", re.IGNORECASE)
+_MEMORY = re.compile(r"([0-9]+)[a-z]*", re.IGNORECASE)
 # Spark takes a number without a unit for megabytes, and no process of it starts with less.
 _FEWEST_MEGABYTES = 256
 # standard_e8s_v3 has 8 cores: https://learn.microsoft.com/azure/machine-learning/quickstart-spark-jobs
-_MACHINE = lazy_pattern(r"standard_e([0-9]+)s_v3", re.IGNORECASE)
+_MACHINE = re.compile(r"standard_e([0-9]+)s_v3", re.IGNORECASE)
 
 
-@rule(
-    "file",
-    "AML315",
-    "spark-mode",
-    "error",
+SPARK_MODE = Rule("AML315", "spark-mode", "error").explained(
     summary="Spark reads and writes data only with `mode: direct`.",
     why="Executors on several machines open the addresses themselves; nothing is mounted or copied for them. Azure "
     "ML's client refuses any other mode, and one that is not set.",
@@ -74,7 +70,10 @@ resources: {instance_type: standard_e4s_v3, runtime_version: "3.4"}
 print("counting")
 """,
 )
-def spark_mode(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _spark_mode(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     root = file.document.root
     if file.kind == "other_job" and _is_spark(root):
         yield from _modes(root, None)
@@ -98,10 +97,10 @@ def _modes(job: Node, component: AnyComponent | None) -> Iterator[Diagnostic]:
             mode = entry.value.get("mode")
             if mode is None:
                 message = f"the data of a Spark job needs `mode: direct`, and '{name}' has no mode"
-                yield spark_mode.at(entry.key.span, message, "Add `mode: direct`.")
+                yield SPARK_MODE.at(entry.key.span, message, "Add `mode: direct`.")
             elif mode.text.lower() != "direct" and "${{" not in mode.text:
                 message = f"Spark reads and writes data only directly, and '{name}' has the mode {mode.text}"
-                yield spark_mode.at(mode.span, message, "Write `mode: direct`.")
+                yield SPARK_MODE.at(mode.span, message, "Write `mode: direct`.")
 
 
 def _is_data(port: Node) -> bool:
@@ -112,11 +111,7 @@ def _is_data(port: Node) -> bool:
     return path is None or "${{" not in path.text
 
 
-@rule(
-    "file",
-    "AML316",
-    "spark-machines",
-    "error",
+SPARK_MACHINES = Rule("AML316", "spark-machines", "error").explained(
     summary="A Spark job takes either a compute or `resources`, and its executors lie within their bounds.",
     why="`resources` are serverless machines, `compute` an attached Synapse pool. Azure ML's client refuses both, "
     "neither, and with dynamic allocation a number of executors outside of minExecutors and maxExecutors. Spark itself "
@@ -137,7 +132,10 @@ resources: {instance_type: standard_e4s_v3, runtime_version: "3.4"}
 print("counting")
 """,
 )
-def spark_machines(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _spark_machines(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     root = file.document.root
     if file.kind == "other_job" and _is_spark(root):
         yield from _machines_of(root)
@@ -166,7 +164,7 @@ def _both(job: Node) -> Iterator[Diagnostic]:
     if compute is not None and resources is not None:
         message = "a Spark job takes either a compute or resources, not both"
         related = [Related(resources.key.span, "'resources' are set here")]
-        yield spark_machines.at(compute.key.span, message, "Remove one of them.", related)
+        yield SPARK_MACHINES.at(compute.key.span, message, "Remove one of them.", related)
 
 
 def _executors(job: Node) -> Iterator[Diagnostic]:
@@ -178,11 +176,11 @@ def _executors(job: Node) -> Iterator[Diagnostic]:
         return
     if not 0 < least <= most:
         message = f"expected executors from {least} to {most}: at least 1, and not more than maxExecutors"
-        yield spark_machines.at(conf.entries[_LEAST].value.span, message, f"Write a number from 1 to {max(most, 1)}.")
+        yield SPARK_MACHINES.at(conf.entries[_LEAST].value.span, message, f"Write a number from 1 to {max(most, 1)}.")
     elif instances and not least <= instances <= most:
         message = f"{instances} executors are not between minExecutors ({least}) and maxExecutors ({most})"
         hint = f"Write a number from {least} to {most}, or leave it out."
-        yield spark_machines.at(conf.entries[_INSTANCES].value.span, message, hint)
+        yield SPARK_MACHINES.at(conf.entries[_INSTANCES].value.span, message, hint)
 
 
 def _sizes(job: Node) -> Iterator[Diagnostic]:
@@ -195,10 +193,10 @@ def _sizes(job: Node) -> Iterator[Diagnostic]:
         form = _MEMORY.fullmatch(memory.text.strip())
         if form is None:
             message = f"Spark does not read '{memory.text}' as memory"
-            yield spark_machines.at(memory.span, message, "Write a whole number and a unit, such as 2g.")
+            yield SPARK_MACHINES.at(memory.span, message, "Write a whole number and a unit, such as 2g.")
         elif form[0].isdecimal() and int(form[0]) < _FEWEST_MEGABYTES:
             message = f"without a unit, {form[0]} is megabytes, with which Spark does not start"
-            yield spark_machines.at(memory.span, message, f"Write {form[0]}g.")
+            yield SPARK_MACHINES.at(memory.span, message, f"Write {form[0]}g.")
     machine = job.find("resources", "instance_type")
     size = _MACHINE.fullmatch(machine.text) if machine is not None else None
     for key in _CORES:
@@ -207,11 +205,11 @@ def _sizes(job: Node) -> Iterator[Diagnostic]:
             continue
         count = whole_number(cores.data)
         if count is None or count < 1:
-            yield spark_machines.at(cores.span, f"'{key}' is a whole number from 1 on, not '{cores.text}'")
+            yield SPARK_MACHINES.at(cores.span, f"'{key}' is a whole number from 1 on, not '{cores.text}'")
         elif machine is not None and size is not None and count > int(size[1]):
             message = f"{count} cores for one process, and a {machine.text} has {size[1]}"
             related = [Related(machine.span, "the machine is named here")]
-            yield spark_machines.at(cores.span, message, f"Write {size[1]} or less.", related)
+            yield SPARK_MACHINES.at(cores.span, message, f"Write {size[1]} or less.", related)
 
 
 @check("file")
@@ -227,7 +225,7 @@ def _ports(component: Node) -> Iterator[Diagnostic]:
             mode = entry.value.get("mode") if entry.value.is_mapping else None
             if mode is not None and mode.is_text and mode.text.lower() != "direct":
                 message = f"Spark reads and writes data only directly, and '{name}' has the mode {mode.text}"
-                yield spark_mode.at(mode.span, message, "Write `mode: direct`.", severity="warning")
+                yield SPARK_MODE.at(mode.span, message, "Write `mode: direct`.", severity="warning")
 
 
 @check("file")
@@ -251,11 +249,11 @@ def _settings_of_spark(file: LintedFile, context: LintContext) -> Iterator[Diagn
             if count is None or count.value.data is None or "${{" in count.value.text:
                 continue
             if whole_number(count.value.data) is None:
-                yield spark_machines.at(count.value.span, f"'{key}' is a whole number, not '{count.value.text}'")
+                yield SPARK_MACHINES.at(count.value.span, f"'{key}' is a whole number, not '{count.value.text}'")
         switch = entries.get(_DYNAMIC)
         if switch is not None and not _may_be_boolean(switch.value):
             message = f"'{_DYNAMIC}' is true or false, not '{shorten(switch.value.text)}'"
-            yield spark_machines.at(switch.value.span, message)
+            yield SPARK_MACHINES.at(switch.value.span, message)
 
 
 def _may_be_boolean(node: Node) -> bool:
@@ -279,7 +277,7 @@ def _runtime_of_spark(file: LintedFile, context: LintContext) -> Iterator[Diagno
         form = _VERSION.match(version.text) if version is not None else None
         if version is not None and form is not None and (int(form[1]), int(form[2])) < _FIRST_VERSION:
             message = f"Azure ML has no Spark {version.text}: its first version was 3.2"
-            yield spark_machines.at(version.span, message, 'Write `runtime_version: "3.4"`.', severity="warning")
+            yield SPARK_MACHINES.at(version.span, message, 'Write `runtime_version: "3.4"`.', severity="warning")
 
 
 @check("file")
@@ -295,7 +293,7 @@ def _files_of_spark(file: LintedFile, context: LintContext) -> Iterator[Diagnost
             meant = only_close(item.text, siblings)
             if not os.path.lexists(code / item.text) and (meant is not None or item.text.endswith(".py")):
                 message = f"the code '{code.name}' contains no '{shorten(item.text)}'"
-                yield file_not_in_code.at(item.span, message, close_match(item.text, [*siblings, *names]))
+                yield FILE_NOT_IN_CODE.at(item.span, message, close_match(item.text, [*siblings, *names]))
 
 
 def _number_or_text(conf: Node, key: str) -> object:

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.lint.checks import rule
+from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.lint.scripts.syntax import parse
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.parsed import ParsedCommand
+from trainyard.spec.rule import Rule
 from trainyard.spec.script_steps import python_files
 
 # What these log is visible in the calls below; any other package may log by itself.
@@ -30,11 +31,7 @@ _RUNS = frozenset({"run", "run_logger", "ws_run", "aml_run", "_run"})
 _MOST_FILES = 100
 
 
-@rule(
-    "command",
-    "AML507",
-    "metric-not-logged",
-    "warning",
+METRIC_NOT_LOGGED = Rule("AML507", "metric-not-logged", "warning").explained(
     summary="The trial's scripts log metrics, but not the one that the sweep compares.",
     why="A sweep reads `primary_metric` from each trial's run by its exact name; without it all trials are the same. "
     "Only reported if the scripts log metrics by literal names, and nothing in the code can log others (`autolog`, "
@@ -61,7 +58,10 @@ parser.add_argument("--rate", type=float)
 mlflow.log_metric("val_loss", parser.parse_args().rate)
 """,
 )
-def metric_not_logged(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _metric_not_logged(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for sweep in sweeps_of(command, context):
         metric = sweep.find("objective", "primary_metric")
         if metric is None or not metric.is_text or "${{" in metric.text or not metric.text:
@@ -70,7 +70,7 @@ def metric_not_logged(command: ParsedCommand, context: LintContext) -> Iterator[
         if logged is None or not logged.names or metric.text in logged.texts:
             continue
         message = f"the trial does not log '{shorten(metric.text)}'"
-        yield metric_not_logged.at(metric.span, message, did_you_mean(metric.text, sorted(logged.names)))
+        yield METRIC_NOT_LOGGED.at(metric.span, message, did_you_mean(metric.text, sorted(logged.names)))
 
 
 def sweeps_of(command: ParsedCommand, context: LintContext) -> Iterator[Node]:

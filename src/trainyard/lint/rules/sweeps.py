@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from trainyard.lint.checks import LintedFile, check, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
-from trainyard.lint.rules.command_ports import unused_input
+from trainyard.lint.rules.command_ports import UNUSED_INPUT
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node
 from trainyard.spec.parsed import ParsedPipeline
+from trainyard.spec.rule import Rule
 
 # https://learn.microsoft.com/azure/machine-learning/how-to-tune-hyperparameters
 _TYPES_OF_SAMPLING = {
@@ -28,11 +29,7 @@ _LIMITS = (
 )
 
 
-@rule(
-    "file",
-    "AML313",
-    "sweep-contradiction",
-    "warning",
+SWEEP_CONTRADICTION = Rule("AML313", "sweep-contradiction", "warning").explained(
     summary="A sweep's settings contradict each other.",
     why="The client sends them as they are; the service rejects the sweep, or does less than was meant. `grid` takes "
     "only `choice`; `bayesian` takes `choice`, `uniform` and `quniform`; concurrent trials may not exceed the total, "
@@ -51,7 +48,10 @@ objective: {goal: minimize, primary_metric: loss}
 limits: {max_total_trials: 20, max_concurrent_trials: 4}
 """,
 )
-def sweep_contradiction(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _sweep_contradiction(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     if file.kind == "sweep_job":
         yield from _check(file.document.root)
 
@@ -72,7 +72,7 @@ def _check(sweep: Node) -> Iterator[Diagnostic]:
         least, most = entry.value.get("min_value"), entry.value.get("max_value")
         if least is not None and _is_above(least, most, or_equal=True):
             message = f"'{name}' has a min_value of {least.text}, not below its max_value"
-            yield sweep_contradiction.at(least.span, message, "Swap them, or fix the wrong one.")
+            yield SWEEP_CONTRADICTION.at(least.span, message, "Swap them, or fix the wrong one.")
         yield from _not_exponents(name, entry.value)
         yield from _tried_twice(name, entry.value)
         yield from _step_too_large(name, entry.value)
@@ -93,7 +93,7 @@ def _tried_twice(name: str, drawn: Node) -> Iterator[Diagnostic]:
         earlier = seen.setdefault(f"{type(item.data).__name__} {item.text}", item)
         if earlier is not item and item.text:
             message = f"'{name}' has the choice {item.text} twice"
-            yield sweep_contradiction.at(item.span, message, "Remove it, or write another one.")
+            yield SWEEP_CONTRADICTION.at(item.span, message, "Remove it, or write another one.")
 
 
 def _step_too_large(name: str, drawn: Node) -> Iterator[Diagnostic]:
@@ -104,7 +104,7 @@ def _step_too_large(name: str, drawn: Node) -> Iterator[Diagnostic]:
         return
     if low < high < low + size:
         message = f"'{name}' is rounded to steps of {step.text}, and its range is only {high - low:g} wide"
-        yield sweep_contradiction.at(step.span, message, "Write a smaller q.")
+        yield SWEEP_CONTRADICTION.at(step.span, message, "Write a smaller q.")
 
 
 def _not_exponents(name: str, drawn: Node) -> Iterator[Diagnostic]:
@@ -118,7 +118,7 @@ def _not_exponents(name: str, drawn: Node) -> Iterator[Diagnostic]:
             f"'{name}' is drawn from {math.exp(low):.3g} to {math.exp(high):.3g}: {kind.text} takes exponents of e"
         )
         hint = f"Write min_value: {math.log(low):.3g} and max_value: {math.log(high):.3g}."
-        yield sweep_contradiction.at(least.span, message, hint)
+        yield SWEEP_CONTRADICTION.at(least.span, message, hint)
 
 
 def _sampling(sweep: Node) -> Iterator[Diagnostic]:
@@ -140,7 +140,7 @@ def _sampling(sweep: Node) -> Iterator[Diagnostic]:
         place, other = (kind, named) if is_alone else (named, kind)
         message = f"{named.text} sampling supports {', '.join(sorted(suited))}, but '{name}' is {kind.text}"
         hint = "Write `sampling_algorithm: random`, or `type: choice` with values."
-        yield sweep_contradiction.at(place.span, message, hint, [Related(other.span, f"{other.text} is set here")])
+        yield SWEEP_CONTRADICTION.at(place.span, message, hint, [Related(other.span, f"{other.text} is set here")])
 
 
 def _limits(sweep: Node) -> Iterator[Diagnostic]:
@@ -148,13 +148,13 @@ def _limits(sweep: Node) -> Iterator[Diagnostic]:
     count = _number(trials)
     if trials is not None and count is not None and count > _MOST_TRIALS:
         message = f"{trials.text} trials; a sweep has {_MOST_TRIALS} at most"
-        yield sweep_contradiction.at(trials.span, message, f"Write {_MOST_TRIALS} or less.")
+        yield SWEEP_CONTRADICTION.at(trials.span, message, f"Write {_MOST_TRIALS} or less.")
     for smaller, larger, what, whole in _LIMITS:
         part, most = sweep.find("limits", smaller), sweep.find("limits", larger)
         if part is not None and most is not None and _is_above(part, most):
             message = f"{part.text} {what}, but only {most.text} {whole}"
             related = [Related(most.span, f"'{larger}' is set here")]
-            yield sweep_contradiction.at(part.span, message, f"Write {most.text} or less.", related)
+            yield SWEEP_CONTRADICTION.at(part.span, message, f"Write {most.text} or less.", related)
 
 
 def _policy(sweep: Node) -> Iterator[Diagnostic]:
@@ -167,18 +167,18 @@ def _policy(sweep: Node) -> Iterator[Diagnostic]:
     if kind.text.lower() == "bandit" and factor is not None and amount is not None:
         message = "a bandit policy has either a slack_factor or a slack_amount, not both"
         related = [Related(factor.span, "slack_factor is set here")]
-        yield sweep_contradiction.at(policy.key_span("slack_amount"), message, "Remove one of them.", related)
+        yield SWEEP_CONTRADICTION.at(policy.key_span("slack_amount"), message, "Remove one of them.", related)
     elif kind.text.lower() == "bandit" and factor is None and amount is None and share is None:
         message = "a bandit policy needs a slack_factor or a slack_amount: how much worse than the best a trial may be"
-        yield sweep_contradiction.at(kind.span, message, "Write `slack_factor: 0.1`.")
+        yield SWEEP_CONTRADICTION.at(kind.span, message, "Write `slack_factor: 0.1`.")
     interval = policy.get("evaluation_interval")
     if interval is not None and _number(interval) == 0:
         message = "evaluation_interval is 0; it is how often the policy is applied, 1 or more"
-        yield sweep_contradiction.at(interval.span, message, "Write 1.")
+        yield SWEEP_CONTRADICTION.at(interval.span, message, "Write 1.")
     percent = _number(share)
     if share is not None and percent is not None and not 1 <= percent <= 99:
         message = f"truncation_percentage is {share.text}; it is between 1 and 99"
-        yield sweep_contradiction.at(share.span, message)
+        yield SWEEP_CONTRADICTION.at(share.span, message)
 
 
 def _unused(sweep: Node) -> Iterator[Diagnostic]:
@@ -190,7 +190,7 @@ def _unused(sweep: Node) -> Iterator[Diagnostic]:
         if f"search_space.{name}" not in command.text:
             message = f"the trial's command does not use '{name}' of the search space"
             hint = f"Put ${{{{search_space.{name}}}}} into the command, or remove '{name}'."
-            yield unused_input.at(entry.key.span, message, hint)
+            yield UNUSED_INPUT.at(entry.key.span, message, hint)
 
 
 def _is_above(first: Node, second: Node | None, *, or_equal: bool = False) -> bool:

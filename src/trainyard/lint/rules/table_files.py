@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainyard.lint.checks import LintedFile, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
 from trainyard.lint.rules.data_paths import Data, data_in
 from trainyard.settings.suggestions import only_close
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.reading import is_address
+from trainyard.spec.rule import Rule
 
 # https://learn.microsoft.com/azure/machine-learning/reference-yaml-mltable
 # The words are those of the schema and of `MLTableFileEncoding` in mltable 1.7.0.
@@ -37,11 +38,7 @@ _OTHER_SPELLINGS = frozenset(
 )
 
 
-@rule(
-    "file",
-    "AML421",
-    "table-file",
-    "warning",
+TABLE_FILE = Rule("AML421", "table-file", "warning").explained(
     summary="The file MLTable of a local table cannot be read, has no list of paths, or has a misspelt word.",
     why="The client uploads the folder as it is, and the job fails where it loads the table. A file that a path names "
     "is only missed if another one of almost that name lies there: scripts may write it first.",
@@ -60,7 +57,10 @@ transformations:
 day,sold
 """,
 )
-def table_file(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _table_file(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for data in data_in(file):
         table = _table(data, file)
         if table is None:
@@ -69,10 +69,10 @@ def table_file(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
             root = context.computes.store.peek(table).root
         except SpecError as error:
             for found in error.diagnostics[:1]:
-                yield table_file.at(found.span, f"this file MLTable cannot be read: {found.message}")
+                yield TABLE_FILE.at(found.span, f"this file MLTable cannot be read: {found.message}")
             continue
         if not root.is_mapping:
-            yield table_file.at(data.path.span, "the file MLTable in this folder has no 'paths'")
+            yield TABLE_FILE.at(data.path.span, "the file MLTable in this folder has no 'paths'")
             continue
         yield from _keys(root)
         yield from _paths(root, table.parent)
@@ -94,14 +94,14 @@ def _table(data: Data, file: LintedFile) -> Path | None:
 def _keys(root: Node) -> Iterator[Diagnostic]:
     kind = root.get("type")
     if kind is not None and kind.text and kind.text.lower() != "mltable":
-        yield table_file.at(kind.span, f"the type in a file MLTable is mltable, not '{shorten(kind.text)}'")
+        yield TABLE_FILE.at(kind.span, f"the type in a file MLTable is mltable, not '{shorten(kind.text)}'")
     for name, entry in root.entries.items():
         meant = only_close(name, [key for key in _KEYS if key not in root.entries]) if name not in _KEYS else None
         if meant is not None:
-            yield table_file.at(entry.key.span, f"an MLTable has no '{shorten(name)}'", f"Did you mean '{meant}'?")
+            yield TABLE_FILE.at(entry.key.span, f"an MLTable has no '{shorten(name)}'", f"Did you mean '{meant}'?")
     if "paths" not in root.entries and not any(only_close(name, ["paths"]) for name in root.entries):
         message = "an MLTable lists the files that it consists of, and this one has no 'paths'"
-        yield table_file.at(root.key_span(next(iter(root.entries))) if root.entries else root.span, message)
+        yield TABLE_FILE.at(root.key_span(next(iter(root.entries))) if root.entries else root.span, message)
 
 
 def _paths(root: Node, folder: Path) -> Iterator[Diagnostic]:
@@ -109,13 +109,13 @@ def _paths(root: Node, folder: Path) -> Iterator[Diagnostic]:
     if paths is None:
         return
     if paths.is_mapping or paths.is_text:
-        yield table_file.at(root.key_span("paths"), "'paths' is a list", "Write `- file: …` beneath it.")
+        yield TABLE_FILE.at(root.key_span("paths"), "'paths' is a list", "Write `- file: …` beneath it.")
     for item in paths.items:
         for name, entry in item.entries.items() if item.is_mapping else ():
             meant = only_close(name, _PATH_KEYS) if name not in _PATH_KEYS else None
             if meant is not None:
                 message = f"a path of an MLTable has no '{shorten(name)}'"
-                yield table_file.at(entry.key.span, message, f"Did you mean '{meant}'?")
+                yield TABLE_FILE.at(entry.key.span, message, f"Did you mean '{meant}'?")
             elif name in ("file", "folder") and entry.value.is_text:
                 yield from _missing(entry.value, folder)
 
@@ -128,7 +128,7 @@ def _missing(path: Node, folder: Path) -> Iterator[Diagnostic]:
     others = sorted(os.listdir(named.parent)) if os.path.isdir(named.parent) else []
     meant = only_close(named.name, others)
     if meant is not None:
-        yield table_file.at(path.span, f"there is no '{shorten(path.text)}'", f"Did you mean '{meant}'?")
+        yield TABLE_FILE.at(path.span, f"there is no '{shorten(path.text)}'", f"Did you mean '{meant}'?")
 
 
 def _transformations(root: Node) -> Iterator[Diagnostic]:
@@ -139,7 +139,7 @@ def _transformations(root: Node) -> Iterator[Diagnostic]:
             meant = only_close(name, _TRANSFORMATIONS) if name not in _TRANSFORMATIONS else None
             if meant is not None:
                 message = f"an MLTable has no transformation '{shorten(name)}'"
-                yield table_file.at(place.span, message, f"Did you mean '{meant}'?", replacement=meant)
+                yield TABLE_FILE.at(place.span, message, f"Did you mean '{meant}'?", replacement=meant)
         for entry in item.entries.values() if item.is_mapping else ():
             for key, words in _WORDS.items() if entry.value.is_mapping else ():
                 given = entry.value.get(key)
@@ -147,4 +147,4 @@ def _transformations(root: Node) -> Iterator[Diagnostic]:
                 meant = only_close(given.text, words) if given is not None and not known else None
                 if given is not None and given.is_text and meant is not None:
                     message = f"'{key}' is one of {', '.join(words)}, not '{shorten(given.text)}'"
-                    yield table_file.at(given.span, message, f"Did you mean '{meant}'?")
+                    yield TABLE_FILE.at(given.span, message, f"Did you mean '{meant}'?")

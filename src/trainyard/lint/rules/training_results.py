@@ -5,28 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainyard.lint.checks import check, rule
+from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Node
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
+from trainyard.spec.rule import Rule
 
-_CHECKPOINT_NAME = lazy_pattern(r"(?<![a-z])(check_?points?|ckpts?)(?![a-z])", re.IGNORECASE)
+_CHECKPOINT_NAME = re.compile(r"(?<![a-z])(check_?points?|ckpts?)(?![a-z])", re.IGNORECASE)
 # `echo $TF_CONFIG` trains nothing.
 # An evaluation of the same model on the same data may well be reused.
-_EVALUATION = lazy_pattern(
+_EVALUATION = re.compile(
     r"(?<![a-z])(?:eval|evaluat\w*|predict\w*|infer\w*|scor(?:e|ing)|validat\w*)(?![a-z])", re.IGNORECASE
 )
-_PROGRAM = lazy_pattern(r"python|torchrun|deepspeed|mpirun|horovodrun|accelerate|train|\.(?:sh|py)\b")
+_PROGRAM = re.compile(r"python|torchrun|deepspeed|mpirun|horovodrun|accelerate|train|\.(?:sh|py)\b")
 
 
-@rule(
-    "placement",
-    "AML612",
-    "spot-without-checkpoints",
-    "warning",
+SPOT_WITHOUT_CHECKPOINTS = Rule("AML612", "spot-without-checkpoints", "warning").explained(
     summary="A training on Spot machines has no output for checkpoints.",
     why="When a machine is reclaimed, only what is in a mounted output survives; `./outputs` and outputs of mode "
     "`upload` are lost.",
@@ -49,14 +45,17 @@ distribution: {type: pytorch, process_count_per_instance: 8}
 resources: {shm_size: 64g}
 """,
 )
-def spot_without_checkpoints(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _spot_without_checkpoints(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     if placement.distribution is None or placement.is_component or not _is_spot(placement):
         return
     ports = (*placement.component.outputs, *placement.outputs, *placement.component.inputs)
     if not any(_CHECKPOINT_NAME.search(name) for name in ports):
         message = "Spot machines can be preempted, and there is no output for checkpoints"
         hint = "Give the step an output such as `checkpoints: {type: uri_folder, mode: rw_mount}`."
-        yield spot_without_checkpoints.at(placement.head, message, hint)
+        yield SPOT_WITHOUT_CHECKPOINTS.at(placement.head, message, hint)
 
 
 def _is_spot(placement: Placement) -> bool:
@@ -66,11 +65,7 @@ def _is_spot(placement: Placement) -> bool:
     return compute is not None and compute.tier.replace("_", "") == "lowpriority"
 
 
-@rule(
-    "command",
-    "AML616",
-    "uploaded-checkpoints",
-    "warning",
+UPLOADED_CHECKPOINTS = Rule("AML616", "uploaded-checkpoints", "warning").explained(
     summary="Checkpoints are written to an output of mode `upload`.",
     why="Such an output is uploaded when the job ends, and not at all if it is preempted. With `rw_mount`, files are "
     "kept as they are written.",
@@ -83,7 +78,10 @@ outputs:
   checkpoints: {type: uri_folder, mode: ‹upload⇒rw_mount›}
 """,
 )
-def uploaded_checkpoints(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _uploaded_checkpoints(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     if command.is_component or command.is_root:
         yield from _uploaded(command.node)
 
@@ -99,7 +97,7 @@ def _uploaded(node: Node) -> Iterator[Diagnostic]:
         mode = entry.value.get("mode")
         if mode is not None and mode.text.lower() == "upload" and _CHECKPOINT_NAME.search(name):
             message = f"'{name}' is uploaded when the job ends: if the job is preempted, nothing is left"
-            yield uploaded_checkpoints.at(mode.span, message, "Write `mode: rw_mount`.", replacement="rw_mount")
+            yield UPLOADED_CHECKPOINTS.at(mode.span, message, "Write `mode: rw_mount`.", replacement="rw_mount")
 
 
 def _has_one_process(component: Node) -> bool:
@@ -109,11 +107,7 @@ def _has_one_process(component: Node) -> bool:
     return processes is not None and processes.text == "1" and (machines is None or machines.text == "1")
 
 
-@rule(
-    "command",
-    "AML617",
-    "left-deterministic",
-    "warning",
+LEFT_DETERMINISTIC = Rule("AML617", "left-deterministic", "warning", suppressed_by_errors=True).explained(
     summary="A distributed training does not set `is_deterministic`.",
     why="The default is true: when the job is submitted again unchanged, Azure ML does not run it, but reuses the old "
     "outputs. Write `is_deterministic: false`, or `true` if that is what you want.",
@@ -126,9 +120,11 @@ environment: azureml:torch:3
 distribution: {type: pytorch, process_count_per_instance: 8}
 resources: {shm_size: 64g}
 """,
-    suppressed_by_errors=True,
 )
-def left_deterministic(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("command")
+def _left_deterministic(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     node, is_distributed = command.node, command.component.distribution is not None
     if not command.is_component or not is_distributed or node.get("is_deterministic") is not None:
         return
@@ -137,4 +133,4 @@ def left_deterministic(command: ParsedCommand, context: LintContext) -> Iterator
     if _PROGRAM.search(command.text) and not _EVALUATION.search(f"{command.component.name} {command.text}"):
         head = node.entries.get("name") or next(iter(node.entries.values()))
         message = "Azure ML considers this training deterministic, and reuses its outputs instead of running it"
-        yield left_deterministic.at(head.key.span, message, "Add `is_deterministic: false`.")
+        yield LEFT_DETERMINISTIC.at(head.key.span, message, "Add `is_deterministic: false`.")

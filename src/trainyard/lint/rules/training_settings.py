@@ -14,13 +14,13 @@ from trainyard.spec.training_settings import refused_settings
 
 
 @check("placement")
-def training_settings(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+def _training_settings(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     """What the step of a job would refuse."""
-    yield from refused_settings(placement.use)
+    yield from refused_settings(placement.use, is_complete=not placement.is_component)
 
 
 @check("pipeline")
-def settings_of_trials(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+def _settings_of_trials(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     """What the step of a sweep's trials would refuse."""
     if context.is_used(pipeline.model):
         return

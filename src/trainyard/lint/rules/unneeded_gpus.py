@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from trainyard.lint.checks import rule
+from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.settings.quantities import counted
 from trainyard.spec.diagnostic import Diagnostic
+from trainyard.spec.rule import Rule
 
 # Environments whose packages cannot use a GPU: scikit-learn's among Azure's curated ones, and Microsoft's base images
 # for CPUs (azureml-docs, concept-environments: the images for GPUs have cuda in their names).
-_NO_GPU_ENVIRONMENT = lazy_pattern(
-    r"environments/sklearn-|\bazureml/openmpi[\d.]+-ubuntu[\d.]+(?![\w-]*cuda)|[-_/]cpu\b"
-)
+_NO_GPU_ENVIRONMENT = re.compile(r"environments/sklearn-|\bazureml/openmpi[\d.]+-ubuntu[\d.]+(?![\w-]*cuda)|[-_/]cpu\b")
 # Trainyard's own steps that compute on CPUs only.
-_NO_GPU_MODULE = lazy_pattern(r"\bpython3? -m trainyard\.steps\.(prepare_\w+|export_model)\b")
+_NO_GPU_MODULE = re.compile(r"\bpython3? -m trainyard\.steps\.(prepare_\w+|export_model)\b")
 
 
-@rule(
-    "placement",
-    "AML620",
-    "unneeded-gpus",
-    "warning",
+UNNEEDED_GPUS = Rule("AML620", "unneeded-gpus", "warning", suppressed_by_errors=True).explained(
     summary="A job that uses no GPU runs on machines with GPUs.",
     why="Its environment has no packages that use a GPU, or its step computes on CPUs only. An hour of "
     "eight A100s costs 70 times as much as one of eight CPUs, and no training can use them meanwhile. Give the job a "
@@ -39,9 +34,11 @@ resources: {instance_type: ‹Standard_ND96asr_v4⇒Standard_D8s_v5›, shm_size
 === prepare.py
 print("prepared")
 """,
-    suppressed_by_errors=True,
 )
-def unneeded_gpus(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _unneeded_gpus(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     sku, distribution = placement.sku, placement.distribution
     if sku is None or not sku.gpu_count or distribution is not None:
         return
@@ -59,4 +56,4 @@ def unneeded_gpus(placement: Placement, context: LintContext) -> Iterator[Diagno
     resources = placement.resources
     chosen = resources.instance_type if resources is not None else None
     span = chosen.span if chosen is not None else placement.head
-    yield unneeded_gpus.at(span, message, hint, [] if chosen is not None else machine_related(placement))
+    yield UNNEEDED_GPUS.at(span, message, hint, [] if chosen is not None else machine_related(placement))

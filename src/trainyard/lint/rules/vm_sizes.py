@@ -10,19 +10,19 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from trainyard.lint.checks import LintedFile, check, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext, sku_named
 from trainyard.lint.placements import Placement
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import shorten
 from trainyard.spec.model import Value
+from trainyard.spec.rule import Rule
 
 # Numbers of CPUs of the families D, E and F from their third (F: second) to their fifth version, constrained ones
 # aside: https://learn.microsoft.com/azure/virtual-machines/sizes/overview
-_CPU_SIZE = lazy_pattern(r"Standard_([DEF])([0-9]+)[a-z]*_v([2-5])", re.IGNORECASE)
+_CPU_SIZE = re.compile(r"Standard_([DEF])([0-9]+)[a-z]*_v([2-5])", re.IGNORECASE)
 _CPUS = frozenset({2, 4, 8, 16, 20, 32, 48, 64, 72, 80, 96, 104, 112, 128, 144, 160, 192})
-_GPU_SIZE = lazy_pattern(r"Standard_N[CD]\d", re.IGNORECASE)
+_GPU_SIZE = re.compile(r"Standard_N[CD]\d", re.IGNORECASE)
 
 
 def machine_related(placement: Placement) -> list[Related]:
@@ -35,11 +35,7 @@ def machine_related(placement: Placement) -> list[Related]:
     return []
 
 
-@rule(
-    "placement",
-    "AML604",
-    "nodes-without-rdma",
-    "warning",
+NODES_WITHOUT_RDMA = Rule("AML604", "nodes-without-rdma", "warning").explained(
     summary="There are several machines, but no InfiniBand between them.",
     why="Gradients then travel over Ethernet, tens of times slower. An `r` in the size's name means RDMA.",
     example="""\
@@ -50,24 +46,26 @@ distribution: {type: pytorch, process_count_per_instance: 4}
 resources: {instance_count: ‹4⇒1›, instance_type: Standard_NC64as_T4_v3, shm_size: 64g}
 """,
 )
-def nodes_without_rdma(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _nodes_without_rdma(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     sku, count = placement.sku, _several_nodes(placement)
     if count is not None and sku is not None and sku.gpu_count and not sku.rdma and placement.distribution is not None:
         message = f"{placement.nodes} machines of size {sku.name}, which has no InfiniBand"
         hint = "Use one machine, or a size with an 'r' such as Standard_ND96asr_v4."
-        yield nodes_without_rdma.at(count.span, message, hint, machine_related(placement))
+        yield NODES_WITHOUT_RDMA.at(count.span, message, hint, machine_related(placement))
 
 
-@rule(
-    "file",
-    "AML605",
-    "retired-sku",
-    "warning",
+RETIRED_SKU = Rule("AML605", "retired-sku", "warning").explained(
     summary="Azure has retired this VM size.",
     why="New clusters of this size cannot be created, and existing ones get no machines.",
     example="type: amlcompute\nname: gpu\nsize: ‹Standard_NC6s_v3⇒Standard_NC24ads_A100_v4›\nmax_instances: 2\n",
 )
-def retired_sku(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _retired_sku(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for size in _size_of_cluster(file):
         yield from _retired(size)
 
@@ -78,14 +76,10 @@ def _retired(size: Value) -> Iterator[Diagnostic]:
     sku = sku_named(size.text)
     if sku is not None and sku.is_retired and size.text.lower().startswith("standard_"):
         others = ", ".join(other.name for other in closest_current(sku, most=2))
-        yield retired_sku.at(size.span, f"{sku.name} was retired on {sku.retirement_date}", f"Use instead: {others}.")
+        yield RETIRED_SKU.at(size.span, f"{sku.name} was retired on {sku.retirement_date}", f"Use instead: {others}.")
 
 
-@rule(
-    "placement",
-    "AML609",
-    "more-nodes-than-cluster",
-    "warning",
+MORE_NODES_THAN_CLUSTER = Rule("AML609", "more-nodes-than-cluster", "warning").explained(
     summary="The job needs more machines than its cluster can have.",
     why="It waits in the queue forever.",
     example="""\
@@ -102,26 +96,28 @@ size: Standard_ND96asr_v4
 max_instances: 2
 """,
 )
-def more_nodes_than_cluster(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("placement")
+def _more_nodes_than_cluster(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     compute, count, nodes = placement.known_compute, _several_nodes(placement), placement.nodes
     if compute is None or compute.max_instances is None or count is None or nodes is None:
         return
     if nodes > compute.max_instances:
         message = f"{nodes} machines, but the cluster '{compute.name}' has at most {compute.max_instances}"
         related = [Related(compute.span, f"'{compute.name}' is declared here")] if compute.span is not None else []
-        yield more_nodes_than_cluster.at(count.span, message, "Raise `max_instances`, or use fewer machines.", related)
+        yield MORE_NODES_THAN_CLUSTER.at(count.span, message, "Raise `max_instances`, or use fewer machines.", related)
 
 
-@rule(
-    "file",
-    "AML610",
-    "unknown-sku",
-    "warning",
+UNKNOWN_SKU = Rule("AML610", "unknown-sku", "warning").explained(
     summary="Azure has no known GPU machine of this size.",
     why="Only reported for names that start with Standard_NC or Standard_ND; `trainyard skus` lists the known ones.",
     example="type: amlcompute\nname: gpu\nsize: ‹Standard_ND96asr_v5⇒Standard_ND96asr_v4›\nmax_instances: 2\n",
 )
-def unknown_sku(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _unknown_sku(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for size in _size_of_cluster(file):
         yield from _unknown(size)
 
@@ -141,19 +137,19 @@ def _unknown(size: Value) -> Iterator[Diagnostic]:
     if sku is not None:
         if not size.text.lower().startswith("standard_"):
             message = f"'{size.text}' is not a VM size: their names start with Standard_"
-            yield unknown_sku.at(size.span, message, f"Write {sku.name}.", replacement=sku.name)
+            yield UNKNOWN_SKU.at(size.span, message, f"Write {sku.name}.", replacement=sku.name)
     elif _GPU_SIZE.match(size.text):
         close = ", ".join(each.name for each in closest_by_name(size.text))
         hint = f"Closest: {close}." if close else "`trainyard skus` lists the known ones."
-        yield unknown_sku.at(size.span, f"unknown VM size '{shorten(size.text)}'", hint)
+        yield UNKNOWN_SKU.at(size.span, f"unknown VM size '{shorten(size.text)}'", hint)
     elif (meant := _names_without_separators().get(_without_separators(size.text))) is not None:
-        yield unknown_sku.at(size.span, f"unknown VM size '{size.text}'", f"Write {meant}.", replacement=meant)
+        yield UNKNOWN_SKU.at(size.span, f"unknown VM size '{size.text}'", f"Write {meant}.", replacement=meant)
     elif (cpu_size := _CPU_SIZE.fullmatch(size.text)) is not None:
         family, cpus, generation = cpu_size[1].upper(), int(cpu_size[2]), int(cpu_size[3])
         if cpus not in _CPUS and generation >= (2 if family == "F" else 3):
             near = sorted(sorted(_CPUS, key=lambda known: abs(known - cpus))[:2])
             message = f"no {family} machine has {cpus} CPUs, as '{shorten(size.text)}' says"
-            yield unknown_sku.at(size.span, message, f"Known ones have {near[0]} and {near[1]}.")
+            yield UNKNOWN_SKU.at(size.span, message, f"Known ones have {near[0]} and {near[1]}.")
 
 
 def _without_separators(name: str) -> str:
@@ -168,24 +164,23 @@ def _names_without_separators() -> dict[str, str]:
     return {_without_separators(sku.name): sku.name for sku in all_skus()}
 
 
-@rule(
-    "file",
-    "AML611",
-    "low-priority",
-    "info",
+LOW_PRIORITY = Rule("AML611", "low-priority", "info").explained(
     summary="`low_priority` means Spot machines.",
     why="Low-priority machines were discontinued on 2026-03-31. The word now stands for Spot capacity, which can be "
     "reclaimed at 30 seconds' notice: the job has to save checkpoints where they survive.",
     example="type: amlcompute\nname: gpu\nsize: Standard_ND96asr_v4\nmax_instances: 2\n"
     "tier: ‹low_priority⇒dedicated›\n",
 )
-def low_priority(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _low_priority(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     tier = file.document.root.get("tier")
     if file.kind == "compute" and tier is not None and tier.text.lower().replace("_", "") == "lowpriority":
         message = (
             "low-priority machines were discontinued on 2026-03-31: these are Spot machines, which can be preempted"
         )
-        yield low_priority.at(tier.span, message, "Save checkpoints to a mounted output, or write `tier: dedicated`.")
+        yield LOW_PRIORITY.at(tier.span, message, "Save checkpoints to a mounted output, or write `tier: dedicated`.")
 
 
 def _size_of_cluster(file: LintedFile) -> Iterator[Value]:

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from trainyard.lint.checks import LintedFile, check, rule
+from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
-from trainyard.settings.lazy_patterns import lazy_pattern
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, Node, describe
 from trainyard.spec.kinds import COMPUTE_TYPES, KIND_NAMES, Kind, kind_by_schema
+from trainyard.spec.rule import Rule
 from trainyard.spec.rules.documents import YAML_TRAP
 
-_OCTAL = lazy_pattern(r"[-+]?0[0-7_]+")
-_SEXAGESIMAL = lazy_pattern(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+_OCTAL = re.compile(r"[-+]?0[0-7_]+")
+_SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 # An unquoted string may continue on the next line, even if that looks like a list item.
-_SWALLOWED_ITEM = lazy_pattern(r"\n[ \t]+(-)[ \t]+\S")
+_SWALLOWED_ITEM = re.compile(r"\n[ \t]+(-)[ \t]+\S")
 # Every value beneath these keys is sent as a string.
 _SENT_AS_STRING = ("environment_variables", "tags", "properties")
 _JOB_KINDS: frozenset[Kind] = frozenset({"command_job", "sweep_job", "other_job"})
 
 
-@rule(
-    "file",
-    "AML012",
-    "schema-of-other-kind",
-    "warning",
+SCHEMA_OF_OTHER_KIND = Rule("AML012", "schema-of-other-kind", "warning").explained(
     summary="`$schema` names the schema of another kind of file.",
     why="Azure ML's client ignores it, but editors use it for completion and validation.",
     example="""\
@@ -37,7 +34,10 @@ command: python train.py
 environment: azureml:torch:3
 """,
 )
-def schema_of_other_kind(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+
+
+@check("file")
+def _schema_of_other_kind(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     root, kind = file.document.root, file.kind
     named, schema = kind_by_schema(root), root.get("$schema")
     if named is None or schema is None or kind == "profile":
@@ -52,7 +52,7 @@ def schema_of_other_kind(file: LintedFile, context: LintContext) -> Iterator[Dia
             return
     if found != actual and not {named, kind} <= _JOB_KINDS - {"command_job"}:
         message = f"this is the schema of {found}, but the file is {actual}"
-        yield schema_of_other_kind.at(schema.span, message, "Use the matching schema, or remove the line.")
+        yield SCHEMA_OF_OTHER_KIND.at(schema.span, message, "Use the matching schema, or remove the line.")
 
 
 @check("file")

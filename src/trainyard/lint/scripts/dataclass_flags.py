@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trainyard.lint.scripts.flags import UNDECIDABLE, Flag, Found, ScriptFlags, help_flags
 from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, parse, texts
+from trainyard.resources import PACKAGE
 
 _STEP_ENTRIES = frozenset({"run_step", "run_task_step"})
 _STEP_FIELDS = frozenset({"parameter", "input_folder", "input_file", "output_folder"})
@@ -84,7 +85,7 @@ def from_dataclass(syntax: Syntax, file: Path, root: Path) -> Found:
 def _class_fields(path: str, root: Path, depth: int) -> dict[str, Flag]:
     """Return the fields of a class by flag, those of its bases first; none if it is not in the snapshot."""
     module, _, name = path.rpartition(".")
-    file = root / (module.replace(".", "/") + ".py")
+    file = _file_of(module, root)
     syntax = parse(file) if module and depth < 9 else None
     if syntax is None:
         return {}
@@ -108,6 +109,13 @@ def _class_fields(path: str, root: Path, depth: int) -> dict[str, Flag]:
             if flag is not None:
                 flags[flag.names[0]] = flag
     return flags
+
+
+def _file_of(module: str, root: Path) -> Path:
+    """Return the file of a module: Trainyard's own where the snapshot has its code in an archive."""
+    place = module.replace(".", "/") + ".py"
+    is_archived = module.startswith(f"{PACKAGE.name}.") and not (root / place).is_file()
+    return (PACKAGE.parent if is_archived else root) / place
 
 
 def _shared_field(value: ast.expr | None, imported: Mapping[str, str]) -> tuple[str, str] | None:

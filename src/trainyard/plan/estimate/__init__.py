@@ -1,1 +1,21 @@
-"""What a training takes before it runs: memory, time and money of a model on machines, from published formulas."""
+"""What a training takes before it runs: memory, time and money of a model on machines, from published formulas.
+
+Here is what may be chosen for a training. The command line imports it, so it imports nothing.
+"""
+
+from __future__ import annotations
+
+ENGINES = ("ddp", "fsdp", "zero0", "zero1", "zero2", "zero3")
+
+PRECISIONS = ("bf16", "fp16", "fp32", "fp8", "bf16-true")
+"""fp32 computes in fp32; fp16, bf16 and fp8 keep parameters and AdamW in fp32; bf16-true keeps everything in bf16."""
+
+CHECKPOINTING = ("none", "selective", "full")
+
+OPTIMIZERS = ("adamw", "adafactor", "adamw8bit")
+
+TUNINGS = ("full", "lora", "qlora")
+"""What is trained: all weights, or adapters beside frozen ones, which qlora keeps in 4 bits."""
+
+OFFLOADS = ("none", "optimizer", "all")
+"""What is kept in main memory: the optimizer's state, or parameters too."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainyard.errors import UsageError
+from trainyard.plan.estimate import ENGINES
 from trainyard.plan.estimate.architectures import Architecture
-from trainyard.plan.estimate.choices import ENGINES
 from trainyard.plan.estimate.image_models import ImageModel, Linear
 
 ALL_LINEAR = "all-linear"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from trainyard.catalogue.csv_rows import rows_of
 from trainyard.errors import UsageError
 from trainyard.settings.suggestions import close_match
 
@@ -115,8 +115,8 @@ class Architecture:
     vocabulary_size: int
     positions: int
     tied: bool
-    counted: int | None = None
     other_names: tuple[str, ...] = ()
+    counted: int | None = None
 
     @cached_property
     def _family(self) -> Family:
@@ -219,17 +219,7 @@ def find_architecture(name: str) -> Architecture:
 @cache
 def all_architectures() -> tuple[Architecture, ...]:
     """Return the models of the table, in its order."""
-    with _CSV_FILE.open(encoding="utf-8", newline="") as file:
-        return tuple(
-            Architecture(
-                name=row["name"],
-                family=row["family"],
-                other_names=tuple(row["other_names"].split()),
-                tied=row["tied"] == "yes",
-                **{key: int(row[key]) for key in (*_POSITIVE, "positions")},
-            )
-            for row in csv.DictReader(file)
-        )
+    return rows_of(Architecture, _CSV_FILE)
 
 
 def refuse_experts(settings: Mapping[str, Any], name: str) -> None:

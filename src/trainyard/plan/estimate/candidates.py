@@ -4,43 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from trainyard.plan.estimate.architectures import Architecture
 from trainyard.plan.estimate.estimator import Estimate, estimate
 from trainyard.plan.estimate.memory import RUNTIME_BYTES
-from trainyard.plan.estimate.training import Machines, TrainingShape
+from trainyard.plan.estimate.training import TrainingShape
 from trainyard.settings.tuning_candidates import Candidate
 
-
-@dataclass(frozen=True)
-class _Config:
-    """What one of DeepSpeed's configurations does to memory and time."""
-
-    engine: str
-    offload_optimizer: bool = False
-    offload_parameters: bool = False
-
-
-_CONFIGS = {
-    "zero0": _Config("zero0"),
-    "zero1": _Config("zero1"),
-    "zero2": _Config("zero2"),
-    "zero3": _Config("zero3"),
-    "zero2_offload": _Config("zero2", offload_optimizer=True),
-    "zero3_offload": _Config("zero3", offload_optimizer=True, offload_parameters=True),
+_CONFIGS: dict[str, dict[str, Any]] = {
+    "zero0": {"engine": "zero0"},
+    "zero1": {"engine": "zero1"},
+    "zero2": {"engine": "zero2"},
+    "zero3": {"engine": "zero3"},
+    "zero2_offload": {"engine": "zero2", "offload_optimizer": True},
+    "zero3_offload": {"engine": "zero3", "offload_optimizer": True, "offload_parameters": True},
 }
-"""By the name of the file, templates/components/deepspeed/NAME.json.j2."""
-
-
-@dataclass(frozen=True)
-class TuningRequest:
-    """What stays the same for all candidates. `samples` are those of one process in one optimizer step."""
-
-    samples: int
-    sequence_length: int
-    precision: str
-    most: int
-    loss_chunk_tokens: int = 0
+"""What a configuration of DeepSpeed does to a training, by the name of templates/components/deepspeed/NAME.json.j2."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +55,17 @@ class Proposal:
     reason: str = ""
 
 
-def propose(request: TuningRequest, architecture: Architecture, machines: Machines) -> Proposal:
-    """Return the candidates that fit into the GPUs' memory, the fastest by the estimate first.
+def propose(training: TrainingShape, most: int) -> Proposal:
+    """Return at most so many candidates that fit into the GPUs' memory, the fastest by the estimate first.
 
-    The global batch stays the same, so each micro-batch divides `samples`. Last come candidates with activation
-    checkpointing that fit without it, then those with offloading, whose time is not estimated. UsageError for a
-    precision that the GPU lacks.
+    The batch of a training stays the same, so each micro-batch divides the samples that a process has in a step. Last
+    come candidates with activation checkpointing that fit without it, then those with offloading, whose time is not
+    estimated. UsageError for a precision that the GPU lacks.
     """
+    samples = training.micro_batch_size * training.accumulation_steps
     estimated = [
-        Proposed(candidate, estimate(_shape(request, candidate, architecture, machines)))
-        for candidate in _candidates(request.samples, list(_CONFIGS))
+        Proposed(candidate, estimate(_with_candidate(training, candidate, samples)))
+        for candidate in _candidates(samples, list(_CONFIGS))
     ]
     fitting = [each for each in estimated if each.estimate is not None and each.estimate.fits]
     keeping = {each.candidate for each in fitting if not each.candidate.activation_checkpointing}
@@ -95,17 +75,27 @@ def propose(request: TuningRequest, architecture: Architecture, machines: Machin
         return each.step_seconds is None, is_needless, each.step_seconds or 0.0, _simplest_first(each)
 
     fitting.sort(key=order)
-    return Proposal(tuple(fitting[: request.most]), len(estimated), len(fitting))
+    return Proposal(tuple(fitting[:most]), len(estimated), len(fitting))
 
 
-def propose_unestimated(request: TuningRequest, reason: str, *, has_gpu: bool) -> Proposal:
+def propose_unestimated(samples: int, most: int, reason: str, *, has_gpu: bool) -> Proposal:
     """Return candidates of which nothing can be estimated: none is ruled out, the simplest come first.
 
     Without a GPU there is no offload, because everything is in main memory already.
     """
-    configs = [name for name, config in _CONFIGS.items() if has_gpu or not config.offload_optimizer]
-    unknown = sorted((Proposed(each, None) for each in _candidates(request.samples, configs)), key=_simplest_first)
-    return Proposal(tuple(unknown[: request.most]), len(unknown), len(unknown), reason)
+    configs = [name for name, changes in _CONFIGS.items() if has_gpu or "offload_optimizer" not in changes]
+    unknown = sorted((Proposed(each, None) for each in _candidates(samples, configs)), key=_simplest_first)
+    return Proposal(tuple(unknown[:most]), len(unknown), len(unknown), reason)
+
+
+def _with_candidate(training: TrainingShape, candidate: Candidate, samples: int) -> TrainingShape:
+    return replace(
+        training,
+        micro_batch_size=candidate.micro_batch_size,
+        accumulation_steps=samples // candidate.micro_batch_size,
+        activation_checkpointing="full" if candidate.activation_checkpointing else "none",
+        **_CONFIGS[candidate.config],
+    )
 
 
 def _candidates(samples: int, configs: Sequence[str]) -> Iterator[Candidate]:
@@ -122,23 +112,4 @@ def _simplest_first(proposed: Proposed) -> tuple[bool, int, int]:
         candidate.activation_checkpointing,
         -candidate.micro_batch_size,
         list(_CONFIGS).index(candidate.config),
-    )
-
-
-def _shape(
-    request: TuningRequest, candidate: Candidate, architecture: Architecture, machines: Machines
-) -> TrainingShape:
-    config = _CONFIGS[candidate.config]
-    return TrainingShape(
-        architecture=architecture,
-        machines=machines,
-        engine=config.engine,
-        micro_batch_size=candidate.micro_batch_size,
-        accumulation_steps=request.samples // candidate.micro_batch_size,
-        sequence_length=request.sequence_length,
-        precision=request.precision,
-        activation_checkpointing="full" if candidate.activation_checkpointing else "none",
-        offload_optimizer=config.offload_optimizer,
-        offload_parameters=config.offload_parameters,
-        loss_chunk_tokens=request.loss_chunk_tokens,
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from trainyard.catalogue.csv_rows import rows_of
 from trainyard.plan.estimate.image_models import ImageModel
 from trainyard.plan.estimate.training import TrainingShape
 
@@ -59,13 +59,7 @@ class Efficiency:
 @cache
 def efficiency_curves() -> dict[str, Efficiency]:
     """Return the curves by GPU generation. A generation without one has no published training to fit it to."""
-    with _CSV_FILE.open(encoding="utf-8", newline="") as file:
-        return {
-            row["generation"]: Efficiency(
-                row["generation"], float(row["highest"]), float(row["half_at"]), row["source"]
-            )
-            for row in csv.DictReader(file)
-        }
+    return {curve.generation: curve for curve in rows_of(Efficiency, _CSV_FILE)}
 
 
 _STAND_INS = {

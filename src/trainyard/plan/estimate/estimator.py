@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from trainyard.errors import UsageError
+from trainyard.plan.estimate import ENGINES
 from trainyard.plan.estimate.adapters import engines_that_train
-from trainyard.plan.estimate.choices import ENGINES
 from trainyard.plan.estimate.compute import curve_for
 from trainyard.plan.estimate.memory import RUNTIME_BYTES, Memory, main_memory_bytes, memory_of
 from trainyard.plan.estimate.money import Money, money_of, usd_per_billion

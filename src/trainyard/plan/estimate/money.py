@@ -30,6 +30,11 @@ class Price:
     region: str
     date: str
 
+    @property
+    def source(self) -> str:
+        """The region and the date, as far as they are known."""
+        return ", ".join(part for part in (self.region, self.date) if part)
+
 
 @dataclass(frozen=True)
 class Preemptions:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
+from trainyard import printing
 from trainyard.plan.estimate.adapters import engines_that_train
 from trainyard.plan.estimate.estimator import Estimate, memory_by_engine, scaling_curve, settings_that_fit
 from trainyard.plan.estimate.image_models import ImageModel
@@ -13,6 +13,8 @@ from trainyard.plan.estimate.money import Price
 from trainyard.plan.estimate.search import Found
 from trainyard.plan.estimate.training import TrainingShape
 from trainyard.settings.quantities import count, counted, duration, percentage
+
+PLAN_FORMAT = "trainyard.plan/2"
 
 NO_STEPS = "the number of steps is not known; see the prices an hour and a billion tokens"
 NO_SIZE = "no Azure size is named, so there is no price; use --sku"
@@ -30,7 +32,7 @@ def as_text(found: Estimate) -> str:
         ("batch", batch_text(found.training)),
         *estimate_facts(found),
     ]
-    return "\n".join(f"{label:<12}{text}" for label, text in facts)
+    return "\n".join(printing.facts(facts, 12, indent=0))
 
 
 def _notes(training: TrainingShape) -> list[tuple[str, str]]:
@@ -44,7 +46,7 @@ def estimate_facts(found: Estimate) -> list[tuple[str, str]]:
     """Return memory, time, scaling and money of an estimate, as labels and lines."""
     facts = [*_memory_facts(found), *_time_facts(found)]
     if curve := scaling_curve(found.training):
-        shown = [f"{nodes}: {percentage(share)}" for nodes, share in curve if nodes in (1, 4, 16, 64, 256, 1024)]
+        shown = [f"{nodes}: {percentage(share)}" for nodes, share in curve[::2]]
         facts.append(("scaling", f"per GPU, by nodes: {', '.join(shown)}"))
     elif not found.training.machines.network_gbyte_per_second:
         gpu = found.training.machines.gpu.name
@@ -105,13 +107,21 @@ def batch_text(training: TrainingShape) -> str:
 
 def rate_text(found: Estimate) -> str:
     """Return what all GPUs do in a second, in tokens or images; 0 where the time is not known."""
-    return count(found.samples_per_second or 0 if found.training.is_of_images else found.tokens_per_second or 0)
+    return count(_rate(found))
+
+
+def _rate(found: Estimate) -> float:
+    return (found.samples_per_second if found.training.is_of_images else found.tokens_per_second) or 0.0
 
 
 def price_text(found: Estimate) -> str:
     """Return the price of a billion tokens, or of a million images; `-` where it is not known."""
-    price = found.usd_per_billion_samples if found.training.is_of_images else found.usd_per_billion_tokens
-    return f"{price / (1000 if found.training.is_of_images else 1):,.2f}" if price is not None else "-"
+    if found.training.is_of_images:
+        price = found.usd_per_billion_samples
+        price = price / 1000 if price is not None else None
+    else:
+        price = found.usd_per_billion_tokens
+    return "-" if price is None else f"{price:,.2f}"
 
 
 def units_of(training: TrainingShape) -> tuple[str, str]:
@@ -128,29 +138,23 @@ def search_as_text(found: Found) -> str:
     blocks = []
     for title, estimates in (("fastest", found.fastest), ("cheapest", found.cheapest)):
         rows = [header, *(_search_row(each) for each in estimates[:_MOST_FOUND])]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-        blocks.append(
-            "\n".join(
-                [title]
-                + ["  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-            )
-        )
+        blocks.append("\n".join([title, *printing.table(rows, indent=2)]))
     return "\n\n".join(blocks)
 
 
 def as_json(found: Estimate) -> str:
     """Return an estimate as the plan of one job called `train`."""
-    return json.dumps({"format": "trainyard.plan/2", "jobs": {"train": job_as_json(found)}}, indent=2)
+    return printing.json_text({"format": PLAN_FORMAT, "jobs": {"train": job_as_json(found)}})
 
 
 def search_as_json(found: Found) -> str:
     """Return the fastest and the cheapest, each a list of jobs as in a plan."""
     document = {
-        "format": "trainyard.plan/2",
+        "format": PLAN_FORMAT,
         "fastest": [job_as_json(each) for each in found.fastest],
         "cheapest": [job_as_json(each) for each in found.cheapest],
     }
-    return json.dumps(document, indent=2)
+    return printing.json_text(document)
 
 
 def job_as_json(found: Estimate) -> dict[str, Any]:
@@ -176,12 +180,15 @@ def job_as_json(found: Estimate) -> dict[str, Any]:
         "loss_chunk_tokens": training.loss_chunk_tokens,
         "memory": memory_as_json(found),
         "time": time_as_json(found),
-        "money": money_as_json(found),
+        "money": _money_as_json(found),
     }
 
 
-def memory_as_json(found: Estimate) -> dict[str, Any]:
-    """Return the memory of a GPU."""
+def memory_as_json(found: Estimate | None, reason: str = "") -> dict[str, Any]:
+    """Return the memory of a GPU; nulls and a reason where nothing is estimated."""
+    if found is None:
+        unknown = dict.fromkeys(("total_bytes_per_gpu", "parts", "available_bytes_per_gpu", "fits"))
+        return {**unknown, "reason": reason}
     document: dict[str, Any] = {
         "total_bytes_per_gpu": round(found.memory.total),
         "parts": {name: round(size) for name, size in found.memory.parts().items()},
@@ -191,17 +198,12 @@ def memory_as_json(found: Estimate) -> dict[str, Any]:
     return {**document, "reason": found.main_memory_reason} if found.main_memory_reason else document
 
 
-def time_as_json(found: Estimate) -> dict[str, Any]:
-    """Return the time of a step."""
-    if found.time is None:
-        return {
-            "step_seconds": None,
-            "tokens_per_second_per_gpu": None,
-            "samples_per_second_per_gpu": None,
-            "parts": None,
-            "scaling": None,
-            "reason": found.time_reason,
-        }
+def time_as_json(found: Estimate | None, reason: str = "") -> dict[str, Any]:
+    """Return the time of a step; nulls and a reason where it is not known."""
+    if found is None or found.time is None:
+        names = ("step_seconds", "tokens_per_second_per_gpu", "samples_per_second_per_gpu", "parts", "scaling")
+        unknown: dict[str, Any] = dict.fromkeys(names)
+        return {**unknown, "reason": found.time_reason if found else reason}
     time = found.time
     document: dict[str, Any] = {
         "step_seconds": time.total,
@@ -221,39 +223,37 @@ def time_as_json(found: Estimate) -> dict[str, Any]:
     return document
 
 
-def money_as_json(found: Estimate, steps: int | None = None) -> dict[str, Any]:
-    """Return prices; those of the whole training too, if its number of steps is known."""
-    money = found.money
-    hours = steps * found.time.total / 3600 if steps is not None and found.time is not None else None
-    on_demand, spot = money.on_demand, money.spot
+def _money_as_json(found: Estimate) -> dict[str, Any]:
+    """Return prices of the machines: how long a training takes is not known without a pipeline."""
+    on_demand, spot = found.money.on_demand, found.money.spot
     source = on_demand or spot
-    reasons = [
-        NO_SIZE if found.training.machines.sku is None else "",
-        NO_STEPS if steps is None and source else "",
-        found.time_reason if steps is not None and found.time is None else "",
-        NO_SPOT if source and spot is None else "",
-    ]
-    document: dict[str, Any] = {
-        "on_demand_usd": on_demand.usd_per_hour * hours if on_demand and hours is not None else None,
-        "spot_usd": _spot_usd(found, hours),
+    reasons = []
+    if found.training.machines.sku is None:
+        reasons.append(NO_SIZE)
+    if source:
+        reasons.append(NO_STEPS)
+        if spot is None:
+            reasons.append(NO_SPOT)
+    document = money_fields(on_demand, spot, found)
+    return {**document, "reason": "; ".join(reasons)} if reasons else document
+
+
+def money_fields(on_demand: Price | None, spot: Price | None, found: Estimate | None) -> dict[str, Any]:
+    """Return prices an hour and what they mean for an estimate, as far as each is known."""
+    source = on_demand or spot
+    preemptions = found.money.preemptions if found else None
+    return {
+        "on_demand_usd": None,
+        "spot_usd": None,
         "region": source.region if source else None,
         "date": source.date if source else None,
-        "on_demand_usd_per_hour": on_demand.usd_per_hour if on_demand else None,
-        "spot_usd_per_hour": spot.usd_per_hour if spot else None,
-        "usd_per_billion_tokens": found.usd_per_billion_tokens,
-        "spot_lost_share": money.preemptions.lost_share,
-        "checkpoint_interval_seconds": money.preemptions.checkpoint_interval_seconds,
+        "on_demand_usd_per_hour": round(on_demand.usd_per_hour, 6) if on_demand else None,
+        "spot_usd_per_hour": round(spot.usd_per_hour, 6) if spot else None,
+        "spot_date": spot.date if spot else None,
+        "usd_per_billion_tokens": found.usd_per_billion_tokens if found else None,
+        "spot_lost_share": preemptions.lost_share if preemptions else None,
+        "checkpoint_interval_seconds": preemptions.checkpoint_interval_seconds if preemptions else None,
     }
-    if told := "; ".join(filter(None, reasons)):
-        document["reason"] = told
-    return document
-
-
-def _spot_usd(found: Estimate, hours: float | None) -> float | None:
-    """Return what the whole training costs on spot machines, with the time that preemptions take."""
-    if found.money.spot is None or hours is None:
-        return None
-    return found.money.spot.usd_per_hour * hours / max(1e-3, 1 - found.money.preemptions.lost_share)
 
 
 def gigabytes(size: float) -> str:
@@ -274,16 +274,18 @@ def _memory_facts(found: Estimate) -> list[tuple[str, str]]:
     if found.main_memory_reason:
         facts.append(("main memory", f"{found.main_memory_reason}: does not fit"))
     if by_engine := memory_by_engine(found.training):
-        texts = (
-            f"{name} {gigabytes(memory.total)}{'' if fits else ' (too much)'}"
-            for name, (memory, fits) in by_engine.items()
-        )
+        texts = [_engine_text(name, memory.total, fits) for name, (memory, fits) in by_engine.items()]
         facts.append(("by engine", ", ".join(texts)))
     if not found.fits:
         alternatives = settings_that_fit(found.training)
         lines = [_alternative(each) for each in alternatives] or ["nothing on these machines: use more, or larger ones"]
         facts += list(zip(("what fits", *[""] * len(lines)), lines, strict=False))
     return facts
+
+
+def _engine_text(name: str, size: float, fits: bool) -> str:
+    text = f"{name} {gigabytes(size)}"
+    return text if fits else f"{text} (too much)"
 
 
 def _alternative(found: Estimate) -> str:
@@ -298,8 +300,7 @@ def _time_facts(found: Estimate) -> list[tuple[str, str]]:
         return [("time", f"not known: {found.time_reason}")]
     time = found.time
     unit, _ = units_of(found.training)
-    rate = (found.samples_per_second if found.training.is_of_images else found.tokens_per_second) or 0.0
-    rate /= found.training.machines.world_size
+    rate = _rate(found) / found.training.machines.world_size
     parts = (
         f"forward {duration(time.forward)}, backward {duration(time.backward)}, optimizer {duration(time.optimizer)}, "
         f"exchange {duration(time.communication)} of which {duration(time.exposed_communication)} is not hidden"
@@ -314,9 +315,8 @@ def _money_facts(found: Estimate) -> list[tuple[str, str]]:
         return [("money", f"not known: {NO_SIZE}")]
     if money.on_demand is None:
         return [("money", "not known: the catalogue has no price of this size")]
-    each = price_text(found)
-    each = f", ${each} a {units_of(found.training)[1]}" if each != "-" else ""
-    facts = [("money", f"{_price(money.on_demand)} on demand{each}")]
+    of_work = f", ${price_text(found)} a {units_of(found.training)[1]}" if found.time else ""
+    facts = [("money", f"{_price(money.on_demand)} on demand{of_work}")]
     if money.spot is None:
         return [*facts, ("spot", NO_SPOT)]
     lost, between = money.preemptions.lost_share, money.preemptions.seconds_between
@@ -328,7 +328,7 @@ def _money_facts(found: Estimate) -> list[tuple[str, str]]:
 
 
 def _price(price: Price) -> str:
-    return f"${price.usd_per_hour:,.2f} an hour ({', '.join(part for part in (price.region, price.date) if part)})"
+    return f"${price.usd_per_hour:,.2f} an hour ({price.source})"
 
 
 def _search_row(found: Estimate) -> Sequence[str]:

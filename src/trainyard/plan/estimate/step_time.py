@@ -1,12 +1,25 @@
-"""How long one optimizer step takes: what a GPU computes, and what of the exchange between GPUs it does not hide."""
+"""How long one optimizer step takes: what a GPU computes, and what of the exchange between GPUs it does not hide.
+
+Collectives are rings over NVLink and the network, and hierarchies of rings.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainyard.plan.estimate.communication import all_reduce_seconds, between_replicas_seconds, gather_seconds
 from trainyard.plan.estimate.compute import Efficiency, compute_of
-from trainyard.plan.estimate.training import TrainingShape
+from trainyard.plan.estimate.training import Machines, TrainingShape
+
+LINK_EFFICIENCY = 0.8
+"""The share of a link's rate that NCCL's rings reach with large messages: 228 of 300 GB/s on Azure's ND A100 v4 and
+110 of 150 GB/s on ND40rs v2 are the floors of Azure's node health check (`health_check_allreduce_gbyte_per_second` of
+the catalogue)."""
+
+BASE_LATENCY = 8.4e-6
+LINK_LATENCY = 3.4e-6
+NETWORK_LATENCY = 14.0e-6
+"""Seconds to begin, and for one hop within and between machines: NCCL's own model of a ring with the Simple protocol
+(https://github.com/NVIDIA/nccl/blob/master/src/graph/tuning.cc, baseLat and hwLat)."""
 
 OVERLAP = 0.5
 """The share of the shorter of computing and exchanging that runs beside the longer. Both at once slow each other down,
@@ -89,3 +102,73 @@ def _communication(training: TrainingShape) -> tuple[float, float, float, float]
     summed = gather_seconds(4 * trained / layers, replica)
     between = between_replicas_seconds(4 * trained / layers / training.shards, replica, machines)
     return gather, again, layers * (summed + between), 0.0
+
+
+def ring_seconds(size: float, machines: Machines) -> float:
+    """Return the seconds in which a ring over all GPUs gathers, or sums and scatters, `size` bytes.
+
+    Each GPU sends (n - 1)/n of them (Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms"); the slower of
+    the links within a machine and the network of a machine, which all its GPUs' rings share, sets the rate.
+    """
+    ranks = machines.world_size
+    if ranks == 1 or not size:
+        return 0.0
+    rate = _rate(machines)
+    hops_between = machines.nodes if machines.nodes > 1 else 0
+    latency = BASE_LATENCY + (ranks - 1 - hops_between) * LINK_LATENCY + hops_between * NETWORK_LATENCY
+    return latency + (ranks - 1) / ranks * size / rate
+
+
+def hierarchical_seconds(size: float, machines: Machines) -> float:
+    """Return the same for two levels: within each machine, then between GPUs of the same place in all machines.
+
+    The second level moves 1/k of the bytes over each GPU's share of the network (k GPUs a machine), as NCCL's trees and
+    Horovod's hierarchical all-reduce do (Sergeev & Del Balso 2018, arXiv:1802.05799).
+    """
+    if machines.world_size == 1 or not size:
+        return 0.0
+    per_node, nodes = machines.gpus_per_node, machines.nodes
+    within = (per_node - 1) / per_node * size / (machines.gpu.link_gbyte_per_second * 1e9 * LINK_EFFICIENCY)
+    latency = BASE_LATENCY + (per_node - 1) * LINK_LATENCY
+    if nodes == 1:
+        return latency + within
+    share = machines.network_gbyte_per_second * 1e9 * LINK_EFFICIENCY / per_node
+    between = (nodes - 1) / nodes * size / per_node / share
+    return latency + within + between + (nodes - 1).bit_length() * NETWORK_LATENCY
+
+
+def gather_seconds(size: float, machines: Machines) -> float:
+    """Return the seconds of an all-gather, or of a reduce-scatter, of `size` bytes: the quicker of the two ways."""
+    return min(ring_seconds(size, machines), hierarchical_seconds(size, machines))
+
+
+def all_reduce_seconds(size: float, machines: Machines) -> float:
+    """Return the seconds of an all-reduce: a reduce-scatter and an all-gather of the same bytes."""
+    return 2 * gather_seconds(size, machines)
+
+
+def between_replicas_seconds(size: float, replica: Machines, machines: Machines) -> float:
+    """Return the seconds in which GPUs of the same place in each replica sum `size` bytes, all places at once.
+
+    The quicker of a ring, which sends (n - 1)/n of the bytes twice and waits for n - 1 hops, and of NCCL's two binary
+    trees, which send all of them twice and wait for the hops up and down again (Sanders, Speck & Träff 2009, "Two-tree
+    algorithms for full bandwidth broadcast, reduction and scan"). The GPUs of a machine share its network.
+    """
+    replicas = machines.world_size // replica.world_size
+    if replicas == 1:
+        return 0.0
+    if machines.nodes == 1:
+        rate, latency = machines.gpu.link_gbyte_per_second, LINK_LATENCY
+    else:
+        rate, latency = machines.network_gbyte_per_second / machines.gpus_per_node, NETWORK_LATENCY
+    sent = 2 * size / (rate * 1e9 * LINK_EFFICIENCY)
+    ring = (replicas - 1) * latency + (replicas - 1) / replicas * sent
+    trees = 2 * (replicas - 1).bit_length() * latency + sent
+    return BASE_LATENCY + min(ring, trees)
+
+
+def _rate(machines: Machines) -> float:
+    """Return the bytes a second of a ring over all GPUs."""
+    link = machines.gpu.link_gbyte_per_second if machines.gpus_per_node > 1 else float("inf")
+    network = machines.network_gbyte_per_second if machines.nodes > 1 else float("inf")
+    return min(link, network) * 1e9 * LINK_EFFICIENCY

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from trainyard.catalogue.gpus import Gpu, gpu_of
 from trainyard.catalogue.skus import Sku
 from trainyard.errors import UsageError
+from trainyard.plan.estimate import CHECKPOINTING
 from trainyard.plan.estimate.adapters import Adapters
 from trainyard.plan.estimate.architectures import Architecture
-from trainyard.plan.estimate.choices import CHECKPOINTING
 from trainyard.plan.estimate.image_models import ImageModel
 
 

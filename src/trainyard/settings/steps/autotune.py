@@ -27,7 +27,7 @@ class MeasureConfig:
     """What is measured: `config=NAME micro_batch_size=N activation_checkpointing=true|false`."""
 
     task: str = parameter("language_modeling")
-    """What is trained: image_classification, language_modeling, or a task of your own as `package.module:Class`."""
+    """image_classification, language_modeling, or a task of your own as `package.module:Class`."""
 
     global_batch_size: int = parameter(64, minimum=1)
     """Samples per optimizer step, over all ranks, the same for all candidates."""

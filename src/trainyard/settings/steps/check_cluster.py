@@ -31,12 +31,13 @@ class CheckCluster:
     """How much is written to and read from each node's disk, and read from the mount."""
 
     minimum_node_bus_gb_per_second: float = parameter(0.0, minimum=0.0)
-    """The step fails if the all-reduce of the largest message within a node is slower than this bus bandwidth in
-    GB/s (10^9 bytes). 0 never fails."""
+    """The least bus bandwidth of the all-reduce within a node, in GB/s (10^9 bytes): the step fails if the largest
+    message is slower. 0 never fails."""
 
     minimum_network_gb_per_second: float = parameter(0.0, minimum=0.0)
-    """The step fails if a collective of the largest message between two nodes has a bus bandwidth below this in
-    GB/s (10^9 bytes), or one over all nodes has one below this or the floor within a node. 0 never fails."""
+    """The least bus bandwidth of a collective between nodes, in GB/s (10^9 bytes): the step fails if the largest
+    message is slower between two nodes, or over all nodes slower than this or the floor within a node. 0 never
+    fails."""
 
     slow_percent: float = parameter(25.0, minimum=1.0, maximum=99.0)
     """A node or rank is reported as slow if it is this far below the median of all."""

@@ -83,5 +83,5 @@ class PrepareTextSpark(TextDataset):
     """Values in a document's MinHash signature. The estimate's standard error is at most 0.5 / sqrt(values)."""
 
     partitions: int = parameter(0, minimum=0, maximum=1000000)
-    """Parts that the files are divided into, each read by one task; 0: four per core of the cluster, or one for each
-    256 MB if those are more. The dataset is the same for any number."""
+    """Parts that the files are divided into, each read by one task. 0 makes four per core of the cluster, or one for
+    each 256 MB if those are more. The dataset is the same for any number."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.settings.step_fields import input_folder, output_folder, parameter, same_field
-from trainyard.settings.steps.evaluate import Evaluate
 from trainyard.settings.steps.tasks import ImageClassificationSettings
 from trainyard.settings.steps.training import Training
 
@@ -99,4 +98,5 @@ class TrainTensorFlow:
     evaluate_split: str = parameter("test", on_resume="nothing")
     """Which split of the dataset to evaluate the trained model on."""
 
-    minimum_accuracy: float = same_field(Evaluate, "minimum_accuracy")
+    minimum_accuracy: float = parameter(0.0, minimum=0.0, maximum=1.0, port=True, on_resume="nothing")
+    """The step fails if the accuracy is below this, after writing its results."""

@@ -56,8 +56,8 @@ class Training:
     Not given, each sample comes once."""
 
     task: str = parameter("image_classification", port=True, on_resume="identity")
-    """What is trained: image_classification, language_modeling, preferences, or a task of your own as
-    `package.module:Class`. Each has settings of its own beside those of this step."""
+    """image_classification, language_modeling, preferences, or your own as `package.module:Class`. Each task has
+    settings of its own beside those of this step."""
 
     tuning: str = parameter("full", choices=("full", "lora", "qlora"), on_resume="identity")
     """What is trained: full, every weight; lora, low-rank adapters beside the frozen weights of a base model, with a
@@ -156,7 +156,7 @@ class Training:
     """How exactly matrices of fp32 are multiplied. high uses TF32 on NVIDIA GPUs from A100 on: up to eight times as
     fast, with 10 bits of each factor's fraction instead of 23, so that the trained weights have other bits."""
 
-    activation_checkpointing: bool = parameter(False, on_resume="nothing")
+    activation_checkpointing: bool = parameter(False, port=True, on_resume="nothing")
     """Recompute each layer's activations in the backward pass instead of keeping them: less memory, a third more
     work."""
 
@@ -301,8 +301,8 @@ class TrainFSDP(Training):
     task: str = parameter("language_modeling", port=True, on_resume="identity")
 
     reshard_after_forward: bool = parameter(True, port=True, on_resume="nothing")
-    """Free a layer's gathered parameters after its forward pass and gather them again for its backward pass: less
-    memory, 50 % more communication."""
+    """Free a layer's gathered parameters after its forward pass: less memory, 50 % more communication, since they are
+    gathered again for its backward pass."""
 
     reduce_precision: str = parameter("fp32", choices=("fp32", "bf16"), on_resume="numbers")
     """The floating-point type in which gradients are summed over ranks."""

@@ -28,6 +28,11 @@ LET_PASS = frozenset(
         "AML324",  # unknown-model-setting
         "AML325",  # format-without-source
         "AML326",  # data-weights
+        "AML340",  # unknown-setting
+        "AML341",  # refused-setting
+        "AML343",  # invalid-overrides
+        "AML344",  # settings-not-found: as missing-input
+        "AML345",  # file-without-type
         "AML416",  # pins-conflict: of an environment that is not built here
         "AML406",  # script-not-found
         "AML407",  # script-left-out

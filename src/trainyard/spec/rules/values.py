@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainyard.spec.rule import Example, Rule
+from trainyard.spec.rule import Rule
 
 _TRAIN = """\
 === train.yaml
@@ -25,14 +25,10 @@ jobs:
     inputs:
 """
 
-MISSING_INPUT = Rule(
-    "AML301",
-    "missing-input",
-    "error",
+MISSING_INPUT = Rule("AML301", "missing-input", "error").explained(
     summary="A required input is not set.",
     why="Each job must set every input that has no default and is not optional.",
-    example=Example(
-        """\
+    example="""\
 type: pipeline
 settings: {default_compute: azureml:cpus}
 jobs:
@@ -40,25 +36,17 @@ jobs:
     component: ./train.yaml
 ‹⇒    inputs: {epochs: 3}
 ›"""
-        + _TRAIN
-    ),
+    + _TRAIN,
 )
-UNKNOWN_INPUT = Rule(
-    "AML302",
-    "unknown-input",
-    "error",
+UNKNOWN_INPUT = Rule("AML302", "unknown-input", "error").explained(
     summary="The job sets an input that its component does not have.",
     why="The client silently drops it, and the component's default is used.",
-    example=Example(_JOB + "      epochs: 3\n      ‹precison⇒precision›: bf16\n" + _TRAIN),
+    example=_JOB + "      epochs: 3\n      ‹precison⇒precision›: bf16\n" + _TRAIN,
 )
-UNKNOWN_OUTPUT = Rule(
-    "AML303",
-    "unknown-output",
-    "error",
+UNKNOWN_OUTPUT = Rule("AML303", "unknown-output", "error").explained(
     summary="The job binds an output that its component does not have.",
     why="Nothing is ever written there.",
-    example=Example(
-        """\
+    example="""\
 type: pipeline
 settings: {default_compute: azureml:cpus}
 outputs:
@@ -71,30 +59,20 @@ jobs:
     outputs:
       ‹modle⇒model›: ${{parent.outputs.model}}
 """
-        + _TRAIN
-    ),
+    + _TRAIN,
 )
-WRONG_LITERAL = Rule(
-    "AML304",
-    "wrong-literal",
-    "error",
+WRONG_LITERAL = Rule("AML304", "wrong-literal", "error").explained(
     summary="A literal does not match the type of its input.",
     why="The client sends `str()` of whatever it finds, and the script fails on the cluster.",
-    example=Example(_JOB + "      epochs: ‹three⇒3›\n" + _TRAIN),
+    example=_JOB + "      epochs: ‹three⇒3›\n" + _TRAIN,
 )
-LITERAL_OUT_OF_RANGE = Rule(
-    "AML305",
-    "literal-out-of-range",
-    "error",
+LITERAL_OUT_OF_RANGE = Rule("AML305", "literal-out-of-range", "error").explained(
     summary="A literal is below its input's min or above its max.",
     why="Azure ML's client does not check min and max.",
-    example=Example(_JOB + "      epochs: ‹0⇒1›\n" + _TRAIN),
+    example=_JOB + "      epochs: ‹0⇒1›\n" + _TRAIN,
 )
-LITERAL_NOT_A_CHOICE = Rule(
-    "AML306",
-    "literal-not-a-choice",
-    "error",
+LITERAL_NOT_A_CHOICE = Rule("AML306", "literal-not-a-choice", "error").explained(
     summary="A literal is not in its input's enum.",
     why="Azure ML's client does not check enum.",
-    example=Example(_JOB + "      epochs: 3\n      precision: ‹bfloat16⇒bf16›\n" + _TRAIN),
+    example=_JOB + "      epochs: 3\n      precision: ‹bfloat16⇒bf16›\n" + _TRAIN,
 )

@@ -1,18 +1,21 @@
-"""What one node is and how fast it is alone: hardware, disk, mount, arithmetic."""
+"""What one node is and how fast it is alone: hardware, GPUs as nvidia-smi or amd-smi report them, disk, arithmetic."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import statistics
+import subprocess
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from trainyard.settings.files import os_errors_name
-from trainyard.steps.cluster.gpus import gpu_facts
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.long_work import usable_processors
 
@@ -20,7 +23,37 @@ _BLOCK_BYTES = 2**20
 _MATRIX_SIDE = {"cuda": 8192, "cpu": 1024}
 _PRODUCTS_PER_ROUND = 4
 
+# Names from `nvidia-smi --help-query-gpu`; ours beside them.
+_NVIDIA_QUERY = {
+    "index": "index",
+    "name": "name",
+    "driver": "driver_version",
+    "memory_mib": "memory.total",
+    "clock_mhz": "clocks.current.sm",
+    "highest_clock_mhz": "clocks.max.sm",
+    "ecc": "ecc.mode.current",
+    "uncorrected_ecc_errors": "ecc.errors.uncorrected.volatile.total",
+    "temperature_celsius": "temperature.gpu",
+    "power_limit_watts": "power.limit",
+}
+# Paths in what `amd-smi static --json` and `amd-smi metric --json` print of a GPU
+# (https://rocm.docs.amd.com/projects/amdsmi/en/latest/how-to/amdsmi-cli-tool.html). Names changed with versions.
+_AMD_PATHS = {
+    "index": ("gpu",),
+    "name": ("asic.market_name",),
+    "driver": ("driver.version", "driver.driver_version"),
+    "memory_mib": ("vram.size", "vram.vram_size"),
+    "clock_mhz": ("clock.gfx_0.clk",),
+    "highest_clock_mhz": ("clock.gfx_0.max_clk",),
+    "ecc": ("ras.ecc_block_state.UMC",),
+    "uncorrected_ecc_errors": ("ecc.total_uncorrectable_count",),
+    "temperature_celsius": ("temperature.hotspot",),
+    "power_limit_watts": ("limit.max_power",),
+}
+_UNKNOWN = ("", "N/A", "None")
+
 Facts = dict[str, object]
+Gpu = dict[str, str]
 
 
 def node_facts() -> Facts:
@@ -94,8 +127,9 @@ def measure_arithmetic(device: torch.device, repetitions: int) -> float:
     A product of n x n matrices is 2 n^3 operations. Median of several rounds.
     """
     side = _MATRIX_SIDE[device.type]
-    supports_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    dtype = torch.bfloat16 if supports_bf16 else torch.float16 if device.type == "cuda" else torch.float32
+    dtype = torch.float32
+    if device.type == "cuda":
+        dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     left, right = (torch.ones(side, side, device=device, dtype=dtype) for _ in range(2))
 
     def seconds() -> float:
@@ -108,3 +142,68 @@ def measure_arithmetic(device: torch.device, repetitions: int) -> float:
 
     seconds()
     return 2 * side**3 * _PRODUCTS_PER_ROUND / statistics.median(seconds() for _ in range(repetitions))
+
+
+def gpu_facts() -> list[Gpu]:
+    """Return this node's GPUs; with neither program, as little as PyTorch knows of them."""
+    query = ("nvidia-smi", f"--query-gpu={','.join(_NVIDIA_QUERY.values())}", "--format=csv,noheader,nounits")
+    if table := _output(*query):
+        return read_nvidia_table(table)
+    static, metric = (_output("amd-smi", command, "--json") for command in ("static", "metric"))
+    if static and metric:
+        return read_amd_documents(static, metric)
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [{"index": str(index), "name": torch.cuda.get_device_name(index)} for index in range(count)]
+
+
+def _output(*command: str) -> str:
+    """Return what a program prints; nothing if it is missing, fails or hangs."""
+    try:
+        finished = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return finished.stdout if finished.returncode == 0 else ""
+
+
+def read_nvidia_table(text: str) -> list[Gpu]:
+    """Return the rows of nvidia-smi's CSV; what a GPU does not support is left out."""
+    gpus = []
+    for line in filter(str.strip, text.splitlines()):
+        cells = zip(_NVIDIA_QUERY, line.split(","), strict=True)
+        gpus.append({name: cell.strip() for name, cell in cells if not cell.strip().startswith("[")})
+    return gpus
+
+
+def read_amd_documents(static: str, metric: str) -> list[Gpu]:
+    """Return the GPUs of amd-smi's two documents; what one does not support, a virtual machine's often, is left out."""
+    metrics = {gpu.get("gpu"): gpu for gpu in _amd_gpus(metric)}
+    return [_amd_gpu({**gpu, **metrics.get(gpu.get("gpu"), {})}) for gpu in _amd_gpus(static)]
+
+
+def _amd_gpus(text: str) -> list[dict[str, Any]]:
+    """Return the entry of each GPU: a list, within an object since ROCm 6.4."""
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return []
+    gpus = document.get("gpu_data", []) if isinstance(document, dict) else document
+    return [gpu for gpu in gpus if isinstance(gpu, dict)]
+
+
+def _amd_gpu(document: Mapping[str, Any]) -> Gpu:
+    facts = {name: _amd_value(document, paths) for name, paths in _AMD_PATHS.items()}
+    known = {name: value for name, value in facts.items() if value not in _UNKNOWN}
+    return {**known, "ecc": known["ecc"].capitalize()} if "ecc" in known else known
+
+
+def _amd_value(document: Mapping[str, Any], paths: Sequence[str]) -> str:
+    """Return what stands at the first of these paths that there is; numbers have their unit beside them."""
+    for path in paths:
+        value: Any = document
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, Mapping):
+            value = value.get("value")
+        if value is not None:
+            return str(value)
+    return ""

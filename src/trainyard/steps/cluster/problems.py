@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trainyard.settings.steps.check_cluster import CheckCluster
 from trainyard.steps.cluster.figures import GB, ClusterFigures, rate_text, size_text, slowest_collectives
-from trainyard.steps.cluster.gpus import differences_between_nodes, gpu_problems
+from trainyard.steps.cluster.node import Gpu
+
+_COMPARED = (("driver", "drivers"), ("highest_clock_mhz", "highest clocks"), ("ecc", "ECC modes"))
 
 
 def problems_of(settings: CheckCluster, found: ClusterFigures) -> Iterator[str]:
@@ -122,3 +125,28 @@ def _missed_between_nodes(settings: CheckCluster, found: ClusterFigures) -> Iter
         if measured.bus_bytes_per_second < floor * GB:
             what = f"{measured.operation.replace('_', '-')} of {size_text(measured.bytes)} over all nodes"
             yield Miss(what, measured.bus_bytes_per_second, floor, flag)
+
+
+def gpu_problems(gpus: Sequence[Gpu]) -> Iterator[str]:
+    """Yield what is wrong with a node's GPUs, as phrases: memory errors, a low clock limit compared with the others."""
+    for gpu in gpus:
+        errors = gpu.get("uncorrected_ecc_errors", "0")
+        if errors.isdigit() and int(errors) > 0:
+            yield f"GPU {gpu['index']} has counted {errors} uncorrected memory errors (ECC); have the node replaced"
+    for fact, phrase in _COMPARED:
+        values = sorted({gpu[fact] for gpu in gpus if fact in gpu})
+        if len(values) > 1:
+            yield f"its GPUs have different {phrase}: {', '.join(values)}"
+
+
+def differences_between_nodes(nodes: Sequence[Sequence[Gpu]]) -> Iterator[tuple[int, str]]:
+    """Yield the nodes whose GPUs differ from most nodes' in driver, highest clock or ECC: the number, and a phrase."""
+    for fact, phrase in _COMPARED:
+        values = [tuple(sorted({gpu[fact] for gpu in gpus if fact in gpu})) for gpus in nodes]
+        if not values:
+            continue
+        usual = Counter(values).most_common(1)[0][0]
+        for number, value in enumerate(values):
+            if value != usual:
+                given, others = (", ".join(facts) or "unknown" for facts in (value, usual))
+                yield number, f"its GPUs' {phrase} are {given}, those of most nodes {others}"

@@ -5,7 +5,9 @@ Nothing is pickled: weights are safetensors, and the module is source code.
 
 from __future__ import annotations
 
+import inspect
 import shutil
+import tempfile
 from abc import ABC, abstractmethod
 from importlib.metadata import version
 from pathlib import Path
@@ -112,18 +114,20 @@ def write_mlflow_model(serving: Serving, files: Path, folder: Path) -> None:
     """Write the MLflow model of the weights and configuration in `files` into an empty folder."""
     import mlflow.pyfunc
 
-    source = serving.module.__file__
-    assert source is not None
-    mlflow.pyfunc.save_model(
-        folder,
-        loader_module=Path(source).stem,
-        data_path=files,
-        code_paths=[source],
-        signature=serving.signature(),
-        input_example=serving.example(),
-        # Without a build's own label such as +cpu, which the package index does not have.
-        pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in _REQUIREMENTS],
-    )
+    loader = serving.module.__name__.rpartition(".")[2]
+    with tempfile.TemporaryDirectory() as scratch:
+        source = Path(scratch) / f"{loader}.py"
+        source.write_text(inspect.getsource(serving.module), encoding="utf-8")  # it may come from an archive
+        mlflow.pyfunc.save_model(
+            folder,
+            loader_module=loader,
+            data_path=files,
+            code_paths=[str(source)],
+            signature=serving.signature(),
+            input_example=serving.example(),
+            # Without a build's own label such as +cpu, which the package index does not have.
+            pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in _REQUIREMENTS],
+        )
 
 
 def require_same(serving: Serving, folder: Path, model: torch.nn.Module) -> None:

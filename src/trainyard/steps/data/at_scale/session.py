@@ -28,7 +28,7 @@ NumberedFile = tuple[int, TextFile]
 """A file, and its place among all files of the source."""
 
 _STEP_ERROR = re.compile(rf"{re.escape(StepError.__module__)}\.StepError: (.*)")
-_FOR_EXECUTORS = ("__init__.py", "settings", "steps")
+_FOR_EXECUTORS = ("__init__.py", "unpacking.py", "settings", "steps")
 
 
 def require_spark() -> None:
@@ -89,7 +89,10 @@ def _started_by_java() -> bool:
 
 
 def _archive(file: Path) -> Path:
-    """Write what executors import of Trainyard into a zip archive."""
+    """Return an archive of what executors import of Trainyard: the one that this code is from, else a new one."""
+    own_archive = getattr(trainyard.__spec__.loader, "archive", None)
+    if own_archive is not None:
+        return Path(own_archive)
     package = Path(trainyard.__file__).parent
     with zipfile.ZipFile(file, "w") as archive:
         for part in _FOR_EXECUTORS:

@@ -1,0 +1,108 @@
+"""`trainyard init`: write a new project, and say what to do next."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from trainyard.cli.lint import LintOptions, check
+from trainyard.cli.parameters import OneOf, PathOf
+from trainyard.errors import UserError
+from trainyard.render import scaffolding
+from trainyard.render.installed_from import InstalledFrom, installed_from
+from trainyard.render.project import Project
+from trainyard.render.rendering import render
+from trainyard.render.scaffolding import RECIPES
+from trainyard.render.writing import replace_atomically, write
+from trainyard.settings.quantities import counted
+from trainyard.terminal import print_next, program, short
+
+_FIRST_PROFILE = "local"
+_MOST_LISTED = 3
+
+
+@click.command()
+@click.argument("folder", required=False, default=".", metavar="[DIR]", type=PathOf("folder"))
+@click.option("--from", "recipe", type=OneOf(RECIPES), default="ddp", show_default=True, help="What it trains.")
+@click.option("--existing", is_flag=True, help="Only lint: its settings, a baseline, CI, pre-commit, the editor.")
+@click.option("--force", is_flag=True, help="Replace files that are in the way.")
+def init(folder: Path, recipe: str, existing: bool, force: bool) -> None:
+    """Write a small project that runs: your own task with a test, profiles, templates, rendered YAML, CI, editor.
+
+    \b
+    Examples:
+      trainyard init my-project                images: data-parallel training of a task of your own
+      trainyard init my-model --from fsdp      text: a language model, fully sharded
+      trainyard init --existing                in a repository that has Azure ML YAML already: lint, and no more
+    """
+    if existing:
+        _adopt(folder)
+    else:
+        _create(folder, recipe, force=force)
+
+
+def _create(folder: Path, recipe: str, *, force: bool) -> None:
+    """Write a new project into a folder and render it. Raise UserError, writing nothing, where files are in the way."""
+    root = folder.resolve()
+    source = installed_from()
+    texts = scaffolding.new_project(root.name, recipe, source)
+    contents = {**_encoded(texts), **scaffolding.copies_of_project(recipe, source)}
+    write_new(root, contents, force=force, way_out="choose another folder, or replace them with --force")
+    project = Project(root)
+    report = write(project, render(project, _FIRST_PROFILE))
+    click.echo(f"wrote {short(root)}: {counted(len(contents) + len(report.written), 'file')}", err=True)
+    _say_what_to_fill_in(source, root / "requirements.txt")
+    steps = [] if root == Path.cwd() else [(f"cd {short(root)}", "")]
+    if recipe != "blank":
+        steps.append((f"{program()} run pipelines/train.yaml", "prepare, train and evaluate on this machine"))
+    else:
+        steps.append((f"{program()} new component NAME", "your first step, then `new pipeline NAME`"))
+    print_next(*steps, ("README.md", "what is where, and how to submit it"))
+
+
+def _adopt(folder: Path) -> None:
+    """Add what lint needs to a repository that has Azure ML YAML: settings, baseline, CI, pre-commit, editor.
+
+    Files that exist are kept as they are, and named.
+    """
+    root = folder.resolve()
+    source = installed_from()
+    texts = scaffolding.existing_repository(root.name, source)
+    contents = {**_encoded(texts), **scaffolding.wheel_of(source)}
+    kept = [path for path in contents if (root / path).exists()]
+    write_new(root, {path: content for path, content in contents.items() if path not in kept}, force=False)
+    for path in contents:
+        click.echo(f"{'kept' if path in kept else 'wrote'} {short(root / path)}", err=True)
+    baseline = root / "lint-baseline.json"
+    if baseline.exists():
+        click.echo(f"kept {short(baseline)}", err=True)
+    else:
+        os.chdir(root)
+        check([], LintOptions(baseline=baseline, write_baseline=True))
+    _say_what_to_fill_in(source, root / ".github/workflows/azureml-lint.yml")
+    print_next((f"{program()} lint", "what is new since the baseline"), (f"{program()} explain", "all rules"))
+
+
+def _say_what_to_fill_in(source: InstalledFrom, file: Path) -> None:
+    if source.problem:
+        where = f"fill in, in {short(file)}, where other machines get Trainyard from"
+        click.echo(f"note: {where}; of this one that is not known: {source.problem}", err=True)
+
+
+def _encoded(texts: Mapping[str, str]) -> dict[str, bytes]:
+    return {path: text.encode() for path, text in texts.items()}
+
+
+def write_new(root: Path, contents: Mapping[str, bytes], *, force: bool, way_out: str = "choose another name") -> None:
+    """Write files below a folder. Raise UserError, and write nothing, where one exists already."""
+    in_the_way = [path for path in contents if (root / path).exists()]
+    if in_the_way and not force:
+        listed = ", ".join(str(short(root / path)) for path in in_the_way[:_MOST_LISTED])
+        more = f" and {len(in_the_way) - _MOST_LISTED} more" if len(in_the_way) > _MOST_LISTED else ""
+        would_be = f"{counted(len(in_the_way), 'file')} would be overwritten, so nothing was written"
+        raise UserError(f"{would_be}: {listed}{more}; {way_out}")
+    for path, content in contents.items():
+        replace_atomically(root / path, content, root)

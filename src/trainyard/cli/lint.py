@@ -1,0 +1,182 @@
+"""`trainyard lint`: what is wrong in the YAML, printed for people or programs, fixed, or kept in a baseline."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from trainyard.cli.parameters import OneOf, PathOf
+from trainyard.errors import UsageError
+from trainyard.lint import linter
+from trainyard.lint.linter import LintResult
+from trainyard.lint.settings import LintSettings
+from trainyard.project_files import limit_reading, root_of
+from trainyard.project_findings import (
+    check_paths,
+    folders_to_check,
+    with_profile_findings,
+    with_template_lines,
+    without_known,
+)
+from trainyard.settings.quantities import counted
+from trainyard.spec.diagnostic import Diagnostic
+from trainyard.spec.findings import DocumentStore
+from trainyard.terminal import colour_choice, print_diagnostics, short
+
+_FORMATS = ("text", "json", "sarif", "github")
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@click.option("-f", "--file", "more_paths", multiple=True, metavar="FILE", help="The same as PATH, as in `az ml`.")
+@click.option("--format", "output_format", type=OneOf(_FORMATS), default="text", show_default=True)
+@click.option("--fix", is_flag=True, help="Fix what is safe to fix: mistyped names, unquoted texts.")
+@click.option("--pedantic", is_flag=True, help="Also report what careful teams differ on.")
+@click.option("--baseline", type=PathOf("file"), help="Known findings, not reported again.")
+@click.option("--write-baseline", is_flag=True, help="Write the current findings to the baseline.")
+@click.option("--root", type=PathOf("folder"), help="Read nothing outside of it.  [default: the repository]")
+@click.option("--no-templates", is_flag=True, help="Render nothing: findings do not name the template's line.")
+def lint(
+    paths: tuple[str, ...],
+    more_paths: tuple[str, ...],
+    output_format: str,
+    fix: bool,
+    pedantic: bool,
+    baseline: Path | None,
+    write_baseline: bool,
+    root: Path | None,
+    no_templates: bool,
+) -> None:
+    """Check Azure ML YAML: every mistake with file, line, column and what to do. Exit 1 when there is an error.
+
+    \b
+    Examples:
+      trainyard lint                          the project's components, pipelines, environments, compute, profiles
+      trainyard lint pipelines/ddp.yaml       one pipeline with its components
+      trainyard lint --fix                    fix mistyped names and unquoted texts in place
+      trainyard lint --format sarif my/folder for code scanning; github and json for others
+    """
+    options = LintOptions(output_format, fix, baseline, write_baseline, pedantic, root, renders=not no_templates)
+    if not check([Path(path) for path in (*paths, *more_paths)], options):
+        sys.exit(1)
+
+
+@dataclass(frozen=True)
+class LintOptions:
+    """The flags of `trainyard lint`."""
+
+    output_format: str = "text"
+    fix: bool = False
+    baseline: Path | None = None
+    write_baseline: bool = False
+    pedantic: bool = False
+    root: Path | None = None
+    """The folder that is read at most; None: the repository's, or the project's."""
+    renders: bool = True
+    """Whether findings in rendered files get the template's line, for which it is rendered, with limits."""
+
+
+def check(paths: Sequence[Path], options: LintOptions) -> bool:
+    """Check files and folders (none: the project's), print the findings, and return whether there are no errors.
+
+    Raise UserError if the options contradict each other, or a file cannot be read or written.
+    """
+    if options.fix and options.write_baseline:
+        raise UsageError("--fix and --write-baseline cannot be combined: fix first, then write the baseline.")
+    chosen = list(paths) or folders_to_check(Path.cwd())
+    root = options.root or root_of(chosen)
+    limit_reading(root)
+    settings, result = check_paths(chosen, pedantic=options.pedantic)
+    baseline = options.baseline or settings.baseline
+    if options.write_baseline and baseline is None:
+        raise UsageError("--write-baseline requires --baseline FILE.")
+    if options.fix:
+        result = _fix(chosen, settings, result, root)
+    found = with_profile_findings(result.diagnostics, chosen, result.files, settings)
+    if options.write_baseline:
+        assert baseline is not None
+        # One that the settings name is the repository's choice.
+        _write_baseline(baseline, found, result.files, None if options.baseline else root)
+        return True
+    left = without_known(found, baseline, result.files)
+    related = with_template_lines(left) if options.renders else left
+    _print(related, options.output_format)
+    if options.output_format == "text":
+        known, fixable = len(found) - len(left), 0 if options.fix else _count_fixable(left)
+        summary = summarise(related, len(result.files), known=known, fixable=fixable)
+        click.echo(click.style(summary, bold=True), err=True, color=colour_choice())
+    return not any(diagnostic.severity == "error" for diagnostic in related)
+
+
+def _fix(paths: Sequence[Path], settings: LintSettings, result: LintResult, root: Path) -> LintResult:
+    """Fix what is safe to fix, print what was fixed, and return what remains."""
+    from trainyard.lint.fixes import fix
+
+    def relint(texts: Mapping[Path, str]) -> LintResult:
+        return linter.lint(paths, settings, DocumentStore(texts))
+
+    fixed = fix(result, relint, lambda file: not _is_rendered(file), root)
+    for each in fixed.fixed:
+        click.echo(f"fixed {short(each.span.file)}:{each.span.line}: {each.message} -> {each.replacement}", err=True)
+    remaining = {diagnostic.span.file for diagnostic in fixed.result.diagnostics if diagnostic.replacement is not None}
+    for file in sorted(filter(_is_rendered, remaining)):
+        click.echo(f"not fixed: {short(file)} is rendered; change its template, which is named below", err=True)
+    return fixed.result
+
+
+def _is_rendered(file: Path) -> bool:
+    from trainyard.render.rendered_files import read_rendered
+
+    return read_rendered(file) is not None
+
+
+def _count_fixable(diagnostics: Sequence[Diagnostic]) -> int:
+    """Return how many findings `--fix` would try to fix; a rendered file has to be fixed in its template."""
+    return sum(each.replacement is not None and not _is_rendered(each.span.file) for each in diagnostics)
+
+
+def _write_baseline(file: Path, found: Sequence[Diagnostic], checked: Sequence[Path], root: Path | None) -> None:
+    from trainyard.lint.baseline import read_baseline, write_baseline
+
+    written = write_baseline(file, found, checked, read_baseline(file) if file.exists() else None, root)
+    click.echo(f"{short(file)} now contains {counted(written, 'finding')}", err=True)
+
+
+def _print(diagnostics: Sequence[Diagnostic], output_format: str) -> None:
+    """Print findings on stderr for people, on stdout for programs."""
+    if output_format == "text":
+        print_diagnostics(diagnostics)
+        click.echo("\n" if diagnostics else "", nl=False, err=True)
+        return
+    from trainyard.lint.reporting.machine import as_github, as_json, checkout_folder
+    from trainyard.lint.reporting.sarif import as_sarif
+
+    if output_format == "json":
+        click.echo(as_json(diagnostics, relative_to=Path.cwd()))
+    elif output_format == "sarif":
+        click.echo(as_sarif(diagnostics, relative_to=checkout_folder(), is_fixable=lambda file: not _is_rendered(file)))
+    elif diagnostics:
+        click.echo(as_github(diagnostics, relative_to=checkout_folder()))
+
+
+def summarise(diagnostics: Sequence[Diagnostic], files_checked: int, *, known: int = 0, fixable: int = 0) -> str:
+    """Return one line: how many findings in how many files, how many are known or fixable, and how to learn more."""
+    counts = Counter(diagnostic.severity for diagnostic in diagnostics)
+    words = f"{counted(counts['error'], 'error')}, {counted(counts['warning'], 'warning')}"
+    if counts["info"]:
+        words += f", {counted(counts['info'], 'note')}"
+    line = f"{words if diagnostics else 'no findings'} in {counted(files_checked, 'file')}"
+    if not diagnostics and not files_checked:
+        line = "no Azure ML files found: nothing was checked"
+    if known > 0:
+        line += f"; {known} more in the baseline"
+    if fixable:
+        line += f"; --fix can fix {fixable} of them"
+    if diagnostics:
+        line += f"; `trainyard explain {diagnostics[0].rule}` explains the first"
+    return line

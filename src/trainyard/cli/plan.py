@@ -1,0 +1,171 @@
+"""`trainyard plan`: a pipeline's plan, with what earlier runs measured, beside the machines of every profile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from trainyard.catalogue.gpus import gpu_of
+from trainyard.catalogue.skus import find_sku
+from trainyard.cli.parameters import OneOf, PathOf, chosen_file, file_argument
+from trainyard.cli.working_folder import project, runs_folder
+from trainyard.errors import UsageError
+from trainyard.lint.settings import computes_for
+from trainyard.plan import page, reporters
+from trainyard.plan.estimate.config_file import find_model
+from trainyard.plan.estimate.estimator import estimate
+from trainyard.plan.estimate.training import machines_of_sku
+from trainyard.plan.job_plans import JobPlan, Plan
+from trainyard.plan.measured import METRICS_FILE, Measured, read_measured
+from trainyard.plan.planner import plan as plan_pipeline
+from trainyard.plan.reporters import OnProfile
+from trainyard.project_files import limit_reading, root_of
+from trainyard.render.layers import read_layers
+from trainyard.render.project import NoProject
+from trainyard.spec.computes import Computes
+from trainyard.spec.findings import DocumentStore
+from trainyard.spec.loading import load_job
+
+_FORMATS = ("text", "json", "markdown", "html")
+_METRICS_PORT = "metrics"
+
+
+@click.command()
+@file_argument
+@click.option("--format", "output_format", type=OneOf(_FORMATS), default="text", show_default=True)
+@click.option("--from-run", metavar="PATH", help="A metrics.jsonl of this training on these machines, or its folder.")
+@click.option("--against", metavar="REF", help="A branch, a commit or HEAD~1 of git: show only what changes since.")
+@click.option("--base-model", metavar="NAME|PATH", help="What a base model that Azure ML keeps is: llama-3.2-1b.")
+@click.option("--root", type=PathOf("folder"), help="Read nothing outside of it.  [default: the repository]")
+def plan(
+    file: str | None,
+    file_option: str | None,
+    output_format: str,
+    from_run: str | None,
+    against: str | None,
+    base_model: str | None,
+    root: Path | None,
+) -> None:
+    """Show what a pipeline takes: machines and batches, memory and time of its training, what it costs.
+
+    A training's figures are estimated from published formulas (docs/plan.md). What a local run of the same pipeline
+    measured is shown beside them; --from-run gives the metrics.jsonl of one on the same machines, which replaces them.
+    --against compares with the same file at a git revision: batch, GPUs, memory, time and price, and every setting that
+    Azure ML reads differently; not comments, order or spelling. Without FILE: every pipeline here that changed.
+
+    \b
+    Examples:
+      trainyard plan pipelines/fsdp.yaml
+      trainyard plan -f pipelines/fsdp.yaml --format markdown >> "$GITHUB_STEP_SUMMARY"
+      trainyard plan pipelines/fsdp.yaml --format html > plan.html
+      trainyard plan pipelines/fsdp.yaml --from-run metrics.jsonl
+      trainyard plan pipelines/finetune.yaml --base-model llama-3.2-1b
+      trainyard plan pipelines/fsdp.yaml --against main
+      trainyard plan --against HEAD~1 --format markdown > comment.md
+    """
+    if against is None:
+        run = Path(from_run) if from_run else None
+        click.echo(_plan_as(chosen_file(file, file_option), output_format, run, base_model, root))
+        return
+    from trainyard.cli.plan_difference import plan_against, plan_all_against  # a tenth of the time of a plan
+
+    if from_run is not None:
+        raise click.UsageError("--against and --from-run exclude each other: a run measured one version only")
+    if base_model is not None:
+        raise click.UsageError("--against and --base-model exclude each other; leave --base-model out")
+    if file is not None or file_option is not None:
+        click.echo(plan_against(chosen_file(file, file_option), output_format, against))
+        return
+    text, left_out = plan_all_against(output_format, against)
+    for reason in left_out:
+        click.echo(f"note: not compared: {reason}", err=True)
+    click.echo(text)
+
+
+def _plan_as(
+    file: Path, output_format: str, from_run: Path | None, base_model: str | None = None, root: Path | None = None
+) -> str:
+    """Return what to print of a pipeline. `from_run` is a metrics.jsonl of the same training on the same machines.
+
+    `base_model` says what a base model is that Azure ML keeps: one of the table, or the path of a config.json. What the
+    pipeline names is read within `root`, or within its repository.
+    """
+    store = DocumentStore()
+    base = find_model(base_model) if base_model is not None else None
+    limit_reading(root or root_of([file]))
+    pipeline = load_job(file, store, strict=True, on_azure=True)
+    planned = plan_pipeline(pipeline, Computes(store, computes_for([file])), base)
+    planned = _with_measured(planned, file, from_run)
+    profiles = _on_profiles(planned)
+    if output_format == "html":
+        return page.as_html(planned, pipeline, profiles)
+    formatters = {"text": reporters.as_text, "json": reporters.as_json, "markdown": reporters.as_markdown}
+    return formatters[output_format](planned, profiles)
+
+
+def _with_measured(planned: Plan, file: Path, from_run: Path | None) -> Plan:
+    """Return the plan with the figures of a run: those of `from_run`, else of the newest local run of this file."""
+    if from_run is None:
+        return replace(planned, jobs=tuple(replace(job, measured=_local_run(job, file)) for job in planned.jobs))
+    metrics = from_run / METRICS_FILE if from_run.is_dir() else from_run
+    if not metrics.is_file():
+        raise UsageError(f"--from-run {from_run}: no such file; expected a {METRICS_FILE}")
+    trainings = [job.name for job in planned.jobs if job.is_training]
+    if len(trainings) != 1:
+        raise UsageError(f"--from-run needs a pipeline with one training; this one has {len(trainings)}")
+    measured = read_measured(metrics, str(from_run), processes=None, replaces=True)
+    return replace(
+        planned,
+        jobs=tuple(replace(job, measured=measured) if job.name in trainings else job for job in planned.jobs),
+    )
+
+
+def _local_run(job: JobPlan, file: Path) -> Measured | None:
+    """Return what the newest completed local run of this job measured; None without one, and for other jobs.
+
+    It ran on this machine, so it is shown beside the estimate and does not replace it; its number of steps is taken.
+    """
+    if not job.is_training or not runs_folder().is_dir():
+        return None
+    from trainyard.rehearse.run_store import list_runs
+
+    for record in list_runs(runs_folder()):
+        done = record.jobs.get(job.name)
+        output = done.output_folders(record.folder).get(_METRICS_PORT) if done else None
+        if done is None or output is None or done.status != "completed" or not _is_of(record.pipeline_file, file):
+            continue
+        metrics = output / METRICS_FILE
+        if metrics.is_file():
+            return read_measured(metrics, record.name, processes=done.processes, replaces=False)
+    return None
+
+
+def _is_of(pipeline_file: str, file: Path) -> bool:
+    """Return whether a run was of this pipeline, also as rendered for another profile."""
+    return Path(pipeline_file).name == file.name
+
+
+def _on_profiles(planned: Plan) -> list[OnProfile]:
+    """Return the plan's training on the machines of each profile with GPUs, with the same work on each GPU.
+
+    Nodes and precision are the profile's; the model and its settings are the plan's.
+    """
+    training = next((job for job in planned.jobs if job.estimate is not None), None)
+    if training is None or training.estimate is None:
+        return []
+    try:
+        here = project()
+    except NoProject:
+        return []
+    found = []
+    documents = DocumentStore()
+    for file in sorted(here.profiles.glob("*.yaml")):
+        profile = read_layers(here, file.stem, {}, documents.read).data
+        if "sku" not in profile or gpu_of(find_sku(profile["sku"])) is None:
+            continue
+        machines = machines_of_sku(find_sku(profile["sku"]), profile["nodes"])
+        changed = replace(training.estimate.training, machines=machines, precision=profile["precision"])
+        found.append(OnProfile(file.stem, training.name, estimate(changed)))
+    return found

@@ -1,0 +1,114 @@
+"""`trainyard render`: write the rendered files, show what would change, or check for drift."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from trainyard.cli import working_folder
+from trainyard.cli.parameters import PathOf
+from trainyard.project_files import limit_reading, root_of
+from trainyard.render import drift as drifts
+from trainyard.render import rendering
+from trainyard.render.limited_rendering import render_limited
+from trainyard.render.project import Project
+from trainyard.render.rendering import Rendering
+from trainyard.render.settings import read_applied, read_settings
+from trainyard.render.writing import write
+from trainyard.settings.quantities import counted
+from trainyard.terminal import print_error, short
+
+
+@click.command()
+@click.argument("profile", required=False)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change one value of the profile.")
+@click.option("--apply", "applied", type=PathOf("file"), help="Change the profile's values that this YAML file holds.")
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 and show the diff where files have drifted.")
+@click.option("--diff", is_flag=True, help="Write nothing; show on one screen what this profile would change.")
+@click.option("-v", "--verbose", is_flag=True, help="With --diff: all of it, with the lines that would change.")
+@click.option("--out", type=PathOf("folder"), help="Write into another folder.")
+def render(
+    profile: str | None,
+    settings: tuple[str, ...],
+    applied: Path | None,
+    check: bool,
+    diff: bool,
+    verbose: bool,
+    out: Path | None,
+) -> None:
+    """Render every template for PROFILE; without one, for the profile the files on disk were rendered for.
+
+    Where --set changes the number of processes, each pipeline's global batch stays, or the learning rate follows it;
+    what is changed for that is printed.
+
+    \b
+    Examples:
+      trainyard render nd96                       components, pipelines, environments, compute for 8 x A100
+      trainyard render nd96 --set nodes=4 --diff  what four nodes would change, without writing; all with -v
+      trainyard render nd96 --apply profile.yaml  with the settings that pipelines/autotune.yaml found
+      trainyard render --check                    in CI: have the rendered files drifted from their templates?
+    """
+    if check and diff:
+        raise click.UsageError("--check and --diff exclude each other: --check takes the profile from the files.")
+    if verbose and not diff:
+        raise click.UsageError("-v goes with --diff")
+    project = working_folder.project()
+    given = {**(read_applied(applied) if applied is not None else {}), **read_settings(settings)}
+    if not check and not diff:
+        _write(project, profile, given, out)
+        return
+    limit_reading(root_of([project.root, *([out] if out else [])]))
+    if diff:
+        _show_difference(project, render_limited(project, profile, given, out), whole=verbose)
+    elif _print_drift(project, profile, given, out):
+        sys.exit(1)
+
+
+def _write(project: Project, profile: str | None, settings: Mapping[str, object], out: Path | None) -> None:
+    """Render and write every file, and report what changed."""
+    rendered = rendering.render(project, profile, settings, out)
+    for line in write(project, rendered).lines():
+        click.echo(line, err=True)
+    _print_adjustments(rendered)
+
+
+def _print_drift(project: Project, profile: str | None, settings: Mapping[str, object], out: Path | None) -> bool:
+    """Print the difference of every file that has drifted from its template or profile; return whether any has."""
+    drifted = drifts.find_drift(project, profile, settings, out)
+    for drift in drifted:
+        click.echo(f"{short(drift.path)}: {drift.reason}", err=True)
+        click.echo(drift.diff, nl=False)
+    if not drifted:
+        click.echo("rendered files match their templates and profile", err=True)
+        return False
+    files = counted(len(drifted), "rendered file")
+    print_error(f"{files} drifted: edit templates/ or profiles/, then run `trainyard render`")
+    return True
+
+
+def _show_difference(project: Project, rendered: Rendering, *, whole: bool) -> None:
+    """Print what writing a rendering would change on disk: on one screen, or the whole with every line."""
+    from trainyard.cli.rendered_meaning import meanings  # an eighth of the time of a rendering without it
+    from trainyard.cli.rendering_summary import summary
+
+    _print_adjustments(rendered)
+    changed = drifts.difference(project, rendered)
+    if not changed:
+        click.echo("nothing changes", err=True)
+        return
+    found = list(meanings(project, rendered))
+    if whole:
+        for meaning in found:
+            click.echo(f"{meaning}\n")
+        click.echo("".join(drift.diff for drift in changed), nl=False)
+    else:
+        for line in summary(rendered, changed, found):
+            click.echo(line)
+
+
+def _print_adjustments(rendered: Rendering) -> None:
+    for line in rendered.profile.adjustments:
+        click.echo(line, err=True)

@@ -1,0 +1,180 @@
+"""What a rendering would change, on one screen: files, values by importance, costs, and what needs a look."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from trainyard.cli.rendered_meaning import Meaning
+from trainyard.plan.difference import FigureChange
+from trainyard.plan.difference_reporters import shortened, times
+from trainyard.render.drift import Drift
+from trainyard.render.project import Project
+from trainyard.render.rendering import Rendering
+from trainyard.render.settings import as_arguments
+from trainyard.settings.quantities import counted
+
+LINES = 40
+_MOST_NAMED = 3
+_MOST_OF_A_KIND = 5
+_WIDEST_TEXT = 30
+_WIDEST_LABEL = 42
+_FIGURES = frozenset(
+    {
+        *("sku", "nodes", "machines_at_one_time", "world_size", "fits"),
+        *("micro_batch_size", "accumulation_steps", "global_batch_size"),
+    }
+)
+"""What the summary has of a job's plan; the other figures follow from these and the settings."""
+_COSTS = frozenset({"on_demand_usd_per_hour", "spot_usd_per_hour"})
+_FIGURE_OF_SETTING = {
+    "size": "machine",
+    "resources.instance_count": "nodes",
+    "inputs.micro_batch_size": "micro-batch",
+    "inputs.global_batch_size": "effective batch",
+}
+"""Settings that a figure repeats, where it is known."""
+_BY_IMPORTANCE = [
+    re.compile(pattern)
+    for pattern in (
+        r"machine$|size$|fits",
+        r"nodes|machines at one time|max_instances|resources\.instance_count",
+        r"processes|distribution\.(worker|parameter_server)_count",
+        r".*batch|.*accumulation",
+        r".*precision|.*float8",
+        r".*deepspeed_config$|.*shard|.*offload|.*strategy",
+        r"inputs\.settings$",
+        r"environment(?!_variables)",
+    )
+]
+
+
+class _Value(NamedTuple):
+    """A value that changes alike wherever it changes."""
+
+    label: str
+    before: str
+    after: str
+    times: str = ""
+
+
+def summary(rendering: Rendering, drifts: Sequence[Drift], meanings: Sequence[Meaning]) -> list[str]:
+    """Return at most `LINES` lines about what a rendering changes. What changes alike in several files is one line."""
+    profile = rendering.profile
+    head = [
+        f"{profile.name}{as_arguments(profile.settings)}, against the files on disk:",
+        *_file_counts(rendering.project, drifts),
+        *_first(f"{meaning.file} is {meaning.note}" for meaning in meanings if meaning.note),
+    ]
+    costs = _places(meanings, _costs)
+    looks = _first(look for meaning in meanings for look in _looks(meaning))
+    values = _without_repeated(_places(meanings, _values))
+    by_importance = sorted(values, key=lambda value: (_importance(value), -len(values[value])))
+    tail = [
+        *_section("at one time, at most", _rows(list(costs)[:_MOST_OF_A_KIND], costs)),
+        *(["", *looks] if looks else []),
+        "",
+    ]
+    room = LINES - len(head) - len(tail) - len(("", "values", "the hint"))
+    shown = by_importance[:room]
+    hint = "-v shows every value of each pipeline, and the lines that change"
+    if len(shown) < len(by_importance):
+        hint = f"{counted(len(by_importance) - len(shown), 'more value')}: {hint}"
+    return [*head, *_section("values", _rows(shown, values)), *tail, hint]
+
+
+def _file_counts(project: Project, drifts: Sequence[Drift]) -> Iterator[str]:
+    """Yield how many files change, are added and are removed, and which of them hold what somebody else wrote."""
+    for kind in ("changed", "added", "removed"):
+        names = [project.shown(drift.path) for drift in drifts if drift.kind == kind]
+        folders = Counter(name.split("/")[0] for name in names)
+        where = ", ".join(f"{number} in {folder}/" for folder, number in folders.items())
+        if names:
+            listed = ", ".join(names) if len(names) <= _MOST_NAMED else where
+            yield f"{counted(len(names), 'file')} {kind}: {listed}"
+    yield from _first(f"! {project.shown(drift.path)} {drift.reason}" for drift in drifts if drift.is_foreign)
+
+
+def _places(meanings: Iterable[Meaning], values_of: Callable[[Meaning], Iterator[_Value]]) -> dict[_Value, list[str]]:
+    """Return the names of the pipelines and clusters in which each value changes."""
+    places: dict[_Value, list[str]] = {}
+    for meaning in meanings:
+        for value in dict.fromkeys(values_of(meaning)):
+            places.setdefault(value, []).append(meaning.file.stem)
+    return places
+
+
+def _values(meaning: Meaning) -> Iterator[_Value]:
+    difference = meaning.difference
+    for figures in difference.figures.values() if difference is not None else ():
+        yield from (_of_figure(figure) for figure in figures if figure.name in _FIGURES)
+    for change in difference.changes if difference is not None else meaning.changes:
+        yield _Value(change.key, *shortened(change))
+
+
+def _costs(meaning: Meaning) -> Iterator[_Value]:
+    for figure in meaning.difference.totals if meaning.difference is not None else ():
+        if figure.name in _COSTS:
+            yield _of_figure(figure)
+
+
+def _looks(meaning: Meaning) -> Iterator[str]:
+    for job, finding in meaning.difference.new_findings if meaning.difference is not None else ():
+        yield f"! {meaning.file.stem}, {job}: {finding}"
+
+
+def _of_figure(figure: FigureChange) -> _Value:
+    return _Value(figure.label, figure.before_text, figure.after_text, times(figure))
+
+
+def _without_repeated(places: dict[_Value, list[str]]) -> dict[_Value, list[str]]:
+    """Return the values without settings that a figure repeats, whose places become the figure's."""
+    figures = {value[:3]: value for value in places}
+    kept = dict(places)
+    for value in places:
+        figure = figures.get((_FIGURE_OF_SETTING.get(value.label, ""), value.before, value.after))
+        if figure is not None:
+            kept[figure] = list(dict.fromkeys([*kept[figure], *kept.pop(value)]))
+    return kept
+
+
+def _importance(value: _Value) -> int:
+    ranks = [rank for rank, pattern in enumerate(_BY_IMPORTANCE) if pattern.match(value.label)]
+    return ranks[0] if ranks else len(_BY_IMPORTANCE)
+
+
+def _section(title: str, rows: Sequence[str]) -> list[str]:
+    return ["", title, *rows] if rows else []
+
+
+def _rows(values: Sequence[_Value], places: dict[_Value, list[str]]) -> list[str]:
+    """Return a line for each value, in columns: its name, what it becomes, and where."""
+    labels = [_cut(value.label.removeprefix("inputs."), _WIDEST_LABEL) for value in values]
+    texts = [(_cut(value.before, _WIDEST_TEXT), _cut(value.after, _WIDEST_TEXT)) for value in values]
+    arrows = [f"{before} → {after}" for before, after in texts]
+    changes = [f"{arrow}   {value.times}".rstrip() for arrow, value in zip(arrows, values, strict=True)]
+    label_width, change_width = max(map(len, labels), default=0), max(map(len, changes), default=0)
+    return [
+        f"  {label:<{label_width}}  {change:<{change_width}}  {_where(places[value])}"
+        for label, change, value in zip(labels, changes, values, strict=True)
+    ]
+
+
+def _where(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= _MOST_NAMED else f"{names[0]} and {len(names) - 1} more"
+
+
+def _cut(text: str, widest: int) -> str:
+    """Return a text without its middle where it is too long: names differ at both ends."""
+    half = (widest - 1) // 2
+    return text if len(text) <= widest else f"{text[:half]}…{text[-half:]}"
+
+
+def _first(lines: Iterable[str]) -> list[str]:
+    """Return the first of many lines of a kind, and how many more there are."""
+    every = list(lines)
+    if len(every) <= _MOST_OF_A_KIND:
+        return every
+    return [*every[: _MOST_OF_A_KIND - 1], f"  and {len(every) - _MOST_OF_A_KIND + 1} more like these"]

@@ -1,1 +1,0 @@
-"""What verbs do, where they join several packages; `cli/` has their flags and help."""

@@ -1,0 +1,369 @@
+"""The container engine of this machine, and the image of each environment: as it is, built, or with conda on top."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import fcntl
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from trainyard.rehearse.digests import ContentDigests, digest_of
+from trainyard.rehearse.errors import RunError, UsageError, cannot_write, error_at
+from trainyard.rehearse.local_jobs import LocalJob
+from trainyard.settings.files import open_lock_file
+from trainyard.settings.log_text import last_lines
+from trainyard.settings.quantities import duration
+from trainyard.spec.model import Environment, Spark
+
+_OPTION = "--environments docker"
+_ANSWER_SECONDS = 60
+_LOOPBACK = frozenset({None, "", "localhost", "127.0.0.1", "::1"})
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What differs between engines: how `info` says that one runs without root, and how a container gets all GPUs."""
+
+    name: str
+    rootless_format: str
+    rootless_answer: str
+    all_gpus: tuple[str, ...]
+
+
+_KINDS = (
+    _Kind("docker", "{{json .SecurityOptions}}", "name=rootless", ("--gpus", "all")),
+    _Kind("podman", "{{.Host.Security.Rootless}}", "true", ("--device", "nvidia.com/gpu=all")),
+)
+
+
+@dataclass(frozen=True)
+class ContainerEngine:
+    """An engine that answers: its name and program; without root, root in its containers is who runs it."""
+
+    name: str
+    program: str
+    is_rootless: bool
+    all_gpus: tuple[str, ...]
+
+    @property
+    def maps_root(self) -> bool:
+        """Whether what root writes in a container belongs to the person who runs this."""
+        return self.is_rootless or os.getuid() == 0
+
+    @property
+    def user_words(self) -> tuple[str, ...]:
+        """The words that make a container's files belong to the person who runs this; Azure ML's jobs are root."""
+        return () if self.maps_root else ("--user", f"{os.getuid()}:{os.getgid()}")
+
+    def ask(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Call it and return what it said."""
+        return subprocess.run([self.program, *words], capture_output=True, text=True, check=False)
+
+    def succeeds(self, log: Path, *words: str) -> bool:
+        """Call it for something that takes a while, with its output in a file; return whether it went well."""
+        with log.open("w", encoding="utf-8") as stream:
+            stream.write(f"{' '.join([self.program, *words])}\n")
+            stream.flush()
+            called = [self.program, *words]
+            return subprocess.run(called, stdout=stream, stderr=subprocess.STDOUT, check=False).returncode == 0
+
+
+def find_engine(environment: Mapping[str, str]) -> ContainerEngine:
+    """Return the engine on PATH that answers, Docker before Podman; DOCKER_HOST says where Docker's is.
+
+    Raise `UsageError` when that is another machine, whose containers do not see this one's files, and `RunError` when
+    there is no engine, or none answers.
+    """
+    host = environment.get("DOCKER_HOST", "")
+    address = urlsplit(host)
+    if address.scheme == "ssh" or (address.scheme == "tcp" and address.hostname not in _LOOPBACK):
+        raise UsageError(
+            f"{_OPTION}: DOCKER_HOST is {host}, another machine, whose containers do not see the files of this one; "
+            "unset it, or run there"
+        )
+    silent = []
+    for kind in _KINDS:
+        program = shutil.which(kind.name)
+        if program is None:
+            continue
+        kind_here = _kind_of(program, kind)
+        said = _answer_of(program, kind_here)
+        if said is not None and said.returncode == 0:
+            return ContainerEngine(
+                kind_here.name, program, kind_here.rootless_answer in said.stdout, kind_here.all_gpus
+            )
+        lines = said.stderr.strip().splitlines() if said is not None else []
+        silent.append(f"{kind.name}: {lines[-1] if lines else f'no answer within {_ANSWER_SECONDS} s'}")
+    if silent:
+        raise RunError(
+            f"{_OPTION}: no container engine answers ({'; '.join(silent)}); start it, "
+            "or set DOCKER_HOST to one that runs"
+        )
+    raise RunError(f"{_OPTION} needs docker or podman, and neither is on PATH; install one, or use --environments venv")
+
+
+def _kind_of(program: str, kind: _Kind) -> _Kind:
+    """The engine behind a program: Podman may be installed under Docker's name."""
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.lower()
+    return next((known for known in _KINDS if known.name in version), kind)
+
+
+def _answer_of(program: str, kind: _Kind) -> subprocess.CompletedProcess[str] | None:
+    try:
+        return subprocess.run(
+            [program, "info", "--format", kind.rootless_format],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_ANSWER_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return None
+
+
+_DIGITS = 16
+# Of a curated environment, which has an image of this name and version in Microsoft's public registry
+# (Azure/azureml-assets, wiki/Environments: `image.name: azureml/curated/…`).
+_CURATED = re.compile(r"azureml://registries/azureml/environments/([^/]+)/(?:versions|labels)/([^/]+)", re.IGNORECASE)
+_CURATED_IMAGE = "mcr.microsoft.com/azureml/curated"
+# What Azure ML builds for `image` with `conda_file` (azureml-cheatsheets, docker-build), but for repairs of old conda.
+_CONDA_DOCKERFILE = """\
+FROM {base}
+USER root
+WORKDIR /
+COPY conda.yaml azureml-environment-setup/conda.yaml
+RUN conda env create --prefix {prefix} --file azureml-environment-setup/conda.yaml && conda clean --all --yes
+ENV PATH={prefix}/bin:$PATH
+ENV LD_LIBRARY_PATH={prefix}/lib:$LD_LIBRARY_PATH
+ENV AZUREML_CONDA_ENVIRONMENT_PATH={prefix} CONDA_PREFIX={prefix} CONDA_DEFAULT_ENV={prefix}
+CMD ["bash"]
+"""
+# What a job's container needs: the shell that is there, and whether `mpirun` is Open MPI's.
+_QUESTIONS = "command -v bash || command -v sh; mpirun --version 2>&1; true"
+
+
+@dataclass(frozen=True)
+class ContainerImage:
+    """An image on this machine: its name, the digest of what is in it, and what a job needs to know of it.
+
+    `environment` are the variables that it sets, `shell` is a path within.
+    """
+
+    engine: ContainerEngine
+    name: str
+    digest: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    shell: str = "/bin/sh"
+    has_open_mpi: bool = False
+
+    def __str__(self) -> str:
+        """The name with the digest."""
+        return f"{self.name} ({self.digest})"
+
+
+@dataclass(frozen=True)
+class ImageOrigin:
+    """How an image comes about: `base` as it is, or what `dockerfile` makes of the `context`, under the name `tag`.
+
+    A context is a folder of the user's, or the content of the one file that the Dockerfile adds to the base.
+    """
+
+    base: str | None
+    tag: str | None = None
+    context: Path | None = None
+    dockerfile: str | None = None
+    conda: str | None = None
+
+
+def images_of(
+    jobs: Iterable[LocalJob],
+    engine: ContainerEngine,
+    folder: Path,
+    shared_folder: Path,
+    digests: ContentDigests,
+    note: Callable[[str], None],
+) -> dict[str, ContainerImage]:
+    """Return the image of each job by the job's name, pulled or built where it is not on this machine yet.
+
+    Build logs lie in `folder`. Containers must see `shared_folder`, which holds the runs. Jobs without an environment,
+    and Spark jobs, whose environment Azure ML lays over its own image, have none: `note` says so, and of what is pulled
+    and built. Raise `SpecError` for an environment that only a workspace knows, and `RunError` for an image that cannot
+    be pulled, built or started.
+    """
+    found: dict[str, ContainerImage] = {}
+    ready: dict[ImageOrigin, ContainerImage] = {}
+    for job in jobs:
+        environment = job.component.environment
+        if environment is None or isinstance(job.component.task, Spark):
+            what = "Spark brings its own image" if environment is not None else "it has no environment"
+            note(f"{job.name}: {what}: it runs with the Python here, in no container")
+            continue
+        source = image_origin(job.name, environment, digests)
+        if source not in ready:
+            with _one_builder(folder):
+                name = _present(source, environment, engine, folder, note)
+            ready[source] = _examined(engine, name, environment, shared_folder)
+        found[job.name] = ready[source]
+    return found
+
+
+def image_origin(job: str, environment: Environment, digests: ContentDigests) -> ImageOrigin:
+    """Return how the image of an environment comes about; raise `SpecError` if only a workspace knows it."""
+    if environment.build_path is not None:
+        dockerfile = environment.dockerfile or "Dockerfile"
+        content = digest_of("build", digests.of_path(environment.build_path), dockerfile)
+        return ImageOrigin(None, _tag(content), environment.build_path, dockerfile)
+    base = environment.image
+    if environment.reference is not None:
+        curated = _CURATED.fullmatch(environment.reference)
+        base = f"{_CURATED_IMAGE}/{curated[1]}:{curated[2]}" if curated is not None else None
+    if base is None:
+        raise error_at(
+            environment.span,
+            f"job {job!r}: its environment is {environment.reference or 'a build elsewhere'}, whose image only the "
+            "workspace knows",
+            "write the environment's image or build in the file, or run without --environments docker",
+        )
+    conda = _conda_text(environment)
+    if conda is None:
+        return ImageOrigin(base)
+    return ImageOrigin(base, _tag(digest_of("conda", base, conda, _CONDA_DOCKERFILE)), conda=conda)
+
+
+def _tag(content: str) -> str:
+    return f"localhost/trainyard:{content[:_DIGITS]}"
+
+
+def _conda_text(environment: Environment) -> str | None:
+    """What conda reads: the file, or the keys written in its place."""
+    if environment.conda_file is not None:
+        return environment.conda_file.read_text(encoding="utf-8")
+    if environment.conda is not None:
+        return yaml.safe_dump(environment.conda.data, sort_keys=False)
+    return None
+
+
+@contextlib.contextmanager
+def _one_builder(folder: Path) -> Iterator[None]:
+    """Let one run at a time pull and build: others want the same images."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open_lock_file(folder / "images.lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
+def _present(
+    source: ImageOrigin, environment: Environment, engine: ContainerEngine, folder: Path, note: Callable[[str], None]
+) -> str:
+    """Have an image on this machine; return its name here."""
+    if source.tag is None:
+        return _pulled(str(source.base), environment, engine, folder, note)
+    if _inspected(engine, source.tag) is not None:
+        return source.tag
+    context = source.context
+    log = folder / f"{source.tag.rpartition(':')[2]}.log"
+    if context is None:
+        base = _pulled(str(source.base), environment, engine, folder, note)
+        context = log.with_suffix("")
+        shutil.rmtree(context, ignore_errors=True)
+        context.mkdir()
+        prefix = f"/azureml-envs/{context.name}"
+        (context / "Dockerfile").write_text(_CONDA_DOCKERFILE.format(base=base, prefix=prefix), encoding="utf-8")
+        (context / "conda.yaml").write_text(str(source.conda), encoding="utf-8")
+    place = environment.package_source[0] if environment.package_source else context
+    note(f"building the image of {place}, once ({log})")
+    started = time.monotonic()
+    dockerfile = context / (source.dockerfile or "Dockerfile")
+    words = ("build", "--network", "host", "--tag", source.tag, "--file", str(dockerfile), str(context))
+    if not engine.succeeds(log, *words):
+        raise RunError(f"{place}: its image cannot be built here: {_cause(log)}; {log} has all of it")
+    note(f"built {source.tag} in {duration(time.monotonic() - started)}")
+    return source.tag
+
+
+def _pulled(
+    image: str, environment: Environment, engine: ContainerEngine, folder: Path, note: Callable[[str], None]
+) -> str:
+    """Have a published image on this machine; return its name here."""
+    full = _with_registry(image)
+    for name in (image, full):
+        if _inspected(engine, name) is not None:
+            return name
+    note(f"pulling {full}, once")
+    log = folder / "pull.log"
+    if not engine.succeeds(log, "pull", full):
+        raise error_at(
+            environment.span,
+            f"the image {image} is not on this machine and cannot be pulled: {_cause(log)}",
+            f"check its name, or sign in with `{engine.name} login`",
+        )
+    return full
+
+
+def _with_registry(image: str) -> str:
+    """An image's name with Docker Hub, where it names no registry: Podman asks which one is meant."""
+    first, slash, _ = image.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        return image
+    return f"docker.io/{image}" if slash else f"docker.io/library/{image}"
+
+
+def _inspected(engine: ContainerEngine, name: str) -> dict[str, Any] | None:
+    """What the engine knows of an image on this machine; None if it is not here."""
+    answer = engine.ask("image", "inspect", name)
+    found = json.loads(answer.stdout) if answer.returncode == 0 else []
+    return found[0] if found else None
+
+
+def _digest(known: Mapping[str, Any]) -> str:
+    return f"sha256:{str(known['Id']).removeprefix('sha256:')}"
+
+
+def _examined(engine: ContainerEngine, name: str, environment: Environment, shared_folder: Path) -> ContainerImage:
+    """Start an image once, to find out what it has, and whether its containers see this machine's files."""
+    known = _inspected(engine, name)
+    assert known is not None
+    digest = _digest(known)
+    variables = dict(variable.partition("=")[::2] for variable in (known.get("Config") or {}).get("Env") or ())
+    mount = bind_mount(shared_folder, read_only=True)
+    words = ("run", "--rm", "--network", "host", "--security-opt", "label=disable", *engine.user_words, *mount)
+    answer = engine.ask(*words, "--entrypoint", "/bin/sh", digest, "-c", _QUESTIONS)
+    if answer.returncode != 0:
+        said = answer.stderr.strip().splitlines()
+        raise error_at(
+            environment.span,
+            f"no container of the image {name} can be started here: {said[-1] if said else 'no reason given'}",
+            f"try it: {engine.name} run --rm -v {shared_folder}:{shared_folder} --entrypoint /bin/sh {name}",
+        )
+    shell, _, rest = answer.stdout.partition("\n")
+    return ContainerImage(engine, name, digest, variables, shell, "Open MPI" in rest)
+
+
+def bind_mount(path: Path, *, read_only: bool = False) -> tuple[str, str]:
+    """Return the words that show a file or folder to a container under its own path."""
+    line = io.StringIO()
+    fields = ["type=bind", f"source={path}", f"destination={path}", *(["readonly"] if read_only else [])]
+    csv.writer(line, lineterminator="").writerow(fields)
+    return "--mount", line.getvalue()
+
+
+def _cause(log: Path) -> str:
+    lines = [line for line in last_lines(log, 20) if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines)[-1].strip()

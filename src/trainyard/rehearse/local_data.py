@@ -1,0 +1,188 @@
+"""Local data that jobs read: where it lies on this machine, downloaded where it has a public address.
+
+https://learn.microsoft.com/azure/machine-learning/reference-yaml-mltable
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import urllib.parse
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainyard.rehearse.errors import RunError, cannot_write, error_at
+from trainyard.spec.diagnostic import Span
+from trainyard.spec.resolved import DataPath, Known
+from trainyard.spec.set_arguments import COMMAND_LINE
+
+_TIMEOUT_SECONDS = 60
+_REMOTE = re.compile(r"^(azureml:|/subscriptions/|[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
+_DATASTORE_PATH = re.compile(r"azureml://(?:subscriptions/.+/)?datastores/([^/]+)/paths/(.*)", re.IGNORECASE)
+_BLOB = re.compile(r"wasbs?://([^@/]+)@([^/]+)/(.+)", re.IGNORECASE)
+# What a port's data must be on disk; any other kind may be either.
+_Kind = tuple[str, Callable[[Path], bool]]
+_KINDS: dict[str, _Kind] = {
+    "uri_file": ("file", Path.is_file),
+    "uri_folder": ("folder", Path.is_dir),
+}
+_ANY_KIND: _Kind = ("file or folder", Path.exists)
+
+
+def web_address(text: str) -> str | None:
+    """Return the address under which HTTP serves this data: itself, or that of a blob (`wasbs://`); None for others."""
+    if text.lower().startswith(("http://", "https://")):
+        return text
+    blob = _BLOB.fullmatch(text)
+    return f"https://{blob[2]}/{blob[1]}/{blob[3]}" if blob else None
+
+
+def download(address: str, cache: Path) -> Path:
+    """Return the local copy of a file with this address, fetched if it is not in the cache yet.
+
+    Raise `RunError`, in one line, when it cannot be fetched or kept.
+    """
+    name = Path(urllib.parse.unquote(urllib.parse.urlsplit(address).path)).name or "data"
+    file = cache / hashlib.sha256(address.encode()).hexdigest()[:16] / name
+    if file.is_file():
+        return file
+    from urllib.error import URLError
+    from urllib.request import urlopen  # takes 20 ms to import
+
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as part:
+            try:
+                with urlopen(address, timeout=_TIMEOUT_SECONDS) as answer:
+                    shutil.copyfileobj(answer, part)
+                part.close()
+                os.replace(part.name, file)
+            finally:
+                Path(part.name).unlink(missing_ok=True)
+    except (URLError, TimeoutError, ConnectionError) as error:
+        raise RunError(f"{address}: cannot be downloaded ({getattr(error, 'reason', error)})") from error
+    except OSError as error:
+        raise cannot_write(file, error) from error
+    return file
+
+
+def read_mltable(folder: Path) -> dict[str, Any] | None:
+    """Return `paths`, each a kind and a text, and `transformations`, each a name and options; None for other data.
+
+    Raise `RunError` for a file MLTable that cannot be read as one.
+    """
+    file = folder / "MLTable"
+    if not file.is_file():
+        return None
+    try:
+        document = yaml.safe_load(file.read_text(encoding="utf-8"))
+        transformations: list[dict[str, Any]] = []
+        for written in document.get("transformations") or ():
+            named = {written: {}} if isinstance(written, str) else written
+            transformations += [{"name": name, "options": options or {}} for name, options in named.items()]
+        paths = [{kind: str(path) for kind, path in entry.items()} for entry in document["paths"]]
+        return {"paths": paths, "transformations": transformations}
+    except (OSError, yaml.YAMLError, KeyError, AttributeError, TypeError, ValueError, RecursionError) as error:
+        raise RunError(f"{file}: cannot be read as an MLTable: {error}") from error
+
+
+@dataclass(frozen=True)
+class LocalPath:
+    """A file or folder on this machine that a job reads; as written, where, and the key that `--set` takes for it.
+
+    `type` is what the input declares the data to be, where it does; a component's port may say otherwise.
+    """
+
+    path: Path
+    written: str
+    span: Span
+    settable: str
+    type: str = ""
+
+
+@dataclass(frozen=True)
+class KeptData:
+    """Where data with an address lies on this machine: what was downloaded, and a folder for each datastore."""
+
+    downloads: Path
+    datastores: Path
+
+    def of_datastore(self, address: str) -> Path | None:
+        """Return the local place of a path in a datastore, whether or not it exists; None for other addresses."""
+        found = _DATASTORE_PATH.fullmatch(address)
+        if found is None:
+            return None
+        parts = [found[1], *found[2].strip("/").split("/")]
+        return None if ".." in parts else self.datastores.joinpath(*parts)
+
+
+def local_path(data: DataPath, resolved: Known) -> LocalPath:
+    """Return where data is, by what is written: relative to the file that says so, or to this folder for `--set`."""
+    text = data.text.removeprefix("file://").removeprefix("file:")
+    span = resolved.written.span
+    folder = Path.cwd() if span.file == COMMAND_LINE else span.file.resolve().parent
+    return LocalPath((folder / Path(text).expanduser()).resolve(), text, span, resolved.key, data.type)
+
+
+def on_this_machine(data: LocalPath, port_type: str, named: str, kept: KeptData) -> LocalPath:
+    """Return an input's data with its place on this machine, fetched if it has a public address.
+
+    Raise `SpecError`, or `UsageError` where the command line gave it, for data that is not here; `named` is the input.
+    """
+    given_type = data.type or port_type
+    set_it = f"--set {data.settable}.path=./data"
+    in_its_place = f"give local data in its place: {set_it}"
+    if _REMOTE.match(data.written):
+        path, why = _local_copy(data.written, given_type, kept)
+        if path is None or not _is_of(path, given_type, port_type):
+            raise error_at(data.span, f"{named} is {data.written}, which {why}", in_its_place)
+        return replace(data, path=path)
+    if foreign := _foreign_path(data.path):
+        message = f"{named} is {data.written}, whose MLTable names {foreign}, which only Azure ML can read"
+        raise error_at(data.span, message, in_its_place)
+    if not _is_of(data.path, given_type, port_type):
+        expected, _ = _KINDS.get(given_type, _ANY_KIND)
+        problem = f"there is no {expected} {data.path}"
+        if data.path.exists():
+            actual = "folder" if data.path.is_dir() else "file"
+            problem = f"{data.path} is a {actual}; the input takes a {expected}"
+        raise error_at(data.span, f"{named}: {problem}", f"correct the path, or give other data in its place: {set_it}")
+    return data
+
+
+def _is_of(path: Path, *types: str) -> bool:
+    """Whether data of one of these types lies at a path: Azure ML goes by what the input says, not by the port."""
+    return any(_KINDS.get(type, _ANY_KIND)[1](path) for type in types)
+
+
+def _foreign_path(folder: Path) -> str | None:
+    """The first path of a folder's MLTable that only Azure ML can read; a broken one is for the job to report."""
+    try:
+        table = read_mltable(folder)
+    except RunError:
+        return None
+    paths = [path for entry in table["paths"] for path in entry.values()] if table is not None else []
+    return next((path for path in paths if _REMOTE.match(path) and web_address(path) is None), None)
+
+
+def _local_copy(written: str, port_type: str, kept: KeptData) -> tuple[Path | None, str]:
+    """Where data with an address lies on this machine, and what to say if it does not."""
+    of_datastore = kept.of_datastore(written)
+    if of_datastore is not None:
+        return of_datastore, f"is in a datastore of Azure ML, and not in {of_datastore}"
+    address = web_address(written)
+    if address is None:
+        return None, "only Azure ML can read"
+    if port_type == "uri_folder":
+        return None, "is a folder, and folders have no listing over HTTP"
+    try:
+        return download(address, kept.downloads), ""
+    except RunError as error:
+        return None, str(error).removeprefix(f"{address}: ")

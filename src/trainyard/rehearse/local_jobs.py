@@ -1,0 +1,222 @@
+"""The jobs of a pipeline as they run here: their data on this machine, and as many processes as it can take.
+
+All of it is known before the first process starts, so that a mistake in the last job costs no training.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from trainyard.rehearse.errors import UsageError, error_at
+from trainyard.rehearse.job_code import Snapshot, snapshot_of
+from trainyard.rehearse.local_data import KeptData, LocalPath, local_path, on_this_machine
+from trainyard.rehearse.process_cap import ProcessCap
+from trainyard.spec.literals import ParameterValue
+from trainyard.spec.model import Component, Distribution, Pipeline, ProcessCounts, Resources
+from trainyard.spec.resolution import JobUse, Resolution
+from trainyard.spec.resolved import DataPath, JobOutput, Known, Resolved, Unknown, settled
+
+# A NUL ends a text for the system; a lone surrogate stands for a byte of the command line that is not UTF-8.
+_UNPASSABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class WrittenValue:
+    """A literal that another job writes into this output, as text."""
+
+    output: JobOutput
+    type: str
+
+
+Source = ParameterValue | LocalPath | JobOutput | WrittenValue
+"""What an input is: a literal, local data, or another job's output. An optional input that is not given is absent."""
+
+
+@dataclass(frozen=True)
+class LocalJob:
+    """A job with nothing left open but the paths of the run folder.
+
+    Those in `starts_after` only have to end before it starts, whatever becomes of them.
+    `destinations` are the datastore paths that outputs are to be found under, with Azure ML's macros as written.
+    `trial` is set for one trial of a sweep: what it runs in place of the sweep. `read_outputs` are read by other jobs.
+    `scaling` says which processes do not run here, if some do not.
+    """
+
+    use: JobUse
+    depends_on: tuple[str, ...]
+    starts_after: frozenset[str]
+    inputs: dict[str, Source]
+    environment_variables: dict[str, str]
+    counts: ProcessCounts
+    scaling: str | None
+    timeout_seconds: int | None
+    destinations: Mapping[str, str]
+    read_outputs: frozenset[str] = frozenset()
+    trial: Component | None = None
+
+    @property
+    def name(self) -> str:
+        """The job's name in the pipeline, dotted where it belongs to a pipeline within."""
+        return self.use.name
+
+    @property
+    def component(self) -> Component:
+        """What the job runs."""
+        return self.trial or self.use.component
+
+    @property
+    def resources(self) -> Resources | None:
+        """What the job asks for."""
+        return self.use.job.effective_resources
+
+    @property
+    def distribution(self) -> Distribution | None:
+        """What starts its processes on its nodes, and how they find each other."""
+        return self.use.job.effective_distribution
+
+    @property
+    def distribution_type(self) -> str | None:
+        """The distribution as records name it."""
+        return self.distribution.type if self.distribution is not None else None
+
+    @property
+    def processes(self) -> int:
+        """Processes over all nodes; TensorFlow's need not be equally many on each."""
+        return self.counts.world_size
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """Its code. Raise `SpecError` when a part of it is missing."""
+        return snapshot_of(self.component)
+
+
+@dataclass(frozen=True)
+class LocalPipeline:
+    """The jobs in an order in which they can run, where the pipeline's outputs come from, and what was changed."""
+
+    pipeline: Pipeline
+    inputs: dict[str, ParameterValue]
+    jobs: dict[str, LocalJob]
+    outputs: dict[str, JobOutput]
+    notes: tuple[str, ...]
+
+
+def local_pipeline(
+    pipeline: Pipeline,
+    resolution: Resolution,
+    *,
+    kept: KeptData,
+    selected: Collection[str],
+    max_processes: int | None = None,
+    gpus: int = 0,
+) -> LocalPipeline:
+    """Return the pipeline as it runs on this machine, each job with at most `max_processes`; None is for its default.
+
+    Data inputs must exist for the jobs in `selected`, or be downloaded; the others only provide their outputs. Raises
+    `SpecError` at the line of whatever cannot be run here, `UsageError` where the command line gave it.
+    """
+    if max_processes is not None and max_processes < 1:
+        raise UsageError(f"--max-processes {max_processes}: at least one process is needed")
+    cap = ProcessCap.here(max_processes, gpus)
+    notes: list[str] = []
+    jobs: dict[str, LocalJob] = {}
+    read: dict[str, set[str]] = {}
+    for name in resolution.order():
+        job = _local_job(resolution, name, cap)
+        if job.scaling is not None:
+            notes.append(f"{name}: {job.scaling}")
+        if name in selected:
+            job = replace(job, inputs={port: _here(job, port, source, kept) for port, source in job.inputs.items()})
+            without_gpus = cap.too_few_gpus(job.processes)
+            notes += [f"{name}: {without_gpus}"] if without_gpus is not None else []
+        for source in job.inputs.values():
+            output = source.output if isinstance(source, WrittenValue) else source
+            if isinstance(output, JobOutput):
+                read.setdefault(output.job, set()).add(output.port)
+        jobs[name] = job
+    jobs = {name: replace(job, read_outputs=frozenset(read.get(name, ()))) for name, job in jobs.items()}
+    return LocalPipeline(pipeline, _literal_inputs(resolution), jobs, resolution.outputs, tuple(notes))
+
+
+def _literal_inputs(resolution: Resolution) -> dict[str, ParameterValue]:
+    """The pipeline's own inputs that are known, data as its path."""
+    literals: dict[str, ParameterValue] = {}
+    for name, resolved in resolution.inputs.items():
+        value = resolved.value if isinstance(resolved, Known) else None
+        if isinstance(value, DataPath):
+            literals[name] = value.text
+        elif isinstance(value, (str, int, float)):
+            literals[name] = value
+    return literals
+
+
+def _local_job(resolution: Resolution, name: str, cap: ProcessCap) -> LocalJob:
+    use = resolution.jobs[name]
+    inputs: dict[str, Source] = {}
+    for port, resolved in use.inputs.items():
+        if isinstance(resolved, Unknown) and resolved.output is not None:
+            inputs[port] = WrittenValue(resolved.output, use.component.inputs[port].type)
+            continue
+        value = settled(resolved)
+        if isinstance(value, DataPath):
+            assert isinstance(resolved, Known)
+            inputs[port] = local_path(value, resolved)
+        elif isinstance(value, (str, int, float, JobOutput)):
+            _refuse_what_no_process_takes(value, resolved, f"job {name!r}: input {port!r}")
+            inputs[port] = value
+    for variable, resolved in use.environment_variables.items():
+        _refuse_what_no_process_takes(settled(resolved), resolved, f"job {name!r}: environment variable {variable!r}")
+    counts, scaling = cap.counts_of(use)
+    timeout = settled(use.timeout_seconds) if use.timeout_seconds is not None else None
+    assert timeout is None or isinstance(timeout, int)
+    return LocalJob(
+        use=use,
+        depends_on=tuple(sorted(resolution.waits_for[name])),
+        starts_after=resolution.starts_after[name],
+        inputs=inputs,
+        environment_variables={name: str(settled(value)) for name, value in use.environment_variables.items()},
+        counts=counts,
+        scaling=scaling,
+        timeout_seconds=timeout,
+        destinations=dict(_destinations(resolution, use)),
+    )
+
+
+def _here(job: LocalJob, port: str, source: Source, kept: KeptData) -> Source:
+    """The source of an input, with data on this machine; raise for data that is not."""
+    if not isinstance(source, LocalPath):
+        return source
+    return on_this_machine(source, job.component.inputs[port].type, f"job {job.name!r}: input {port!r}", kept)
+
+
+def _refuse_what_no_process_takes(value: object, resolved: Resolved, what: str) -> None:
+    """Refuse a text that no command line or environment can hold: one with a NUL, or with bytes that are not UTF-8."""
+    if isinstance(value, str) and isinstance(resolved, Known) and _UNPASSABLE.search(value):
+        raise error_at(
+            resolved.written.span,
+            f"{what} has a character that no process can be given: {value!a}",
+            "give a text without it",
+        )
+
+
+def _destinations(resolution: Resolution, use: JobUse) -> Iterator[tuple[str, str]]:
+    """The datastore paths that a job's outputs are written to, its own or those of the pipeline's outputs."""
+    of_outputs = {output: resolution.pipeline.outputs[name] for name, output in resolution.outputs.items()}
+    for port in use.component.outputs:
+        value = use.job.outputs.get(port)
+        of_pipeline = of_outputs.get(JobOutput(use.name, port))
+        text = value.data.get("path") if value is not None and isinstance(value.data, dict) else None
+        span = value.span if value is not None else use.job.key_span
+        if of_pipeline is not None and of_pipeline.path is not None:
+            text, span = of_pipeline.path.data, of_pipeline.path.span
+        if isinstance(text, str) and ".." in text.split("/"):
+            raise error_at(
+                span,
+                f"job {use.name!r}: the path of output {port!r} goes upwards with '..': {text}",
+                "write the path from the datastore's root",
+            )
+        if isinstance(text, str) and text.startswith("azureml://"):
+            yield port, text

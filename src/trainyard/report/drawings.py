@@ -1,0 +1,328 @@
+"""What the page draws besides curves: the graph of a run's jobs, their timeline, and the confusion matrix."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from trainyard.errors import UsageError
+from trainyard.report.graph_layout import BoxCentre, Edge, Layout, Spacing, lay_out
+from trainyard.report.job_results import ConfusionMatrix
+from trainyard.settings.quantities import counted, duration
+from trainyard.settings.run_record import JobRecord, RunRecord
+
+# Beyond the first, cells are too small for their count; beyond the second, too small to distinguish.
+MOST_CLASSES_WITH_COUNTS = 24
+MOST_CLASSES_DRAWN = 120
+_CELL_SIZES = ((12, 36.0), (MOST_CLASSES_WITH_COUNTS, 28.0), (MOST_CLASSES_DRAWN, 6.0))
+"""Up to how many classes a cell has which size."""
+
+_MOST_MISTAKES = 5
+
+_MARGIN = 4
+_ARROW = 7
+
+
+@dataclass(frozen=True)
+class _Boxes:
+    """The size of boxes, the gaps between them (in the wide drawing), and how long a name may be."""
+
+    width: float
+    height: float
+    between_layers: float
+    within_layer: float
+    name_characters: int
+
+
+_FULL = _Boxes(width=214, height=78, between_layers=64, within_layer=22, name_characters=21)
+_COMPACT = _Boxes(width=176, height=34, between_layers=56, within_layer=8, name_characters=18)
+_MOST_FULL_BOXES = 40
+"""Of more jobs only state and name are drawn, in small boxes; the rest is in their tooltips and details."""
+
+
+@dataclass(frozen=True)
+class JobBox:
+    """One job's box: its top left corner and its text."""
+
+    job: JobRecord
+    x: float
+    y: float
+    name: str
+    state_line: str
+    process_line: str
+    tooltip: str
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """An SVG path, and the data that the arrow stands for."""
+
+    path: str
+    tooltip: str
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A graph in units of one pixel; `direction` is `wide` (left to right) or `tall` (top to bottom)."""
+
+    direction: str
+    width: float
+    height: float
+    box_width: float
+    box_height: float
+    is_compact: bool
+    boxes: tuple[JobBox, ...]
+    arrows: tuple[Arrow, ...]
+
+
+def draw_graph(run: RunRecord, carried: dict[tuple[str, str], list[str]], *, tall: bool) -> Drawing:
+    """Draw the jobs of a run from left to right, or (`tall`) from top to bottom for narrow screens.
+
+    `carried` lists the data that goes from one job to another. Raise `UsageError` when jobs depend on each other in a
+    cycle.
+    """
+    depends_on = {name: [source for source in job.depends_on if source in run.jobs] for name, job in run.jobs.items()}
+    boxes = _FULL if len(run.jobs) <= _MOST_FULL_BOXES else _COMPACT
+    spacing = (
+        Spacing(boxes.height, boxes.width, gap_between_layers=40, gap_within_layer=18)
+        if tall
+        else Spacing(boxes.width, boxes.height, boxes.between_layers, boxes.within_layer)
+    )
+    try:
+        layout = lay_out(depends_on, spacing)
+    except ValueError as error:
+        raise UsageError(f"run.json: the graph of its jobs cannot be drawn: {error}") from error
+    width, height = _at(BoxCentre(layout.depth, layout.breadth), tall)
+    return Drawing(
+        direction="tall" if tall else "wide",
+        width=round(width + _MARGIN, 1),
+        height=round(height + _MARGIN, 1),
+        box_width=boxes.width,
+        box_height=boxes.height,
+        is_compact=boxes is _COMPACT,
+        boxes=tuple(_box(run.jobs[name], boxes, layout, tall) for name in run.jobs),
+        arrows=tuple(
+            Arrow(_path(edge, spacing, tall), _tooltip(edge, carried.get((edge.source, edge.target), [])))
+            for edge in layout.edges
+        ),
+    )
+
+
+def _at(place: BoxCentre, tall: bool) -> tuple[float, float]:
+    along, across = place.depth + _MARGIN, place.breadth + _MARGIN
+    return (across, along) if tall else (along, across)
+
+
+def _box(job: JobRecord, boxes: _Boxes, layout: Layout, tall: bool) -> JobBox:
+    x, y = _at(layout.places[job.name], tall)
+    state_line = job.state if job.duration_s is None else f"{job.state} · {duration(job.duration_s)}"
+    if job.state == "reused":
+        state_line = "reused, not run again"
+    return JobBox(
+        job=job,
+        x=round(x - boxes.width / 2, 1),
+        y=round(y - boxes.height / 2, 1),
+        name=_shortened(job.name, boxes.name_characters),
+        state_line=state_line,
+        process_line=process_counts(job),
+        tooltip="\n".join(filter(None, [job.name, job.component, state_line, process_counts(job), job.reason])),
+    )
+
+
+def process_counts(job: JobRecord) -> str:
+    """Return `2 processes`, `2 nodes × 8 = 16 processes`, or `3 processes on 2 nodes` that do not have equally many."""
+    processes = counted(job.processes, "process")
+    if job.nodes == 1:
+        return processes
+    nodes = counted(job.nodes, "node")
+    is_even = job.nodes * job.processes_per_node == job.processes
+    return f"{nodes} × {job.processes_per_node} = {processes}" if is_even else f"{processes} on {nodes}"
+
+
+def _shortened(name: str, most: int) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def _path(edge: Edge, spacing: Spacing, tall: bool) -> str:
+    """Return the path from the source's edge to the target's: straight past a layer, smooth between layers."""
+    half = spacing.box_depth / 2
+    here = BoxCentre(edge.through[0].depth + half, edge.through[0].breadth)
+    parts = [f"M{_point(here, tall)}"]
+    for stop, place in enumerate(edge.through[1:], start=1):
+        is_last = stop == len(edge.through) - 1
+        there = BoxCentre(place.depth - half - (_ARROW if is_last else 0), place.breadth)
+        middle = (here.depth + there.depth) / 2
+        controls = f"{_point(BoxCentre(middle, here.breadth), tall)} {_point(BoxCentre(middle, there.breadth), tall)}"
+        parts.append(f"C{controls} {_point(there, tall)}")
+        here = BoxCentre(place.depth + half, place.breadth)
+        if not is_last:
+            parts.append(f"L{_point(here, tall)}")
+    return " ".join(parts)
+
+
+def _point(place: BoxCentre, tall: bool) -> str:
+    x, y = _at(place, tall)
+    return f"{x:.1f},{y:.1f}"
+
+
+def _tooltip(edge: Edge, carried: list[str]) -> str:
+    return "\n".join([f"{edge.source} → {edge.target}", *carried])
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One attempt: its start and its length, in per cent of the timeline."""
+
+    start: float
+    length: float
+    tooltip: str
+
+
+@dataclass(frozen=True)
+class JobBars:
+    """One job's bars."""
+
+    job: JobRecord
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """All jobs that ran, in the order of their start, over `seconds`."""
+
+    rows: tuple[JobBars, ...]
+    seconds: float
+
+
+def draw_timeline(run: RunRecord) -> Timeline | None:
+    """Return the timeline of a run, or None if fewer than two jobs have a known start and duration."""
+    started = {job.name: _timed_attempts(job) for job in run.jobs.values() if job.reused_from is None}
+    timed = {name: attempts for name, attempts in started.items() if attempts}
+    if len(timed) < 2:
+        return None
+    attempts = [attempt for of_job in timed.values() for attempt in of_job]
+    origin = min(attempt.start for attempt in attempts)
+    span = max(max(attempt.start + attempt.seconds for attempt in attempts) - origin, 0.001)
+    rows = [
+        JobBars(run.jobs[name], tuple(_bar(name, attempt, len(of_job), origin, span) for attempt in of_job))
+        for name, of_job in timed.items()
+    ]
+    rows.sort(key=lambda row: row.bars[0].start)
+    return Timeline(tuple(rows), span)
+
+
+class _TimedAttempt(NamedTuple):
+    """An attempt of which it is known when it began, in seconds, and how long it took."""
+
+    number: int
+    start: float
+    seconds: float
+    reason: str | None
+
+
+def _timed_attempts(job: JobRecord) -> list[_TimedAttempt]:
+    timed = []
+    for number, attempt in enumerate(job.attempts, start=1):
+        if attempt.started_at is not None and attempt.duration_s is not None:
+            start = attempt.started_at.timestamp()
+            timed.append(_TimedAttempt(number, start, attempt.duration_s, attempt.reason))
+    return timed
+
+
+def _bar(job: str, attempt: _TimedAttempt, attempts: int, origin: float, span: float) -> Bar:
+    after = attempt.start - origin
+    which = f"{job}, attempt {attempt.number} of {attempts}" if attempts > 1 else job
+    tooltip = f"{which}: began after {duration(after)}, took {duration(attempt.seconds)}"
+    return Bar(
+        start=round(after / span * 100, 3),
+        length=round(attempt.seconds / span * 100, 3),
+        tooltip=f"{tooltip}; {attempt.reason}" if attempt.reason else tooltip,
+    )
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One count; `heat` is the strength of its colour, 0…1."""
+
+    x: float
+    y: float
+    heat: float
+    count: int
+    is_correct: bool
+    tooltip: str
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """How often one class was predicted as another, and the share of that class."""
+
+    true: str
+    predicted: str
+    count: int
+    share: float
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """The drawn matrix, in units of one pixel."""
+
+    classes: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    cell_size: float
+    left: float
+    top: float
+    width: float
+    height: float
+    has_counts: bool
+
+
+def draw_heat_map(confusion: ConfusionMatrix) -> HeatMap | None:
+    """Return the matrix, row by row; None if it has too many classes to draw."""
+    number = len(confusion.classes)
+    if number > MOST_CLASSES_DRAWN:
+        return None
+    has_counts = number <= MOST_CLASSES_WITH_COUNTS
+    cell_size = next(size for most, size in _CELL_SIZES if number <= most)
+    longest = max(len(name) for name in confusion.classes)
+    margin = min(longest, 14) * 7 + 34 if has_counts else 30
+    top = margin if longest > 3 and has_counts else 46.0
+    cells = tuple(
+        _cell(confusion, row, column, margin + column * cell_size, top + row * cell_size)
+        for row in range(number)
+        for column in range(number)
+        if has_counts or confusion.matrix[row][column]
+    )
+    size = number * cell_size
+    # The slanted names of the last columns extend beyond the matrix.
+    overhang = top * 0.6 if longest > 3 and has_counts else 4
+    return HeatMap(
+        confusion.classes, cells, cell_size, margin, top, margin + size + overhang, top + size + 4, has_counts
+    )
+
+
+def most_frequent_mistakes(confusion: ConfusionMatrix) -> list[Confusion]:
+    """Return the pairs of classes that are most often confused, the most frequent first."""
+    mistakes = [
+        Confusion(confusion.classes[row], confusion.classes[column], cell, cell / sum(cells))
+        for row, cells in enumerate(confusion.matrix)
+        for column, cell in enumerate(cells)
+        if row != column and cell > 0
+    ]
+    return sorted(mistakes, key=lambda mistake: -mistake.count)[:_MOST_MISTAKES]
+
+
+def _cell(confusion: ConfusionMatrix, row: int, column: int, x: float, y: float) -> Cell:
+    count = confusion.matrix[row][column]
+    total = sum(confusion.matrix[row])
+    share = count / total if total else 0.0
+    true, predicted = confusion.classes[row], confusion.classes[column]
+    return Cell(
+        x=round(x, 1),
+        y=round(y, 1),
+        # The root makes a few mistakes among many samples visible.
+        heat=round(math.sqrt(share), 3),
+        count=count,
+        is_correct=row == column,
+        tooltip=f"true {true}, predicted {predicted}: {count} of {total}",
+    )
