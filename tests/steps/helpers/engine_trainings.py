@@ -35,8 +35,8 @@ from trainyard.steps.training.samples.plan import TrainingPlan
 ENGINES: dict[str, tuple[str, type[Training]]] = {
     "ddp": ("ddp.DDPEngine", TrainDDP),
     "fsdp": ("fsdp.FSDPEngine", TrainFSDP),
-    "deepspeed": ("deepspeed.engine.DeepSpeedEngine", TrainDeepSpeed),
-    "horovod": ("horovod.engine.HorovodEngine", TrainHorovod),
+    "deepspeed": ("deepspeed.deepspeed_engine.DeepSpeedEngine", TrainDeepSpeed),
+    "horovod": ("horovod_engine.HorovodEngine", TrainHorovod),
 }
 SAMPLES = 289
 """One more than nine batches of 32: each tenth step has a single sample, fewer than there are ranks."""
