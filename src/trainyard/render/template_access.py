@@ -43,7 +43,6 @@ def _fields(of: type) -> frozenset[str]:
     return frozenset(field.name for field in dataclasses.fields(of))
 
 
-FIELD_OF_STEP = _fields(StepField) - {"declared_at"} | {"flag", "summary"}
 _MAPPING = frozenset({"get", "items", "keys", "values"})
 _SEQUENCE = frozenset({"count", "index"})
 _METHODS: Mapping[type, frozenset[str]] = {
@@ -61,7 +60,7 @@ _VALUES: Mapping[type, frozenset[str]] = {
     Profile: _fields(Profile) - {"files"} | {"world_size", "environment_variables"},
     StepDescription: _fields(StepDescription) - {"source"}
     | {"title", "ports", "inputs", "outputs", "field", "has_settings_file", "program"},
-    StepField: FIELD_OF_STEP,
+    StepField: _fields(StepField) - {"declared_at"} | {"flag", "summary"},
     Cluster: _fields(Cluster),
     Sku: _public(Sku) | _fields(Sku),
     Proposal: _fields(Proposal),

@@ -10,7 +10,6 @@ import math
 import re
 import textwrap
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Any
 
 from trainyard.spec.diagnostic import Span
@@ -93,9 +92,8 @@ def yaml_list(values: Iterable[object]) -> str:
     return f"[{', '.join(map(yaml_scalar, values))}]"
 
 
-@lru_cache(maxsize=4096)
 def wrap(text: str, width: int = 100) -> str:
-    """Return prose broken into lines, for folded blocks and comments; steps share fields, and so most of it."""
+    """Return prose broken into lines, for folded blocks and comments."""
     return "\n".join(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False))
 
 
