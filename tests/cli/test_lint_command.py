@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from settings_project import write_project
+
 Run = Callable[..., Any]
 ROOT = Path(__file__).parents[2]
 COMPONENT = "type: command\nname: c\nenvironment: azureml:e:1\nis_deterministic: false\ncommand: run\n"
@@ -174,6 +176,16 @@ def test_rules_are_explained_one_by_one_by_file_and_as_a_list(trainyard: Run, he
     assert "not an allowed choice" in trainyard("explain", "TY104").stdout
     unknown = trainyard("explain", "AML1O1")
     assert (unknown.exit_code, unknown.stderr) == (2, "error: unknown rule 'AML1O1'. Did you mean AML101?\n")
+
+
+def test_a_pipeline_is_explained_with_the_settings_of_its_trainings(trainyard: Run, here: Path) -> None:
+    write_project(here)
+    lines = trainyard("explain", "pipelines/ddp.yaml").stdout.splitlines()
+    listed = lines[lines.index("settings that the job train is given:") + 1 :]
+    given = {name: (place, value) for name, place, value in (line.split(maxsplit=2) for line in listed)}
+    assert given["epochs"] == ("settings/ddp.yaml:6", "16")
+    assert given["micro_batch_size"] == ("pipelines/ddp.yaml:4", "16")
+    assert "weight_decay" not in given, "it has its default"
 
 
 def test_a_run_minds_the_settings_too(trainyard: Run, here: Path) -> None:

@@ -9,8 +9,15 @@ import click
 from trainyard.cli.parameters import chosen_file
 from trainyard.lint.explanation import as_list, as_text, find_rule
 from trainyard.lint.rules import RULES
+from trainyard.printing import table
 from trainyard.project_findings import rules_that_find_something
 from trainyard.render.rules import RULES as RULES_OF_RENDERING
+from trainyard.settings.quantities import as_text as as_written
+from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.loading import load_job
+from trainyard.spec.resolution import JobUse, Resolution
+from trainyard.spec.resolved import Known
+from trainyard.terminal import short
 
 _RULES = {**RULES, **RULES_OF_RENDERING}
 
@@ -20,7 +27,8 @@ _RULES = {**RULES, **RULES_OF_RENDERING}
 def explain(subject: str | None) -> None:
     """Explain a rule: what it means, what Azure ML does, and how to fix it; without one, list all rules.
 
-    RULE is an id or a name. With a FILE: the rules that find something in it.
+    RULE is an id or a name. With a FILE: the rules that find something in it, and
+    the settings of its trainings, with the line of each.
 
     \b
     Examples:
@@ -38,5 +46,30 @@ def explain(subject: str | None) -> None:
 
 
 def _explanation_of_file(file: Path) -> str:
-    explained = [as_text(_RULES[id]) for id in rules_that_find_something(file)]
-    return f"\n\n{'-' * 80}\n\n".join(explained) or f"no findings in {file}"
+    explained = [as_text(_RULES[id]) for id in rules_that_find_something(file)] or [f"no findings in {file}"]
+    return f"\n\n{'-' * 80}\n\n".join([*explained, *_settings_of_trainings(file)])
+
+
+def _settings_of_trainings(file: Path) -> list[str]:
+    """Return, for each training of a job's file, the settings that it is given, each with where it is written.
+
+    There are none for a file that cannot be read as a job: its errors are explained.
+    """
+    try:
+        jobs = Resolution(load_job(file, on_azure=True)).jobs.values()
+    except SpecError:
+        return []
+    return [text for use in jobs if (text := _settings_of(use))]
+
+
+def _settings_of(use: JobUse) -> str:
+    settings = use.step_settings
+    if settings is None or not settings.has_settings_file:
+        return ""
+    rows = []
+    for name, value in settings.values.items():
+        is_literal = isinstance(value, Known) and isinstance(value.value, (str, int, float))
+        if isinstance(value, Known) and is_literal and settings.origin(name) != "default":
+            place = value.written.span
+            rows.append((name, f"{short(place.file)}:{place.line}", as_written(value.value)))
+    return "\n".join([f"settings that the job {use.name} is given:", *table(rows, indent=2)])

@@ -167,7 +167,8 @@ def _view(job: JobRecord, origins: dict[str, str], run_folder: Path) -> JobView:
         tracked=tracked if tracked and (tracked.parameters or tracked.metrics.series or tracked.images) else None,
         tracked_charts=draw_tracked_charts(tracked.metrics) if tracked else [],
         tracked_figures=_last_values(tracked.metrics) if tracked else [],
-        has_smoothed_labels=_is_positive(job.inputs.get("label_smoothing")),
+        has_smoothed_labels=results.settings is not None
+        and _is_positive(results.settings.settings.get("label_smoothing")),
     )
 
 

@@ -12,15 +12,15 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import chain, islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainyard.spec.bindings import MACROS
-from trainyard.spec.diagnostic import Related, Span, SpecError
+from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import describe
 from trainyard.spec.expressions import Binding, ExpressionError, Literal, only_binding, parse_expressions
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.graph import bindings_of_value, cycle_diagnostic, find_cycle
-from trainyard.spec.literals import LiteralError, typed_literal, whole_number
+from trainyard.spec.literals import whole_number
 from trainyard.spec.model import (
     Component,
     Environment,
@@ -32,6 +32,7 @@ from trainyard.spec.model import (
     Value,
     code_of,
 )
+from trainyard.spec.port_values import is_literal, value_of_port, wrong_value
 from trainyard.spec.resolved import (
     DataPath,
     JobOutput,
@@ -42,7 +43,6 @@ from trainyard.spec.resolved import (
     Wrong,
     settled,
 )
-from trainyard.spec.rule import Rule
 from trainyard.spec.rules.bindings import (
     CYCLE,
     MALFORMED_EXPRESSION,
@@ -52,8 +52,7 @@ from trainyard.spec.rules.bindings import (
 )
 from trainyard.spec.rules.documents import TOO_LARGE
 from trainyard.spec.rules.keys import OUT_OF_BOUNDS, WRONG_TYPE
-from trainyard.spec.rules.values import MISSING_INPUT, WRONG_LITERAL
-from trainyard.spec.set_arguments import COMMAND_LINE, several_in_one
+from trainyard.spec.rules.values import MISSING_INPUT
 from trainyard.spec.step_calls import step_call
 
 if TYPE_CHECKING:
@@ -129,10 +128,20 @@ class Resolution:
         """For each job, those that have to end before it starts, whatever becomes of them: `on_init`, `on_finalize`."""
         pipeline = self.pipeline
         first, last = (pipeline.on_init, pipeline.on_finalize) if isinstance(pipeline, Pipeline) else ("", "")
-        firsts = frozenset(name for name in self.jobs if first and name.split(".")[0] == first)
-        lasts = frozenset(name for name in self.jobs if last and name.split(".")[0] == last)
-        others = frozenset(self.jobs) - lasts
-        return {name: others if name in lasts else frozenset() if name in firsts else firsts for name in self.jobs}
+        firsts, lasts = self._jobs_of(first), self._jobs_of(last)
+        after: dict[str, frozenset[str]] = {}
+        for name in self.jobs:
+            if name in lasts:
+                after[name] = frozenset(self.jobs) - lasts
+            elif name in firsts:
+                after[name] = frozenset()
+            else:
+                after[name] = firsts
+        return after
+
+    def _jobs_of(self, job: str) -> frozenset[str]:
+        """A job of the pipeline, or those nested in it; none for an empty name."""
+        return frozenset(name for name in self.jobs if job and name.split(".")[0] == job)
 
     def order(self, of: Mapping[str, JobUse] | None = None) -> list[str]:
         """The jobs that run code (or those given), each after those it waits for; otherwise as written.
@@ -343,7 +352,7 @@ class JobUse:
             return resolved._replace(value=number)
         found = describe(resolved.value) if isinstance(resolved.value, (str, int, float)) else "not a literal"
         message = f"'{what}' of the job '{self.name}' is {found}; expected a whole number of at least {least}"
-        return _wrong(value, OUT_OF_BOUNDS, message, resolved)
+        return wrong_value(value, OUT_OF_BOUNDS, message, resolved)
 
     @property
     def instance_type(self) -> Resolved | None:
@@ -390,9 +399,11 @@ class JobUse:
 
     def _output(self, name: str) -> Resolved:
         value = self.job.outputs.get(name)
-        text = value.data.get("path") if value is not None and isinstance(value.data, dict) else value and value.data
-        if value is None or not isinstance(text, str):
-            return Known(None, value or Value(None, self.job.key_span))
+        if value is None:
+            return Known(None, Value(None, self.job.key_span))
+        text = value.data.get("path") if isinstance(value.data, dict) else value.data
+        if not isinstance(text, str):
+            return Known(None, value)
         binding = only_binding(text)
         if binding is None or binding.path[:2] != ("parent", "outputs"):
             return self._body.resolve(Value(text, value.span, text))
@@ -478,7 +489,7 @@ class _Body:
             return Unknown(f"the input '{port.name}' is set by the users of this component", port.key_span)
         if isinstance(value.data, dict):
             return self.resolve(value, key)
-        known = Known(value.data if _is_literal(value.data) else None, value, key)
+        known = Known(value.data if is_literal(value.data) else None, value, key)
         # `name: 1` declares no type: the value has to suit only what it is bound to.
         is_bare = port.default is not None and port.default.span == port.span
         return known if is_bare else self.typed(known, port, value)
@@ -489,14 +500,14 @@ class _Body:
         if isinstance(data, dict):
             path = data.get("path")
             if not isinstance(path, str):
-                return _wrong(value, WRONG_TYPE, "expected a 'path' or a 'value'")
+                return wrong_value(value, WRONG_TYPE, "expected a 'path' or a 'value'")
             resolved = self.resolve(Value(path, value.span, path), key and f"{key}.path", own)
             if isinstance(resolved, Known) and isinstance(resolved.value, str):
                 given = DataPath(resolved.value, _type_of(value))
                 return resolved._replace(value=given, key=resolved.key.removesuffix(".path"))
             return resolved
         if not isinstance(data, str) or "${{" not in data:
-            return Known(data if _is_literal(data) else None, value, key)
+            return Known(data if is_literal(data) else None, value, key)
         binding = only_binding(data)
         resolved = self._filled(value, key, own) if binding is None else self._follow(binding, value, own)
         if isinstance(resolved, Unknown) and key and not resolved.hint and resolved.output is None:
@@ -509,20 +520,20 @@ class _Body:
         try:
             segments = parse_expressions(value.data)
         except ExpressionError as error:
-            return _wrong(value, MALFORMED_EXPRESSION, str(error))
+            return wrong_value(value, MALFORMED_EXPRESSION, str(error))
         text = ""
         for segment in segments:
             if isinstance(segment, Literal):
                 text += segment.text
                 continue
             if not isinstance(segment, Binding):
-                return _wrong(value, MALFORMED_EXPRESSION, "'$[[ … ]]' is for commands only")
+                return wrong_value(value, MALFORMED_EXPRESSION, "'$[[ … ]]' is for commands only")
             resolved = self._follow(segment, value, own)
             if not isinstance(resolved, Known):
                 return resolved
             if resolved.value is None:
                 return _not_given(segment, value)
-            if not _is_literal(resolved.value):
+            if not is_literal(resolved.value):
                 return Unknown(f"{segment.text} is not a literal, and cannot be filled into a text", value.span)
             text += str(resolved.value)
         return Known(text, value._replace(data=text, text=text), key)
@@ -542,42 +553,16 @@ class _Body:
             return own.input(".".join(path[1:]))
         if path == ("parent", "name") or (len(path) == 1 and path[0] in MACROS):
             return Unknown(f"{binding.text} is known to Azure ML alone, which fills it in", value.span)
-        return _wrong(value, UNKNOWN_SCOPE, f"{binding.text} names nothing in this pipeline")
+        return wrong_value(value, UNKNOWN_SCOPE, f"{binding.text} names nothing in this pipeline")
 
     def typed(self, resolved: Resolved, port: Port, value: Value) -> Resolved:
         """A value as a port takes it; `value` is what was written there, perhaps a binding."""
         if not isinstance(resolved, Known) or not port.type:
             return resolved
-        given = resolved.value
-        if given is None and resolved.written.data is None:
-            if port.optional:
-                return resolved
-            return _wrong(value, MISSING_INPUT, f"'{port.name}' is required, and is bound to nothing", resolved)
-        if isinstance(given, (DataPath, JobOutput)):
-            if not port.is_parameter:
-                return resolved
-            if isinstance(given, JobOutput) and self._is_parameter(given):
-                return Unknown(f"the job '{given.job}' writes it when it runs", value.span, output=given)
-            if resolved.written.span.file == COMMAND_LINE:
-                return resolved  # the command line gives data in place of a text
-            message = f"'{port.name}' is of type {port.type} and cannot be bound to files"
-            return _wrong(value, WRONG_LITERAL, message, resolved)
-        if not port.is_parameter:
-            if isinstance(given, str):
-                return resolved._replace(value=DataPath(given, port.type))
-            message = f"'{port.name}' is of type {port.type} and cannot be {describe(resolved.written.data)}"
-            return _wrong(value, WRONG_LITERAL, message, resolved)
-        written = resolved.written
-        if given != written.data or type(given) is not type(written.data):
-            written = written._replace(data=given, text=str(given)) if given is not None else written
-        try:
-            return resolved._replace(value=typed_literal(written, port))
-        except LiteralError as error:
-            if self.resolution.takes_any_literal and written.span.file != COMMAND_LINE and _is_literal(written.data):
-                return resolved._replace(value=written.data)
-            return _wrong(
-                resolved.written, error.rule, str(error), resolved, error.hint, _bound_at(port, value, written)
-            )
+        if isinstance(resolved.value, JobOutput) and port.is_parameter and self._is_parameter(resolved.value):
+            reason = f"the job '{resolved.value.job}' writes it when it runs"
+            return Unknown(reason, value.span, output=resolved.value)
+        return value_of_port(resolved, port, value, takes_any_literal=self.resolution.takes_any_literal)
 
     def _is_parameter(self, output: JobOutput) -> bool:
         """Whether an output is, or may be, a literal that a job writes."""
@@ -589,7 +574,7 @@ class _Body:
     def output(self, name: str, value: Value) -> Resolved:
         """Where an output goes that is bound to an output of this pipeline."""
         if name not in self.pipeline.outputs:
-            return _wrong(value, UNKNOWN_PIPELINE_PORT, f"the pipeline has no output '{name}'")
+            return wrong_value(value, UNKNOWN_PIPELINE_PORT, f"the pipeline has no output '{name}'")
         if self.user is None:
             return Known(PipelineOutput(name), value)
         return self.user._output(name)
@@ -623,7 +608,7 @@ class _Body:
 def _output_of(use: JobUse, name: str, value: Value) -> Resolved:
     declared = use.job.component.outputs if use.job.component is not None else None
     if declared is not None and name not in declared:
-        return _wrong(value, UNKNOWN_JOB_PORT, f"the job '{use.name}' has no output '{name}'")
+        return wrong_value(value, UNKNOWN_JOB_PORT, f"the job '{use.name}' has no output '{name}'")
     if use.within is None:
         return Known(JobOutput(use.name, name), value)
     writer = use.within.writer_of(name)
@@ -633,11 +618,7 @@ def _output_of(use: JobUse, name: str, value: Value) -> Resolved:
 
 
 def _not_given(binding: Binding, value: Value) -> Wrong:
-    return _wrong(value, MISSING_INPUT, f"{binding.text} is an optional input that is not given")
-
-
-def _is_literal(data: Any) -> bool:
-    return isinstance(data, (str, int, float))
+    return wrong_value(value, MISSING_INPUT, f"{binding.text} is an optional input that is not given")
 
 
 def _whole(count: Resolved) -> int:
@@ -650,25 +631,3 @@ def _type_of(written: Value | None) -> str:
     """The type that an input written as a mapping declares, or nothing."""
     declared = written.data.get("type") if written is not None and isinstance(written.data, dict) else None
     return declared if isinstance(declared, str) else ""
-
-
-def _wrong(
-    value: Value,
-    rule: Rule,
-    message: str,
-    resolved: Known | None = None,
-    hint: str = "",
-    related: tuple[Related, ...] = (),
-) -> Wrong:
-    """A mistake at a value; `resolved` is what it came to, which the command line may have given."""
-    if resolved is not None and resolved.written.span.file == COMMAND_LINE:
-        message = f"--set {resolved.key}={resolved.written.text}: {message}"
-        return Wrong(rule.at(resolved.written.span, message, several_in_one(resolved.written.text) or hint))
-    if resolved is not None and resolved.written.span != value.span:
-        related = (*related, Related(resolved.written.span, "the value is written here"))
-    return Wrong(rule.at(value.span, message, hint, related))
-
-
-def _bound_at(port: Port, value: Value, written: Value) -> tuple[Related, ...]:
-    bound = (Related(value.span, f"it is passed to '{port.name}' here"),) if value.span != written.span else ()
-    return (*bound, Related(port.key_span, f"'{port.name}' is declared here"))

@@ -24,7 +24,7 @@ from trainyard.spec.model import Job, Pipeline, PipelineComponent, Port, Sweep, 
 from trainyard.spec.reading import is_address
 from trainyard.spec.resolution import JobUse, Resolution
 from trainyard.spec.resolved import Wrong, settled
-from trainyard.spec.set_arguments import COMMAND_LINE
+from trainyard.spec.set_arguments import COMMAND_LINE, several_in_one
 from trainyard.spec.step_settings import StepSettings, WrittenSettings
 
 _MOST_JOBS = 10_000
@@ -194,8 +194,9 @@ def _as_yaml(setting: _Setting) -> str:
         data = parse_document(COMMAND_LINE, setting.text).data if field.is_mapping else setting.text
         value_of_yaml(field, data, setting.text)
     except ValueError as error:
-        message = error.diagnostics[0].message if isinstance(error, SpecError) else error
-        raise UsageError(f"--set {setting.key}={setting.text}: {message}") from None
+        message = error.diagnostics[0].message if isinstance(error, SpecError) else str(error)
+        several = several_in_one(setting.text)
+        raise UsageError(". ".join(filter(None, (f"--set {setting.key}={setting.text}: {message}", several)))) from None
     is_plain = isinstance(data, dict) or _PLAIN.fullmatch(setting.text) is not None
     return setting.text if is_plain else json.dumps(setting.text)
 
