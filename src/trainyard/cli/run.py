@@ -191,7 +191,7 @@ def _render_aside(file: Path, profile: str, settings: Mapping[str, object]) -> P
     if not (out / relative).is_file():
         raise UsageError(f"--profile: {file} is not rendered from a template; run it without --profile.")
     on_disk = read_rendered(project.root / relative)
-    if on_disk is not None and edited_by_hand(project, project.root, [on_disk]):
+    if on_disk is not None and edited_by_hand(project, project.root, [on_disk], unless_unknown=True):
         note = f"note: {file} was edited by hand; --profile renders it again without those edits."
         click.echo(f"{note} Without --profile it runs as it is.", err=True)
     return short(out / relative)

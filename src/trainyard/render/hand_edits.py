@@ -20,10 +20,13 @@ _FORMAT = "trainyard.rendered_files/1"
 _MERGE_MARKS = [re.compile(mark, re.MULTILINE) for mark in (r"^<{7} ", r"^={7}\r?$", r"^>{7} ")]
 
 
-def edited_by_hand(project: Project, root: Path, files: Iterable[FileOnDisk]) -> set[Path]:
+def edited_by_hand(
+    project: Project, root: Path, files: Iterable[FileOnDisk], *, unless_unknown: bool = False
+) -> set[Path]:
     """Return which files below a root hold somebody's work: a text that is neither in the record nor in git.
 
-    Both sides of a merge's conflict are in git, so a file with its marks is nobody's work.
+    Both sides of a merge's conflict are in git, so a file with its marks is nobody's work. Outside of git a file that
+    the record does not have may be anybody's: it counts as edited, but with `unless_unknown` it does not.
     """
     record = _read_record(project)
     unknown = [file for file in files if record.get(project.shown(file.path)) != digest(file.text)]
@@ -34,6 +37,7 @@ def edited_by_hand(project: Project, root: Path, files: Iterable[FileOnDisk]) ->
         objects = index_of(root, *{file.path.relative_to(root).parts[0] for file in unknown})
     except NoGit:
         objects = {}
+        unknown = [file for file in unknown if not unless_unknown or project.shown(file.path) in record]
     return {file.path for file in unknown if not is_object(objects.get(file.path, ""), file.text.encode())}
 
 

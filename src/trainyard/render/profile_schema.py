@@ -167,7 +167,7 @@ def _unknown_key(
     known = list(schema["properties"])
     of_profiles = whole_schema["$defs"]["pipeline"]["properties"]
     message = f"unknown key '{key}' in '{'.'.join(path)}'" if path else f"unknown key '{key}' in the profile"
-    hint = close_match(key, known) or _in_another_place(path, key, whole_schema) or did_you_mean(key, known)
+    hint = _in_another_place(path, key, whole_schema) or close_match(key, known) or did_you_mean(key, known)
     if path == ("pipelines",):
         message = f"unknown pipeline '{key}': there is no templates/pipelines/{key}.yaml.j2"
     elif "settings" in known and (meant := closest(key, _settings_of_trainings())) and meant not in of_profiles:
@@ -193,7 +193,11 @@ def _in_another_place(path: tuple[str, ...], key: str, whole_schema: dict[str, A
         return f"`trainyard run --set {key}.…` sets it for one run."
     pipelines = whole_schema["properties"]["pipelines"]["properties"]
     having = [name for name, schema in pipelines.items() if key in schema["properties"]]
-    return f"It is a key of a pipeline, such as 'pipelines.{having[0]}.{key}'." if having else ""
+    if having:
+        return f"It is a key of a pipeline, such as 'pipelines.{having[0]}.{key}'."
+    if key in _settings_of_trainings():
+        return "It is a setting of the training: write it in a settings file, such as settings/ddp.yaml."
+    return ""
 
 
 _PATTERN_WORDS = {
