@@ -1,7 +1,7 @@
 """Code that was imported from an archive, unpacked beside it once: from files Python starts faster, with its bytecode.
 
-Like the bytecode it is a cache in `__pycache__`, made again when the archive changes. Where Python may not or cannot
-write there, the code is imported from the archive itself.
+Like the bytecode it is a cache in `__pycache__`, made again when the archive changes. Where nothing can be written
+there, the code is imported from the archive itself.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ def run_from_archive(package_path: MutableSequence[str], archive: str) -> None:
 
 
 def _unpacked(archive: str) -> str | None:
-    """Return where the archive is unpacked, after doing that if need be; None where nothing may be written."""
-    if sys.dont_write_bytecode or sys.pycache_prefix is not None:
-        return None
+    """Return where the archive is unpacked, after doing that if need be; None where nothing can be written."""
     try:
         status = os.stat(archive)
         cache = os.path.join(os.path.dirname(archive), "__pycache__")

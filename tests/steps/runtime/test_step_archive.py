@@ -26,12 +26,12 @@ def snapshot(tmp_path: Path) -> Path:
     return folder
 
 
-def python(snapshot: Path, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+def python(snapshot: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run Python as the rendered command of a project does."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return subprocess.run(
         [sys.executable, *map(str, arguments)], cwd=snapshot, capture_output=True, text=True, timeout=400, check=False,
-        env={**inherited, "PYTHONPATH": f"{STEP_ARCHIVE}:", **variables},
+        env={**inherited, "PYTHONPATH": f"{STEP_ARCHIVE}:"},
     )  # fmt: skip
 
 
@@ -66,16 +66,17 @@ def test_every_step_starts_from_the_archive(snapshot: Path, step: str) -> None:
     assert len(list((snapshot / "__pycache__").glob("trainyard-*"))) == 1
 
 
-def test_without_bytecode_nothing_is_unpacked(snapshot: Path) -> None:
-    outcome = python(snapshot, "-m", "trainyard.steps.train_ddp", "--help", PYTHONDONTWRITEBYTECODE="1")
-    assert (outcome.returncode, outcome.stderr) == (0, "")
-    assert not (snapshot / "__pycache__").exists()
+def let_nothing_be_unpacked(snapshot: Path) -> None:
+    (snapshot / "__pycache__").write_text("a file, where a folder would be")
 
 
-@pytest.mark.parametrize("variables", [{}, {"PYTHONDONTWRITEBYTECODE": "1"}])
-def test_a_traceback_shows_source_lines_of_the_archive(snapshot: Path, variables: dict[str, str]) -> None:
+@pytest.mark.parametrize("is_unpacked", [True, False])
+def test_a_traceback_shows_source_lines_of_the_archive(snapshot: Path, is_unpacked: bool) -> None:
+    if not is_unpacked:
+        let_nothing_be_unpacked(snapshot)
     (snapshot / "fails.py").write_text("from trainyard.settings.quantities import duration\nduration('many')\n")
-    said = python(snapshot, "-m", "fails", **variables).stderr
+    said = python(snapshot, "-m", "fails").stderr
+    assert ("__pycache__/trainyard-" in said) == is_unpacked
     assert said.endswith("TypeError: must be real number, not str\n")
     assert "\n    if seconds is None or not math.isfinite(seconds * 1000):\n" in said
 
@@ -97,7 +98,7 @@ def test_another_archive_is_unpacked_again(snapshot: Path) -> None:
 
 
 def test_where_nothing_can_be_written_the_archive_itself_is_imported(snapshot: Path) -> None:
-    (snapshot / "__pycache__").write_text("a file, where a folder would be")
+    let_nothing_be_unpacked(snapshot)
     outcome = python(snapshot, "-c", "import trainyard.settings; print(trainyard.settings.__file__)")
     assert outcome.stdout.strip() == str(snapshot / STEP_ARCHIVE / "trainyard/settings/__init__.py")
 
@@ -121,18 +122,18 @@ def test_a_task_of_ones_own_is_trained_evaluated_and_exported_from_the_archive_i
     snapshot: Path, tmp_path: Path
 ) -> None:
     """As tests/cli/test_new_project.py does with one that is unpacked."""
-    variables = {"PYTHONDONTWRITEBYTECODE": "1"}
+    let_nothing_be_unpacked(snapshot)
     (snapshot / "own.py").write_text(TASK)
     digits, trained = tmp_path / "digits", tmp_path / "trained"
     start = ("-m", "trainyard.steps.prepare_images", "--prepared", digits)
-    assert python(snapshot, *start, **variables).returncode == 0
+    assert python(snapshot, *start).returncode == 0
     flags = training_arguments(digits, trained, "own:Own", "--max-steps", 2, "--flavour", "plain", "--restarts", 1)
-    outcome = python(snapshot, "-m", "trainyard.steps.train_ddp", *flags, **variables)
+    outcome = python(snapshot, "-m", "trainyard.steps.train_ddp", *flags)
     assert (outcome.returncode, outcome.stderr) == (0, "")
     found = ("--data", digits, "--model", trained / "model")
     measured = (*found, "--evaluation", tmp_path / "evaluation")
-    assert python(snapshot, "-m", "trainyard.steps.evaluate", *measured, **variables).returncode == 0
+    assert python(snapshot, "-m", "trainyard.steps.evaluate", *measured).returncode == 0
     exported = (*found, "--mlflow-model", tmp_path / "exported", "--files", tmp_path / "files")
-    outcome = python(snapshot, "-m", "trainyard.steps.export_model", *exported, **variables)
+    outcome = python(snapshot, "-m", "trainyard.steps.export_model", *exported)
     assert outcome.returncode == 0, outcome.stderr
     assert (tmp_path / "exported/code/served_image_classifier.py").is_file()
