@@ -17,7 +17,7 @@ from trainyard.resources import schema_file
 
 ROOT = Path(__file__).parents[2]
 Run = Callable[..., Any]
-FSDP = "pipelines/fsdp.yaml"
+FSDP, SETTINGS = "pipelines/fsdp.yaml", "settings/fsdp.yaml"
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -78,12 +78,10 @@ def test_a_larger_batch_changes_batch_memory_and_one_setting(trainyard: Run, rep
 
 
 def test_comments_order_spelling_and_where_a_value_is_written_are_no_change(trainyard: Run, repository: Path) -> None:
-    text = (repository / FSDP).read_text()
-    seed = "seed: ${{parent.inputs.seed}}"
-    assert text.count(seed) == 1
-    text = text.replace(seed, "seed: 0  # written here").replace('"num_hidden_layers": 3, "hidden_size": 128', "")
-    text = text.replace("{,", '{"hidden_size": 128, "num_hidden_layers": 3,')
-    (repository / FSDP).write_text("# a comment\n" + text.replace("epochs: 4", "epochs: 0x4"))
+    written_here = ("precision: ${{parent.inputs.precision}}", "precision: fp32  # written here")
+    replace(repository / FSDP, written_here, ("\ninputs:\n", "\n# a comment\ninputs:\n"))
+    layers, width = "  num_hidden_layers: 3\n", "  hidden_size: 128\n"
+    replace(repository / SETTINGS, (layers + width, width + layers), ("weight_decay: 0.1", "weight_decay: 1e-1  # a comment"))
     found = difference(trainyard)
     assert (found["figures"], found["settings"]) == ({}, [])
     outcome = trainyard("plan", FSDP, "--against", "main")
@@ -128,18 +126,18 @@ def test_new_findings_are_told(trainyard: Run, repository: Path) -> None:
 
 
 def test_markdown_for_a_pull_request_and_a_page(trainyard: Run, repository: Path) -> None:
-    replace(repository / FSDP, ("learning_rate: 0.005\n", "learning_rate: 0.01\n"))
+    replace(repository / SETTINGS, ("learning_rate: 0.005\n", "learning_rate: 0.01\n"))
     markdown = trainyard("plan", FSDP, "--against", "HEAD", "--format", "markdown").stdout
     assert markdown.startswith(f"### What changes in `{FSDP}`, against HEAD (")
     row = next(line for line in markdown.splitlines() if "learning_rate" in line)
-    assert row.startswith("| `inputs.learning_rate (train_fsdp)` | `0.005` | `0.01` | `pipelines/fsdp.yaml:")
+    assert row.startswith("| `inputs.learning_rate (train_fsdp)` | `0.005` | `0.01` | `settings/fsdp.yaml:")
     page = trainyard("plan", FSDP, "--against", "HEAD", "--format", "html").stdout
     assert "<td>0.005</td><td>0.01</td>" in page
     assert "http" not in page
 
 
 def test_the_repository_is_left_as_it_was(trainyard: Run, repository: Path) -> None:
-    replace(repository / FSDP, ("learning_rate: 0.005\n", "learning_rate: 0.01\n"))
+    replace(repository / SETTINGS, ("learning_rate: 0.005\n", "learning_rate: 0.01\n"))
     before = (git(repository, "status", "--porcelain"), git(repository, "worktree", "list"))
     difference(trainyard)
     assert (git(repository, "status", "--porcelain"), git(repository, "worktree", "list")) == before
@@ -192,7 +190,7 @@ def test_pipelines_that_could_not_be_planned_before_leave_the_others_compared(tr
     git(repository, "add", ".")
     git(repository, "commit", "--quiet", "-m", "two that cannot be planned")
     replace(repository / "pipelines/fixed.yaml", ("global_batch_size: 9\n", "global_batch_size: 8\n"))
-    replace(repository / FSDP, ("epochs: 4\n", "epochs: 5\n"))
+    replace(repository / SETTINGS, ("epochs: 4\n", "epochs: 5\n"))
     outcome = trainyard("plan", "--against", "HEAD", "--format", "json")
     assert outcome.exit_code == 0, outcome.stderr
     assert [each["file"] for each in json.loads(outcome.stdout)] == [FSDP]
