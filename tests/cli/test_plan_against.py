@@ -81,7 +81,11 @@ def test_comments_order_spelling_and_where_a_value_is_written_are_no_change(trai
     written_here = ("precision: ${{parent.inputs.precision}}", "precision: fp32  # written here")
     replace(repository / FSDP, written_here, ("\ninputs:\n", "\n# a comment\ninputs:\n"))
     layers, width = "  num_hidden_layers: 3\n", "  hidden_size: 128\n"
-    replace(repository / SETTINGS, (layers + width, width + layers), ("weight_decay: 0.1", "weight_decay: 1e-1  # a comment"))
+    replace(
+        repository / SETTINGS,
+        (layers + width, width + layers),
+        ("weight_decay: 0.1", "weight_decay: 1e-1  # a comment"),
+    )
     found = difference(trainyard)
     assert (found["figures"], found["settings"]) == ({}, [])
     outcome = trainyard("plan", FSDP, "--against", "main")
