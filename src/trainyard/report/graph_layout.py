@@ -78,22 +78,14 @@ def lay_out(depends_on: Mapping[str, Sequence[str]], spacing: Spacing) -> Layout
         depth = spacing.box_depth / 2 + layer * (spacing.box_depth + spacing.gap_between_layers)
         return BoxCentre(depth, breadth_of[vertex])
 
-    edges = tuple(
-        Edge(
-            source,
-            target,
-            (
-                place(source),
-                *(place(_Bend(source, target, layer)) for layer in range(layer_of[source] + 1, layer_of[target])),
-                place(target),
-            ),
-        )
-        for target, sources in depends_on.items()
-        for source in dict.fromkeys(sources)
-    )
+    def path(source: str, target: str) -> tuple[BoxCentre, ...]:
+        bends = [_Bend(source, target, layer) for layer in range(layer_of[source] + 1, layer_of[target])]
+        return (place(source), *map(place, bends), place(target))
+
+    pairs = [(source, target) for target, sources in depends_on.items() for source in dict.fromkeys(sources)]
     return Layout(
         places={job: place(job) for job in depends_on},
-        edges=edges,
+        edges=tuple(Edge(source, target, path(source, target)) for source, target in pairs),
         depth=len(layers) * (spacing.box_depth + spacing.gap_between_layers) - spacing.gap_between_layers,
         breadth=max(breadth_of[v] + _size(v, spacing) / 2 for v in breadth_of),
     )

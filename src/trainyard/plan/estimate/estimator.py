@@ -151,28 +151,31 @@ def memory_by_engine(training: TrainingShape) -> dict[str, tuple[Memory, bool]]:
     if training.machines.world_size == 1:
         return {}
     possible = engines_that_train(training.adapters)
-    found: dict[str, tuple[Memory, bool]] = {}
-    for name, engine, offload in (*((each, each, False) for each in ENGINES), ("zero3 offloaded", "zero3", True)):
-        if engine in possible:
-            changed = estimate(_with_engine(training, engine, offload=offload))
-            found[name] = (changed.memory, changed.fits)
-    return found
+    changed = {engine: _with_engine(training, engine, offload=False) for engine in ENGINES if engine in possible}
+    if "zero3" in possible:
+        changed["zero3 offloaded"] = _with_engine(training, "zero3", offload=True)
+    estimates = {name: estimate(each) for name, each in changed.items()}
+    return {name: (found.memory, found.fits) for name, found in estimates.items()}
 
 
 def _variants(training: TrainingShape) -> Iterator[TrainingShape]:
     engines = [training.engine]
     engines += [engine for engine in _other_engines(training) if engine != training.engine]
     samples = training.micro_batch_size * training.accumulation_steps
-    for engine in engines:
-        for offload in (False, True) if engine == "zero3" else (False,):
-            for checkpointing in training.checkpointing_choices:
-                for micro in (size for size in range(1, training.micro_batch_size + 1) if samples % size == 0):
-                    yield replace(
-                        _with_engine(training, engine, offload=offload),
-                        micro_batch_size=micro,
-                        accumulation_steps=samples // micro,
-                        activation_checkpointing=checkpointing,
-                    )
+    micro_batches = [size for size in range(1, training.micro_batch_size + 1) if samples % size == 0]
+    with_offload = [(engine, False) for engine in engines]
+    if "zero3" in engines:
+        with_offload.append(("zero3", True))
+    for engine, offload in with_offload:
+        changed = _with_engine(training, engine, offload=offload)
+        for checkpointing in training.checkpointing_choices:
+            for micro in micro_batches:
+                yield replace(
+                    changed,
+                    micro_batch_size=micro,
+                    accumulation_steps=samples // micro,
+                    activation_checkpointing=checkpointing,
+                )
 
 
 def _with_engine(training: TrainingShape, engine: str, *, offload: bool) -> TrainingShape:
