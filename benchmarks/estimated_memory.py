@@ -57,7 +57,7 @@ _IMPORTED_BEFORE = (
     "safetensors.torch",
     "tokenizers",
     "torch._dynamo",
-    "trainyard.steps.training.run",
+    "trainyard.steps.training.run_training",
     "transformers.models.convnext.modeling_convnext",
     "transformers.models.llama.modeling_llama",
 )

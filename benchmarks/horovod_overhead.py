@@ -57,7 +57,7 @@ def bare(case: Case) -> Loop:
 
 def rank_main(out: Path, rounds: int) -> int:
     """Run one of the two processes that measure."""
-    from trainyard.steps.training.engines.horovod.engine import HorovodEngine
+    from trainyard.steps.training.engines.horovod_engine import HorovodEngine
 
     ask_for_determinism()
     stop_request = StopRequest(out / "stop", LIMIT_SECONDS)

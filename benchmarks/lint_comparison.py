@@ -35,11 +35,11 @@ from click.testing import CliRunner
 from results import save_results
 from trainyard.lint.linter import lint
 from trainyard.lint.rules import RULES
-from trainyard.lint.schema_checks import bundled_schema
 from trainyard.lint.settings import LintSettings
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import read_document
 from trainyard.spec.kinds import Kind, kind_of
+from trainyard.spec.schema_checks import bundled_schema
 
 ROOT = Path(__file__).parents[1]
 DOCUMENT = ROOT / "docs" / "lint_comparison.md"

@@ -293,8 +293,8 @@ def with_fabric(case: Case) -> Loop:
 
 def with_train_lightning(case: Case, world: World, folder: Path, stop_request: StopRequest) -> Loop:
     """The step train_lightning, with its defaults: to be compared with Lightning's plain Trainer."""
-    from trainyard.steps.training.lightning.engine import LightningEngine
-    from trainyard.steps.training.lightning.run import train_with_lightning
+    from trainyard.steps.training.lightning.lightning_engine import LightningEngine
+    from trainyard.steps.training.lightning.lightning_training import train_with_lightning
 
     how = {"engine_class": LightningEngine, "train_to_the_end": train_with_lightning}
     return ours(case, world, folder, stop_request, **how)

@@ -20,21 +20,20 @@ from trainyard.steps.runtime.rank_variables import read_rank_variables
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreement import Agreement
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
-from trainyard.steps.training.engines.base import Engine, EngineParts
 from trainyard.steps.training.engines.ddp import DDPEngine
+from trainyard.steps.training.engines.engine import Engine, EngineParts
 from trainyard.steps.training.loop import TrainingRun, train
 from trainyard.steps.training.observing.hang_watch import HangWatch
-from trainyard.steps.training.observing.measures import StepMeasures, Work
+from trainyard.steps.training.observing.measures import LossSpikes, NonfiniteGuard, StepMeasures, Work
 from trainyard.steps.training.observing.observer import TrainingObserver
 from trainyard.steps.training.observing.recorder import Recorder
-from trainyard.steps.training.observing.unhealthy_steps import LossSpikes, NonfiniteGuard
 from trainyard.steps.training.optimizer import OptimizerSettings
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import seed_everything
 from trainyard.steps.training.samples.batches import MicroBatch, Tensors
 from trainyard.steps.training.samples.plan import Progress, Step, TrainingPlan
 from trainyard.steps.training.stopping import StopRequest
-from trainyard.steps.training.tasks.base import Task
+from trainyard.steps.training.tasks.task import Task
 from trainyard.steps.training.validation import Validation
 
 Loop = Callable[[Iterator[Tensors]], None]

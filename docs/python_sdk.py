@@ -29,7 +29,7 @@ def main(subscription: str, resource_group: str, workspace: str) -> None:
     client = MLClient(DefaultAzureCredential(), subscription, resource_group, workspace)
 
     job = as_job("pipelines/ddp.yaml")
-    job.inputs.epochs = 3
+    job.inputs.overrides = "{epochs: 3}"
     print(client.jobs.create_or_update(job).studio_url)
 
     print(client.jobs.create_or_update(without_evaluation(epochs=4)).studio_url)

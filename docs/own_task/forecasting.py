@@ -24,7 +24,7 @@ SERIES = {"train": 4000, "validation": 500, "test": 500}
 
 @dataclass(frozen=True, kw_only=True)
 class ForecastingSettings(TaskSettings):
-    """Each field becomes a flag of the train steps, and an input of the component that is rendered for this task."""
+    """Each field becomes a flag of the train steps, and a key of their settings files."""
 
     hidden_size: int = parameter(64, minimum=1)
     """How many units the network has between its input and its output."""

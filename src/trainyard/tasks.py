@@ -9,9 +9,9 @@ from trainyard.steps.data.dataset.manifest import ArrayType, Manifest, read_mani
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.samples.batches import SAMPLE_DRAWS, Tensors
-from trainyard.steps.training.tasks.base import Sample, SampleRequest, Task
 from trainyard.steps.training.tasks.image_classification import ImageClassification
 from trainyard.steps.training.tasks.language_modeling import LanguageModeling
+from trainyard.steps.training.tasks.task import Sample, SampleRequest, Task
 
 __all__ = [
     "SAMPLE_DRAWS",

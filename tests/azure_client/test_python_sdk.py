@@ -24,7 +24,7 @@ def test_the_example_submits_a_changed_pipeline_and_one_of_its_own(azure: Loopba
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("https://ml.azure.com/runs/") == 2
     rendered, own = (request.json["properties"] for request in azure.sent("PUT", "/jobs/"))
-    assert rendered["inputs"]["epochs"]["value"] == "3"
+    assert rendered["inputs"]["overrides"]["value"] == "{epochs: 3}"
     assert {"prepare_images", "train_ddp", "evaluate"} <= set(rendered["jobs"])
     assert set(own["jobs"]) == {"prepared", "trained"}
     assert own["jobs"]["trained"]["distribution"] == {"distribution_type": "PyTorch", "process_count_per_instance": 4}

@@ -26,7 +26,6 @@ pipelines:
   pictures:
     format: folder
     source: data/splits
-    epochs: 3
     micro_batch_size: 8
 """
 CLASSES = ("cat", "dog", "fish")
@@ -76,6 +75,7 @@ def own_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (template,) = re.findall(r"```jinja\n(.*?)```", (ROOT / "docs" / "own_data.md").read_text(), re.DOTALL)
     (folder / "templates" / "pipelines" / "pictures.yaml.j2").write_text(template)
     (folder / "profiles" / "mine.yaml").write_text(PROFILE)
+    (folder / "settings" / "pictures.yaml").write_text("task: image_classification\nepochs: 3\n")
     write_data(folder / "data")
     return folder
 

@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from settings_project import write_project
 from trainyard.resources import schema_file
 
 ROOT = Path(__file__).parents[2]
@@ -307,3 +308,28 @@ def test_render_diff_of_what_is_on_disk_is_empty(trainyard: Run) -> None:
     assert (outcome.exit_code, outcome.stdout) == (0, "")
     assert "nothing changes" in outcome.stderr
     assert trainyard("render", "-v").exit_code == 2
+
+
+def test_a_changed_setting_is_one_line_with_its_place_in_the_settings_file(
+    trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "mine"
+    write_project(folder)
+    git(tmp_path, "init", "--quiet", str(folder))
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "all")
+    monkeypatch.chdir(folder)
+    replace(folder / "settings" / "ddp.yaml", ("epochs: 16", "epochs: 8"), ("[2, 2]", "[2, 3]"))
+    found = difference(trainyard, "pipelines/ddp.yaml")
+    assert settings_in(found) == {
+        "inputs.epochs": ("16", "8"),
+        "inputs.model_overrides.depths": ("[2, 2]", "[2, 3]"),
+    }
+    places = {each["key"]: (each["file"], each["line"]) for each in found["settings"]}
+    assert places["inputs.epochs"] == ("settings/ddp.yaml", 6)
+    replace(folder / "pipelines" / "ddp.yaml", ('overrides: ""', 'overrides: "{epochs: 4, weight_decay: 0.1}"'))
+    assert settings_in(difference(trainyard, "pipelines/ddp.yaml")) == {
+        "inputs.epochs": ("16", "4"),
+        "inputs.weight_decay": ("0.3", "0.1"),
+        "inputs.model_overrides.depths": ("[2, 2]", "[2, 3]"),
+    }

@@ -9,10 +9,10 @@ import jsonschema
 import pytest
 
 from trainyard.lint.linter import lint
-from trainyard.lint.schema_checks import bundled_schema, check_schema, schema_of
 from trainyard.lint.settings import LintSettings
 from trainyard.spec.documents import parse_document
 from trainyard.spec.kinds import kind_of
+from trainyard.spec.schema_checks import bundled_schema, check_schema, schema_of
 
 REPOSITORY = Path(__file__).parents[2]
 

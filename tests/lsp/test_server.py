@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from project import AGAIN, CLUSTER, FIT, PREPARE, TRAIN, line_of, place_of
 
 from editor import TRAINYARD, Editor, apply
+from settings_project import SCHEMA, SETTINGS, write_project
 
 FIT_FILE, TRAIN_FILE = "pipelines/fit.yaml", "components/train.yaml"
 DEFINITION, REFERENCES, RENAME = "textDocument/definition", "textDocument/references", "textDocument/rename"
@@ -287,6 +289,36 @@ def test_completion_of_profiles(editor: Editor) -> None:
     editor.open("profiles/large.yaml", "extends: ")
     found = editor.completions("profiles/large.yaml", 1, 10)
     assert found["base"]["kind"] == 12
+
+
+# Settings files --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def settings_editor(tmp_path: Path) -> Iterator[Editor]:
+    folder = tmp_path.resolve() / "mine"
+    write_project(folder)
+    server = Editor(folder)
+    yield server
+    server.close()
+
+
+def test_a_settings_file_shows_what_its_step_and_its_pipelines_make_of_it(settings_editor: Editor) -> None:
+    editor, name, text = settings_editor, "settings/ddp.yaml", SCHEMA + SETTINGS
+    editor.open(name, text)
+    assert editor.type(name, text.replace("epochs: 16", "epochs: 0")) == ["6:9 AML341"]
+    assert editor.type(name, text.replace("label_", "lable_")) == ["8:1 AML340"]
+    editor.type(name, text + "micro_batch_size: 8\n")
+    editor.settle()
+    assert editor.findings(name) == ["10:1 AML342"], "the pipeline binds it"
+    assert "Passes over the training samples." in editor.hover(name, *place_of(text, "epochs"))
+    typed = text + "augm\n"
+    editor.change(name, typed)
+    assert "augmentation" in editor.completions(name, *place_of(typed, "augm\n", 4))
+    assert "label_smoothing" not in editor.completions(name, *place_of(typed, "augm\n", 4)), "the file has it"
+    typed = text + "optimizer: \n"
+    editor.change(name, typed)
+    assert {"adamw", "adafactor"} <= set(editor.completions(name, *place_of(typed, "optimizer: ", 11)))
 
 
 # The process -----------------------------------------------------------------------------------------------------

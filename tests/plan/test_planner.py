@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from trainyard.catalogue.skus import all_skus, find_sku
 from trainyard.errors import UsageError
-from trainyard.plan.planner import Plan
+from trainyard.plan.job_plans import Plan, most_at_once
 from trainyard.plan.planner import plan as plan_with
-from trainyard.plan.totals import most_at_once
 from trainyard.render.project import Project
 from trainyard.render.rendering import render
 from trainyard.render.writing import write

@@ -13,7 +13,7 @@ from trainyard.plan import drawing, page, reporters
 from trainyard.plan.estimate.architectures import find_architecture
 from trainyard.plan.estimate.estimator import estimate
 from trainyard.plan.estimate.training import TrainingShape, machines_of_sku
-from trainyard.plan.planner import Plan
+from trainyard.plan.job_plans import Plan
 from trainyard.plan.planner import plan as plan_with
 from trainyard.plan.reporters import OnProfile, profile_header, profile_rows
 from trainyard.resources import schema_file

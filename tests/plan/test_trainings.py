@@ -15,8 +15,8 @@ from trainyard.plan import page, reporters
 from trainyard.plan.estimate import reporters as estimates
 from trainyard.plan.estimate.architectures import Architecture, find_architecture
 from trainyard.plan.estimate.training import TrainingShape
+from trainyard.plan.job_plans import JobPlan, Plan
 from trainyard.plan.measured import read_measured
-from trainyard.plan.planner import JobPlan, Plan
 from trainyard.plan.planner import plan as plan_with
 from trainyard.render.project import Project
 from trainyard.render.rendering import render
@@ -25,6 +25,7 @@ from trainyard.resources import schema_file
 from trainyard.spec.computes import Computes
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import load_pipeline
+from trainyard.spec.model import Pipeline
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,6 +34,17 @@ def _plan(recipe: str, sku: str = "Standard_ND96asr_v4", base_model: Architectur
     """The plan of a committed pipeline as if its cluster were of this size."""
     pipeline = load_pipeline(ROOT / "pipelines" / f"{recipe}.yaml")
     return plan_with(pipeline, Computes(DocumentStore(), {"gpu-t4": sku}), base_model)
+
+
+def _with_overrides(tmp_path: Path, recipe: str, overrides: str, changes: dict[str, str] | None = None) -> Pipeline:
+    """A committed pipeline whose training has other settings, and with other changes of its text."""
+    text = (ROOT / "pipelines" / f"{recipe}.yaml").read_text(encoding="utf-8").replace("../", f"{ROOT}/")
+    for old, new in {'overrides: "{}"': f'overrides: "{overrides}"', **(changes or {})}.items():
+        assert old in text
+        text = text.replace(old, new)
+    file = tmp_path / f"{recipe}.yaml"
+    file.write_text(text, encoding="utf-8")
+    return load_pipeline(file)
 
 
 def _job(planned: Plan) -> JobPlan:
@@ -101,22 +113,19 @@ def test_a_base_model_that_azure_ml_keeps_is_named_and_can_be_given() -> None:
     assert "LoRA of rank 16" in reporters.as_text(planned)
 
 
-@pytest.mark.parametrize(
-    ("written", "instead", "reason"),
-    [
-        ("tuning: lora", "tuning: qlora", "the engine fsdp does not train these adapters; ddp does"),
-        ("lora_rank: 16", "lora_rank:", "the rank of the adapters is not known"),
-    ],
-)
-def test_adapters_that_the_step_does_not_train_are_not_estimated(
-    tmp_path: Path, written: str, instead: str, reason: str
-) -> None:
-    text = (ROOT / "pipelines" / "finetune.yaml").read_text(encoding="utf-8").replace("../", f"{ROOT}/")
-    assert written in text
-    (tmp_path / "finetune.yaml").write_text(text.replace(written, instead), encoding="utf-8")
+def test_adapters_that_the_step_does_not_train_are_not_estimated(tmp_path: Path) -> None:
+    pipeline = _with_overrides(tmp_path, "finetune", "{tuning: qlora}")
     computes = Computes(DocumentStore(), {"gpu-t4": "Standard_ND96asr_v4"})
-    planned = plan_with(load_pipeline(tmp_path / "finetune.yaml"), computes, find_architecture("llama-3.2-1b"))
-    assert reason in _job(planned).estimate_reason
+    reason = _job(plan_with(pipeline, computes, find_architecture("llama-3.2-1b"))).estimate_reason
+    assert "the engine fsdp does not train these adapters; ddp does" in reason
+
+
+def test_adapters_of_an_unknown_rank_are_not_estimated(tmp_path: Path) -> None:
+    kept = {f"{ROOT}/settings/finetune.yaml}}": "azureml:kept-in-azure-ml:1}"}
+    pipeline = _with_overrides(tmp_path, "finetune", "{tuning: lora, task: language_modeling}", kept)
+    computes = Computes(DocumentStore(), {"gpu-t4": "Standard_ND96asr_v4"})
+    reason = _job(plan_with(pipeline, computes, find_architecture("llama-3.2-1b"))).estimate_reason
+    assert "the rank of the adapters is not known" in reason
 
 
 def test_a_base_model_in_a_folder_is_read_from_its_config(tmp_path: Path) -> None:
@@ -124,22 +133,17 @@ def test_a_base_model_in_a_folder_is_read_from_its_config(tmp_path: Path) -> Non
     folder.mkdir(parents=True)
     config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 500}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    text = (ROOT / "pipelines" / "finetune.yaml").read_text(encoding="utf-8").replace("../", f"{ROOT}/")
-    text = text.replace("azureml:my-base-model:1", "./base").replace("tuning: lora", "tuning: full")
-    file = tmp_path / "finetune.yaml"
-    file.write_text(text, encoding="utf-8")
-    found = _job(plan_with(load_pipeline(file), Computes(DocumentStore(), {"gpu-t4": "Standard_ND96asr_v4"}))).estimate
+    pipeline = _with_overrides(tmp_path, "finetune", "{tuning: full}", {"azureml:my-base-model:1": "./base"})
+    found = _job(plan_with(pipeline, Computes(DocumentStore(), {"gpu-t4": "Standard_ND96asr_v4"}))).estimate
     assert found is not None
     assert found.training.adapters is None
     assert (found.training.language_model.layers, found.training.language_model.vocabulary_size) == (2, 500)
 
 
 def test_the_chunks_of_a_loss_are_read_from_the_pipeline(tmp_path: Path) -> None:
-    text = (ROOT / "pipelines" / "fsdp.yaml").read_text(encoding="utf-8").replace("../", f"{ROOT}/")
-    file = tmp_path / "fsdp.yaml"
-    file.write_text(text.replace("loss_chunk_tokens: 0", "loss_chunk_tokens: 64"), encoding="utf-8")
+    pipeline = _with_overrides(tmp_path, "fsdp", "{loss_chunk_tokens: 64}")
     computes = Computes(DocumentStore(), {"gpu-t4": "Standard_ND96asr_v4"})
-    found, whole = _job(plan_with(load_pipeline(file), computes)).estimate, _job(_plan("fsdp")).estimate
+    found, whole = _job(plan_with(pipeline, computes)).estimate, _job(_plan("fsdp")).estimate
     assert found is not None
     assert whole is not None
     assert found.memory.logits == pytest.approx(whole.memory.logits / 4)
@@ -147,18 +151,19 @@ def test_the_chunks_of_a_loss_are_read_from_the_pipeline(tmp_path: Path) -> None
 
 def test_a_training_that_mixes_data_says_how(tmp_path: Path) -> None:
     project = Project(ROOT)
-    mixing = {"pipelines.fsdp.more_sources": ["books", "code"], "pipelines.fsdp.data_weights": "2,1,1"}
-    write(project, render(project, "nd96", mixing, tmp_path))
+    write(project, render(project, "nd96", {"pipelines.fsdp.more_sources": ["books", "code"]}, tmp_path))
     file = tmp_path / "pipelines" / "fsdp.yaml"
+    text = file.read_text(encoding="utf-8").replace("../settings", f"{ROOT}/settings")
     computes = Computes(DocumentStore(), {"gpu-nd96": "Standard_ND96asr_v4"})
 
+    file.write_text(text.replace('overrides: "{}"', 'overrides: "{data_weights: \\"2,1,1\\"}"'), encoding="utf-8")
     planned = plan_with(load_pipeline(file), computes)
     assert _job(planned).data_shares == {"prepare_text": 0.5, "prepare_text_2": 0.25, "prepare_text_3": 0.25}
     assert "50.0% of the samples from prepare_text, 25.0% of the samples from prepare_text_2" in reporters.as_text(
         planned
     )
 
-    file.write_text("".join(line for line in file.open() if "data_weights:" not in line))
+    file.write_text(text, encoding="utf-8")
     planned = plan_with(load_pipeline(file), computes)
     assert "each sample of prepare_text, prepare_text_2, prepare_text_3 once" in reporters.as_text(planned)
     jsonschema.validate(json.loads(reporters.as_json(planned)), json.loads(schema_file("plan").read_text()))
@@ -168,8 +173,9 @@ def test_plan_and_estimate_agree(tmp_path: Path) -> None:
     """FSDP in replicas of a machine with a moving average: from a pipeline's inputs, and from flags."""
     project = Project(ROOT)
     write(project, render(project, "nd96", {}, tmp_path))
-    file, replicas = tmp_path / "pipelines" / "fsdp.yaml", "      shard_size: ${{parent.inputs.shard_size}}\n"
-    file.write_text(file.read_text().replace(replicas, f"{replicas}      ema_decay: 0.999\n"))
+    file = tmp_path / "pipelines" / "fsdp.yaml"
+    text = file.read_text(encoding="utf-8").replace("../settings", f"{ROOT}/settings")
+    file.write_text(text.replace('overrides: "{}"', 'overrides: "{ema_decay: 0.999}"'), encoding="utf-8")
     computes = Computes(DocumentStore(), {"gpu-nd96": "Standard_ND96asr_v4"})
     planned = _job(plan_with(load_pipeline(file), computes)).estimate
     assert planned is not None

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from trainyard.rehearse.display import Display
-from trainyard.rehearse.runner import RunOptions, run_pipeline
+from trainyard.rehearse.run_options import RunOptions
+from trainyard.rehearse.runner import run_pipeline
 from trainyard.settings.run_record import RunRecord
 from trainyard.spec.loading import load_pipeline
 from trainyard.spec.model import Pipeline

@@ -19,7 +19,8 @@ import pytest
 from trainyard.project_findings import errors_before_a_run
 from trainyard.rehearse.display import Display
 from trainyard.rehearse.errors import RunError
-from trainyard.rehearse.runner import RunOptions, run_pipeline
+from trainyard.rehearse.run_options import RunOptions
+from trainyard.rehearse.runner import run_pipeline
 from trainyard.settings.run_record import RunRecord
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.findings import DocumentStore

@@ -156,6 +156,32 @@ def test_ranks_of_a_node_share_its_memory_and_an_image_counts_for_reuse(workspac
     assert here.jobs["work"].image is None
 
 
+def test_a_program_of_ours_that_a_job_starts_is_read_only(workspace: Any, calls: Any) -> None:
+    (workspace.root / "data").mkdir()
+    (workspace.root / "data" / "one").write_text("1")
+    (workspace.code / "score.py").write_text("def run(files):\n    return files\n")
+    task = {
+        "type": "run_function",
+        "code": "../src",
+        "entry_script": "score.py",
+        "environment": {"image": "example.org/one:1"},
+    }
+    job = {
+        "type": "parallel",
+        "mini_batch_size": "1",
+        "input_data": "${{inputs.data}}",
+        "inputs": {"data": {"type": "uri_folder", "path": "../data"}},
+        "task": task,
+    }
+
+    record = workspace.run(workspace.pipeline({"score": job}), environments="docker")
+
+    assert record.status == "completed", record.reason
+    mounts = values_of(calls("run")[1], "--mount")
+    assert next(mount for mount in mounts if "job_programs" in mount).endswith(",readonly")
+    assert [mount.endswith(",readonly") for mount in mounts] == [False, False, True, True]
+
+
 def test_dockerfiles_and_conda_files_are_built_once_for_their_content(workspace: Any, calls: Any) -> None:
     context = workspace.root / "context"
     context.mkdir()

@@ -174,7 +174,7 @@ OTHER_READS = {
     "azure/workspace.py",  # the user's own profile of the Azure command line
     "cli/doctor.py",  # the checkout's own constraints
     "cli/runs.py",  # logs, whose paths the record's reader confines
-    "lint/schema_checks.py",
+    "spec/schema_checks.py",
 }
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import shutil
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+import yaml
 
+from settings_project import SCHEMA, change, write_project
 from trainyard.lint.context import LintContext
 from trainyard.lint.placements import Placement, placements_of_pipeline
 from trainyard.plan.planner import plan
+from trainyard.rehearse.command import fill_command
 from trainyard.rehearse.local_data import KeptData, LocalPath
 from trainyard.rehearse.local_jobs import LocalPipeline, Source, local_pipeline
+from trainyard.settings.steps import TrainDDP
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import read_document
@@ -24,8 +31,10 @@ from trainyard.spec.loading import load_pipeline
 from trainyard.spec.model import Pipeline, code_of
 from trainyard.spec.parsed import Parsed, Reading
 from trainyard.spec.pipelines import ComponentCache, read_pipeline
+from trainyard.spec.resolution import JobUse
 from trainyard.spec.resolved import DataPath, JobOutput, Known, PipelineOutput, Resolved, Unknown
 from trainyard.spec.set_inputs import resolve_with
+from trainyard.steps.runtime.flags import parse_task_flags
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -106,6 +115,105 @@ def test_the_corpora_hold_pipelines_within_pipelines() -> None:
     names = {name for file in PIPELINES for name in lint_reads(file, DocumentStore())}
     assert len(PIPELINES) >= 25
     assert any("." in name for name in names)
+
+
+PORTS: dict[str, list[Any]] = {
+    "task": ["image_classification"],
+    "model_type": ["convnext", "vit"],
+    "epochs": [1, 7],
+    "learning_rate": [0.1, "3e-4"],
+    "micro_batch_size": [4, 8],
+    "global_batch_size": [64, 128],
+    "precision": ["fp32", "fp16"],
+}
+SETTINGS: dict[str, list[Any]] = PORTS | {
+    "weight_decay": [0, "1e-2", 0.25],
+    "compile": [True, "no"],
+    "max_steps": [None, 12],
+    "optimizer": ["adamw", "adafactor"],
+    "stop_file": ["stop", "a b"],
+    "model_overrides": [{"num_hidden_layers": 2, "layer_norm_eps": 1e-6}, {"patch_size": 4}],
+    "label_smoothing": [0, 0.5],
+}
+"""Values that the settings of a training may have, as they are written; `PORTS` are inputs of its component too."""
+
+
+def drawn(random: Random, names: Iterable[str]) -> dict[str, Any]:
+    return {name: random.choice(SETTINGS[name]) for name in names if random.random() < 0.4}
+
+
+def as_flow(values: Mapping[str, Any]) -> str:
+    """Overrides on one line, texts in double quotes."""
+    return f"{{{', '.join(f'{name}: {json.dumps(value)}' for name, value in values.items())}}}"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_lint_plan_run_and_the_step_itself_agree_on_settings(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    file = write_project(tmp_path)
+    in_file, overrides = drawn(random, SETTINGS), drawn(random, SETTINGS)
+    bound, literals = drawn(random, PORTS), drawn(random, PORTS)
+    constants = drawn(random, ["weight_decay", "optimizer"])
+    document = yaml.safe_load(file.read_text())
+    job = document["jobs"]["train"]
+    document["inputs"] = {"overrides": as_flow(overrides) if overrides else "", **bound}
+    job["inputs"] = {name: job["inputs"][name] for name in ("data", "settings", "overrides")} | literals
+    job["inputs"] |= {name: f"${{{{parent.inputs.{name}}}}}" for name in bound}
+    file.write_text(yaml.safe_dump(document, sort_keys=False))
+    (tmp_path / "settings" / "ddp.yaml").write_text(SCHEMA + yaml.safe_dump(in_file))
+    component = tmp_path / "components" / "train.yaml"
+    flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in constants.items())
+    change(component, "--data '${{inputs.data}}'", f"--data '${{{{inputs.data}}}}' {flags}")
+
+    written = {**in_file, **constants, **literals, **bound, **overrides}
+    linted = lint_reads(file, DocumentStore())["train"].use
+    assert settings_of(linted) == expected_settings(written)
+
+    given = {name: value for name, value in drawn(random, SETTINGS).items() if value is not None}
+    pipeline = load_pipeline(file)
+    arguments = {f"inputs.{name}": as_typed(value) for name, value in given.items()}
+    resolution = resolve_with(pipeline, arguments)
+    over_overrides = {name: value for name, value in given.items() if name not in bound}
+    over_ports = {name: value for name, value in given.items() if name in bound}
+    written |= over_ports | overrides | over_overrides
+    use = resolution.jobs["train"]
+    assert settings_of(use) == expected_settings(written)
+
+    resolved = local_pipeline(pipeline, resolution, kept=KeptData(tmp_path, tmp_path), selected=()).jobs["train"]
+    inputs = {name: str(source.path) if isinstance(source, LocalPath) else source
+              for name, source in resolved.inputs.items()}  # fmt: skip
+    command = fill_command(resolved.component, inputs, {}, strict=True)
+    arguments_of_step = [*shlex.split(command)[3:], "--model", "m", "--checkpoints", "c", "--metrics", "s"]
+    parsed = parse_task_flags(TrainDDP, "trainyard.steps.train_ddp", arguments_of_step)
+    for name, value in expected_settings(written).items():
+        taken = getattr(parsed.step, name) if hasattr(parsed.step, name) else parsed.task.get(name)
+        if name not in written:
+            continue  # a task's own class has its defaults
+        assert (json.loads(taken) if name == "model_overrides" and taken else taken) == value, name
+
+
+def expected_settings(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of `SETTINGS` by their types, with the defaults of train_ddp and of its task."""
+    defaults = {
+        "task": "image_classification", "model_type": "convnext", "epochs": 16, "learning_rate": 0.003,
+        "micro_batch_size": 32, "global_batch_size": 64, "precision": "fp32", "weight_decay": 0.3, "compile": False,
+        "max_steps": None, "optimizer": "adamw", "stop_file": None, "model_overrides": None, "label_smoothing": 0.05,
+    }  # fmt: skip
+    numbers = ("learning_rate", "weight_decay", "label_smoothing")
+    typed = {name: float(value) if name in numbers else value for name, value in written.items()}
+    typed |= {"compile": typed["compile"] is True} if "compile" in typed else {}
+    return defaults | typed
+
+
+def settings_of(use: JobUse) -> dict[str, Any]:
+    values = {name: found.value for name in SETTINGS if isinstance(found := use.setting(name), Known)}
+    overrides = values["model_overrides"]
+    return {**values, "model_overrides": json.loads(overrides) if isinstance(overrides, str) else None}
+
+
+def as_typed(value: Any) -> str:
+    """A value as somebody types it after `--set KEY=`."""
+    return json.dumps(value) if isinstance(value, (dict, bool)) else str(value)
 
 
 def check(file: Path, expected: dict[str, JobAnswers], *, loads: bool) -> None:

@@ -15,9 +15,8 @@ from trainyard.errors import UserError
 def azure_ml() -> Any:
     """Return the module azure.ai.ml; raise UserError where it is not installed."""
     if not sys.stderr.isatty():
-        os.environ.setdefault(
-            "TQDM_DISABLE", "1"
-        )  # Progress bars are for terminals; tqdm reads this as it is imported.
+        # Progress bars are for terminals; tqdm reads this as it is imported.
+        os.environ.setdefault("TQDM_DISABLE", "1")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # It warns of its own dealings with marshmallow.
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -190,8 +191,6 @@ def _plain(name: str) -> str:
 
 
 def _likeness(first: str, second: str) -> float:
-    from difflib import SequenceMatcher  # only where a name is unknown
-
     return SequenceMatcher(None, first, second).ratio()
 
 

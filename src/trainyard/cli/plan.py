@@ -13,12 +13,12 @@ from trainyard.cli.parameters import OneOf, PathOf, chosen_file, file_argument
 from trainyard.cli.working_folder import project, runs_folder
 from trainyard.errors import UsageError
 from trainyard.lint.settings import computes_for
-from trainyard.plan import reporters
+from trainyard.plan import page, reporters
 from trainyard.plan.estimate.config_file import find_model
 from trainyard.plan.estimate.estimator import estimate
 from trainyard.plan.estimate.training import machines_of_sku
+from trainyard.plan.job_plans import JobPlan, Plan
 from trainyard.plan.measured import METRICS_FILE, Measured, read_measured
-from trainyard.plan.planner import JobPlan, Plan
 from trainyard.plan.planner import plan as plan_pipeline
 from trainyard.plan.reporters import OnProfile
 from trainyard.project_files import limit_reading, root_of
@@ -100,8 +100,6 @@ def _plan_as(
     planned = _with_measured(planned, file, from_run)
     profiles = _on_profiles(planned)
     if output_format == "html":
-        from trainyard.plan import page
-
         return page.as_html(planned, pipeline, profiles)
     formatters = {"text": reporters.as_text, "json": reporters.as_json, "markdown": reporters.as_markdown}
     return formatters[output_format](planned, profiles)

@@ -11,9 +11,10 @@ from trainyard.errors import UsageError, UserError
 from trainyard.lint.settings import computes_for
 from trainyard.plan import difference_reporters
 from trainyard.plan.difference import PlanDifference
+from trainyard.plan.job_plans import Plan
 from trainyard.plan.pipeline_settings import Setting, changes_between, settings_of
-from trainyard.plan.planner import Plan, without_jobs
 from trainyard.plan.planner import plan as plan_pipeline
+from trainyard.plan.planner import without_jobs
 from trainyard.project_files import limit_reading
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError

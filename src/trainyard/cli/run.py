@@ -20,8 +20,9 @@ from trainyard.errors import UsageError
 from trainyard.project_findings import errors_before_a_run
 from trainyard.rehearse.cancellation import exit_code_after
 from trainyard.rehearse.display import Display
+from trainyard.rehearse.run_options import RunOptions
 from trainyard.rehearse.run_store import find_run, read_record
-from trainyard.rehearse.runner import RunOptions, resume_run, run_pipeline
+from trainyard.rehearse.runner import resume_run, run_pipeline
 from trainyard.report.run_report import write_report
 from trainyard.report.run_summary import summarise
 from trainyard.settings.files import describe_os_error

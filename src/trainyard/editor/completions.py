@@ -17,6 +17,7 @@ from trainyard.catalogue.skus import all_skus
 from trainyard.editor.cursor import Cursor, KeyPath
 from trainyard.editor.hovers import SIZE_KEYS, port_text, sku_text
 from trainyard.editor.schema_keys import keys_at, values_at
+from trainyard.editor.setting_fields import field_text, fields_of_document, values_of_field
 from trainyard.editor.workspace import EditorWorkspace
 from trainyard.lint.linter import yaml_files
 from trainyard.spec.computes import Computes
@@ -223,6 +224,9 @@ class _Proposals:
     def all(self) -> Iterator[Completion]:
         path = self.cursor.path
         kind = kind_of(self.cursor.document)
+        if kind == "settings":
+            yield from self._settings(path)
+            return
         if self.cursor.is_key:
             yield from self._keys(kind, path[:-1], self.cursor.holders[-1])
             return
@@ -252,6 +256,18 @@ class _Proposals:
         for name, description in (keys_at(kind, path) if kind is not None else {}).items():
             if name not in present:
                 yield Completion(name, "key", self.name, "", description, name + colon)
+
+    def _settings(self, path: KeyPath) -> Iterator[Completion]:
+        """The settings that a settings file may have, and the choices of one."""
+        fields = fields_of_document(self.cursor.document, self.store)
+        if self.cursor.is_key and len(path) == 1:
+            colon = "" if _ENDS_A_KEY.match(self.behind) else ": "
+            for name, field in fields.items():
+                if name not in self.cursor.holders[-1].entries:
+                    yield Completion(name, "key", self.name, field.type, field_text(field), name + colon)
+        elif len(path) == 1 and path[0] in fields:
+            for value in values_of_field(fields[path[0]]):
+                yield Completion(value, "value", self.word)
 
     def _ports_at(self, path: KeyPath) -> Mapping[str, tuple[Port, str]]:
         """The ports that a job's `inputs` or `outputs` may set."""

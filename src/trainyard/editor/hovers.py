@@ -8,6 +8,7 @@ from pathlib import Path
 from trainyard.catalogue.skus import Sku, UnknownSku, find_sku
 from trainyard.editor.cursor import Cursor, covers, cursor_at
 from trainyard.editor.schema_keys import description_at
+from trainyard.editor.setting_fields import field_text, fields_of_document
 from trainyard.editor.symbols import Symbol, Symbols
 from trainyard.editor.workspace import EditorWorkspace
 from trainyard.lint.explanation import as_page
@@ -40,6 +41,9 @@ def hover(
     cursor = cursor_at(document, line, column)
     if cursor is not None:
         symbols = Symbols(parsed, store, workspace.settings(file).computes)
+        field = fields_of_document(document, store).get(str(cursor.path[0])) if len(cursor.path) == 1 else None
+        if field is not None:
+            parts.insert(0, field_text(field))
         own, own_span = _of_cursor(workspace, cursor, symbols, parsed, line, column)
         parts = [*own, *parts]
         span = own_span or span

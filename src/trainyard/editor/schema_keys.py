@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trainyard.lint.schema_checks import bundled_schema, schema_of
 from trainyard.spec.kinds import Kind
+from trainyard.spec.schema_checks import bundled_schema, schema_of
 
 _BRANCHES = ("allOf", "anyOf", "oneOf")
 _CONDITIONAL = ("then", "else", "if")

@@ -151,7 +151,7 @@ class EditorWorkspace:
             return ""
 
     def users_of(self, file: Path) -> list[Path]:
-        """Return the files that use a component, directly or through others, as far as a pass has seen them."""
+        """Return the files that use a component or settings file, directly or through others, as far as seen."""
         return sorted(self._users_of([file]))
 
     def root_of(self, file: Path) -> Path:
@@ -230,6 +230,8 @@ class EditorWorkspace:
                 if named is not None and named != pipeline.reading.file:
                     # Sets are replaced, never changed: another thread may be looking through one.
                     self._users[named] = self._users.get(named, frozenset()) | {pipeline.reading.file}
+        for settings, users in parsed.settings_files.items():
+            self._users[settings] = self._users.get(settings, frozenset()) | users
 
     def _store(self, texts: Mapping[Path, str], changed: Iterable[Path]) -> DocumentStore:
         """Return a store with the documents of earlier passes, but for those that have changed since."""

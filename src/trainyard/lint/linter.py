@@ -19,7 +19,6 @@ from trainyard.lint.rules import RULES
 from trainyard.lint.rules.hardware import BF16_WITHOUT_HARDWARE
 from trainyard.lint.rules.linting import CHECK_FAILED
 from trainyard.lint.rules.port_declarations import MODE_UNSUITED
-from trainyard.lint.schema_checks import check_schema
 from trainyard.lint.settings import LintSettings
 from trainyard.project_files import names_in
 from trainyard.settings.suggestions import begin_file, closest
@@ -35,9 +34,10 @@ from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading
 from trainyard.spec.pipelines import ComponentCache, read_command_job, read_pipeline
 from trainyard.spec.rules.bindings import CYCLE, UNKNOWN_JOB_PORT
 from trainyard.spec.rules.documents import DUPLICATE_KEY, TOO_LARGE, UNKNOWN_KIND, UNREADABLE_FILE, YAML_TRAP
-from trainyard.spec.rules.keys import BAD_TEXT, MISSING_KEY, NOT_A_CHOICE, OUT_OF_BOUNDS, UNKNOWN_KEY, WRONG_TYPE
+from trainyard.spec.rules.keys import MISSING_KEY, NOT_A_CHOICE, UNKNOWN_KEY
 from trainyard.spec.rules.references import BAD_REFERENCE
 from trainyard.spec.rules.values import LITERAL_NOT_A_CHOICE
+from trainyard.spec.schema_checks import check_schema
 
 STANDARD_FOLDERS = ("components", "pipelines", "settings", "environments", "compute", "profiles")
 _LONGEST_MESSAGE = 450
@@ -64,10 +64,6 @@ _READERS: Mapping[Kind, Callable[[Node, Reading, ComponentCache], object]] = {
     "online_deployment": lambda node, reading, components: read_deployment(node, reading),
     "batch_deployment": lambda node, reading, components: read_deployment(node, reading),
 }
-# Both a schema and a reader check these; whichever comes first at a place is enough.
-_SHAPE_RULES = frozenset(
-    rule.id for rule in (MISSING_KEY, WRONG_TYPE, NOT_A_CHOICE, BAD_TEXT, OUT_OF_BOUNDS, BAD_REFERENCE)
-)
 # The usual consequences of a duplicate job name, which hides the first of the two jobs.
 _CONSEQUENCES_OF_DUPLICATES = frozenset({UNKNOWN_JOB_PORT.id, CYCLE.id})
 
@@ -189,7 +185,6 @@ class _Session:
         self._linted: list[LintedFile] = []
         self._found_by_readers: list[Diagnostic] = []
         self._found: dict[_Place, list[Diagnostic]] = {}
-        self._reported_as_typo: set[_Place] = set()
         self._started: set[Path] = set()
         self.parsed = Parsed()
         self.files: list[Path] = []
@@ -272,7 +267,7 @@ class _Session:
         # Of two findings at a place the first may be enough: those of schemas, then of readers, then of rules.
         for file, (by_schema, _) in zip(self._linted, checked, strict=False):
             self._add(self._without_typos(by_schema, file))
-        self._add(d for d in self._found_by_readers if not self._is_known_from_schema(d))
+        self._add(self._found_by_readers)
         for _, found in checked:
             self._add(found)
 
@@ -314,19 +309,10 @@ class _Session:
             if diagnostic.rule != MISSING_KEY.id:
                 yield diagnostic
             elif diagnostic.span in unknown or any(other.span in unknown for other in diagnostic.related):
-                # A single mistake: the key exists under a misspelt name, and is reported there.
-                self._reported_as_typo.add(_place(diagnostic))
+                continue  # a single mistake: the key exists under a misspelt name, and is reported there
             elif not is_partial:
                 # What a profile does not set, the one that it extends does.
                 yield diagnostic
-
-    def _is_known_from_schema(self, diagnostic: Diagnostic) -> bool:
-        """Whether the schema has already reported the shape of a value that the reader now reports too."""
-        place = _place(diagnostic)
-        if diagnostic.rule == MISSING_KEY.id and place in self._reported_as_typo:
-            return True
-        known = self._found.get(place, [])
-        return diagnostic.rule in _SHAPE_RULES and any(other.rule in _SHAPE_RULES for other in known)
 
     def _add_unknown_kind(self, document: Document) -> None:
         self._add(document.problems)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.plan.estimate.reporters import gigabytes
+from trainyard.plan.job_plans import JobPlan, Plan, UnplannedJob
 from trainyard.plan.pipeline_settings import Change
-from trainyard.plan.planner import JobPlan, Plan, UnplannedJob
 from trainyard.plan.reporters import quota_text
 from trainyard.settings.quantities import count, duration
 

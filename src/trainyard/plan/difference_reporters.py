@@ -12,9 +12,9 @@ from trainyard import printing
 from trainyard.errors import UsageError
 from trainyard.plan import markdown
 from trainyard.plan.difference import FigureChange, PlanDifference
+from trainyard.plan.job_plans import JobPlan, UnplannedJob
 from trainyard.plan.page import page_template
 from trainyard.plan.pipeline_settings import Change
-from trainyard.plan.planner import JobPlan, UnplannedJob
 from trainyard.settings.quantities import duration
 from trainyard.spec.secrets import redacted
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.plan import drawing, reporters
 from trainyard.plan.estimate.estimator import Estimate, scaling_curve
-from trainyard.plan.planner import JobPlan, Plan
+from trainyard.plan.job_plans import JobPlan, Plan
 from trainyard.settings.quantities import percentage
 from trainyard.spec.model import Pipeline
 

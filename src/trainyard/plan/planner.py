@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,10 +13,9 @@ from trainyard.plan.batches import JobBatch, batch_of
 from trainyard.plan.estimate.architectures import Architecture
 from trainyard.plan.estimate.estimator import Estimate, estimate
 from trainyard.plan.estimate.image_models import ImageModel
-from trainyard.plan.estimate.money import Price, on_demand_price, spot_price
-from trainyard.plan.job_kinds import JobKind, kind_of_job
-from trainyard.plan.measured import Measured
-from trainyard.plan.totals import Totals, totals_of
+from trainyard.plan.estimate.money import on_demand_price, spot_price
+from trainyard.plan.job_kinds import kind_of_job
+from trainyard.plan.job_plans import JobPlan, Plan, Totals, UnplannedJob, totals_of
 from trainyard.plan.training_jobs import NotEstimated, TrainingJobs, data_shares_of, is_training, steps_of
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
@@ -28,113 +26,6 @@ from trainyard.spec.rules.keys import NOT_A_CHOICE
 from trainyard.spec.training_settings import refused_settings
 
 _REFERENCE = "azureml:"
-
-
-@dataclass(frozen=True)
-class JobPlan:
-    """What one job takes. Figures of the machine are None where it is not known which machine that is.
-
-    `gpus_idle_per_node` counts the GPUs that no process uses: a rank takes one, a process of TensorFlow or Ray all.
-    `estimate` is of trainings; where there is none, `estimate_reason` says why. `steps` is how many a training takes,
-    if that is known. `data_shares` are those of the datasets that a training mixes, None where each sample comes once.
-    `kind` says how many machines it takes at one time, which for a sweep are those of several trials; prices are of
-    these. The rest is of one trial.
-    """
-
-    name: str
-    component: str
-    waits_for: tuple[str, ...]
-    processes: ProcessCounts
-    compute: str
-    sku: Sku | None
-    gpus_idle_per_node: int | None
-    gpu_memory_gb: float | None
-    batch: JobBatch | None
-    environment: str
-    on_demand: Price | None
-    spot: Price | None
-    findings: tuple[str, ...]
-    kind: JobKind
-    estimate: Estimate | None = None
-    estimate_reason: str = ""
-    is_training: bool = False
-    steps: int | None = None
-    data_shares: Mapping[str, float | None] = field(default_factory=dict)
-    measured: Measured | None = None
-
-    @property
-    def gpus_used_per_node(self) -> int | None:
-        """The GPUs of a node that have a process."""
-        if self.sku is None or self.gpus_idle_per_node is None:
-            return None
-        return self.sku.gpu_count - self.gpus_idle_per_node
-
-    @property
-    def all_steps(self) -> int | None:
-        """The optimizer steps of the whole training: as the pipeline says, else as a run of it took."""
-        if self.steps is None and self.measured is not None:
-            return self.measured.steps
-        return self.steps
-
-    @property
-    def step_seconds(self) -> float | None:
-        """The time of a step: as measured on the same machines, else as estimated."""
-        if self.measured is not None and self.measured.replaces and self.measured.step_seconds is not None:
-            return self.measured.step_seconds
-        if self.estimate is None or self.estimate.time is None:
-            return None
-        return self.estimate.time.total
-
-    @property
-    def hours(self) -> float | None:
-        """The time of all steps."""
-        steps, seconds = self.all_steps, self.step_seconds
-        if steps is None or seconds is None:
-            return None
-        return steps * seconds / 3600
-
-    @property
-    def on_demand_usd(self) -> float | None:
-        """The price of all steps on demand."""
-        return self._usd(self.on_demand)
-
-    @property
-    def spot_usd(self) -> float | None:
-        """The price of all steps on spot machines that are never taken away."""
-        return self._usd(self.spot)
-
-    def _usd(self, price: Price | None) -> float | None:
-        if price is None or self.hours is None:
-            return None
-        return price.usd_per_hour * self.hours
-
-
-@dataclass(frozen=True)
-class UnplannedJob:
-    """A job of which only Azure ML knows what it runs, and so what it takes.
-
-    `component` is the reference to what is kept there; empty for job types that only Azure ML runs.
-    """
-
-    name: str
-    component: str
-    waits_for: tuple[str, ...]
-    compute: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A pipeline's jobs, each after those it waits for, and what they take together.
-
-    Those in `not_planned` may come before others of `jobs`, which name them in `waits_for` then.
-    """
-
-    pipeline: str
-    file: str
-    jobs: tuple[JobPlan, ...]
-    totals: Totals
-    not_planned: tuple[UnplannedJob, ...] = ()
 
 
 def plan(

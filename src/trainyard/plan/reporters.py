@@ -14,8 +14,8 @@ from trainyard.plan.batches import JobBatch
 from trainyard.plan.estimate import reporters as estimates
 from trainyard.plan.estimate.estimator import Estimate
 from trainyard.plan.estimate.money import Price
+from trainyard.plan.job_plans import JobPlan, Plan, UnplannedJob
 from trainyard.plan.measured import Measured
-from trainyard.plan.planner import JobPlan, Plan, UnplannedJob
 from trainyard.settings.quantities import count, counted, duration
 
 _LABEL_WIDTH = 13

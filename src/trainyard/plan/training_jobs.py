@@ -29,11 +29,7 @@ _WHOLE_MODEL = ("ddp", "single", "horovod", "lightning")
 """The steps that keep the whole model on every GPU; they differ in how they exchange the same gradients."""
 _LANGUAGE_TASKS = ("language_modeling", "preferences")
 _TASKS = (*_LANGUAGE_TASKS, "image_classification")
-_IMAGES = {
-    "digits": Images(8, 8, 1, 10),
-    "idx": Images(28, 28, 1, 10, assumed="MNIST's images are assumed"),
-    "cifar10": Images(32, 32, 3, 10),
-}
+_IMAGES = {"digits": Images(8, 8, 1, 10)}
 """What the formats of prepare_images hold that are of one dataset."""
 _OFFLOADED = ("cpu", "nvme")
 

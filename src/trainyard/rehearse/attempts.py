@@ -181,7 +181,7 @@ def make_folders(attempt: Attempt) -> list[GivenInput]:
             give_input(name, Path(str(attempt.inputs[name])), place) for name, place in attempt.input_paths.items()
         ]
         lines = f"processes: {attempt.job.scaling}\n" if attempt.job.scaling is not None else ""
-        lines += "".join(f"input {each.name}: {each.how}\n" for each in given)
+        lines += "".join(f"input {put.name}: {put.how}\n" for put in given)
         attempt.note_decision(f"attempt {attempt.number}\n{lines}".rstrip())
         if isinstance(task, Parallel):
             inputs = {**attempt.parameters, **attempt.input_paths}
@@ -189,9 +189,8 @@ def make_folders(attempt: Attempt) -> list[GivenInput]:
         for node in range(attempt.job.counts.nodes):
             attempt.job.snapshot.copy_to(attempt.working_folder(node))
             _link_artifacts(attempt, attempt.working_folder(node))
-    except (OSError, shutil.Error) as error:
-        reason = error if isinstance(error, OSError) and error.errno else OSError(str(error))
-        raise cannot_write(folder, reason) from error
+    except OSError as error:
+        raise cannot_write(folder, error) from error
     return given
 
 

@@ -16,7 +16,7 @@ _RECEIVED = " received"
 
 def exit_code_after(reason: str | None) -> int:
     """Return the exit code of a run that was canceled for a reason: 128 + the signal, as shells report it, else 1."""
-    numbers = {f"{each.name}{_RECEIVED}": int(each) for each in _SIGNALS}
+    numbers = {f"{known.name}{_RECEIVED}": int(known) for known in _SIGNALS}
     return 128 + numbers[reason] if reason in numbers else 1
 
 

@@ -177,13 +177,13 @@ def _within_half(memory: str) -> str:
 
 
 _SETTINGS_FILE = "parallel.json"
-# Not imported: it is for the job's own Python.
-PARALLEL_PROGRAM = Path(__file__).resolve().parent / "job_programs" / "parallel_program.py"
+# Not imported: they are for the job's own Python.
+PROGRAMS = Path(__file__).resolve().parent / "job_programs"
 
 
 def parallel_command(data_folder: Path, arguments: str) -> str:
     """Return the shell line that runs a parallel job whose settings are in its data folder."""
-    program = shlex.quote(str(PARALLEL_PROGRAM))
+    program = shlex.quote(str(PROGRAMS / "parallel_program.py"))
     return f"python {program} {shlex.quote(str(data_folder / _SETTINGS_FILE))} {arguments}".rstrip()
 
 
@@ -218,7 +218,7 @@ def _table(source: Path, downloads: Path) -> dict[str, Any] | None:
     """The paths and transformations of an MLTable; None for other data. Files with a public address are downloaded."""
     table = read_mltable(source)
     if table is not None:
-        table["paths"] = [{kind: _local(path, downloads) for kind, path in each.items()} for each in table["paths"]]
+        table["paths"] = [{kind: _local(path, downloads) for kind, path in entry.items()} for entry in table["paths"]]
     return table
 
 

@@ -118,7 +118,7 @@ def find_engine(environment: Mapping[str, str]) -> ContainerEngine:
 def _kind_of(program: str, kind: _Kind) -> _Kind:
     """The engine behind a program: Podman may be installed under Docker's name."""
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.lower()
-    return next((each for each in _KINDS if each.name in version), kind)
+    return next((known for known in _KINDS if known.name in version), kind)
 
 
 def _answer_of(program: str, kind: _Kind) -> subprocess.CompletedProcess[str] | None:
@@ -340,7 +340,7 @@ def _examined(engine: ContainerEngine, name: str, environment: Environment, shar
     known = _inspected(engine, name)
     assert known is not None
     digest = _digest(known)
-    variables = dict(each.partition("=")[::2] for each in (known.get("Config") or {}).get("Env") or ())
+    variables = dict(variable.partition("=")[::2] for variable in (known.get("Config") or {}).get("Env") or ())
     mount = bind_mount(shared_folder, read_only=True)
     words = ("run", "--rm", "--network", "host", "--security-opt", "label=disable", *engine.user_words, *mount)
     answer = engine.ask(*words, "--entrypoint", "/bin/sh", digest, "-c", _QUESTIONS)

@@ -11,13 +11,13 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from trainyard.rehearse.attempts import Attempt
-from trainyard.rehearse.command import PARALLEL_PROGRAM
+from trainyard.rehearse.command import PROGRAMS
 from trainyard.rehearse.container_images import ContainerEngine, ContainerImage, bind_mount
 from trainyard.rehearse.digests import digest_of
 from trainyard.rehearse.errors import RunError
 from trainyard.rehearse.rank_processes import Process
 from trainyard.rehearse.tracking_store import RunIdentity
-from trainyard.spec.model import Parallel, Value
+from trainyard.spec.model import Value
 from trainyard.spec.resolved import settled
 
 _DIGITS = 12
@@ -77,7 +77,7 @@ def in_container(
         *(("--ipc", "host") if containers_per_node > 1 else ("--shm-size", _shared_memory(attempt))),
         *(engine.all_gpus if attempt.gpus else ()),
         *("--workdir", str(process.working_folder)),
-        *_mounts(attempt, folders),
+        *_mounts(attempt, process, folders),
         *_environment(variables, client),
         *_docker_arguments(attempt),
         *("--entrypoint", "/bin/sh", image.digest, "-c", FIRST_PROCESS, "sh"),
@@ -139,13 +139,13 @@ def _environment(variables: Mapping[str, str], client: Mapping[str, str]) -> lis
     return [word for variable in given for word in ("--env", variable)]
 
 
-def _mounts(attempt: Attempt, folders: Sequence[Path]) -> list[str]:
+def _mounts(attempt: Attempt, process: Process, folders: Sequence[Path]) -> list[str]:
     """The job's own folder, its inputs within it read-only, the MLflow store, and programs that the runner starts."""
     store = Path(unquote(urlsplit(attempt.run.tracking_uri).path))
     written = [attempt.job_folder, store, *folders]
     read = sorted({attempt.data_folder / f"INPUT_{name}" for name in attempt.input_paths})
-    if isinstance(attempt.job.component.task, Parallel):
-        read.append(PARALLEL_PROGRAM.parent)
+    if str(PROGRAMS) in process.command:
+        read.append(PROGRAMS)
     mounts = [bind_mount(path) for path in written] + [bind_mount(path, read_only=True) for path in read]
     return [word for mount in mounts for word in mount]
 

@@ -193,14 +193,13 @@ def _table(record: RunRecord, time_left: TimeLeft, width: int, rows: int | None)
     for name, job in record.jobs.items():
         if name not in shown:
             continue
-        state = job.status if not _is_from_another_run(job) else "reused" if job.reuse == NOTHING_CHANGED else "taken"
+        state, elapsed, line = _state(job), _elapsed(job), _last_line(record.folder, job)
         is_again = job.status == "running" and len(job.attempts) > 1
-        line = _last_line(record.folder, job)
         table.add_row(
             _shortened(name, width * 9 // 20),
             Text(f"attempt {len(job.attempts)}" if is_again else state, style=_COLOURS[state]),
             *([str(job.processes)] if is_wide else []),
-            duration(elapsed) if (elapsed := _elapsed(job)) is not None else "",
+            duration(elapsed) if elapsed is not None else "",
             _progress(name, job, line, time_left),
             Text(line),
         )
@@ -211,12 +210,21 @@ def _table(record: RunRecord, time_left: TimeLeft, width: int, rows: int | None)
     return table
 
 
+def _state(job: JobRecord) -> str:
+    """The status, or where the result of a completed job comes from: `reused` from the cache, `taken` as asked for."""
+    if not _is_from_another_run(job):
+        return job.status
+    return "reused" if job.reuse == NOTHING_CHANGED else "taken"
+
+
 def _jobs_shown(record: RunRecord, rows: int | None) -> Collection[str]:
     """The jobs that there is room for: those that run or failed, then what comes next, then what ended last."""
     jobs = record.jobs
     if rows is None or len(jobs) <= rows:
         return jobs
-    first = [name for status in _OF_MOST_INTEREST for name, job in jobs.items() if job.status == status]
+    first: list[str] = []
+    for status in _OF_MOST_INTEREST:
+        first += [name for name, job in jobs.items() if job.status == status]
     waiting = [name for name, job in jobs.items() if job.status == "waiting"]
     ended = [name for name in reversed(jobs) if name not in {*first, *waiting}]
     return frozenset([*first, *waiting, *ended][:rows])

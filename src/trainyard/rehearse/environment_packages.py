@@ -51,7 +51,7 @@ class _CondaSource:
     def pip_entries(self) -> list[str]:
         """What is under `pip` there."""
         lists = (entry.get("pip") for entry in self.dependencies if isinstance(entry, dict))
-        return [str(each) for listed in lists if isinstance(listed, list) for each in listed]
+        return [str(entry) for listed in lists if isinstance(listed, list) for entry in listed]
 
     def line_of(self, entry: Any) -> int:
         """Return the line of an entry."""
@@ -152,8 +152,8 @@ def _of_conda(source: _CondaSource) -> Iterator[WantedPackage]:
     for entry in source.dependencies:
         if isinstance(entry, str):
             yield from _of_conda_entry(entry, source)
-    for each in source.pip_entries:
-        yield from _of_pip_line(each, source.file, source.line_of(each), frozenset())
+    for entry in source.pip_entries:
+        yield from _of_pip_line(entry, source.file, source.line_of(entry), frozenset())
 
 
 def _of_conda_entry(entry: str, source: _CondaSource) -> Iterator[WantedPackage]:
@@ -203,8 +203,8 @@ def pip_lines(environment: Environment) -> list[str]:
     """Return the lines of a requirements file that installs an environment: conda's packages by their names on PyPI."""
     lines: list[str] = []
     for source in _conda_sources(environment):
-        by_conda = [each for each in _of_conda(source) if each.by_conda and each.name != "python"]
-        lines += [f"{each.name}{each.versions}" for each in by_conda]
+        by_conda = [package for package in _of_conda(source) if package.by_conda and package.name != "python"]
+        lines += [f"{package.name}{package.versions}" for package in by_conda]
         for entry in source.pip_entries:
             include = _INCLUDE.match(entry)
             lines.append(f"-r {source.file.parent / include[1]}" if include is not None else entry)
@@ -236,7 +236,8 @@ def environment_notes(jobs: Iterable[LocalJob], python: Path, run_folder: Path) 
         who = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
         notes.append(f"{who}: this Python differs from {place.name}: {'; '.join(parts)}")
         lines += [f"{place}, for {', '.join(names)}, compared with {python}"]
-        lines += [f"  missing: {each}" for each in missing] + [f"  other version: {each}" for each in others]
+        lines += [f"  missing: {package}" for package in missing]
+        lines += [f"  other version: {package}" for package in others]
     if lines:
         file = run_folder / LIST_FILE
         try:
@@ -249,7 +250,7 @@ def environment_notes(jobs: Iterable[LocalJob], python: Path, run_folder: Path) 
 
 def _few(described: list[str]) -> str:
     """The first few without their places, and how many more there are."""
-    shown = [each.rpartition(" (")[0] for each in described[:_MOST_NAMES]]
+    shown = [package.rpartition(" (")[0] for package in described[:_MOST_NAMES]]
     more = len(described) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
@@ -265,7 +266,7 @@ def where_to_add(module: str, environment: Environment | None) -> str:
     install = f"install it{named} for the Python that runs this"
     if environment is None:
         return install
-    found = next((each for each in wanted_packages(environment) if _brings(each, module, known)), None)
+    found = next((package for package in wanted_packages(environment) if _brings(package, module, known)), None)
     if found is not None:
         return f"{found.file}:{found.line} asks for {found.name}: {install}"
     places = _places_of(environment)

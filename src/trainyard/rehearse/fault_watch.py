@@ -253,12 +253,20 @@ class FaultWatch:
     def due(self) -> Fault | None:
         """Return a fault to strike with now, each one once."""
         self._look()
-        age = time.monotonic() - self._started
-        fault = next((pending for pending in self.pending if pending.is_due(self._seen, age)), None)
+        fault = next((fault for fault in self.pending if self._is_due(fault)), None)
         if fault is not None:
             self.pending.remove(fault)
             self._hit = time.monotonic()
         return fault
+
+    def _is_due(self, fault: Fault) -> bool:
+        """Whether to strike, by the steps of the attempt and its age."""
+        seen = self._seen
+        if fault.step is not None:
+            return seen.last is not None and seen.last >= fault.step
+        if fault.share is not None and seen.share is not None:
+            return seen.share >= fault.share
+        return fault.seconds is not None and time.monotonic() - self._started >= fault.seconds
 
     def announce(self) -> None:
         """Let the metadata service announce the end of the machine."""

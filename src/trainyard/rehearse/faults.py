@@ -6,16 +6,13 @@ import random
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from trainyard.rehearse.errors import UsageError
 from trainyard.rehearse.local_jobs import LocalJob
-from trainyard.rehearse.sweeps import trials
+from trainyard.rehearse.run_store import ranks_in_words
+from trainyard.rehearse.search_space import trials
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.model import Sweep
-
-if TYPE_CHECKING:
-    from trainyard.rehearse.fault_watch import StepsSeen  # its server takes 20 ms to import
 
 _WHEN = re.compile(r"step:(?P<step>\d+)|(?P<seconds>\d+(?:\.\d+)?)s|random:(?P<count>[1-9]\d*)")
 _TARGET = re.compile(r"(?P<job>.+?)(?::trial(?P<trial>\d+))?(?::rank(?P<rank>\d+))?")
@@ -42,14 +39,6 @@ class Fault:
     seconds: float | None = None
     share: float | None = None
 
-    def is_due(self, seen: StepsSeen, seconds: float) -> bool:
-        """Return whether to strike, by the steps of the attempt and its age in seconds."""
-        if self.step is not None:
-            return seen.last is not None and seen.last >= self.step
-        if self.share is not None and seen.share is not None:
-            return seen.share >= self.share
-        return self.seconds is not None and seconds >= self.seconds
-
 
 def faults_of(
     preempt: Sequence[str], kill: Sequence[str], jobs: Mapping[str, LocalJob], selected: Collection[str]
@@ -74,8 +63,7 @@ def faults_of(
         hit = _checked(f"--kill {text}", target, jobs, selected)
         job, rank, ranks = hit.job, int(target["rank"]), jobs[hit.job].processes
         if rank >= ranks:
-            known = f"its ranks are 0 to {ranks - 1}" if ranks > 1 else "its only rank is 0"
-            raise UsageError(f"--kill {text}: {job!r} has no rank {rank}; {known}")
+            raise UsageError(f"--kill {text}: {job!r} has no rank {rank}; {ranks_in_words(ranks)}")
         found.setdefault(job, []).append(_at(replace(hit, rank=rank), timing))
     return found
 

@@ -243,7 +243,9 @@ class _Code:
 
     def _imported_by(self, place: str, root: str, module: _Module) -> tuple[str, ...]:
         if (place, root) not in self._imports:
-            found = (each for imports in module.imports for each in self._imported(place, root, *imports))
+            found: list[str] = []
+            for level, name, parts in module.imports:
+                found += self._imported(place, root, level, name, parts)
             self._imports[place, root] = tuple(dict.fromkeys(found))
         return self._imports[place, root]
 
@@ -338,7 +340,7 @@ def _read_module(file: Path, _modified_ns: int, _size: int) -> _Module | None:
         elif isinstance(node, ast.If):
             is_entry |= "__name__" in ast.dump(node.test) and "__main__" in ast.dump(node.test)
     declared = _DECLARATION.findall(source.decode("utf-8", errors="replace"))
-    may_import = tuple(part.strip() for line in declared for part in line.split(",")) if declared else None
+    may_import = tuple(part.strip() for part in ",".join(declared).split(",")) if declared else None
     return _Module(tuple(imports), frozenset(names), is_entry or file.name == "__main__.py", loads_code, may_import)
 
 

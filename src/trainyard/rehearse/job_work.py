@@ -35,7 +35,7 @@ from trainyard.spec.resolved import JobOutput
 if TYPE_CHECKING:
     from trainyard.rehearse.container_images import ContainerImage
     from trainyard.rehearse.fault_watch import FaultWatch
-    from trainyard.rehearse.runner import RunOptions
+    from trainyard.rehearse.run_options import RunOptions
 
 _MACRO = re.compile(r"\$\{\{\s*(\w+)\s*\}\}")
 

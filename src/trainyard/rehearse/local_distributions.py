@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from trainyard.rehearse.command import PROGRAMS
 from trainyard.rehearse.errors import UsageError, error_at
 from trainyard.rehearse.job_variables import CHEATSHEET, DISTRIBUTED_DOCS, LOCAL, NODE_ADDRESS, Variable
 from trainyard.rehearse.machine import job_path
@@ -26,7 +27,6 @@ from trainyard.spec.model import Distribution, DistributionType
 if TYPE_CHECKING:
     from trainyard.rehearse.attempts import Attempt
 
-RANK_PROGRAM = Path(__file__).resolve().parent / "job_programs" / "mpi_rank.py"
 _OPTIONS = ("--allow-run-as-root", "--oversubscribe", "--bind-to", "none")
 _FAILED_RANK = re.compile(r"Process name: \[\S+,(\d+)\]")
 _KILLED_RANK = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)")
@@ -76,7 +76,7 @@ class LocalDistribution:
     def arranged(
         self, attempt: Attempt, processes: Sequence[Process], stack: ExitStack
     ) -> tuple[Sequence[Process], Sequence[Path]]:
-        """Return what is started for these ranks, and the folders that their containers see besides the job's."""
+        """Return what is started for these ranks, and the folders that their containers write besides the job's."""
         return processes, ()
 
     def ended(self, attempt: Attempt, processes: ProcessesEnded) -> ProcessesEnded:
@@ -176,11 +176,11 @@ class MpiHere(LocalDistribution):
         ]
         file = attempt.job_folder / "data" / "mpi_ranks.json"
         file.write_text(json.dumps(described), encoding="utf-8")
-        ranks = ["-n", str(len(processes)), "python", str(RANK_PROGRAM), str(file)]
+        ranks = ["-n", str(len(processes)), "python", str(PROGRAMS / "mpi_rank.py"), str(file)]
         line = shlex.join([program, *_OPTIONS, *ranks])
         first = processes[0]
         variables = _without_mpi(first.environment)
-        return [Process(0, f"exec {line}", variables, first.working_folder, _mpi_log(attempt))], [RANK_PROGRAM.parent]
+        return [Process(0, f"exec {line}", variables, first.working_folder, _mpi_log(attempt))], ()
 
     def ended(self, attempt: Attempt, processes: ProcessesEnded) -> ProcessesEnded:
         """Return how the ranks ended: `mpirun` exits with the code of the first that failed, and prints its rank."""

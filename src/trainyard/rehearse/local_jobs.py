@@ -5,23 +5,17 @@ All of it is known before the first process starts, so that a mistake in the las
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 from trainyard.rehearse.errors import UsageError, error_at
 from trainyard.rehearse.job_code import Snapshot, snapshot_of
 from trainyard.rehearse.local_data import KeptData, LocalPath, local_path, on_this_machine
-from trainyard.rehearse.local_distributions import local_distribution
-from trainyard.rehearse.machine import job_path
 from trainyard.rehearse.process_cap import ProcessCap
 from trainyard.spec.literals import ParameterValue
-from trainyard.spec.model import Component, Distribution, Pipeline, ProcessCounts, Resources, Spark
+from trainyard.spec.model import Component, Distribution, Pipeline, ProcessCounts, Resources
 from trainyard.spec.resolution import JobUse, Resolution
 from trainyard.spec.resolved import DataPath, JobOutput, Known, Resolved, Unknown, settled
 
@@ -118,13 +112,10 @@ def local_pipeline(
     selected: Collection[str],
     max_processes: int | None = None,
     gpus: int = 0,
-    python: Path = Path(sys.executable),
-    in_containers: bool = False,
 ) -> LocalPipeline:
     """Return the pipeline as it runs on this machine, each job with at most `max_processes`; None is for its default.
 
-    Data inputs must exist for the jobs in `selected`, or be downloaded; the others only provide their outputs. Programs
-    that jobs need are not looked for beside `python` if they run `in_containers`. Raises
+    Data inputs must exist for the jobs in `selected`, or be downloaded; the others only provide their outputs. Raises
     `SpecError` at the line of whatever cannot be run here, `UsageError` where the command line gave it.
     """
     if max_processes is not None and max_processes < 1:
@@ -138,7 +129,6 @@ def local_pipeline(
         if job.scaling is not None:
             notes.append(f"{name}: {job.scaling}")
         if name in selected:
-            _refuse_without_programs(job, python, in_containers=in_containers)
             job = replace(job, inputs={port: _here(job, port, source, kept) for port, source in job.inputs.items()})
             without_gpus = cap.too_few_gpus(job.processes)
             notes += [f"{name}: {without_gpus}"] if without_gpus is not None else []
@@ -209,18 +199,6 @@ def _refuse_what_no_process_takes(value: object, resolved: Resolved, what: str) 
             resolved.written.span,
             f"{what} has a character that no process can be given: {value!a}",
             "give a text without it",
-        )
-
-
-def _refuse_without_programs(job: LocalJob, python: Path, *, in_containers: bool) -> None:
-    if job.distribution is not None and not in_containers:
-        local_distribution(job.distribution).check(job.name, job.distribution, python)
-    path = job_path(python, os.environ.get("PATH"))
-    if isinstance(job.component.task, Spark) and shutil.which("spark-submit", path=path) is None:
-        raise error_at(
-            job.use.job.key_span,
-            f"job {job.name!r}: a Spark job needs spark-submit, which {python} does not have",
-            "install pyspark for it, and Java, or name another with --python PATH",
         )
 
 

@@ -83,7 +83,7 @@ def _sample(
             if latest := gpus.latest():
                 line["gpus"] = latest
             with file.open("a", encoding="utf-8") as stream:
-                stream.writelines(f"{json.dumps(each)}\n" for each in [*header, line])
+                stream.writelines(f"{json.dumps(sample)}\n" for sample in [*header, line])
             header.clear()
             before, used = now, using
 

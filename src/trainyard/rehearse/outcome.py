@@ -61,7 +61,7 @@ def _outcome_of_files(attempt: Attempt, processes: ProcessesEnded, given: Sequen
     said = f"it exited with 0, but did not write its output {', '.join(missing)}"
     if any(attempt.strict or name in attempt.job.read_outputs for name in missing):
         return AttemptEnd(processes, said)
-    changed = {each.name: file for each in given if (file := each.changed()) is not None}
+    changed = {put.name: file for put in given if (file := put.changed()) is not None}
     if changed:
         named = ", ".join(f"{name} ({file})" for name, file in changed.items())
         return AttemptEnd(processes, f"it wrote to an input, which Azure ML mounts read-only: {named}")

@@ -67,22 +67,20 @@ def job_key(
     `image` counts in place of `python`.
     """
     component = job.component
-    resources = job.resources
     literals = [source for source in job.inputs.values() if isinstance(source, (str, int, float))]
     parts = {
         "code": code_of_job(component.command.data, literals, job.environment_variables, job.snapshot).digest(digests),
         "command": digest_of(component.command.data, *_task_parts(component)),
         "outputs": digest_of(sorted((port.name, port.type) for port in component.outputs.values())),
         "environment": _environment_digest(component.environment, digests),
-        **({_LOCAL_PYTHON: local_python_digest(python)} if image is None else {_IMAGE: digest_of(image)}),
         "distribution": digest_of(job.distribution_type, job.counts.nodes, job.counts.processes_per_node),
-        "resources": digest_of(
-            [value.data if value else None for value in (resources.instance_type, resources.shm_size)]
-            if resources
-            else []
-        ),
+        "resources": digest_of(_resources_parts(job)),
         "environment_variables": digest_of(job.environment_variables),
     }
+    if image is not None:
+        parts[_IMAGE] = digest_of(image)
+    else:
+        parts[_LOCAL_PYTHON] = local_python_digest(python)
     for name, source in job.inputs.items():
         if isinstance(source, WrittenValue):
             content = digest_of(upstream_identities[source.output.job], source.output.port)
@@ -94,6 +92,13 @@ def job_key(
             content = digest_of(type(source).__name__, source)
         parts[f"input {name}"] = content
     return JobKey(digest_of(parts), parts)
+
+
+def _resources_parts(job: LocalJob) -> list[object]:
+    if job.resources is None:
+        return []
+    values = (job.resources.instance_type, job.resources.shm_size)
+    return [value.data if value is not None else None for value in values]
 
 
 def _task_parts(component: Component) -> list[object]:
@@ -109,7 +114,7 @@ def _without_places(setting: object) -> object:
     if dataclasses.is_dataclass(setting):
         return {known.name: _without_places(getattr(setting, known.name)) for known in dataclasses.fields(setting)}
     if isinstance(setting, dict):
-        return {key: _without_places(each) for key, each in setting.items()}
+        return {key: _without_places(value) for key, value in setting.items()}
     return setting
 
 
@@ -287,10 +292,9 @@ def link_result(earlier: EarlierResult, job_folder: Path) -> None:
         for part in ("outputs", "user_logs", "artifacts"):
             if (source / part).is_dir():
                 shutil.copytree(source / part, job_folder / part, symlinks=True, copy_function=link_or_copy)
-    except (OSError, shutil.Error) as error:
+    except OSError as error:
         shutil.rmtree(job_folder, ignore_errors=True)
-        reason = error if isinstance(error, OSError) and error.errno else OSError(str(error))
-        raise cannot_write(job_folder, reason) from error
+        raise cannot_write(job_folder, error) from error
 
 
 def link_or_copy(source: str, target: str) -> None:

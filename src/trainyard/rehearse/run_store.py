@@ -290,15 +290,23 @@ def log_files(record: RunRecord, job: str | None = None, rank: int | None = None
     """
     if job is not None and job not in record.jobs:
         raise UsageError(f"run {record.name} has no job {job!r}. {did_you_mean(job, record.jobs)}")
-    jobs = [record.jobs[name] for name in ([job] if job is not None else record.jobs)]
-    ranks = max((len(of_job.logs) for of_job in jobs), default=0)
+    jobs = [record.jobs[job]] if job is not None else list(record.jobs.values())
+    ranks = max((len(chosen_job.logs) for chosen_job in jobs), default=0)
     if rank is not None and not 0 <= rank < ranks:
         owner = f"job {job!r} of run {record.name}" if job is not None else f"run {record.name}"
-        known = f"its ranks are 0 to {ranks - 1}" if ranks > 1 else "its only rank is 0" if ranks else "no logs yet"
-        raise UsageError(f"{owner} has no rank {rank}; {known}")
-    chosen = [log for of_job in jobs for log in (of_job.logs if rank is None else of_job.logs[rank : rank + 1])]
-    existing = {log: file for of_job in jobs for log, file in of_job.log_files(record.folder).items()}
-    return [existing[log] for log in chosen if log in existing]
+        raise UsageError(f"{owner} has no rank {rank}; {ranks_in_words(ranks)}")
+    files: list[Path] = []
+    for chosen_job in jobs:
+        chosen = chosen_job.logs if rank is None else chosen_job.logs[rank : rank + 1]
+        files += [file for log, file in chosen_job.log_files(record.folder).items() if log in chosen]
+    return files
+
+
+def ranks_in_words(count: int) -> str:
+    """Return `its ranks are 0 to 3`, for a message about one that is not among them."""
+    if count == 0:
+        return "no logs yet"
+    return f"its ranks are 0 to {count - 1}" if count > 1 else "its only rank is 0"
 
 
 def runs_to_clean(

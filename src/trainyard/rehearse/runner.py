@@ -5,88 +5,39 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import sys
+import shutil
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
 from trainyard.rehearse.cancellation import Cancellation
 from trainyard.rehearse.command import fill_command
 from trainyard.rehearse.digests import ContentDigests
 from trainyard.rehearse.display import Display
-from trainyard.rehearse.errors import UsageError
+from trainyard.rehearse.errors import UsageError, error_at
 from trainyard.rehearse.faults import Fault, faults_of
 from trainyard.rehearse.guardian import Guardian
 from trainyard.rehearse.job_work import RunContext, Software
-from trainyard.rehearse.local_data import KeptData, LocalPath
+from trainyard.rehearse.local_data import LocalPath
+from trainyard.rehearse.local_distributions import local_distribution
 from trainyard.rehearse.local_jobs import LocalJob, LocalPipeline, Source, WrittenValue, local_pipeline
-from trainyard.rehearse.machine import available_gpus
+from trainyard.rehearse.machine import job_path
 from trainyard.rehearse.reuse import Reuse, StepCache, local_python_digest
+from trainyard.rehearse.run_options import ENVIRONMENT_CHOICES, RunOptions
 from trainyard.rehearse.run_store import create_run_folder, list_runs, new_record
 from trainyard.rehearse.scheduler import Scheduler
+from trainyard.rehearse.search_space import trial_component, trials
 from trainyard.rehearse.selection import ReusedResult, Selection, find_reused, select
-from trainyard.rehearse.sweeps import trial_component, trials
 from trainyard.rehearse.tracking_store import RunIdentity, TrackingStore
 from trainyard.settings.run_record import RunRecord
 from trainyard.spec.literals import ParameterValue
-from trainyard.spec.model import Component, Pipeline, Sweep
+from trainyard.spec.model import Component, Pipeline, Spark, Sweep
 from trainyard.spec.resolved import JobOutput
 from trainyard.spec.set_inputs import resolve_with, with_absolute_paths
 
-EnvironmentChoice = Literal["current", "venv", "docker"]
-"""What jobs run in: the Python that is given, a virtual environment of each, or containers of each one's image."""
-
 # Every workspace has it, as its default.
 _DEFAULT_DATASTORE = "workspaceblobstore"
-ENVIRONMENT_CHOICES: tuple[EnvironmentChoice, ...] = get_args(EnvironmentChoice)
 _PIP_INSTALL = re.compile(r"\bpip3? install\b")
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """How to run: the options of `trainyard run`.
-
-    `grace_seconds` is the time between SIGTERM and SIGKILL, `notice_seconds` that of a preemption: Azure gives 30.
-    `devices` has a file for each GPU.
-    """
-
-    runs_folder: Path
-    name: str | None = None
-    run_folder: Path | None = None
-    overrides: dict[str, str] = field(default_factory=dict)
-    max_processes: int | None = None
-    only: str | None = None
-    from_job: str | None = None
-    use_cache: bool = True
-    grace_seconds: float = 10.0
-    strict: bool = False
-    python: Path = Path(sys.executable)
-    preempt: tuple[str, ...] = ()
-    kill: tuple[str, ...] = ()
-    notice_seconds: float = 30.0
-    environments: EnvironmentChoice = "current"
-    devices: Path = Path("/dev")
-
-    @property
-    def state_folder(self) -> Path:
-        """What runs share: the cache, the tracking store, downloads, datastores."""
-        return self.runs_folder.resolve().parent
-
-    @property
-    def environments_folder(self) -> Path:
-        """Where virtual environments are kept, and the logs of what is built."""
-        return self.state_folder / "cache" / "environments"
-
-    @property
-    def gpus(self) -> list[str]:
-        """This machine's GPUs, as far as CUDA_VISIBLE_DEVICES lets jobs see them."""
-        return available_gpus(os.environ, self.devices)
-
-    @property
-    def kept(self) -> KeptData:
-        """Where data with an address lies."""
-        return KeptData(self.state_folder / "cache" / "downloads", self.state_folder / "datastores")
 
 
 @dataclass(frozen=True)
@@ -168,12 +119,11 @@ def _check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> _Checke
         selected=selection.run,
         max_processes=options.max_processes,
         gpus=len(options.gpus),
-        python=options.python,
-        in_containers=options.environments == "docker",
     )
     faults = faults_of(options.preempt, options.kill, here.jobs, selection.run)
     checked = _CheckedPipeline(here, selection, faults)
     for job in checked.jobs_to_run:
+        _refuse_without_programs(job, options)
         component, drawn = _first_trial(job.component)
         fill_command(
             component,
@@ -183,6 +133,19 @@ def _check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> _Checke
         )
         _ = job.snapshot  # raises for code that is missing
     return checked
+
+
+def _refuse_without_programs(job: LocalJob, options: RunOptions) -> None:
+    """Raise `SpecError` or `UsageError` for a job whose processes a program starts that is not here."""
+    if job.distribution is not None and options.environments != "docker":
+        local_distribution(job.distribution).check(job.name, job.distribution, options.python)
+    path = job_path(options.python, os.environ.get("PATH"))
+    if isinstance(job.component.task, Spark) and shutil.which("spark-submit", path=path) is None:
+        raise error_at(
+            job.use.job.key_span,
+            f"job {job.name!r}: a Spark job needs spark-submit, which {options.python} does not have",
+            "install pyspark for it, and Java, or name another with --python PATH",
+        )
 
 
 def _first_trial(component: Component) -> tuple[Component, dict[str, ParameterValue]]:

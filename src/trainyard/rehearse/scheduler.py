@@ -226,7 +226,8 @@ class Scheduler:
 
     def _note_faults(self, event: Ended) -> None:
         """Note what was asked for and did not happen: a rehearsal that did not take place proves nothing."""
-        end, last_step = event.end, event.end.progress.last_step if event.end.progress else None
+        end = event.end
+        last_step = end.progress.last_step if end.progress is not None else None
         notes = []
         if end.processes.fault is not None and end.reason is None:
             notes.append(
@@ -235,10 +236,9 @@ class Scheduler:
             )
         ended = f"{event.job} ended before" + (f", at step {last_step}" if last_step is not None else "")
         left = Counter(fault.option for fault in event.not_struck)
-        notes += [
-            f"{option} did not happen{f' {count} times' if count > 1 else ''}: {ended}"
-            for option, count in left.items()
-        ]
+        for option, count in left.items():
+            times = f" {count} times" if count > 1 else ""
+            notes.append(f"{option} did not happen{times}: {ended}")
         self._record.notes += notes
         for note in notes:
             self._display.note(note)

@@ -40,8 +40,8 @@ def select(upstream: Mapping[str, frozenset[str]], *, only: str | None, from_job
         flag = "--only" if only is not None else "--from"
         raise UsageError(f"{flag} {named}: unknown job. {did_you_mean(named, upstream)}")
     run = {named} if only is not None else _with_dependents(upstream, named)
-    reused = {name for job in run for name in upstream[job]} - run
-    return Selection(frozenset(run), frozenset(reused), named)
+    reused = frozenset[str]().union(*(upstream[job] for job in run)) - run
+    return Selection(frozenset(run), reused, named)
 
 
 def _with_dependents(upstream: Mapping[str, frozenset[str]], job: str) -> set[str]:

@@ -1,159 +1,25 @@
-"""A sweep: what each trial tries, its trials side by side beneath the sweep's folder, and the best one's outputs.
-
-The functions of a search space are those of https://learn.microsoft.com/azure/machine-learning/how-to-tune-hyperparameters.
-Draws follow from the sweep's seed alone (0 without one), so that a sweep that is run again tries the same.
-"""
+"""A sweep: its trials side by side, each as a job of its own beneath the sweep's folder, and the best one's outputs."""
 
 from __future__ import annotations
 
-import itertools
-import json
-import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from random import Random
-from typing import Any
 
 from trainyard.rehearse.attempts import Attempt, AttemptEnd, lose_what_a_preemption_takes, make_folders
 from trainyard.rehearse.cancellation import Cancellation, limited
-from trainyard.rehearse.errors import cannot_write, error_at
+from trainyard.rehearse.errors import cannot_write
 from trainyard.rehearse.launcher import launch
 from trainyard.rehearse.machine import available_processors
 from trainyard.rehearse.rank_processes import ProcessesEnded
 from trainyard.rehearse.reuse import link_or_copy
+from trainyard.rehearse.search_space import trial_component, trials
 from trainyard.rehearse.tracking_store import TrackingStore
 from trainyard.settings.run_record import TrialRecord
 from trainyard.spec.literals import ParameterValue
-from trainyard.spec.model import Component, Sweep, Value
-
-Draw = Callable[[Mapping[str, Any], Random], ParameterValue]
-
-
-def _uniform(space: Mapping[str, Any], random: Random) -> float:
-    return random.uniform(float(space["min_value"]), float(space["max_value"]))
-
-
-def _log_uniform(space: Mapping[str, Any], random: Random) -> float:
-    return math.exp(_uniform(space, random))
-
-
-def _normal(space: Mapping[str, Any], random: Random) -> float:
-    return random.gauss(float(space["mu"]), float(space["sigma"]))
-
-
-def _log_normal(space: Mapping[str, Any], random: Random) -> float:
-    return math.exp(_normal(space, random))
-
-
-def _choice(space: Mapping[str, Any], random: Random) -> ParameterValue:
-    return _as_parameter(random.choice(space["values"]))
-
-
-def _randint(space: Mapping[str, Any], random: Random) -> int:
-    return random.randrange(int(space["upper"]))
-
-
-def _in_steps(draw: Callable[[Mapping[str, Any], Random], float]) -> Draw:
-    def drawn(space: Mapping[str, Any], random: Random) -> float:
-        step = float(space["q"])
-        return round(draw(space, random) / step) * step
-
-    return drawn
-
-
-_DRAWS: dict[str, Draw] = {
-    "choice": _choice,
-    "randint": _randint,
-    "uniform": _uniform,
-    "loguniform": _log_uniform,
-    "normal": _normal,
-    "lognormal": _log_normal,
-    "quniform": _in_steps(_uniform),
-    "qloguniform": _in_steps(_log_uniform),
-    "qnormal": _in_steps(_normal),
-    "qlognormal": _in_steps(_log_normal),
-}
-
-
-def trial_component(job_component: Component, sweep: Sweep) -> Component:
-    """Return what a trial runs: the trial as written, with the inputs and outputs as the sweep's job has them."""
-    return sweep.trial._replace(
-        inputs={**sweep.trial.inputs, **job_component.inputs},
-        outputs=job_component.outputs,
-        task=None,
-    )
-
-
-def trials(sweep: Sweep) -> list[dict[str, ParameterValue]]:
-    """Return the values that each trial gets, at most `max_total_trials`; no trial is repeated where values are few.
-
-    `grid` tries every combination in order; `random` draws, and so does `bayesian`, which on Azure ML learns from the
-    trials before. Raise `SpecError` at a part of the search space that cannot be drawn from.
-    """
-    spaces = {name: _checked(name, value, sweep.sampling) for name, value in sweep.search_space.items()}
-    found = _grid(spaces) if sweep.sampling == "grid" else _random(spaces, sweep)
-    return list(itertools.islice(found, sweep.max_total_trials))
-
-
-def _grid(spaces: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, ParameterValue]]:
-    for values in itertools.product(*(space["values"] for space in spaces.values())):
-        yield {name: _as_parameter(value) for name, value in zip(spaces, values, strict=True)}
-
-
-def _random(spaces: Mapping[str, Mapping[str, Any]], sweep: Sweep) -> Iterator[dict[str, ParameterValue]]:
-    random = Random(sweep.seed or 0)
-    combinations = math.prod(_number_of_values(space) for space in spaces.values())
-    seen: set[tuple[ParameterValue, ...]] = set()
-    while len(seen) < combinations:
-        drawn = {name: _DRAWS[space["type"]](space, random) for name, space in spaces.items()}
-        key = tuple(drawn.values())
-        if key not in seen or math.isinf(combinations):
-            seen.add(key)
-            yield drawn
-
-
-def _number_of_values(space: Mapping[str, Any]) -> float:
-    if space["type"] == "choice":
-        return len({json.dumps(value, sort_keys=True) for value in space["values"]})
-    return int(space["upper"]) if space["type"] == "randint" else math.inf
-
-
-def _as_parameter(value: object) -> ParameterValue:
-    """A value of a choice; what is not a literal is given as JSON."""
-    return value if isinstance(value, (str, int, float)) else json.dumps(value)
-
-
-def _checked(name: str, value: Value, sampling: str) -> Mapping[str, Any]:
-    space = value.data
-    kind = str(space.get("type", "")).lower() if isinstance(space, dict) else ""
-    if kind not in _DRAWS:
-        known = ", ".join(_DRAWS)
-        raise error_at(value.span, f"search space of {name!r}: unknown type {kind!r}", f"expected one of {known}")
-    if sampling == "grid" and kind != "choice":
-        message = f"search space of {name!r}: {kind} cannot be enumerated by sampling_algorithm grid"
-        raise error_at(value.span, message, "use choice, or sampling_algorithm random")
-    for key in _keys_of(kind):
-        given = space.get(key)
-        if key == "values":
-            is_right, expected = bool(given) and isinstance(given, list), "a list of values"
-        else:
-            is_right, expected = isinstance(given, (int, float)), "a number"
-        if not is_right:
-            raise error_at(value.span, f"search space of {name!r}: {key} of {kind}: expected {expected}")
-    return {**space, "type": kind}
-
-
-def _keys_of(kind: str) -> list[str]:
-    """The keys that a function of a search space needs."""
-    if kind == "choice":
-        return ["values"]
-    if kind == "randint":
-        return ["upper"]
-    keys = ["mu", "sigma"] if "normal" in kind else ["min_value", "max_value"]
-    return [*keys, "q"] if kind.startswith("q") else keys
+from trainyard.spec.model import Sweep
 
 
 def run_sweep(attempt: Attempt, sweep: Sweep, store: TrackingStore, cancellation: Cancellation) -> AttemptEnd:
@@ -178,8 +44,10 @@ def run_sweep(attempt: Attempt, sweep: Sweep, store: TrackingStore, cancellation
     processes.was_canceled = cancellation.requested.is_set()
     if processes.was_canceled:
         return AttemptEnd(processes, cancellation.reason, trials=ended)
+    if not ended:
+        return AttemptEnd(processes, "it has no trials", trials=ended)
     if all(trial.reason is not None for trial in ended):
-        why = f"all {len(ended)} trials failed, the first because: {ended[0].reason}" if ended else "it has no trials"
+        why = f"all {len(ended)} trials failed, the first because: {ended[0].reason}"
         return AttemptEnd(processes, why, trials=ended)
     best = _best(ended, sweep)
     if best is None and attempt.job.component.outputs:
@@ -253,9 +121,8 @@ def _take_over(attempt: Attempt, best: TrialRecord) -> None:
         for part in ("outputs", "artifacts"):
             if (source / part).is_dir():
                 _replace(source / part, attempt.job_folder / part)
-    except (OSError, shutil.Error) as error:
-        reason = error if isinstance(error, OSError) and error.errno else OSError(str(error))
-        raise cannot_write(attempt.job_folder, reason) from error
+    except OSError as error:
+        raise cannot_write(attempt.job_folder, error) from error
 
 
 def _replace(source: Path, target: Path) -> None:

@@ -84,6 +84,11 @@ def _package_sources() -> _Sources:
     return _Sources([_PACKAGE_FOLDER])
 
 
+def is_built_in_step(step: str) -> bool:
+    """Return whether one of Trainyard's own steps has this module name."""
+    return step in _built_in_steps()
+
+
 @cache
 def built_in_step_fields(step: str) -> tuple[StepField, ...] | None:
     """The fields of one of Trainyard's own steps, by its module's name; None for any other name."""
@@ -174,6 +179,7 @@ class _Sources:
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = folders
         self._modules: dict[str, _Module | None] = {}
+        self._fields: dict[tuple[Path, int], dict[str, StepField]] = {}
 
     def class_named(self, module_name: str, class_name: str) -> _Class:
         """TaskError when there is no such module, or no such class in it."""
@@ -202,6 +208,12 @@ class _Sources:
 
     def fields_of(self, settings: _Class) -> dict[str, StepField]:
         """The fields of a dataclass, those of its bases first. TaskError at what cannot be read."""
+        place = settings.module.file, settings.definition.lineno
+        if place not in self._fields:
+            self._fields[place] = self._read_fields(settings)
+        return self._fields[place]
+
+    def _read_fields(self, settings: _Class) -> dict[str, StepField]:
         fields: dict[str, StepField] = {}
         for base in reversed(settings.definition.bases):
             found = self._class_of(settings.module, base)

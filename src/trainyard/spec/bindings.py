@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from trainyard.settings.suggestions import close_match, did_you_mean, only_close
 from trainyard.spec.diagnostic import Related
-from trainyard.spec.documents import Node, describe, shorten
+from trainyard.spec.documents import Node, shorten
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding
 from trainyard.spec.literals import LiteralError, typed_literal
 from trainyard.spec.model import Port, Value
@@ -20,7 +20,6 @@ from trainyard.spec.rules.bindings import (
     UNKNOWN_PIPELINE_PORT,
     UNKNOWN_SCOPE,
 )
-from trainyard.spec.rules.keys import WRONG_TYPE
 from trainyard.spec.rules.values import MISSING_INPUT, UNKNOWN_INPUT, UNKNOWN_OUTPUT, WRONG_LITERAL
 from trainyard.spec.step_calls import settings_port
 
@@ -223,8 +222,7 @@ def _check_output_form(node: Node, scope: Scope, reading: Reading) -> None:
         hint = f"Write ${{{{parent.outputs.{next(iter(scope.outputs), 'NAME')}}}}}."
         _report(node, binding, 1, UNKNOWN_SCOPE, message, hint, reading)
     elif "${" not in node.text and "parent." not in node.text:
-        message = f"an output is a binding, or keys such as path, not {describe(node.data)}"
-        reading.findings.add(node.span, WRONG_TYPE, message, hint="Write `{path: …}`.")
+        reading.findings.left_out = True
 
 
 def _check_output_binding(node: Node, binding: Binding, scope: Scope, reading: Reading) -> None:

@@ -7,33 +7,32 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainyard.spec.bindings import check_command
-from trainyard.spec.diagnostic import Span
 from trainyard.spec.distributions import DISTRIBUTIONS, Ray
-from trainyard.spec.documents import Node, describe
+from trainyard.spec.documents import Node
 from trainyard.spec.environments import read_environment
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import Component, Distribution, Port, Resources, Value
 from trainyard.spec.parsed import ParsedCommand, Reading
 from trainyard.spec.ports import check_output_names, component_ports
 from trainyard.spec.reading import is_code_of_this_machine
-from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY, WRONG_TYPE
+from trainyard.spec.rules.keys import IGNORED_KEY
 from trainyard.spec.rules.references import CODE_NOT_FOUND, NOT_SEEN_OFFLINE
 
 
-def read_component(node: Node, reading: Reading, *, name: str = "", head: Span | None = None) -> Component:
+def read_component(node: Node, reading: Reading, *, name: str = "") -> Component:
     """A command component, in its own file or inline. What is wrong goes to the findings.
 
-    `name` is what it is called when it does not say; `head` where it is named when that is not in itself.
+    `name` is what it is called when it does not say.
     """
-    inputs = component_ports(node.get("inputs"), "an input", reading)
-    outputs = component_ports(node.get("outputs"), "an output", reading)
+    inputs = component_ports(node.get("inputs"), reading)
+    outputs = component_ports(node.get("outputs"), reading)
     variables = node.get("environment_variables")
     if variables is not None:
         message = "Azure ML drops 'environment_variables' of a component"
         hint = "Set them on the jobs that use it."
         span = node.key_span("environment_variables")
         reading.findings.add(span, IGNORED_KEY, message, hint=hint)
-    return read_command(node, inputs, outputs, reading, name=name, head=head, is_component=True)
+    return read_command(node, inputs, outputs, reading, name=name, is_component=True)
 
 
 def read_command(
@@ -43,13 +42,12 @@ def read_command(
     reading: Reading,
     *,
     name: str = "",
-    head: Span | None = None,
     is_component: bool = False,
 ) -> Component:
     """What a component and a job with its own command have in common: all but how ports are declared."""
     findings = reading.findings
     check_output_names(outputs, reading)
-    command = _command(node, reading, head or node.span)
+    command = _command(node, reading)
     component = Component(
         name=findings.text(node, "name") or name,
         file=reading.file,
@@ -76,18 +74,13 @@ def read_command(
 def read_distribution(node: Node, reading: Reading) -> Distribution | None:
     """The `distribution:` of a component or job, with its type in lower case, since Azure ML ignores case."""
     findings = reading.findings
-    mapping = findings.expect_mapping(node.get("distribution"), "'distribution'")
+    mapping = findings.mapping(node.get("distribution"))
     if mapping is None:
         return None
-    type_value = findings.scalar(mapping, "type")
-    if type_value is None or type_value.data is None:
-        hint = f"Write `type: pytorch`, or one of {', '.join(list(DISTRIBUTIONS)[1:])}."
-        findings.add(node.key_span("distribution"), MISSING_KEY, "'distribution' has no 'type'", hint=hint)
+    distribution = DISTRIBUTIONS.get(findings.text(mapping, "type").lower())
+    if distribution is None:
+        findings.left_out = True
         return None
-    lowered = Value(type_value.text.lower(), type_value.span, type_value.text)
-    if not findings.choice(lowered, "type", DISTRIBUTIONS):
-        return None
-    distribution = DISTRIBUTIONS[lowered.data]
     counts = {key: findings.whole_number(mapping, key, least) for key, least in distribution.counts.items()}
     if distribution is not Ray:
         return distribution(mapping.span, **counts)
@@ -103,7 +96,7 @@ def read_distribution(node: Node, reading: Reading) -> Distribution | None:
 def read_resources(node: Node, reading: Reading, *, may_take_all: bool = False) -> Resources | None:
     """The `resources:` of a component or job. `may_take_all`: -1 stands for all of a cluster, and is unknown then."""
     findings = reading.findings
-    mapping = findings.expect_mapping(node.get("resources"), "'resources'")
+    mapping = findings.mapping(node.get("resources"))
     if mapping is None:
         return None
     count, docker_args = mapping.get("instance_count"), mapping.get("docker_args")
@@ -117,18 +110,11 @@ def read_resources(node: Node, reading: Reading, *, may_take_all: bool = False) 
     )
 
 
-def _command(node: Node, reading: Reading, head: Span) -> Value:
+def _command(node: Node, reading: Reading) -> Value:
     command = node.get("command")
     if command is not None and command.is_text and command.text.strip():
         return command.value
-    if command is not None and command.data is not None and not command.is_text:
-        message = f"'command' is a text, not {describe(command.data)}"
-        reading.findings.add(command.span, WRONG_TYPE, message)
-    else:
-        message = "'command' is missing"
-        hint = "Write `command: python -m …`."
-        span = node.key_span("command") if command is not None else head
-        reading.findings.add(span, MISSING_KEY, message, hint=hint)
+    reading.findings.left_out = True
     return Value("", node.span)
 
 
@@ -138,8 +124,7 @@ def _code(node: Node, reading: Reading) -> Path | None:
     if code is None or code.data is None:
         return None
     if not code.is_text:
-        message = f"'code' is the name of a folder, not {describe(code.data)}"
-        reading.findings.add(code.span, WRONG_TYPE, message)
+        reading.findings.left_out = True
         return None
     if not is_code_of_this_machine(code, reading):
         message = f"the code '{code.text}' is remote and not readable offline"
@@ -154,8 +139,7 @@ def _additional_includes(node: Node, reading: Reading) -> Iterator[Path]:
     if includes is None or includes.data is None:
         return
     if not isinstance(includes.data, list):
-        message = f"'additional_includes' is a list of paths, not {describe(includes.data)}"
-        reading.findings.add(includes.span, WRONG_TYPE, message)
+        reading.findings.left_out = True
         return
     for item in includes.items:
         if item.is_text:

@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 from trainyard.spec.diagnostic import Severity
-from trainyard.spec.documents import Node, describe
+from trainyard.spec.documents import Node
 from trainyard.spec.model import Environment
 from trainyard.spec.parsed import Reading
 from trainyard.spec.reading import is_remote
-from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY, WRONG_TYPE
+from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY
 from trainyard.spec.rules.references import BAD_REFERENCE, ENVIRONMENT_FILE_NOT_FOUND
 
 
@@ -21,8 +21,7 @@ def read_environment(node: Node | None, reading: Reading) -> Environment | None:
     if node.is_mapping:
         return environment_of(node, reading)
     if not node.is_text:
-        message = f"an environment is a text or keys of its own, not {describe(node.data)}"
-        reading.findings.add(node.span, WRONG_TYPE, message)
+        reading.findings.left_out = True
         return None
     if is_remote(node.text) or "${{" in node.text:
         return Environment(node.span, reference=node.text)
@@ -37,7 +36,7 @@ def read_environment(node: Node | None, reading: Reading) -> Environment | None:
 def environment_of(node: Node, reading: Reading) -> Environment | None:
     """The keys of an environment: `image` or `build`, and `conda_file`, with the files they name looked up."""
     findings = reading.findings
-    build = findings.expect_mapping(node.get("build"), "'build'")
+    build = findings.mapping(node.get("build"))
     image = findings.text(node, "image") or None
     conda = node.get("conda_file")
     build_path: Path | None = None
@@ -76,8 +75,7 @@ def _conda_file(node: Node, reading: Reading) -> Path | None:
     if conda is None or conda.data is None or conda.is_mapping:
         return None
     if not conda.is_text:
-        message = f"'conda_file' is a file's name or conda's own keys, not {describe(conda.data)}"
-        reading.findings.add(conda.span, WRONG_TYPE, message)
+        reading.findings.left_out = True
         return None
     file = reading.existing(conda, ENVIRONMENT_FILE_NOT_FOUND, "the conda file", folder=False)
     if file is not None:

@@ -1,4 +1,4 @@
-"""Where a reader of YAML reports what is wrong, and reads keys by type."""
+"""Where a reader of YAML reports what is wrong, and reads keys by type; and the files that it reads."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from trainyard.settings.suggestions import close_match
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import (
     Document,
     Node,
     beginning_of,
-    describe,
     parse_document,
     read_document,
     require_mapping,
@@ -24,7 +22,6 @@ from trainyard.spec.model import Port, Value
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.bindings import MALFORMED_EXPRESSION
 from trainyard.spec.rules.documents import YAML_TRAP
-from trainyard.spec.rules.keys import NOT_A_CHOICE, OUT_OF_BOUNDS, WRONG_TYPE
 
 # What the client's boolean fields take besides YAML's own.
 _TRUE_WORDS = frozenset({"true", "t", "yes", "y", "on", "1"})
@@ -91,10 +88,14 @@ class DocumentStore:
 
 
 class Findings:
-    """What one reading found wrong, in the order it was found."""
+    """What one reading found wrong, in the order it was found.
+
+    The schemas judge the shape of a value. Readers leave out what has a wrong shape, and note that in `left_out`.
+    """
 
     def __init__(self) -> None:
         self.diagnostics: list[Diagnostic] = []
+        self.left_out = False
 
     def add(
         self,
@@ -108,14 +109,14 @@ class Findings:
         """Record a finding of a rule."""
         self.diagnostics.append(rule.at(span, message, hint, related, replacement))
 
-    def expect_mapping(self, node: Node | None, what: str) -> Node | None:
-        """The node when it is a mapping; None, reported unless it is absent or empty, when it is not."""
+    def mapping(self, node: Node | None) -> Node | None:
+        """The node when it is a mapping; None when it is absent or empty, and for other shapes."""
         if node is None or node.data is None:
             return None
-        if node.is_mapping:
-            return node
-        self.add(node.span, WRONG_TYPE, f"{what} is a mapping, not {describe(node.data)}")
-        return None
+        if not node.is_mapping:
+            self.left_out = True
+            return None
+        return node
 
     def text(self, mapping: Node, key: str) -> str:
         """The text of a key, numbers as they were typed; empty when absent or not a scalar."""
@@ -123,17 +124,17 @@ class Findings:
         return value.text if value is not None and value.data is not None else ""
 
     def scalar(self, mapping: Node, key: str) -> Value | None:
-        """The scalar of a key; None when absent, and (reported) when it is a list or mapping."""
+        """The scalar of a key; None when absent, and for a list or mapping."""
         node = mapping.get(key)
         if node is None:
             return None
         if isinstance(node.data, (dict, list)):
-            self.add(node.span, WRONG_TYPE, f"'{key}' is one value, not {describe(node.data)}")
+            self.left_out = True
             return None
         return node.value
 
     def boolean(self, mapping: Node, key: str, default: bool) -> bool:
-        """The boolean of a key, or the default; anything else but a binding is reported."""
+        """The boolean of a key, or the default."""
         value = self.scalar(mapping, key)
         if value is None or value.data is None:
             return default
@@ -143,35 +144,21 @@ class Findings:
         if lowered in _TRUE_WORDS or lowered in _FALSE_WORDS:
             return lowered in _TRUE_WORDS
         if "${{" not in value.text:
-            self.add(value.span, WRONG_TYPE, f"'{key}' is true or false, not {describe(value.data)}")
+            self.left_out = True
         return default
 
     def whole_number(self, mapping: Node, key: str, least: int) -> Value | None:
-        """The whole number of a key as a Value of int, a binding as a Value of str; anything else is reported."""
+        """The whole number of a key as a Value of int, a binding as a Value of str; None for anything else."""
         value = self.scalar(mapping, key)
         if value is None or value.data is None:
             return None
-        data = value.data
-        if isinstance(data, str) and "${{" in data:
+        if isinstance(value.data, str) and "${{" in value.data:
             return value
-        number = whole_number(data)
-        if number is None:
-            message = f"'{key}' is a whole number, not {describe(data)}"
-            self.add(value.span, WRONG_TYPE, message)
-            return None
-        if number < least:
-            self.add(value.span, OUT_OF_BOUNDS, f"'{key}' is {number}; it must be at least {least}")
+        number = whole_number(value.data)
+        if number is None or number < least:
+            self.left_out = True
             return None
         return Value(number, value.span, value.text)
-
-    def choice(self, value: Value, key: str, choices: Iterable[str]) -> bool:
-        """Whether a value is one of the choices; reported when not."""
-        known = list(choices)
-        if value.data in known:
-            return True
-        message = f"'{key}' is {describe(value.data)}; expected one of {', '.join(known)}"
-        self.add(value.span, NOT_A_CHOICE, message, hint=close_match(value.text, known))
-        return False
 
     def check_literal(
         self, value: Value, port: Port, *, declared_elsewhere: bool = True, bound_at: Iterable[Related] = ()

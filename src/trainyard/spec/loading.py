@@ -14,9 +14,18 @@ from trainyard.spec.model import Component, Pipeline
 from trainyard.spec.parsed import Reading
 from trainyard.spec.pipelines import ComponentCache, read_pipeline, read_standalone_job
 from trainyard.spec.rules.documents import UNKNOWN_KIND, YAML_TRAP
-from trainyard.spec.rules.keys import NOT_RUN_LOCALLY
+from trainyard.spec.rules.keys import (
+    BAD_ASSET_NAME,
+    BAD_TEXT,
+    MISSING_KEY,
+    NOT_A_CHOICE,
+    NOT_RUN_LOCALLY,
+    OUT_OF_BOUNDS,
+    WRONG_TYPE,
+)
 from trainyard.spec.rules.let_pass import stops_a_run
 from trainyard.spec.rules.references import DATA_NOT_FOUND, NOT_SEEN_OFFLINE
+from trainyard.spec.schema_checks import check_schema
 
 _STANDALONE_JOBS: tuple[Kind, ...] = ("command_job", "sweep_job", "other_job")
 _RUNS_HERE: tuple[Kind, ...] = (*_STANDALONE_JOBS, "pipeline", "pipeline_component")
@@ -31,8 +40,14 @@ def load_pipeline(file: Path, store: DocumentStore | None = None, *, on_azure: b
     jobs have no component then, or none with code.
     """
     reading = _open(file, ("pipeline", "pipeline_component"), "pipeline", store or DocumentStore())
-    pipeline = read_pipeline(reading.document.root, reading, ComponentCache())
-    _raise_findings(reading, tolerated=_TOLERATED | _NOT_HERE if on_azure else _TOLERATED)
+    components = ComponentCache()
+    pipeline = read_pipeline(reading.document.root, reading, components)
+    _raise_findings(
+        reading,
+        kind_of(reading.document) or "pipeline",
+        components,
+        tolerated=_TOLERATED | _NOT_HERE if on_azure else _TOLERATED,
+    )
     return pipeline
 
 
@@ -46,8 +61,15 @@ def load_job(
     reading = _open(file, _RUNS_HERE, "pipeline", store or DocumentStore())
     root, kind = reading.document.root, kind_of(reading.document)
     read = read_standalone_job if kind in _STANDALONE_JOBS else read_pipeline
-    pipeline = read(root, reading, ComponentCache())
-    _raise_findings(reading, strict=strict, tolerated=_TOLERATED | _NOT_HERE if on_azure else _TOLERATED)
+    components = ComponentCache()
+    pipeline = read(root, reading, components)
+    _raise_findings(
+        reading,
+        kind or "pipeline",
+        components,
+        strict=strict,
+        tolerated=_TOLERATED | _NOT_HERE if on_azure else _TOLERATED,
+    )
     return pipeline
 
 
@@ -76,7 +98,7 @@ def load_component(file: Path) -> Component:
     """Read a command component. Raises SpecError with all that is wrong."""
     reading = _open(file, ("component", "command_job"), "component", DocumentStore())
     component = read_component(reading.document.root, reading)
-    _raise_findings(reading)
+    _raise_findings(reading, "component", ComponentCache())
     return component
 
 
@@ -111,7 +133,34 @@ _TOLERATED = frozenset({YAML_TRAP.id, DATA_NOT_FOUND.id})
 _NOT_HERE = frozenset({NOT_SEEN_OFFLINE.id, NOT_RUN_LOCALLY.id})
 
 
-def _raise_findings(reading: Reading, *, strict: bool = True, tolerated: frozenset[str] = _TOLERATED) -> None:
-    errors = [error for error in reading.findings.errors() if strict or stops_a_run(error)]
+# What a reader leaves out, a schema reports as one of these.
+_WRONG_SHAPES = frozenset(
+    {rule.id for rule in (MISSING_KEY, WRONG_TYPE, NOT_A_CHOICE, OUT_OF_BOUNDS, BAD_TEXT, BAD_ASSET_NAME)}
+)
+
+
+def _raise_findings(
+    reading: Reading,
+    kind: Kind,
+    components: ComponentCache,
+    *,
+    strict: bool = True,
+    tolerated: frozenset[str] = _TOLERATED,
+) -> None:
+    """Raise SpecError if there are findings. `kind` is what the file was read as, `components` what it names."""
+    findings = reading.findings
+    if findings.left_out:
+        findings.diagnostics.extend(_wrong_shapes(reading.document, kind))
+        for file in reading.store.files:
+            named = components.kind_of_read(file)
+            if named is not None:
+                findings.diagnostics.extend(_wrong_shapes(reading.store.peek(file), named))
+    errors = [error for error in findings.errors() if strict or stops_a_run(error)]
     if any(error.rule not in tolerated for error in errors):
         raise SpecError(errors)
+
+
+def _wrong_shapes(document: Document, kind: Kind) -> list[Diagnostic]:
+    """The errors that the schema of a kind of file finds in the shape of its values."""
+    found = check_schema(document, kind)
+    return [error for error in found if error.rule in _WRONG_SHAPES and error.severity == "error"]

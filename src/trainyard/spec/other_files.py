@@ -8,7 +8,6 @@ from trainyard.spec.parsed import Reading
 from trainyard.spec.pipelines import ComponentCache
 from trainyard.spec.ports import check_input_path, job_ports
 from trainyard.spec.reading import is_address, is_remote
-from trainyard.spec.rules.keys import MISSING_KEY
 from trainyard.spec.rules.references import COMPONENT_NOT_FOUND, DATA_NOT_FOUND
 from trainyard.spec.script_steps import check_arguments, check_files, check_search_space
 
@@ -21,12 +20,10 @@ def read_sweep_job(node: Node, reading: Reading, cache: ComponentCache) -> None:
     inputs, outputs = job_ports(node, reading)
     trial = node.get("trial")
     if trial is None or trial.data is None:
-        span = trial.span if trial is not None else next(iter(node.entries.values())).key.span
-        message = "a sweep has a 'trial', and this has none"
-        reading.findings.add(span, MISSING_KEY, message, "Write `trial:` with a `command`, or a file.")
+        reading.findings.left_out = True
     elif trial.is_mapping:
         check_search_space(trial, node, reading)
-        read_command(trial, inputs, outputs, reading, name=reading.file.stem, head=node.key_span("trial"))
+        read_command(trial, inputs, outputs, reading, name=reading.file.stem)
     elif trial.is_text and not is_remote(trial.text):
         file = reading.existing(trial, COMPONENT_NOT_FOUND, "the trial's component", folder=False)
         if file is not None:

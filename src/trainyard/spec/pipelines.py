@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from trainyard.settings.suggestions import close_match, did_you_mean
+from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.bindings import check_job, texts_in
 from trainyard.spec.components import (
     read_command,
@@ -15,7 +15,7 @@ from trainyard.spec.components import (
     read_distribution,
     read_resources,
 )
-from trainyard.spec.diagnostic import Related, Span, SpecError
+from trainyard.spec.diagnostic import Related, SpecError
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.findings import Findings
@@ -44,7 +44,7 @@ from trainyard.spec.ports import (
 from trainyard.spec.reading import is_address, is_remote, reference_text
 from trainyard.spec.rules.bindings import CYCLE
 from trainyard.spec.rules.documents import TOO_LARGE, UNKNOWN_KIND
-from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY, NOT_RUN_LOCALLY, WRONG_TYPE
+from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY, NOT_RUN_LOCALLY
 from trainyard.spec.rules.references import BAD_REFERENCE, COMPONENT_NOT_FOUND, NOT_SEEN_OFFLINE
 from trainyard.spec.rules.values import MISSING_INPUT, UNKNOWN_INPUT
 from trainyard.spec.script_steps import check_arguments, check_files, check_search_space
@@ -109,17 +109,15 @@ class ComponentCache:
         return [*self._being_read[self._being_read.index(file) :], file]
 
 
-def read_any_component(
-    node: Node, reading: Reading, cache: ComponentCache, *, name: str = "", head: Span | None = None
-) -> AnyComponent:
-    """A component of any type, of those not modelled the ports. `name`, `head`: as `read_component`."""
+def read_any_component(node: Node, reading: Reading, cache: ComponentCache, *, name: str = "") -> AnyComponent:
+    """A component of any type, of those not modelled the ports. `name`: as `read_component`."""
     kind = reading.findings.text(node, "type").lower() or ("pipeline" if node.get("jobs") is not None else "command")
     if kind == "command":
-        return read_component(node, reading, name=name, head=head)
+        return read_component(node, reading, name=name)
     if kind == "pipeline":
         return _read_pipeline_component(node, reading, cache, name)
-    inputs = component_ports(node.get("inputs"), "an input", reading)
-    outputs = component_ports(node.get("outputs"), "an output", reading)
+    inputs = component_ports(node.get("inputs"), reading)
+    outputs = component_ports(node.get("outputs"), reading)
     check_files(node, reading)
     check_arguments(node, inputs, outputs, reading)
     return OtherComponent(inputs, outputs, _code_of_kind(kind, node, inputs, outputs, reading, name))
@@ -156,7 +154,7 @@ def read_pipeline(node: Node, reading: Reading, cache: ComponentCache) -> Pipeli
         scope, jobs = _read_jobs(node, inputs, outputs, reading, cache)
     else:
         scope, jobs = Scope(inputs, outputs, {}), {}
-    settings = findings.expect_mapping(node.get("settings"), "'settings'")
+    settings = findings.mapping(node.get("settings"))
     pipeline = Pipeline(
         name=findings.text(node, "name") or reading.file.stem,
         file=reading.file,
@@ -183,8 +181,8 @@ def read_pipeline(node: Node, reading: Reading, cache: ComponentCache) -> Pipeli
 
 def _read_pipeline_component(node: Node, reading: Reading, cache: ComponentCache, name: str) -> PipelineComponent:
     """A pipeline component with its jobs, checked as those of a pipeline are."""
-    inputs = component_ports(node.get("inputs"), "an input", reading)
-    outputs = component_ports(node.get("outputs"), "an output", reading)
+    inputs = component_ports(node.get("inputs"), reading)
+    outputs = component_ports(node.get("outputs"), reading)
     scope, jobs = _read_jobs(node, inputs, outputs, reading, cache)
     component = PipelineComponent(
         name=reading.findings.text(node, "name") or name,
@@ -201,7 +199,7 @@ def _read_pipeline_component(node: Node, reading: Reading, cache: ComponentCache
 
 def _default_compute(node: Node, findings: Findings) -> Value | None:
     """The compute of jobs that name none themselves."""
-    settings = findings.expect_mapping(node.get("settings"), "'settings'")
+    settings = findings.mapping(node.get("settings"))
     default = findings.scalar(settings, "default_compute") if settings is not None else None
     return default or findings.scalar(node, "compute")
 
@@ -258,12 +256,9 @@ def _read_jobs(
 ) -> tuple[Scope, dict[str, Job]]:
     """The jobs of a pipeline, checked against each other: as the YAML and as the model have them."""
     findings = reading.findings
-    written = body.get("jobs")
-    jobs_node = findings.expect_mapping(written, "'jobs'")
+    jobs_node = findings.mapping(body.get("jobs"))
     if jobs_node is None or not jobs_node.entries:
-        if written is None or not written.data:
-            span = body.key_span("jobs") if written is not None else body.span
-            findings.add(span, MISSING_KEY, "the pipeline has no jobs", "Write `jobs:`.")
+        findings.left_out = True
         return Scope(inputs, outputs, {}), {}
     used: dict[str, UsedJob] = {}
     for name, entry in jobs_node.entries.items():
@@ -304,9 +299,8 @@ def _read_settings_file(path: object, reading: Reading) -> None:
 
 def _check_type(node: Node, findings: Findings) -> None:
     """Report a pipeline without a `type`: Azure ML's client reads a job without a type as a command job."""
-    written = node.get("type")
-    if (written is None or written.data is None) and node.entries.keys() & {"jobs", "component"}:
-        span = written.span if written is not None else next(iter(node.entries.values())).key.span
+    if node.get("type") is None and node.entries.keys() & {"jobs", "component"}:
+        span = next(iter(node.entries.values())).key.span
         message = "'type' is missing: Azure ML takes this for a command job and refuses it"
         findings.add(span, MISSING_KEY, message, hint="Add `type: pipeline`.")
 
@@ -318,7 +312,7 @@ def _root_component(node: Node, reading: Reading, cache: ComponentCache) -> Pars
     if written.is_mapping:
         component: AnyComponent | None = _read_pipeline_component(written, reading, cache, reading.file.stem)
     else:
-        reference = reference_text(written, "'component'", reading)
+        reference = reference_text(written, reading)
         if not reference or _note_remote(written, reference, "component", reading):
             return None
         file = reading.existing(written, COMPONENT_NOT_FOUND, "the component", folder=False)
@@ -353,17 +347,14 @@ def _with_values(declared: dict[str, Port], given: dict[str, Port], node: Node, 
 
 def _use(name: str, key: Node, node: Node, reading: Reading, cache: ComponentCache) -> UsedJob | None:
     findings = reading.findings
-    mapping = findings.expect_mapping(node, f"the job '{shorten(name)}'")
+    mapping = findings.mapping(node)
     if mapping is None:
-        if node.data is None:
-            message = f"the job '{shorten(name)}' is empty"
-            findings.add(key.span, MISSING_KEY, message, hint="Write `component: …` under it.")
+        findings.left_out = True
         return None
     used = UsedJob(name, key.span, mapping)
-    kind = findings.scalar(mapping, "type")
-    kind_text = kind.text.lower() if kind is not None and kind.data is not None else "command"
-    if kind is not None and kind_text not in JOB_TYPES:
-        findings.choice(Value(kind_text, kind.span, kind.text), "type", JOB_TYPES)
+    kind_text = findings.text(mapping, "type").lower() or "command"
+    if kind_text not in JOB_TYPES:
+        findings.left_out = True
         return used
     _read_bound_ports(used, reading)
     if kind_text != "command":
@@ -382,20 +373,16 @@ def _use(name: str, key: Node, node: Node, reading: Reading, cache: ComponentCac
     elif mapping.get("command") is not None:
         _use_own_command(used, reading)
     else:
-        message = f"the job '{name}' has neither a 'component' nor a 'command'"
-        typo = next((k for k in mapping.entries if close_match(k, ["component", "command"])), None)
-        hint = did_you_mean(typo, ["component", "command"]) if typo else "Write `component: FILE` under it."
-        findings.add(key.span, MISSING_KEY, message, hint=hint)
+        findings.left_out = True
     return used
 
 
 def _read_bound_ports(used: UsedJob, reading: Reading) -> None:
     for kind, values in (("inputs", used.inputs), ("outputs", used.outputs)):
-        ports = reading.findings.expect_mapping(used.node.get(kind), f"'{kind}'")
+        ports = reading.findings.mapping(used.node.get(kind))
         for name, entry in (ports.entries if ports is not None else {}).items():
             if isinstance(entry.value.data, list):
-                message = f"'{name}' is one value, or keys such as path and mode, not a list"
-                reading.findings.add(entry.value.span, WRONG_TYPE, message)
+                reading.findings.left_out = True
             elif kind == "outputs" or entry.value.data is not None:
                 values[name] = _given(entry.value)
 
@@ -507,15 +494,13 @@ def _without_values(inputs: dict[str, Port]) -> dict[str, Port]:
 def _read_inline(used: UsedJob, node: Node, kind: str, reading: Reading, cache: ComponentCache) -> None:
     """An inline component, or a sweep's inline trial."""
     if kind != "sweep":
-        head = used.node.key_span("component")
-        used.component = read_any_component(node, reading, cache, name=used.name, head=head)
+        used.component = read_any_component(node, reading, cache, name=used.name)
         return
     check_search_space(node, used.node, reading)
     own = node if node.get("inputs") is not None or node.get("outputs") is not None else used.node
     inputs, outputs = _own_ports(own, reading)
-    head = used.node.key_span("trial")
     bare = inputs if own is node else _without_values(inputs)
-    trial = read_command(node, bare, outputs, reading, name=used.name, head=head)
+    trial = read_command(node, bare, outputs, reading, name=used.name)
     used.component = OtherComponent(None, outputs, read_sweep(used.node, with_own_settings(trial, used.node, reading)))
 
 
@@ -546,12 +531,12 @@ def _is_flow_run(node: Node) -> bool:
 
 def _use_component(used: UsedJob, component: Node, reading: Reading, cache: ComponentCache) -> None:
     if component.is_mapping:
-        head = used.node.key_span("component")
-        used.component = read_any_component(component, reading, cache, name=used.name, head=head)
+        used.component = read_any_component(component, reading, cache, name=used.name)
     else:
         used.component = _component_in_file(used, component, reading, cache)
     _note_ignored(used, reading)
-    is_typed = used.node.get("type") is not None
+    kind = used.node.get("type")
+    is_typed = kind is not None and kind.is_text
     if (isinstance(used.component, OtherComponent) and (is_typed or used.component.runs is None)) or (
         isinstance(used.component, PipelineComponent) and is_typed
     ):
@@ -560,11 +545,9 @@ def _use_component(used: UsedJob, component: Node, reading: Reading, cache: Comp
 
 def _component_in_file(used: UsedJob, component: Node, reading: Reading, cache: ComponentCache) -> AnyComponent | None:
     """The component that a job names by its file; None if it is not readable offline, or not a component."""
-    reference = reference_text(component, "'component'", reading)
+    reference = reference_text(component, reading)
     if not reference:
-        if component.data is None:
-            span = used.node.key_span("component")
-            reading.findings.add(span, MISSING_KEY, "'component' is empty")
+        reading.findings.left_out = True
         return None
     if _note_remote(component, reference, "component", reading):
         return None
@@ -592,7 +575,7 @@ def _note_other_kind(used: UsedJob, component: Node, found: str, reading: Readin
     message = f"the component of the job '{used.name}' is {found}"
     hint = "Give the job the component's type, or name a component of this one."
     # Without a type, Azure ML's client takes any component; a local run takes those with code of their own.
-    rule = BAD_REFERENCE if kind is not None else NOT_RUN_LOCALLY
+    rule = BAD_REFERENCE if kind is not None and kind.is_text else NOT_RUN_LOCALLY
     reading.findings.add((kind or component).span, rule, message, hint=hint)
 
 
@@ -690,7 +673,7 @@ def _model_of(used: UsedJob, reading: Reading) -> Job:
     # A job's own command has its distribution and resources in that component.
     is_inline = isinstance(used.component, OtherComponent) and used.component.inputs is None
     replaces = code_of(used.component) is not None and not used.has_own_command and not is_inline
-    limits = findings.expect_mapping(node.get("limits"), "'limits'")
+    limits = findings.mapping(node.get("limits"))
     return Job(
         name=used.name,
         key_span=used.key_span,
@@ -709,7 +692,7 @@ def _model_of(used: UsedJob, reading: Reading) -> Job:
 
 
 def _environment_variables(node: Node, findings: Findings) -> dict[str, Value]:
-    variables = findings.expect_mapping(node.get("environment_variables"), "'environment_variables'")
+    variables = findings.mapping(node.get("environment_variables"))
     return {name: entry.value.value for name, entry in (variables.entries if variables is not None else {}).items()}
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Related, Span
-from trainyard.spec.documents import Node, describe
+from trainyard.spec.documents import Node
 from trainyard.spec.model import PARAMETER_TYPES, PORT_TYPES, Port, Value
 from trainyard.spec.parsed import Reading
 from trainyard.spec.reading import is_address
-from trainyard.spec.rules.keys import MISSING_KEY, NAME_CLASH, NOT_A_CHOICE, RESERVED_NAME, WRONG_TYPE
+from trainyard.spec.rules.keys import NAME_CLASH, RESERVED_NAME
 from trainyard.spec.rules.references import DATA_NOT_FOUND
 
 DEFAULT_PORT_TYPE = "uri_folder"
@@ -25,18 +24,15 @@ _RESERVED_OUTPUT_NAMES = frozenset({"path", "home", "user", "pwd", "shell", "log
 _TYPE_BY_CLASS: dict[type, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
-def component_ports(mapping: Node | None, what: str, reading: Reading) -> dict[str, Port]:
-    """The ports of a component's `inputs:` or `outputs:`; `what` is "an input" or "an output"."""
+def component_ports(mapping: Node | None, reading: Reading) -> dict[str, Port]:
+    """The ports of a component's `inputs:` or `outputs:`."""
     ports: dict[str, Port] = {}
-    for name, key_span, node in _named(mapping, what, reading):
-        declared = reading.findings.expect_mapping(node, f"{what} of a component")
-        if declared is None:
-            if node.data is None:
-                message = f"{what} of a component needs a type; '{name}' has none"
-                reading.findings.add(key_span, MISSING_KEY, message, hint="Write `type: uri_folder` or another type.")
+    for name, key_span, node in _named(mapping, reading):
+        if not node.is_mapping:
+            reading.findings.left_out = True
             ports[name] = Port(name, UNKNOWN_TYPE, key_span, node.span)
             continue
-        ports[name] = _declared_port(name, key_span, declared, "", reading)
+        ports[name] = _declared_port(name, key_span, node, "", reading)
         _check_own_limits(ports[name], reading)
     return ports
 
@@ -44,7 +40,7 @@ def component_ports(mapping: Node | None, what: str, reading: Reading) -> dict[s
 def pipeline_inputs(mapping: Node | None, reading: Reading) -> dict[str, Port]:
     """The inputs of a pipeline job or command job: literals, or data with a path. A value becomes the default."""
     ports: dict[str, Port] = {}
-    for name, key_span, node in _named(mapping, "an input", reading):
+    for name, key_span, node in _named(mapping, reading):
         ports[name] = _port_with_value(name, key_span, node, reading)
     return ports
 
@@ -52,14 +48,13 @@ def pipeline_inputs(mapping: Node | None, reading: Reading) -> dict[str, Port]:
 def job_outputs(mapping: Node | None, reading: Reading) -> dict[str, Port]:
     """The outputs of a pipeline job or command job. An empty one is a folder."""
     ports: dict[str, Port] = {}
-    for name, key_span, node in _named(mapping, "an output", reading):
+    for name, key_span, node in _named(mapping, reading):
         if node.is_mapping:
             ports[name] = _declared_port(name, key_span, node, DEFAULT_PORT_TYPE, reading)
         elif node.data is None or (node.is_text and "${{" in node.text):
             ports[name] = Port(name, DEFAULT_PORT_TYPE, key_span, node.span)
         else:
-            message = f"an output is keys such as type, mode and path, not {describe(node.data)}"
-            reading.findings.add(node.span, WRONG_TYPE, message)
+            reading.findings.left_out = True
     return ports
 
 
@@ -77,9 +72,9 @@ def literal_type(data: Any) -> str:
     return _TYPE_BY_CLASS.get(type(data), "string")
 
 
-def _named(mapping: Node | None, what: str, reading: Reading) -> list[tuple[str, Span, Node]]:
+def _named(mapping: Node | None, reading: Reading) -> list[tuple[str, Span, Node]]:
     """Names, their spans and their values; names that differ only by case are reported."""
-    found = reading.findings.expect_mapping(mapping, f"this ({what} by name)")
+    found = reading.findings.mapping(mapping)
     if found is None:
         return []
     by_lowered: dict[str, tuple[str, Span]] = {}
@@ -97,8 +92,7 @@ def _named(mapping: Node | None, what: str, reading: Reading) -> list[tuple[str,
 
 def _port_with_value(name: str, key_span: Span, node: Node, reading: Reading) -> Port:
     if isinstance(node.data, list):
-        message = f"'{name}' is one value, or keys such as type and path, not a list"
-        reading.findings.add(node.span, WRONG_TYPE, message)
+        reading.findings.left_out = True
         return Port(name, UNKNOWN_TYPE, key_span, node.span)
     if not node.is_mapping:
         default = node.value if node.data is not None else None
@@ -119,17 +113,14 @@ def _declared_port(name: str, key_span: Span, node: Node, fallback_type: str, re
     findings = reading.findings
     type_value = findings.scalar(node, "type")
     if type_value is None or type_value.data is None:
-        if not fallback_type:
-            findings.add(key_span, MISSING_KEY, f"'{name}' has no 'type'", hint="Write `type: …` under it.")
+        findings.left_out = findings.left_out or not fallback_type
         port_type = fallback_type or UNKNOWN_TYPE
     else:
         # Where a type can be left out, in jobs, the client takes it in any case.
         text = type_value.text.lower() if fallback_type else type_value.text
         port_type = _LEGACY_TYPES.get(text, text)
-        known = (*PORT_TYPES, *PARAMETER_TYPES)
-        if port_type not in known:
-            message = f"unknown type '{type_value.text}' of an input or output"
-            findings.add(type_value.span, NOT_A_CHOICE, message, hint=did_you_mean(type_value.text, known))
+        if port_type not in (*PORT_TYPES, *PARAMETER_TYPES):
+            findings.left_out = True
             port_type = UNKNOWN_TYPE
     default_node = node.get("value") or node.get("default")
     path = findings.scalar(node, "path")
@@ -152,14 +143,13 @@ def _declared_port(name: str, key_span: Span, node: Node, fallback_type: str, re
 
 
 def _checked_path(node: Node, path: Value, reading: Reading) -> Value | None:
-    """A data path; None, and reported, if it is not a text."""
+    """A data path; None if it is not a text."""
     path_node = node.get("path")
     assert path_node is not None
     if path.data is None:
         return None
     if not path_node.is_text:
-        message = f"'path' is a text, not {describe(path.data)}"
-        reading.findings.add(path.span, WRONG_TYPE, message)
+        reading.findings.left_out = True
         return None
     return path
 
@@ -185,8 +175,7 @@ def _choices(node: Node, reading: Reading) -> tuple[Value, ...] | None:
     if choices is None or choices.data is None:
         return None
     if not isinstance(choices.data, list):
-        message = f"'enum' is a list, not {describe(choices.data)}"
-        reading.findings.add(choices.span, WRONG_TYPE, message)
+        reading.findings.left_out = True
         return None
     return tuple(item.value for item in choices.items)
 

@@ -6,7 +6,6 @@ import re
 
 from trainyard.spec.documents import Node
 from trainyard.spec.parsed import Reading
-from trainyard.spec.rules.keys import WRONG_TYPE
 from trainyard.spec.rules.references import BAD_REFERENCE
 
 
@@ -42,12 +41,11 @@ def is_code_of_this_machine(code: Node, reading: Reading) -> bool:
     return False
 
 
-def reference_text(node: Node | None, what: str, reading: Reading) -> str:
-    """The text of a reference; empty, and reported, for anything but a text."""
+def reference_text(node: Node | None, reading: Reading) -> str:
+    """The text of a reference; empty for anything but a text."""
     if node is None or node.data is None:
         return ""
     if not node.is_text or not node.text.strip() or "\n" in node.text.strip():
-        message = f"{what} is the name of a file or an 'azureml:' reference"
-        reading.findings.add(node.span, WRONG_TYPE, message)
+        reading.findings.left_out = True
         return ""
     return node.text

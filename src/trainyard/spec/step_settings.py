@@ -341,7 +341,7 @@ def _in_layer(layer: Layer, of: StepField, key: str) -> Resolved | None:
         value = value_of_yaml(of, written.data, written.text)
     except ValueError as error:
         return Wrong(REFUSED_SETTING.at(written.span, f"{of.name}: {error}"))
-    return Known(value, written, key) if value is not None else None
+    return Known(value, written, key)
 
 
 def _settings_path(text: str, written: Span) -> Path:

@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def evaluate(given: GivenSettings[Evaluate]) -> int:
     """Evaluate and write the results; StepError when the accuracy is below the minimum."""
-    from trainyard.steps.evaluation.run import run_evaluation
+    from trainyard.steps.evaluation.evaluate_model import run_evaluation
 
     return run_evaluation(given)
 

@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def export_model(settings: ExportModel) -> int:
     """Export the model; StepError if a format, loaded again, computes something else."""
-    from trainyard.steps.exporting.run import run_export
+    from trainyard.steps.exporting.export import run_export
 
     return run_export(settings)
 

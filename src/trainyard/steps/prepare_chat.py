@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def prepare(settings: PrepareChat) -> int:
     """Read the conversations, tokenize them as the model does, pack them into rows, write the rows."""
-    from trainyard.steps.data.conversations.run import prepare_conversations
+    from trainyard.steps.data.conversations.prepare_conversations import prepare_conversations
 
     return prepare_conversations(settings)
 

@@ -1,7 +1,7 @@
 """Turn labelled images into a dataset.
 
 python -m trainyard.steps.prepare_images --prepared data/digits
-python -m trainyard.steps.prepare_images --format idx --source downloads/mnist --prepared data/mnist
+python -m trainyard.steps.prepare_images --format folder --source downloads/mnist --prepared data/mnist
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trainyard.steps.runtime.entrypoint import run_step
 
 if TYPE_CHECKING:
     from trainyard.steps.data.dataset.writer import DatasetWriter
-    from trainyard.steps.data.images.source import ImagePart, SampleIds
+    from trainyard.steps.data.images.image_source import ImagePart, SampleIds
 
 _PROGRAM = "trainyard.steps.prepare_images"
 _LEAST_CLASSES = 2
@@ -31,7 +31,7 @@ def prepare(settings: PrepareImages) -> int:
     from trainyard.steps.data.dataset.manifest import ArrayType
     from trainyard.steps.data.dataset.writer import DatasetWriter
     from trainyard.steps.data.images import open_source
-    from trainyard.steps.data.images.source import split_parts
+    from trainyard.steps.data.images.image_source import split_parts
 
     source = open_source(settings)
     splits = split_parts(source, settings.validation_fraction, settings.test_fraction, settings.seed)

@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def prepare(settings: PrepareText) -> int:
     """Read the text, split it, learn or load a vocabulary, write the rows."""
-    from trainyard.steps.data.tokenizing.run import prepare_tokens
+    from trainyard.steps.data.tokenizing.prepare_tokens import prepare_tokens
 
     return prepare_tokens(settings)
 

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def prepare(settings: PrepareTextSpark) -> int:
         require_spark()
-        from trainyard.steps.data.at_scale.run import prepare_on_spark
+        from trainyard.steps.data.at_scale.prepare_on_spark import prepare_on_spark
 
         return prepare_on_spark(settings)
 

@@ -28,7 +28,7 @@ def train_ddp(given: GivenSettings[TrainDDP]) -> int:
     # First, since the next imports take seconds, for torch.
     stop_request = StopRequest.of(given.step)
     from trainyard.steps.training.engines.ddp import DDPEngine
-    from trainyard.steps.training.run import run_training
+    from trainyard.steps.training.run_training import run_training
 
     return run_training(given, "train_ddp", DDPEngine, stop_request)
 

@@ -27,8 +27,8 @@ def train_deepspeed(given: GivenSettings[TrainDeepSpeed]) -> int:
 
     # First, since the next imports take seconds, for torch.
     stop_request = StopRequest.of(given.step)
-    from trainyard.steps.training.engines.deepspeed.engine import DeepSpeedEngine
-    from trainyard.steps.training.run import run_training
+    from trainyard.steps.training.engines.deepspeed.deepspeed_engine import DeepSpeedEngine
+    from trainyard.steps.training.run_training import run_training
 
     return run_training(given, "train_deepspeed", DeepSpeedEngine, stop_request)
 

@@ -28,7 +28,7 @@ def train_fsdp(given: GivenSettings[TrainFSDP]) -> int:
     # First, since the next imports take seconds, for torch.
     stop_request = StopRequest.of(given.step)
     from trainyard.steps.training.engines.fsdp import FSDPEngine
-    from trainyard.steps.training.run import run_training
+    from trainyard.steps.training.run_training import run_training
 
     return run_training(given, "train_fsdp", FSDPEngine, stop_request)
 

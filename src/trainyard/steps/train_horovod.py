@@ -32,8 +32,8 @@ def train_horovod(given: GivenSettings[TrainHorovod]) -> int:
     from trainyard.steps.runtime.packages import require_packages
 
     require_packages("train_horovod", _HOW_TO_INSTALL, "horovod.torch")
-    from trainyard.steps.training.engines.horovod.engine import HorovodEngine
-    from trainyard.steps.training.run import run_training
+    from trainyard.steps.training.engines.horovod_engine import HorovodEngine
+    from trainyard.steps.training.run_training import run_training
 
     return run_training(given, "train_horovod", HorovodEngine, stop_request)
 

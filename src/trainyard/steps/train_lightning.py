@@ -29,7 +29,7 @@ def train_lightning(given: GivenSettings[TrainLightning]) -> int:
     from trainyard.steps.runtime.packages import from_extra, require_packages
 
     require_packages("train_lightning", from_extra("lightning"), "lightning.pytorch")
-    from trainyard.steps.training.lightning.run import run_lightning
+    from trainyard.steps.training.lightning.lightning_training import run_lightning
 
     return run_lightning(given, stop_request)
 

@@ -27,7 +27,7 @@ def train_single(given: GivenSettings[TrainSingle]) -> int:
     # First, since the next imports take seconds, for torch.
     stop_request = StopRequest.of(given.step)
     from trainyard.steps.training.engines.single import SingleEngine
-    from trainyard.steps.training.run import run_training
+    from trainyard.steps.training.run_training import run_training
 
     return run_training(given, "train_single", SingleEngine, stop_request)
 

@@ -29,13 +29,13 @@ def train_tensorflow(given: GivenSettings[TrainTensorFlow]) -> int:
     # First, since the next imports take seconds, for TensorFlow.
     stop_request = StopRequest(Path(settings.stop_file) if settings.stop_file else None, settings.time_limit_seconds)
     from trainyard.steps.runtime.packages import from_extra, require_packages
-    from trainyard.steps.training.tensorflow.cluster import read_cluster
+    from trainyard.steps.training.tensorflow.tf_config import read_cluster
 
     read_cluster(os.environ)  # before TensorFlow is imported, which takes seconds
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # of TensorFlow's own log, warnings and errors
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     require_packages("train_tensorflow", from_extra("tensorflow"), "tensorflow")
-    from trainyard.steps.training.tensorflow.run import run_tensorflow
+    from trainyard.steps.training.tensorflow.tensorflow_training import run_tensorflow
 
     return run_tensorflow(given, stop_request)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -44,38 +42,6 @@ def everything(folder: Path, split: str) -> dict[str, np.ndarray]:
     require_digests(folder, manifest.shards())
     reader = SplitReader(folder, manifest, split)
     return reader.gather(np.arange(reader.samples))
-
-
-def idx(array: np.ndarray) -> bytes:
-    """An array of bytes in IDX format."""
-    return bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
-
-
-def write_mnist(folder: Path, train: int = 40, test: int = 10, *, compress: bool = False) -> dict[str, np.ndarray]:
-    folder.mkdir(exist_ok=True)
-    arrays = {
-        "train-images-idx3-ubyte": RANDOM.integers(0, 256, (train, 5, 4), dtype=np.uint8),
-        "train-labels-idx1-ubyte": (np.arange(train) % 4).astype(np.uint8),
-        "t10k-images-idx3-ubyte": RANDOM.integers(0, 256, (test, 5, 4), dtype=np.uint8),
-        "t10k-labels-idx1-ubyte": (np.arange(test) % 4).astype(np.uint8),
-    }
-    for name, array in arrays.items():
-        if compress:
-            (folder / f"{name}.gz").write_bytes(gzip.compress(idx(array)))
-        else:
-            (folder / name).write_bytes(idx(array))
-    return arrays
-
-
-def write_cifar10(folder: Path, records: int = 20) -> dict[str, np.ndarray]:
-    folder.mkdir(parents=True, exist_ok=True)
-    written = {}
-    for name in [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]:
-        batch = RANDOM.integers(0, 256, (records, 3073), dtype=np.uint8)
-        batch[:, 0] = np.arange(records) % 10
-        (folder / name).write_bytes(batch.tobytes())
-        written[name] = batch
-    return written
 
 
 def write_images(folder: Path, per_class: int = 10, size: tuple[int, int] = (6, 6), mode: str = "RGB") -> None:
@@ -137,36 +103,6 @@ def test_shards_hold_the_samples_in_order(tmp_path: Path) -> None:
 def test_manifests_follow_their_schema(digits: Path) -> None:
     schema = json.loads(schema_file("dataset_manifest").read_text())
     jsonschema.validate(json.loads((digits / "manifest.json").read_text()), schema)
-
-
-@pytest.mark.parametrize("compress", [False, True])
-def test_idx_files_with_their_own_test_set(tmp_path: Path, compress: bool) -> None:
-    arrays = write_mnist(tmp_path / "mnist", compress=compress)
-    assert prepare(tmp_path / "out", "--format", "idx", "--source", tmp_path / "mnist") == 0
-    test = everything(tmp_path / "out", "test")
-    assert np.array_equal(test["images"][:, 0], arrays["t10k-images-idx3-ubyte"])
-    assert np.array_equal(test["labels"], arrays["t10k-labels-idx1-ubyte"])
-    manifest = read_manifest(tmp_path / "out")
-    assert manifest.splits["train"].samples + manifest.splits["validation"].samples == 40
-    assert manifest.arrays["images"].shape == (1, 5, 4)
-
-
-def test_class_names_beside_idx_files(tmp_path: Path) -> None:
-    write_mnist(tmp_path)
-    (tmp_path / "classes.txt").write_text("shirt\ncoat\nboot\nbag\n")
-    assert prepare(tmp_path / "out", "--format", "idx", "--source", tmp_path) == 0
-    assert read_manifest(tmp_path / "out").classes == ("shirt", "coat", "boot", "bag")
-
-
-def test_cifar10_in_the_folder_its_archive_unpacks_to(tmp_path: Path) -> None:
-    batches = write_cifar10(tmp_path / "cifar-10-batches-bin")
-    assert prepare(tmp_path / "out", "--format", "cifar10", "--source", tmp_path) == 0
-    test = everything(tmp_path / "out", "test")
-    assert np.array_equal(test["images"].reshape(-1, 3072), batches["test_batch.bin"][:, 1:])
-    manifest = read_manifest(tmp_path / "out")
-    assert manifest.arrays["images"].shape == (3, 32, 32)
-    assert manifest.classes[3] == "cat"
-    assert manifest.splits["train"].samples == 100 - manifest.splits["validation"].samples
 
 
 def test_a_folder_of_images_per_class(tmp_path: Path) -> None:
@@ -238,13 +174,13 @@ def test_the_number_of_processes_changes_nothing(tmp_path: Path) -> None:
 
 def test_an_older_dataset_is_replaced_whole(tmp_path: Path) -> None:
     assert prepare(tmp_path, "--shard-samples", 100) == 0
-    for name in ("notes.txt", "data_batch_1.bin"):
+    for name in ("notes.txt", "train-notes.bin"):
         (tmp_path / name).write_text("mine")
     assert prepare(tmp_path) == 0
     manifest = read_manifest(tmp_path)
     require_digests(tmp_path, manifest.shards())
     named = {shard.file for split in manifest.splits.values() for shard in split.shards}
-    assert {file.name for file in tmp_path.iterdir()} == {*named, "manifest.json", "notes.txt", "data_batch_1.bin"}
+    assert {file.name for file in tmp_path.iterdir()} == {*named, "manifest.json", "notes.txt", "train-notes.bin"}
 
 
 # --- what is refused
@@ -254,88 +190,15 @@ def test_an_unknown_format(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     with pytest.raises(SystemExit) as end:
         prepare(tmp_path, "--format", "mnist")
     assert end.value.code == 2
-    assert "'mnist' is not one of digits, idx, cifar10, folder" in capsys.readouterr().err
+    assert "'mnist' is not one of digits, folder, table" in capsys.readouterr().err
 
 
 def test_a_format_without_its_source(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert complaint(capsys, tmp_path, "--format", "idx") == (
-        "--format idx needs --source, the folder that holds the images"
+    assert complaint(capsys, tmp_path, "--format", "folder") == (
+        "--format folder needs --source, the folder that holds the images"
     )
-    assert complaint(capsys, tmp_path, "--format", "idx", "--source", tmp_path / "no") == (
+    assert complaint(capsys, tmp_path, "--format", "folder", "--source", tmp_path / "no") == (
         f"--source {tmp_path / 'no'}: no such folder"
-    )
-
-
-def refused_idx(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, content: bytes | None) -> str:
-    write_mnist(tmp_path)
-    if content is None:
-        (tmp_path / name).unlink()
-    else:
-        (tmp_path / name).write_bytes(content)
-        if name.endswith(".gz"):
-            (tmp_path / name.removesuffix(".gz")).unlink()
-    return complaint(capsys, tmp_path / "out", "--format", "idx", "--source", tmp_path).replace(f"{tmp_path}/", "")
-
-
-TRAIN = "train-images-idx3-ubyte"
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        (TRAIN, bytes((0, 0, 8, 3)) + struct.pack(">3I", 40, 5, 4) + bytes(99),
-         f"{TRAIN} is truncated: expected 816 bytes, found 115"),
-        (TRAIN, bytes((0, 0, 8, 3)) + struct.pack(">3I", 1, 2, 2) + bytes(5),
-         f"{TRAIN} is longer than its header says: expected 20 bytes, found 21"),
-        (TRAIN, bytes((0, 0, 8, 3, 0)), f"{TRAIN} is truncated: expected 16 bytes of header, found 5"),
-        (TRAIN, b"\x89PNG\r\n", f"{TRAIN} does not start as an IDX file of unsigned bytes with 3 dimensions: "
-         "expected 00 00 08 03, found 89 50 4e 47"),
-        (TRAIN, b"", f"{TRAIN} does not start as an IDX file of unsigned bytes with 3 dimensions: "
-         "expected 00 00 08 03, found nothing"),
-        (TRAIN, bytes((0, 0, 8, 3)) + struct.pack(">3I", 39, 5, 4) + bytes(780),
-         f"{TRAIN} has 39 images but train-labels-idx1-ubyte has 40 labels (in TMP)"),
-        (f"{TRAIN}.gz", gzip.compress(idx(RANDOM.integers(0, 256, (40, 5, 4), dtype=np.uint8)))[:-300],
-         f"{TRAIN}.gz is truncated: its gzip stream ends early; expected 816 decompressed bytes, found "),
-        (f"{TRAIN}.gz", b"not gzip", f"{TRAIN}.gz is not a valid gzip file: Error -3 while decompressing data: "
-         "incorrect header check"),
-        ("train-labels-idx1-ubyte", None, "TMP: the labels of the train part are missing; found only " + TRAIN),
-        (TRAIN, None, "TMP holds no IDX images: expected train-images-idx3-ubyte and train-labels-idx1-ubyte, "
-         "with or without .gz"),
-        ("t10k-images-idx3-ubyte", idx(np.zeros((10, 7, 4), np.uint8)),
-         "TMP: the parts' images differ in size: test 7x4, train 5x4"),
-        ("emnist-train-images-idx3-ubyte", b"", "TMP holds several sets of IDX files: (unnamed), emnist-; "
-         "keep only one in the folder"),
-    ],
-)  # fmt: skip
-def test_idx_files_that_are_invalid(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, content: bytes | None, message: str
-) -> None:
-    said = refused_idx(capsys, tmp_path, name, content).replace(str(tmp_path), "TMP")
-    assert said.startswith(message)
-
-
-def test_too_few_class_names(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    write_mnist(tmp_path)
-    (tmp_path / "classes.txt").write_text("shirt\ncoat\n")
-    said = complaint(capsys, tmp_path / "out", "--format", "idx", "--source", tmp_path)
-    assert said.endswith("classes.txt names 2 classes, but the labels go up to 3")
-
-
-def test_cifar10_files_that_are_invalid(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    flags = ("--format", "cifar10", "--source", tmp_path)
-    write_cifar10(tmp_path)
-    (tmp_path / "data_batch_2.bin").write_bytes(bytes(3073 * 2 - 1))
-    assert complaint(capsys, tmp_path / "out", *flags) == (
-        f"{tmp_path}/data_batch_2.bin is truncated: records are 3073 bytes, so at least 6146 bytes were expected, "
-        "found 6145"
-    )
-    (tmp_path / "data_batch_2.bin").write_bytes(bytes([0]) + bytes(3072) + bytes([12]) + bytes(3072))
-    assert complaint(capsys, tmp_path / "out", *flags) == (
-        f"{tmp_path}/data_batch_2.bin: record 1 has the label 12; expected 0 to 9"
-    )
-    (tmp_path / "data_batch_2.bin").unlink()
-    assert complaint(capsys, tmp_path / "out", *flags) == (
-        f"{tmp_path} lacks files of CIFAR-10's binary version: data_batch_2.bin"
     )
 
 

@@ -23,9 +23,9 @@ from trainyard.steps.data.dataset.manifest import ArrayType, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.dataset.shards import require_digests
 from trainyard.steps.data.dataset.writer import DatasetWriter
-from trainyard.steps.data.text.source import PIECE_BYTES, pieces
+from trainyard.steps.data.text.text_source import PIECE_BYTES, pieces
 from trainyard.steps.data.tokenizing import encoding
-from trainyard.steps.data.tokenizing.exchange import TokenSpool, write_rows
+from trainyard.steps.data.tokenizing.prepare_tokens import TokenSpool, write_rows
 from trainyard.steps.data.tokenizing.rows import SplitRows
 from trainyard.steps.data.tokenizing.splits import split_rule
 from trainyard.steps.runtime.world import join_world

@@ -21,8 +21,8 @@ from hypothesis import strategies as some
 from pyarrow import parquet
 
 from trainyard.steps import prepare_text, prepare_text_spark
-from trainyard.steps.data.at_scale.shards import sections_of
 from trainyard.steps.data.at_scale.signatures import Signature, SignatureBuilder, bands_for, similarity
+from trainyard.steps.data.at_scale.text_shards import sections_of
 from trainyard.steps.data.tokenizing.rows import SplitRows
 
 SMALL = ("--vocabulary-size", "300", "--sequence-length", "16", "--shard-samples", "100")

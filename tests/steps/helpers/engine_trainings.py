@@ -26,7 +26,7 @@ from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.sample_order import SampleOrder
 from trainyard.steps.runtime.entrypoint import end_process
 from trainyard.steps.runtime.world import World, join_world
-from trainyard.steps.training.engines.base import Engine, EngineParts
+from trainyard.steps.training.engines.engine import Engine, EngineParts
 from trainyard.steps.training.optimizer import OptimizerSettings
 from trainyard.steps.training.randomness import seed_everything
 from trainyard.steps.training.samples.batches import as_tensors

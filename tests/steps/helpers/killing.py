@@ -17,8 +17,8 @@ import torch
 from forked_ranks import RankServer, send_signal
 from rank_processes import LIMIT_SECONDS, training_arguments
 
+from trainyard.steps.training.checkpoints.checkpoint_to_resume import checkpoint_folders
 from trainyard.steps.training.checkpoints.commit import COMMIT_FILE
-from trainyard.steps.training.checkpoints.folders import checkpoint_folders
 from trainyard.steps.training.checkpoints.restoring import read_whole
 from trainyard.steps.training.checkpoints.state_files import state_file_name
 

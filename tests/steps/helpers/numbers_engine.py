@@ -17,7 +17,7 @@ from trainyard.steps.training.checkpoints.state_files import (
     state_file_header,
     state_file_name,
 )
-from trainyard.steps.training.engines.base import Engine
+from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.fragments import Fragment, whole_tensor
 from trainyard.steps.training.samples.plan import Progress, even_part
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from rank_processes import SOURCE, TESTS, training_arguments
 
 from trainyard.rehearse.display import Display
-from trainyard.rehearse.runner import RunOptions, run_pipeline
+from trainyard.rehearse.run_options import RunOptions
+from trainyard.rehearse.runner import run_pipeline
 from trainyard.settings.run_record import RunRecord
 from trainyard.spec.loading import load_pipeline
 

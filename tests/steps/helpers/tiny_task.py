@@ -17,7 +17,7 @@ from torch.nn import functional
 from trainyard.settings.steps.tasks import TaskSettings
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.training.samples.batches import Tensors
-from trainyard.steps.training.tasks.base import Task
+from trainyard.steps.training.tasks.task import Task
 
 
 class TinyTask(Task):

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from trainyard.steps.training.samples.batches import Tensors
-from trainyard.steps.training.tasks.base import Task
+from trainyard.steps.training.tasks.task import Task
 
 LEVELS, TOKENS, WIDTH, HEADS = 17, 16, 30, 3
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.steps.runtime.gpu_environment import set_gpu_defaults
+from trainyard.steps.runtime.world import set_gpu_defaults
 
 
 def test_defaults_for_a_training_that_promises_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ import os, sys, time
 os.environ["TORCH_FR_BUFFER_SIZE"] = "100"
 import torch, torch.distributed as dist
 from pathlib import Path
-from trainyard.steps.runtime.flight_recorder import write_collectives
+from trainyard.steps.training.observing.hang_watch import write_collectives
 rank, folder = int(sys.argv[1]), Path(sys.argv[2])
 dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
 dist.all_reduce(torch.ones(3))

@@ -21,7 +21,7 @@ from trainyard.steps import evaluate, export_model, train_ddp, train_deepspeed, 
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.sample_order import SampleOrder
-from trainyard.steps.training.checkpoints.folders import checkpoint_folders
+from trainyard.steps.training.checkpoints.checkpoint_to_resume import checkpoint_folders
 from trainyard.steps.training.checkpoints.restoring import keys_in
 
 STEPS, BATCH = 20, 8

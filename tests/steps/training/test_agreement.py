@@ -16,11 +16,8 @@ from tiny_task import TinyTask
 from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.steps import train_ddp, train_fsdp
 from trainyard.steps.runtime.world import World, join_world
-from trainyard.steps.training.agreed_step import AgreedStep
-from trainyard.steps.training.agreement import Agreement, TakenStep
-from trainyard.steps.training.observing import step_clock
-from trainyard.steps.training.observing.step_clock import StepMarks
-from trainyard.steps.training.samples.plan import TrainingPlan
+from trainyard.steps.training.agreement import Agreement, StepMarks, TakenStep
+from trainyard.steps.training.samples.plan import AgreedStep, TrainingPlan
 
 PLAN = TrainingPlan(1000, divide_batch(10, 10, 1), epochs=1)
 
@@ -120,7 +117,7 @@ def test_quiet_steps_read_no_number_from_a_device_on_a_cpu(
 
     monkeypatch.setattr(tiny_task, "Replaced", Watched)
     # How many steps are agreed on at once follows from their seconds, which differ from machine to machine.
-    monkeypatch.setattr(step_clock, "_seconds_between", lambda first, second: 0.002)
+    monkeypatch.setattr("trainyard.steps.training.agreement._seconds_between", lambda first, second: 0.002)
     for name in ("item", "tolist", "__float__", "__bool__", "__int__", "numpy", "cpu"):
         monkeypatch.setattr(torch.Tensor, name, watched(name, getattr(torch.Tensor, name)))
     flags = ("--epochs", 4, "--micro-batch-size", 64, "--log-every-steps", 5, "--evaluate-every-epochs", 0)

@@ -24,10 +24,14 @@ from safetensors.torch import load_file
 
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World, join_world
+from trainyard.steps.training.checkpoints.checkpoint_to_resume import (
+    VerifiedCheckpoint,
+    checkpoint_folders,
+    keep_newest_and_best,
+)
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.checkpoints.collectives import Ranks
 from trainyard.steps.training.checkpoints.commit import BrokenCheckpoint, read_commit
-from trainyard.steps.training.checkpoints.folders import VerifiedCheckpoint, checkpoint_folders, keep_newest_and_best
 from trainyard.steps.training.checkpoints.restoring import StateReader, restore_engine
 from trainyard.steps.training.checkpoints.state_files import share_to_write
 from trainyard.steps.training.fragments import Fragment, whole_tensor

@@ -10,7 +10,7 @@ import torch
 from rank_processes import training_arguments
 
 from trainyard.steps import train_ddp
-from trainyard.steps.training.engines.float8 import multiply_in_float8
+from trainyard.steps.training.engines.blocks import multiply_in_float8
 
 needs_torchao = pytest.mark.skipif(
     find_spec("torchao") is None, reason='no torchao: pip install "trainyard-azureml[torchao]"'

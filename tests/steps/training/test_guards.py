@@ -19,13 +19,12 @@ from rank_processes import free_port, training_arguments
 from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.steps import train_ddp
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.meeting import TCPStore, open_store
 from trainyard.steps.runtime.rank_variables import RankVariables
-from trainyard.steps.runtime.stores import TCPStore, open_store
-from trainyard.steps.training.agreed_step import AgreedStep
+from trainyard.steps.training.agreement import StepTimes
 from trainyard.steps.training.observing.hang_watch import HangWatch, Place, late_ranks, late_ranks_named
-from trainyard.steps.training.observing.step_clock import StepTimes
-from trainyard.steps.training.observing.unhealthy_steps import LossSpikes, NonfiniteGuard
-from trainyard.steps.training.samples.plan import TrainingPlan
+from trainyard.steps.training.observing.measures import LossSpikes, NonfiniteGuard
+from trainyard.steps.training.samples.plan import AgreedStep, TrainingPlan
 
 PLAN = TrainingPlan(1000, divide_batch(10, 10, 1), epochs=1)
 

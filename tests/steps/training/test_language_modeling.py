@@ -28,8 +28,8 @@ from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.engines.rank_zero_model import without_memory
-from trainyard.steps.training.tasks.base import SampleRequest
 from trainyard.steps.training.tasks.language_modeling import LanguageModeling
+from trainyard.steps.training.tasks.task import SampleRequest
 
 LENGTH = 32
 TINY_GPT2 = '{"n_layer": 1, "n_embd": 16, "n_head": 2}'

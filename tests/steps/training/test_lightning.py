@@ -17,7 +17,7 @@ from rank_processes import training_arguments
 from safetensors.torch import load_file
 
 from trainyard.steps.data.sample_order import SampleOrder
-from trainyard.steps.training.checkpoints.folders import checkpoint_folders
+from trainyard.steps.training.checkpoints.checkpoint_to_resume import checkpoint_folders
 
 OWN = ("--module", "lightning_modules:Digits")
 DATA = "lightning_modules:DigitsData"

@@ -15,12 +15,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.steps import train_ddp
 from trainyard.steps.runtime.world import join_world
-from trainyard.steps.training.agreed_step import AgreedStep
+from trainyard.steps.training.agreement import StepTimes
 from trainyard.steps.training.observing.flops import flops_per_token, multiplying_parameters, peak_flops_per_second
 from trainyard.steps.training.observing.measures import StepMeasures, Work, percentiles
 from trainyard.steps.training.observing.recorder import Recorder
-from trainyard.steps.training.observing.step_clock import StepTimes
-from trainyard.steps.training.samples.plan import TrainingPlan
+from trainyard.steps.training.samples.plan import AgreedStep, TrainingPlan
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 PLAN = TrainingPlan(10_000, divide_batch(20, 10, 2), epochs=1)

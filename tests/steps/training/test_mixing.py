@@ -21,8 +21,8 @@ from trainyard.steps.data.dataset.manifest import ArrayType, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.data.mixture import MixedOrder, Mixture, contributions_of
+from trainyard.steps.training.checkpoints.checkpoint_to_resume import checkpoint_folders
 from trainyard.steps.training.checkpoints.commit import COMMIT_FILE
-from trainyard.steps.training.checkpoints.folders import checkpoint_folders
 from trainyard.steps.training.samples.batches import TrainingBatches
 from trainyard.steps.training.samples.plan import TrainingPlan
 

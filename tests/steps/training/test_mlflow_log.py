@@ -16,9 +16,8 @@ from rank_processes import training_arguments
 
 from trainyard.steps import train_ddp
 from trainyard.steps.runtime.world import World
-from trainyard.steps.training.observing.metrics_file import MetricsFile
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
-from trainyard.steps.training.observing.recorder import Recorder
+from trainyard.steps.training.observing.recorder import MetricsFile, Recorder
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tiny_task import TinyTask
 from trainyard.settings.steps.tasks import TaskSettings
 from trainyard.steps import evaluate, train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
-from trainyard.steps.training.checkpoints.folders import step_folder
+from trainyard.steps.training.checkpoints.checkpoint_to_resume import step_folder
 from trainyard.steps.training.randomness import seed_everything
 
 STEPS = 21

@@ -18,8 +18,8 @@ from trainyard.settings.step_fields import step_fields
 from trainyard.settings.steps.tasks import BUILT_IN_TASKS
 from trainyard.settings.task_fields import task_fields
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.tasks.base import require_loss, require_sums
 from trainyard.steps.training.tasks.chosen import choose_task
+from trainyard.steps.training.tasks.task import require_loss, require_sums
 from trainyard.steps.training.used_settings import UsedSettings
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "own_task" / "forecasting.py"

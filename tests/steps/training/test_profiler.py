@@ -10,7 +10,7 @@ from rank_processes import training_arguments
 
 from trainyard.steps import train_ddp
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.observing.profiler import ProfiledSteps, parse_profile_steps
+from trainyard.steps.training.observing.observer import ProfiledSteps, parse_profile_steps
 
 
 def train(data: Path, out: Path, *more: object) -> int:

@@ -24,7 +24,7 @@ from rank_processes import (
 from safetensors.torch import load_file
 
 from trainyard.steps import evaluate
-from trainyard.steps.training.checkpoints.folders import checkpoint_folders
+from trainyard.steps.training.checkpoints.checkpoint_to_resume import checkpoint_folders
 
 pytestmark = pytest.mark.slow
 

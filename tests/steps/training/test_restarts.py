@@ -12,8 +12,8 @@ from forked_ranks import forked_ranks
 from rank_processes import Ranks, start_ranks, training_arguments
 
 from trainyard.steps import train_ddp
+from trainyard.steps.training.checkpoints.checkpoint_to_resume import checkpoint_folders, step_folder
 from trainyard.steps.training.checkpoints.commit import read_commit
-from trainyard.steps.training.checkpoints.folders import checkpoint_folders, step_folder
 
 LIMIT_SECONDS = 240
 LAST_STEP = 42

@@ -17,8 +17,8 @@ from forked_ranks import RankServer
 from rank_processes import training_arguments
 from safetensors import safe_open
 
+from trainyard.steps.training.checkpoints.checkpoint_to_resume import step_folder
 from trainyard.steps.training.checkpoints.commit import Commit, read_commit
-from trainyard.steps.training.checkpoints.folders import step_folder
 
 pytestmark = pytest.mark.slow
 

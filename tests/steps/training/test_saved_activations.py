@@ -13,8 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.settings.steps.training import TrainSingle
 from trainyard.steps import train_ddp
-from trainyard.steps.training.engines.activation_offload import activations_in_main_memory
-from trainyard.steps.training.engines.blocks import prepare_blocks
+from trainyard.steps.training.engines.blocks import activations_in_main_memory, prepare_blocks
 
 NOWHERE = {name: Path("unused") for name in ("data", "model", "checkpoints", "metrics")}
 RECOMPUTED = {"activation_checkpointing": True}

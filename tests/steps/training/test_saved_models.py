@@ -13,8 +13,8 @@ from rank_processes import training_arguments
 from safetensors.torch import load_file
 
 from trainyard.steps import evaluate, export_model, train_ddp
+from trainyard.steps.training.checkpoints.checkpoint_to_resume import checkpoint_folders
 from trainyard.steps.training.checkpoints.commit import COMMIT_FILE
-from trainyard.steps.training.checkpoints.folders import checkpoint_folders
 
 INDEX = "model.safetensors.index.json"
 

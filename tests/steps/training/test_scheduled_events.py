@@ -16,7 +16,7 @@ from rank_processes import free_port, start_ranks, training_arguments
 
 from trainyard.steps import train_ddp
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.checkpoints.folders import checkpoint_folders
+from trainyard.steps.training.checkpoints.checkpoint_to_resume import checkpoint_folders
 from trainyard.steps.training.stopping import AZURE_URL, ScheduledEvents, announced_end, choose_url
 
 MACHINE = "cluster_a1b2_7"

@@ -16,8 +16,8 @@ from rank_processes import clean_environment, training_arguments
 from safetensors.torch import load_file
 
 from trainyard.steps import prepare_images, train_ddp
+from trainyard.steps.training.checkpoints.checkpoint_to_resume import checkpoint_folders
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
-from trainyard.steps.training.checkpoints.folders import checkpoint_folders
 
 
 def train(data: Path, out: Path, task: str, *more: object) -> int:

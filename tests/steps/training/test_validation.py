@@ -21,8 +21,8 @@ from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.evaluation.whole_split import evaluate_split
 from trainyard.steps.runtime.world import join_world
+from trainyard.steps.training.checkpoints.checkpoint_to_resume import checkpoint_folders, step_folder
 from trainyard.steps.training.checkpoints.commit import read_commit
-from trainyard.steps.training.checkpoints.folders import checkpoint_folders, step_folder
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.validation import Metric
 

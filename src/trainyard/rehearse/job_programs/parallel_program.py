@@ -26,7 +26,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-_BYTES = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
+_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _DEFAULT_FILES = 10
 _DEFAULT_BYTES = 1 << 20
 # How the service writes a table of results: https://learn.microsoft.com/azure/machine-learning/tutorial-pipeline-batch-scoring
@@ -102,29 +102,31 @@ def predefined_arguments(arguments: list[str]) -> argparse.Namespace:
 
 def mini_batches(settings: dict[str, Any]) -> list[MiniBatch]:
     """Divide the input: by partition keys, by rows or bytes of a table, or by numbers of files."""
-    source, table = Path(settings["input"]), settings["table"]
+    source, table, keys = Path(settings["input"]), settings["table"], settings["partition_keys"]
     files = files_of(source, table)
     transformations = table["transformations"] if table else []
-    is_table = any(each["name"] in _READERS for each in transformations)
+    is_table = any(transformation["name"] in _READERS for transformation in transformations)
     size = re.fullmatch(r"\s*(\d+)\s*([kmg]?b?)\s*", (settings["mini_batch_size"] or "").lower())
     if not is_table and table is None:
-        is_table = source.is_file() and bool(settings["partition_keys"] or (size and size[2]))
+        is_table = source.is_file() and bool(keys or (size and size[2]))
     if not is_table:
         count = int(size[1]) if size else _DEFAULT_FILES
-        return [MiniBatch([str(file) for file in files[at : at + count]]) for at in range(0, len(files), count)]
+        names = [str(file) for file in files]
+        return [MiniBatch(names[at : at + count]) for at in range(0, len(names), count)]
     frame = read_table(files, source, transformations)
-    if settings["partition_keys"]:
-        groups = frame.groupby(settings["partition_keys"], sort=True)
-        keys = settings["partition_keys"]
-        named = ((key if isinstance(key, tuple) else (key,), part) for key, part in groups)
-        return [MiniBatch(part.reset_index(drop=True), dict(zip(keys, key))) for key, part in named]  # noqa: B905
+    if keys:
+        batches = []
+        for value, part in frame.groupby(keys, sort=True):
+            values = value if isinstance(value, tuple) else (value,)
+            batches.append(MiniBatch(part.reset_index(drop=True), dict(zip(keys, values))))  # noqa: B905
+        return batches
     rows = int(size[1]) if size and not size[2] else rows_of(frame, files, size)
     return [MiniBatch(frame.iloc[at : at + rows].reset_index(drop=True)) for at in range(0, len(frame), rows)]
 
 
 def rows_of(frame: Any, files: list[Path], size: re.Match[str] | None) -> int:
     """Return how many rows of a table take about the size of a mini-batch."""
-    wanted = int(size[1]) * _BYTES[size[2] if size[2].endswith("b") or not size[2] else size[2] + "b"] if size else 0
+    wanted = int(size[1]) * _BYTES[size[2].removesuffix("b")] if size else 0
     total = sum(file.stat().st_size for file in files)
     return max(1, int((wanted or _DEFAULT_BYTES) * len(frame) / max(1, total)))
 
@@ -295,26 +297,27 @@ def read_table(files: list[Path], source: Path, transformations: list[dict[str, 
     """Return all rows as a pandas table, after the transformations of the MLTable, in their order."""
     import pandas
 
-    reader = next((each["name"] for each in transformations if each["name"] in _READERS), "")
-    options: dict[str, Any] = next((each["options"] for each in transformations if each["name"] == reader), {})
+    readers = {one["name"]: one["options"] for one in transformations if one["name"] in _READERS}
+    reader = next(iter(readers), "")
+    options: dict[str, Any] = readers.get(reader, {})
     frames: list[Any] = []
     for file in files:
         first_columns = list(frames[0].columns) if frames else None
         frame = _read_file(file, reader, options, first_columns)
         if options.get("include_path_column"):
             frame["Path"] = "/" + file.relative_to(source).as_posix() if source.is_dir() else str(file)
-        for each in transformations:
-            if each["name"] == "extract_columns_from_partition_format":
-                for name, value in _columns_in_path(file, each["options"].get("partition_format")).items():
+        for transformation in transformations:
+            if transformation["name"] == "extract_columns_from_partition_format":
+                for name, value in _columns_in_path(file, transformation["options"].get("partition_format")).items():
                     frame[name] = value
         frames.append(frame)
     table = pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
-    for each in transformations:
-        change = _CHANGES.get(each["name"])
+    for transformation in transformations:
+        change = _CHANGES.get(transformation["name"])
         if change is not None:
-            table = change(table, each["options"])
-        elif each["name"] not in (*_READERS, "extract_columns_from_partition_format"):
-            raise SystemExit(f"error: unknown transformation in the MLTable: {each['name']}")
+            table = change(table, transformation["options"])
+        elif transformation["name"] not in (*_READERS, "extract_columns_from_partition_format"):
+            raise SystemExit(f"error: unknown transformation in the MLTable: {transformation['name']}")
     return table
 
 

@@ -15,10 +15,9 @@ class PrepareImages:
     prepared: Path = output_folder()
     """Where the dataset is written: manifest.json and one or more arrays per split."""
 
-    format: str = parameter("digits", choices=("digits", "idx", "cifar10", "folder", "table"))
-    """The format of the images: scikit-learn's handwritten digits (needs no source), MNIST's IDX files, CIFAR-10's
-    binary files, one folder of PNG and JPEG files per class (also below train/, validation/ or val/, and test/), or a
-    table (CSV or parquet) of paths and labels."""
+    format: str = parameter("digits", choices=("digits", "folder", "table"))
+    """The format of the images: scikit-learn's handwritten digits (needs no source), one folder of PNG and JPEG files
+    per class (also below train/, validation/ or val/, and test/), or a table (CSV or parquet) of paths and labels."""
 
     source: Path | None = input_folder(optional=True)
     """The folder that holds the images. Every format but digits needs it."""

@@ -1,4 +1,4 @@
-"""Rules about keys and the values beneath them, reported by the schemas (`lint/schema_checks.py`) and the readers."""
+"""Rules about keys and the values beneath them, reported by the schemas (`spec/schema_checks.py`) and the readers."""
 
 from __future__ import annotations
 

@@ -149,16 +149,16 @@ Partners = Mapping[int, int]
 
 def partners_within_nodes(nodes: int, node_ranks: int) -> list[Partners]:
     """Return the rounds in which every two ranks of a node meet, in all nodes at once."""
-    shifts = range(1, 1 << (node_ranks - 1).bit_length())
-    return [
-        {
-            node * node_ranks + place: node * node_ranks + (place ^ shift)
-            for node in range(nodes)
-            for place in range(node_ranks)
-            if place ^ shift < node_ranks
-        }
-        for shift in shifts
-    ]
+    rounds: list[Partners] = []
+    for shift in range(1, 1 << (node_ranks - 1).bit_length()):
+        partners: dict[int, int] = {}
+        for rank in range(nodes * node_ranks):
+            node, place = divmod(rank, node_ranks)
+            # In each round another shift: all are met once, and each is the partner of its partner.
+            if place ^ shift < node_ranks:
+                partners[rank] = node * node_ranks + (place ^ shift)
+        rounds.append(partners)
+    return rounds
 
 
 def neighbours(count: int) -> list[list[tuple[int, int]]]:

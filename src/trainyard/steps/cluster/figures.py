@@ -34,8 +34,8 @@ class ClusterFigures:
 
     def of_largest_message(self) -> list[Measurement]:
         """Return the measurement of each collective with the largest message."""
-        largest = max((each.bytes for each in self.collectives), default=0)
-        return [each for each in self.collectives if each.bytes == largest]
+        largest = max((measured.bytes for measured in self.collectives), default=0)
+        return [measured for measured in self.collectives if measured.bytes == largest]
 
     @property
     def processes_per_node(self) -> int:
@@ -51,11 +51,11 @@ class ClusterFigures:
 
 def slowest_collectives(pairs: Sequence[PairMeasurement]) -> dict[tuple[int, int], float]:
     """Return each pair's lowest bus bandwidth among its collectives of the largest message."""
-    largest = max((each.bytes for each in pairs), default=0)
+    largest = max((measured.bytes for measured in pairs), default=0)
     rates: dict[tuple[int, int], float] = {}
-    for each in pairs:
-        if each.bytes == largest:
-            rates[each.pair] = min(each.bus_bytes_per_second, rates.get(each.pair, math.inf))
+    for measured in pairs:
+        if measured.bytes == largest:
+            rates[measured.pair] = min(measured.bus_bytes_per_second, rates.get(measured.pair, math.inf))
     return rates
 
 

@@ -17,7 +17,7 @@ import torch
 
 from trainyard.settings.files import os_errors_name
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.processors import usable_processors
+from trainyard.steps.runtime.long_work import usable_processors
 
 _BLOCK_BYTES = 2**20
 _MATRIX_SIDE = {"cuda": 8192, "cpu": 1024}
@@ -127,8 +127,9 @@ def measure_arithmetic(device: torch.device, repetitions: int) -> float:
     A product of n x n matrices is 2 n^3 operations. Median of several rounds.
     """
     side = _MATRIX_SIDE[device.type]
-    supports_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    dtype = torch.bfloat16 if supports_bf16 else torch.float16 if device.type == "cuda" else torch.float32
+    dtype = torch.float32
+    if device.type == "cuda":
+        dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     left, right = (torch.ones(side, side, device=device, dtype=dtype) for _ in range(2))
 
     def seconds() -> float:
@@ -166,16 +167,17 @@ def _output(*command: str) -> str:
 
 def read_nvidia_table(text: str) -> list[Gpu]:
     """Return the rows of nvidia-smi's CSV; what a GPU does not support is left out."""
-    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
-    return [
-        {name: cell for name, cell in zip(_NVIDIA_QUERY, row, strict=True) if not cell.startswith("[")} for row in rows
-    ]
+    gpus = []
+    for line in filter(str.strip, text.splitlines()):
+        cells = zip(_NVIDIA_QUERY, line.split(","), strict=True)
+        gpus.append({name: cell.strip() for name, cell in cells if not cell.strip().startswith("[")})
+    return gpus
 
 
 def read_amd_documents(static: str, metric: str) -> list[Gpu]:
     """Return the GPUs of amd-smi's two documents; what one does not support, a virtual machine's often, is left out."""
-    metrics = {each.get("gpu"): each for each in _amd_gpus(metric)}
-    return [_amd_gpu({**each, **metrics.get(each.get("gpu"), {})}) for each in _amd_gpus(static)]
+    metrics = {gpu.get("gpu"): gpu for gpu in _amd_gpus(metric)}
+    return [_amd_gpu({**gpu, **metrics.get(gpu.get("gpu"), {})}) for gpu in _amd_gpus(static)]
 
 
 def _amd_gpus(text: str) -> list[dict[str, Any]]:

@@ -48,31 +48,32 @@ def draw_cluster(found: ClusterFigures, floor_bytes_per_second: float, title: st
 
 
 def _draw_collectives(axes: Axes, measurements: Sequence[Measurement], floor_bytes_per_second: float) -> None:
-    for operation in dict.fromkeys(each.operation for each in measurements):
-        found = [each for each in measurements if each.operation == operation]
+    for operation in dict.fromkeys(measured.operation for measured in measurements):
+        found = [measured for measured in measurements if measured.operation == operation]
         axes.plot(
-            [each.bytes for each in found],
-            [each.bus_bytes_per_second / _GB for each in found],
+            [measured.bytes for measured in found],
+            [measured.bus_bytes_per_second / _GB for measured in found],
             marker="o", markersize=4, color=_COLOURS[operation], label=operation.replace("_", "-"),
         )  # fmt: skip
     if floor_bytes_per_second:
         axes.axhline(floor_bytes_per_second / _GB, color=_SOFT, linestyle="--", linewidth=1, label="floor")
     axes.set_title("all ranks", loc="left", fontsize=10, color=_SOFT)
-    _draw_axes_of_sizes(axes, sorted({each.bytes for each in measurements}))
+    _draw_axes_of_sizes(axes, sorted({measured.bytes for measured in measurements}))
 
 
 def _draw_pairs_over_sizes(axes: Axes, pairs: Sequence[PairMeasurement], unit: str) -> None:
     """Draw the median pair as a line, and from the slowest to the fastest as a band."""
-    sizes = sorted({each.bytes for each in pairs})
-    for operation in dict.fromkeys(each.operation for each in pairs):
-        rates = [
-            [each.bus_bytes_per_second / _GB for each in pairs if (each.operation, each.bytes) == (operation, size)]
-            for size in sizes
-        ]
+    sizes = sorted({pair.bytes for pair in pairs})
+    for operation in dict.fromkeys(pair.operation for pair in pairs):
+        rates: dict[int, list[float]] = {size: [] for size in sizes}
+        for pair in pairs:
+            if pair.operation == operation:
+                rates[pair.bytes].append(pair.bus_bytes_per_second / _GB)
         colour = _COLOURS[operation]
-        axes.fill_between(sizes, [min(each) for each in rates], [max(each) for each in rates], color=colour, alpha=0.15)
+        slowest, fastest = list(map(min, rates.values())), list(map(max, rates.values()))
+        axes.fill_between(sizes, slowest, fastest, color=colour, alpha=0.15)
         axes.plot(
-            sizes, [statistics.median(each) for each in rates],
+            sizes, list(map(statistics.median, rates.values())),
             marker="o", markersize=4, color=colour, label=operation.replace("_", "-"),
         )  # fmt: skip
     axes.set_title(f"pairs of {unit}s: median, slowest to fastest", loc="left", fontsize=10, color=_SOFT)

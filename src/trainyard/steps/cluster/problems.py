@@ -148,5 +148,5 @@ def differences_between_nodes(nodes: Sequence[Sequence[Gpu]]) -> Iterator[tuple[
         usual = Counter(values).most_common(1)[0][0]
         for number, value in enumerate(values):
             if value != usual:
-                given, others = (", ".join(each) or "unknown" for each in (value, usual))
+                given, others = (", ".join(facts) or "unknown" for facts in (value, usual))
                 yield number, f"its GPUs' {phrase} are {given}, those of most nodes {others}"

@@ -42,8 +42,7 @@ from trainyard.steps.cluster.problems import missed_floors, problems_of, slow_un
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_writable, write_json
 from trainyard.steps.runtime.rank_variables import read_rank_variables
-from trainyard.steps.runtime.versions import banner
-from trainyard.steps.runtime.world import World, join_world, lost_connections_explained
+from trainyard.steps.runtime.world import World, banner, join_world, lost_connections_explained
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
 
 _MIB = 2**20
@@ -86,7 +85,7 @@ def _measure_nodes(settings: CheckCluster, world: World, node_ranks: int) -> Clu
         facts["mount"] = measure_mount(settings.data, settings.disk_mib * _MIB) if settings.data else None
     world.barrier()
     rates = world.gather(measure_arithmetic(world.device, settings.repetitions))
-    nodes = [each for each in world.gather(facts) if each is not None]
+    nodes = [node for node in world.gather(facts) if node is not None]
     for number, node in enumerate(nodes):
         world.log(f"node {number}: {_node_line(node)}")
     return ClusterFigures(nodes, dict(enumerate(rates)), network=None)
@@ -193,18 +192,18 @@ def _write(settings: CheckCluster, world: World, found: ClusterFigures, problems
         "problems": list(problems),
         "nodes": found.nodes,
         "flop_per_second_of_ranks": list(found.arithmetic.values()),
-        "collectives": [dataclasses.asdict(each) for each in found.collectives],
+        "collectives": [dataclasses.asdict(measured) for measured in found.collectives],
         "node_bus_bytes_per_second": list(found.node_bus.values()),
-        "rank_pairs": [dataclasses.asdict(each) for each in found.rank_pairs],
-        "node_pairs": [dataclasses.asdict(each) for each in found.node_pairs],
+        "rank_pairs": [dataclasses.asdict(pair) for pair in found.rank_pairs],
+        "node_pairs": [dataclasses.asdict(pair) for pair in found.node_pairs],
     }
     write_json(settings.report / "cluster.json", document)
     mlflow = MlflowLog()
     mlflow.artifact(settings.report / "cluster.json")
     if found.collectives:
-        figures = {
-            f"{each.operation}_bus_gb_per_second": each.bus_bytes_per_second / GB for each in found.of_largest_message()
-        }
+        figures: dict[str, float] = {}
+        for measured in found.of_largest_message():
+            figures[f"{measured.operation}_bus_gb_per_second"] = measured.bus_bytes_per_second / GB
         for unit, pairs in (("rank", found.rank_pairs), ("node", found.node_pairs)):
             if pairs:
                 figures[f"slowest_{unit}_pair_bus_gb_per_second"] = min(slowest_collectives(pairs).values()) / GB

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 Counts = npt.NDArray[np.int64]
 
+_FEW_CLASSES = 12
 _MOST_CLASSES_WITH_NUMBERS = 30
 _MOST_CLASSES_WITH_NAMES = 60
 _LONGEST_NAME_CHARACTERS = 18
@@ -50,7 +51,7 @@ def draw_confusion_matrix(matrix: Counts, names: Sequence[str], title: str, file
     axes.imshow(_colours(shares), interpolation="nearest", aspect="equal")
 
     if count <= _MOST_CLASSES_WITH_NUMBERS:
-        size = 9.5 if count <= 12 else 7.5 if count <= 20 else 5.5
+        size = _font_size(count, medium_up_to=20, smallest=5.5)
         for row, column in zip(*np.nonzero(matrix), strict=True):
             is_dark = shares[row, column] > (0.55 if row == column else 0.3)
             text = f"{matrix[row, column]}"
@@ -82,7 +83,7 @@ def _label_axes(axes: object, names: Sequence[str]) -> None:
     every = 1 if count <= _MOST_CLASSES_WITH_NAMES else 5
     ticks = list(range(0, count, every))
     labels = [_shortened(names[number]) for number in ticks]
-    size = 9.5 if count <= 12 else 7.5 if count <= 30 else 6
+    size = _font_size(count, medium_up_to=30, smallest=6.0)
     is_long = max(len(label) for label in labels) > 3
     axes.set_xticks(ticks, labels, rotation=45 if is_long else 0, ha="right" if is_long else "center", fontsize=size)
     axes.set_yticks(ticks, labels, fontsize=size)
@@ -102,3 +103,10 @@ def _shortened(name: str) -> str:
 def _ratio(numerator: npt.NDArray[np.generic], denominator: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
     top, bottom = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
     return np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)
+
+
+def _font_size(count: int, medium_up_to: int, smallest: float) -> float:
+    """Return the size of letters beside or in so many rows."""
+    if count <= _FEW_CLASSES:
+        return 9.5
+    return 7.5 if count <= medium_up_to else smallest

@@ -17,7 +17,7 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import write_json
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.samples.batches import as_tensors, to_device
-from trainyard.steps.training.tasks.base import Task
+from trainyard.steps.training.tasks.task import Task
 
 _MOST_MISTAKES = 24
 _LARGEST_SIDE = 96

@@ -16,12 +16,10 @@ from trainyard.steps.data.dataset.shards import Shard, verify_dataset
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.data.tokenizing.vocabulary import CHAT_TEMPLATE_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.files import require_writable
+from trainyard.steps.runtime.files import find_model, require_writable
 from trainyard.steps.runtime.long_work import ProgressLines
-from trainyard.steps.runtime.model_folders import find_model
 from trainyard.steps.runtime.rank_variables import read_rank_variables
-from trainyard.steps.runtime.versions import banner
-from trainyard.steps.runtime.world import World, join_world, lost_connections_explained
+from trainyard.steps.runtime.world import World, banner, join_world, lost_connections_explained
 from trainyard.steps.training.from_transformers import model_digest
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import ask_for_determinism

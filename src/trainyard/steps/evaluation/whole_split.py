@@ -15,7 +15,7 @@ from trainyard.steps.training.agreement import LateSum
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.samples.batches import Prefetched, Tensors, as_tensors, to_device
 from trainyard.steps.training.samples.plan import even_part
-from trainyard.steps.training.tasks.base import Task, require_sums
+from trainyard.steps.training.tasks.task import Task, require_sums
 
 Sums = dict[str, torch.Tensor]
 

@@ -19,9 +19,9 @@ import torch
 from trainyard.steps.exporting import served_image_classifier, served_language_model
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.samples.batches import Tensors
-from trainyard.steps.training.tasks.base import Task
 from trainyard.steps.training.tasks.image_classification import ImageClassification, image_logits
 from trainyard.steps.training.tasks.language_modeling import LanguageModeling
+from trainyard.steps.training.tasks.task import Task
 
 _REQUIREMENTS = ("mlflow-skinny", "numpy", "pandas", "safetensors", "torch", "transformers")
 _EXAMPLES = 2

@@ -10,6 +10,8 @@ from typing import Any
 from trainyard.settings.files import os_errors_name
 from trainyard.steps.runtime.errors import StepError
 
+CONFIG_FILE = "config.json"
+
 
 def write_json(file: Path, document: Any) -> None:
     """Write a document, indented. Not atomic, but a half-written object is invalid JSON and thus noticed."""
@@ -52,3 +54,14 @@ def require_writable(folders: Iterable[Path], rank: int) -> None:
         with os_errors_name(probe):
             probe.write_bytes(b"1")
         probe.unlink()
+
+
+def find_model(folder: Path) -> Path:
+    """Return the folder with config.json; in an MLflow model it lies further within. StepError unless there is one."""
+    if (folder / CONFIG_FILE).is_file():
+        return folder
+    found = sorted(file.parent for file in folder.rglob(CONFIG_FILE))
+    if len(found) != 1:
+        places = ", ".join(map(str, found[:3])) or "none"
+        raise StepError(f"--base-model {folder}: expected one folder with {CONFIG_FILE}; found {places}")
+    return found[0]

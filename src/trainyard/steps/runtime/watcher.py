@@ -23,7 +23,7 @@ from trainyard.steps.runtime.errors import LOST_EXIT_CODE, STOPPED_EXIT_CODE, Se
 from trainyard.steps.runtime.rank_variables import RankVariables, read_rank_variables
 
 if TYPE_CHECKING:
-    from trainyard.steps.runtime.stores import Store
+    from trainyard.steps.runtime.meeting import Store
 
 ATTEMPT_VARIABLE = "TRAINYARD_ATTEMPT"
 """Set for a worker: which attempt it is, from 0."""
@@ -106,7 +106,7 @@ class _Watcher:
         return self._worker
 
     def _open_board(self) -> Store:
-        from trainyard.steps.runtime.stores import HashStore, PrefixStore, open_store  # torch, once the worker starts
+        from trainyard.steps.runtime.meeting import HashStore, PrefixStore, open_store  # torch, once the worker starts
 
         variables = self._variables
         if variables.master_address is None:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from trainyard.steps.runtime.errors import LostConnection, StepError
-from trainyard.steps.runtime.meeting import Meeting
-from trainyard.steps.runtime.processors import peak_resident_bytes, usable_processors
+from trainyard.steps.runtime.long_work import peak_resident_bytes, usable_processors
+from trainyard.steps.runtime.meeting import HashStore, Meeting
+from trainyard.steps.runtime.packages import python_and_packages
 from trainyard.steps.runtime.rank_variables import RankVariables, read_rank_variables
-from trainyard.steps.runtime.stores import HashStore
 
 Value = TypeVar("Value")
 
@@ -32,6 +34,17 @@ Gloo's threads are joined when the last reference to a group is dropped, with th
 them may still be dropping its last tensor, for which it needs the GIL too: a deadlock. A few trainings later that is
 long done, and the groups can go: a thread of each polls for as long as it exists.
 """
+_RECORDED_COLLECTIVES = "2000"
+"""torch's recommendation, of a few hundred bytes each: docs.pytorch.org, "Flight Recorder for Debugging"."""
+_RECORDER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+"""Today's name and the one before, which torch up to 2.9 reads."""
+_ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+_REPEATABLE_ALGORITHMS = "^NVLS,NVLSTree"
+"""Sums inside NVLink's switches come in any order; NCCL chooses among its other algorithms by topology and size alone.
+Megatron-LM's --deterministic-mode asks for the same."""
+_PACKAGES = ("torch", "numpy", "transformers", "safetensors", "deepspeed", "mlflow-skinny")
+_NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+_AMD_DRIVER = Path("/sys/module/amdgpu/version")
 
 
 class World:
@@ -179,3 +192,48 @@ def lost_connections_explained(rank: int) -> Iterator[None]:
 
 def _first_line(failure: BaseException) -> str:
     return next(iter(str(failure).splitlines()), type(failure).__name__)
+
+
+def set_gpu_defaults(environment: MutableMapping[str, str], *, deterministic: bool) -> None:
+    """Set what is not set yet, before CUDA and NCCL start.
+
+    torch's flight recorder, which the hang watch writes out; memory in segments that grow, which fragment less, where
+    NVIDIA's driver has them; and NCCL's repeatable algorithms for trainings that promise the same bits each time.
+    """
+    if not any(name in environment for name in _RECORDER_VARIABLES):
+        environment.update(dict.fromkeys(_RECORDER_VARIABLES, _RECORDED_COLLECTIVES))
+    if torch.version.hip is None and not any(name in environment for name in _ALLOCATOR_VARIABLES):
+        environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    if deterministic:
+        environment.setdefault("NCCL_ALGO", _REPEATABLE_ALGORITHMS)
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions that a result may depend on."""
+    versions = python_and_packages(_PACKAGES)
+    if torch.version.cuda:
+        versions["cuda"] = torch.version.cuda
+    if torch.version.hip:
+        versions["rocm"] = torch.version.hip
+    if torch.cuda.is_available():
+        versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+        versions["gpu"] = torch.cuda.get_device_name()
+        if driver := _driver_version():
+            versions["driver"] = driver
+    return versions
+
+
+def _driver_version() -> str | None:
+    """Return the version of the GPU driver, as reported by its kernel module."""
+    if _NVIDIA_DRIVER.is_file():
+        found = re.search(r"\b\d+\.\d+(\.\d+)?\b", _NVIDIA_DRIVER.read_text())
+        return found[0] if found else None
+    return _AMD_DRIVER.read_text().strip() if _AMD_DRIVER.is_file() else None
+
+
+def banner(device: torch.device, variables: RankVariables) -> str:
+    """Return the first line of a log: versions, ranks, and whose variables the ranks were read from."""
+    versions = ", ".join(f"{name} {number}" for name, number in installed_versions().items())
+    size = variables.world_size
+    ranks = f"{size} rank{'s' if size > 1 else ''} on {device.type} (from {variables.launcher})"
+    return f"{versions}; {ranks}, {torch.get_num_threads()} threads each"

@@ -14,13 +14,13 @@ from safetensors.torch import save_file
 from trainyard.settings.steps.training import Training
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.model_folders import find_model
+from trainyard.steps.runtime.files import find_model
 from trainyard.steps.runtime.packages import from_extra, require_packages
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.from_transformers import has_weights, model_digest, model_folder
 from trainyard.steps.training.precision import DTYPES
-from trainyard.steps.training.tasks.base import Task
 from trainyard.steps.training.tasks.chosen import ChosenTask, read_base_digest
+from trainyard.steps.training.tasks.task import Task
 from trainyard.steps.training.weights_in_files import NotInFiles, weights_may_stay_in_files
 
 ADAPTERS_FOLDER = "adapters"
@@ -29,11 +29,6 @@ _CONFIG_FILE, _WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 _NAME = "default"
 """What peft calls adapters that were given no name."""
 _ALL_LINEAR = "all-linear"
-
-# peft says of GPT-2's layers that it transposes them, as it should.
-warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False")
-# It uses a name that transformers deprecates.
-warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
 
 
 def check_tuning(settings: Training, chosen_task: ChosenTask) -> None:
@@ -84,10 +79,21 @@ def new_model(task: Task, settings: Training) -> torch.nn.Module:
         modules_to_save=trained_whole or None,
     )
     try:
-        inject_adapter_in_model(config, model, _NAME)
+        with _needless_warnings_hidden():
+            inject_adapter_in_model(config, model, _NAME)
     except ValueError as failure:
         raise StepError(f"--lora-targets {settings.lora_targets}: {str(failure).splitlines()[0]}") from None
     return model
+
+
+@contextmanager
+def _needless_warnings_hidden() -> Iterator[None]:
+    with warnings.catch_warnings():
+        # peft says of GPT-2's layers that it transposes them, as it should.
+        warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False")
+        # It uses a name that transformers deprecates.
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
+        yield
 
 
 def _quantize(model: torch.nn.Module) -> None:
@@ -219,6 +225,7 @@ def _with_adapters(model: torch.nn.Module, folder: Path) -> Any:
     from safetensors import SafetensorError
 
     try:
-        return PeftModel.from_pretrained(model, folder)
+        with _needless_warnings_hidden():
+            return PeftModel.from_pretrained(model, folder)
     except (ValueError, RuntimeError, KeyError, SafetensorError) as failure:
         raise StepError(f"the adapters in {folder} do not fit the model: {str(failure).splitlines()[0]}") from None

@@ -12,22 +12,19 @@ import torch
 
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.versions import installed_versions
-from trainyard.steps.runtime.world import World
+from trainyard.steps.runtime.world import World, installed_versions
 from trainyard.steps.training.adapters import new_model
 from trainyard.steps.training.agreement import Agreement
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
-from trainyard.steps.training.engines.base import Engine, EngineParts
+from trainyard.steps.training.engines.engine import Engine, EngineParts
+from trainyard.steps.training.fragments import MovingAverage
 from trainyard.steps.training.loop import TrainingRun
-from trainyard.steps.training.moving_average import MovingAverage
 from trainyard.steps.training.observing.flops import flops_per_token, peak_flops_per_second
 from trainyard.steps.training.observing.hang_watch import HangWatch
-from trainyard.steps.training.observing.measures import StepMeasures, Work
-from trainyard.steps.training.observing.observer import TrainingObserver
-from trainyard.steps.training.observing.profiler import ProfiledSteps, StepProfiler
+from trainyard.steps.training.observing.measures import LossSpikes, NonfiniteGuard, StepMeasures, Work
+from trainyard.steps.training.observing.observer import ProfiledSteps, StepProfiler, TrainingObserver
 from trainyard.steps.training.observing.recorder import Recorder, settings_record
 from trainyard.steps.training.observing.sample_record import SampleRecord
-from trainyard.steps.training.observing.unhealthy_steps import LossSpikes, NonfiniteGuard
 from trainyard.steps.training.optimizer import OptimizerSettings
 from trainyard.steps.training.precision import DTYPES, Precision
 from trainyard.steps.training.randomness import ask_for_determinism, seed_everything
@@ -35,7 +32,7 @@ from trainyard.steps.training.request import CheckedRequest
 from trainyard.steps.training.samples.batches import Prepared, Tensors
 from trainyard.steps.training.samples.plan import Progress, TrainingPlan
 from trainyard.steps.training.stopping import StopRequest
-from trainyard.steps.training.tasks.base import Task
+from trainyard.steps.training.tasks.task import Task
 from trainyard.steps.training.validation import SPLIT, Metric, Validation
 
 

@@ -8,8 +8,8 @@ for the ranges that it now holds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -103,3 +103,42 @@ def _plain(state: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tenso
                 yield f"{key}/{part}", getattr(value, part)
         else:
             yield key, value
+
+
+class MovingAverage:
+    """The average of what this rank holds of the weights. Nothing is exchanged: averaging is element-wise."""
+
+    def __init__(self, state: Sequence[Fragment], decay: float) -> None:
+        self._decay = decay
+        trained = {fragment.key.split("/")[1] for fragment in state if fragment.key.startswith(OPTIMIZER_KEY)}
+        self._weights = [
+            fragment
+            for fragment in state
+            if fragment.key.startswith(MODEL_KEY) and fragment.key.removeprefix(MODEL_KEY) in trained
+        ]
+        self._average = [fragment.values.clone() for fragment in self._weights]
+
+    @torch.no_grad()
+    def update(self, step_number: int) -> None:
+        """Move the average towards the weights, after step `step_number`, counted from 1.
+
+        At first the decay is smaller, (1 + step) / (10 + step), so that the initial weights are soon forgotten: as
+        `num_updates` of TensorFlow's tf.train.ExponentialMovingAverage.
+        """
+        decay = min(self._decay, (1 + step_number) / (10 + step_number))
+        torch._foreach_lerp_(self._average, [fragment.values for fragment in self._weights], 1 - decay)
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        """Exchange average and weights. Twice leaves all bits as they were."""
+        for fragment, average in zip(self._weights, self._average, strict=True):
+            weights = fragment.values.clone()
+            fragment.values.copy_(average)
+            average.copy_(weights)
+
+    def fragments(self) -> list[Fragment]:
+        """Return the average for checkpoints, divided as the weights are."""
+        return [
+            replace(fragment, key=AVERAGE_KEY + fragment.key.removeprefix(MODEL_KEY), values=average)
+            for fragment, average in zip(self._weights, self._average, strict=True)
+        ]

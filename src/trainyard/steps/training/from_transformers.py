@@ -15,8 +15,7 @@ import torch
 
 from trainyard.settings.files import file_sha256, os_errors_name
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.files import parse_json
-from trainyard.steps.runtime.model_folders import CONFIG_FILE
+from trainyard.steps.runtime.files import CONFIG_FILE, parse_json
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.weights_in_files import (
     WEIGHTS_FILE,

@@ -13,18 +13,17 @@ from trainyard.settings.steps.training import Training
 from trainyard.steps.evaluation.whole_split import EvaluationStopped, evaluate_split
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
-from trainyard.steps.training.agreed_step import AgreedStep
 from trainyard.steps.training.agreement import Agreement, TakenStep
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
-from trainyard.steps.training.engines.base import Engine
+from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.observing.observer import TrainingObserver
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import deterministic_backward, random_state, restore_random_state
 from trainyard.steps.training.samples.batches import Batches, MicroBatch
-from trainyard.steps.training.samples.plan import Progress, Step, TrainingPlan
+from trainyard.steps.training.samples.plan import AgreedStep, Progress, Step, TrainingPlan
 from trainyard.steps.training.schedule import Schedule
 from trainyard.steps.training.stopping import StopRequest
-from trainyard.steps.training.tasks.base import Task
+from trainyard.steps.training.tasks.task import Task
 from trainyard.steps.training.validation import SPLIT, Validation
 
 

@@ -14,18 +14,18 @@ from trainyard.settings.files import file_sha256
 from trainyard.settings.steps.training import Training
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.files import find_model
 from trainyard.steps.runtime.flags import GivenSettings
-from trainyard.steps.runtime.model_folders import find_model
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.adapters import check_tuning
-from trainyard.steps.training.engines.base import Engine
 from trainyard.steps.training.engines.blocks import check_blocks
+from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.from_transformers import model_digest, model_folder
 from trainyard.steps.training.observing.hang_watch import HangWatch
-from trainyard.steps.training.observing.profiler import ProfiledSteps, parse_profile_steps
+from trainyard.steps.training.observing.observer import ProfiledSteps, parse_profile_steps
 from trainyard.steps.training.samples.training_data import TrainingData, read_training_data
-from trainyard.steps.training.tasks.base import Task
 from trainyard.steps.training.tasks.chosen import ChosenTask, choose_task
+from trainyard.steps.training.tasks.task import Task
 from trainyard.steps.training.used_settings import UsedSettings
 from trainyard.steps.training.validation import check_validation
 

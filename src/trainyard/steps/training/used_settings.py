@@ -77,7 +77,8 @@ class UsedSettings:
         ]
         if not changed:
             return "all settings have their defaults"
-        name_width, value_width = (max(len(row[column]) for row in changed) for column in (0, 1))
+        name_width = max(len(name) for name, _, _ in changed)
+        value_width = max(len(value) for _, value, _ in changed)
         lines = [f"  {name:{name_width}}  {value:{value_width}}  {origin}" for name, value, origin in changed]
         return "\n".join(["settings that differ from their defaults:", *lines])
 

@@ -15,7 +15,7 @@ from trainyard.settings.steps.training import Training
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.samples.plan import Progress, Step
-from trainyard.steps.training.tasks.base import Task
+from trainyard.steps.training.tasks.task import Task
 
 SPLIT = "validation"
 

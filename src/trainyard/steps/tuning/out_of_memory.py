@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.distributed.distributed_c10d import _get_default_store
 
-from trainyard.steps.runtime.stores import PrefixStore
+from trainyard.steps.runtime.meeting import PrefixStore
 from trainyard.steps.runtime.world import World
 
 _KEY, _REPORTED, _LEFT = "out_of_memory", "reported", "left"

@@ -18,13 +18,18 @@ import numpy as np
 
 from trainyard.settings.quantities import counted
 from trainyard.settings.steps.prepare_text import PrepareTextSpark
-from trainyard.steps.data.at_scale.kept import Keys, document_key
 from trainyard.steps.data.at_scale.session import NumberedFile, as_task
 from trainyard.steps.data.at_scale.signatures import Bands, SignatureBuilder, bands_for, similarity
 
 if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
+import hashlib
+
+import numpy.typing as npt
+
+from trainyard.steps.data.text.text_formats import PlainTextFile
+from trainyard.steps.data.text.text_source import Block, Piece, TextFile, TextSource
 
 REPORT_FILE = "duplicates.json"
 
@@ -33,6 +38,7 @@ _DOCUMENTS_OF_A_FILE = 1 << 32
 """A document's number is its file's, times this, plus its place in the file: the order of all documents."""
 
 _PAIRS_IN_REPORT = 50
+Keys = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -159,3 +165,59 @@ class _Signer:
 
     def _builder(self) -> SignatureBuilder:
         return SignatureBuilder(self.settings.shingle_words, self.settings.minhash_values)
+
+
+def document_key(name: str) -> int:
+    """Return what stands for a document's name among those of its file: 8 bytes, however long the name is."""
+    data = name.encode("utf-8", errors="surrogateescape")
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
+@dataclass(frozen=True)
+class KeptBlock(Block):
+    """A block without the dropped documents."""
+
+    whole: Block
+    dropped: frozenset[int]
+
+    def pieces(self, *, replace_undecodable: bool) -> Iterator[Piece]:
+        """Yield the pieces of the documents that are kept."""
+        name, is_dropped = None, False
+        for piece in self.whole.pieces(replace_undecodable=replace_undecodable):
+            if piece.document != name:
+                name, is_dropped = piece.document, document_key(piece.document) in self.dropped
+            if not is_dropped:
+                yield piece
+
+
+class KeptFile(TextFile):
+    """A file without the dropped documents."""
+
+    def __init__(self, whole: TextFile, dropped: Keys) -> None:
+        self.name, self.size_bytes = whole.name, whole.size_bytes
+        self._whole, self._dropped = whole, dropped
+
+    def blocks(self) -> Iterator[KeptBlock]:
+        """Yield the blocks of the whole file, each without its dropped documents."""
+        dropped = frozenset(self._dropped.tolist())
+        for block in self._whole.blocks():
+            yield KeptBlock(block.file, block.source_bytes, block, dropped)
+
+
+def kept_files(files: list[TextFile], dropped: Mapping[int, Keys]) -> list[TextFile]:
+    """Return the files without the documents whose keys are given by the file's number.
+
+    A plain text is one document: without it the file is left out, as if it did not exist.
+    """
+    kept: list[TextFile] = []
+    for number, file in enumerate(files):
+        if number not in dropped:
+            kept.append(file)
+        elif not isinstance(file, PlainTextFile):
+            kept.append(KeptFile(file, dropped[number]))
+    return kept
+
+
+def without(source: TextSource, dropped: Mapping[int, Keys]) -> TextSource:
+    """Return the source without the documents whose keys are given by their file's number."""
+    return TextSource(kept_files(source.files, dropped), source.description)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trainyard
 from trainyard.settings.files import describe_os_error
-from trainyard.steps.data.text.source import TextFile
+from trainyard.steps.data.text.text_source import TextFile
 from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.packages import from_extra, require_packages
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from trainyard.steps.data.text import PythonTopics, files_below
 from trainyard.steps.data.text.compression import COMPRESSIONS, compression_of
-from trainyard.steps.data.text.json_lines import JsonLinesFile
-from trainyard.steps.data.text.source import first_names
+from trainyard.steps.data.text.text_formats import JsonLinesFile
+from trainyard.steps.data.text.text_source import first_names
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_folder
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from trainyard.settings.steps.prepare_images import PrepareImages
-from trainyard.steps.data.images import cifar10, idx, image_folder, image_table
-from trainyard.steps.data.images.source import ImageSource, part_in_memory
+from trainyard.steps.data.images import image_folder, image_table
+from trainyard.steps.data.images.image_source import ImageSource, part_in_memory
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_folder
 
@@ -45,8 +45,6 @@ def _open_digits(_: PrepareImages) -> ImageSource:
 
 _FORMATS: Mapping[str, Callable[[PrepareImages], ImageSource]] = {
     "digits": _open_digits,
-    "idx": idx.open_source,
-    "cifar10": cifar10.open_source,
     "folder": image_folder.open_source,
     "table": image_table.open_source,
 }

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.settings.steps.prepare_images import PrepareImages
-from trainyard.steps.data.images.source import Blocks, ImagePart, Images, ImageSource
+from trainyard.steps.data.images.image_source import Blocks, ImagePart, Images, ImageSource
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.long_work import ProgressLines, in_processes
 

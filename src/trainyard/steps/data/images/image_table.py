@@ -10,7 +10,7 @@ import numpy as np
 
 from trainyard.settings.steps.prepare_images import PrepareImages
 from trainyard.steps.data.images.image_folder import PART_OF_NAME, LabelledFiles, open_files
-from trainyard.steps.data.images.source import ImageSource
+from trainyard.steps.data.images.image_source import ImageSource
 from trainyard.steps.runtime.errors import StepError
 
 _SPLIT_COLUMN = "split"

@@ -8,10 +8,8 @@ from pathlib import Path, PurePosixPath
 
 from trainyard.settings.steps.prepare_text import TextDataset
 from trainyard.steps.data.text.compression import COMPRESSIONS, SourcePath, compression_of
-from trainyard.steps.data.text.json_lines import JsonLinesFile
-from trainyard.steps.data.text.parquet import ParquetFile
-from trainyard.steps.data.text.plain_text import PlainTextFile
-from trainyard.steps.data.text.source import BLOCK_BYTES, RowsBlock, TextFile, TextSource, first_names
+from trainyard.steps.data.text.text_formats import JsonLinesFile, ParquetFile, PlainTextFile
+from trainyard.steps.data.text.text_source import BLOCK_BYTES, RowsBlock, TextFile, TextSource, first_names
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_folder
 

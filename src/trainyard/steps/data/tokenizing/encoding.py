@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.steps.data.text.source import Block, Piece
+from trainyard.steps.data.text.text_source import Block, Piece
 from trainyard.steps.data.tokenizing.splits import SplitRule
 from trainyard.steps.runtime.long_work import in_processes
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from trainyard.settings.steps.prepare_text import TextDataset
 from trainyard.steps.data.dataset.manifest import Split, TokenText
 from trainyard.steps.data.dataset.writer import DatasetWriter
-from trainyard.steps.data.text.source import TextSource
+from trainyard.steps.data.text.text_source import TextSource
 from trainyard.steps.data.tokenizing.rows import SPLITS, SplitRows, Tokens
 from trainyard.steps.data.tokenizing.splits import SplitRule
 from trainyard.steps.data.tokenizing.vocabulary import Vocabulary, learn_vocabulary, plain_tokenizer

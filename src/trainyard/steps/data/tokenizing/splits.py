@@ -27,7 +27,9 @@ class SplitRule:
     def split_of(self, document: str) -> str:
         """Return the split that a document belongs to."""
         value = _hash(self.seed, document)
-        return "test" if value < self.test_below else "validation" if value < self.validation_below else "train"
+        if value < self.test_below:
+            return "test"
+        return "validation" if value < self.validation_below else "train"
 
 
 def split_rule(documents: Iterable[str], validation_fraction: float, test_fraction: float, seed: int) -> SplitRule:

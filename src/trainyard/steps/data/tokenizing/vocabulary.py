@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.steps.data.text.source import Piece, TextFile, TextSource
+from trainyard.steps.data.text.text_source import Piece, TextFile, TextSource
 from trainyard.steps.data.tokenizing.splits import SplitRule
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import parse_json

@@ -11,6 +11,12 @@ from typing import Any
 
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
+from trainyard.steps.training.checkpoints.checkpoint_to_resume import (
+    VerifiedCheckpoint,
+    choose_checkpoint,
+    name_to_go_back_to,
+    step_folder,
+)
 from trainyard.steps.training.checkpoints.collectives import Ranks
 from trainyard.steps.training.checkpoints.commit import (
     Commit,
@@ -19,19 +25,13 @@ from trainyard.steps.training.checkpoints.commit import (
     refuse_another_training,
     write_commit,
 )
-from trainyard.steps.training.checkpoints.folders import (
-    VerifiedCheckpoint,
-    choose_checkpoint,
-    name_to_go_back_to,
-    step_folder,
-)
 from trainyard.steps.training.checkpoints.restoring import (
     restore_engine,
     restore_randomness,
 )
 from trainyard.steps.training.checkpoints.saving import HostCopy, SaveRequest, Saving
 from trainyard.steps.training.checkpoints.state_files import RANDOM_PREFIX, in_file_order, share_to_write
-from trainyard.steps.training.engines.base import Engine
+from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.fragments import Fragment
 from trainyard.steps.training.randomness import random_state
 from trainyard.steps.training.samples.plan import Progress

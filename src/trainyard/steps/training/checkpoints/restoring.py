@@ -16,7 +16,7 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.checkpoints.collectives import Ranks
 from trainyard.steps.training.checkpoints.commit import BrokenCheckpoint, Commit
 from trainyard.steps.training.checkpoints.state_files import RANDOM_PREFIX, PieceName, shape_text
-from trainyard.steps.training.engines.base import Engine
+from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.fragments import Fragment
 from trainyard.steps.training.randomness import restore_random_state, seed_everything
 

@@ -16,9 +16,9 @@ import torch
 
 from trainyard.steps.runtime.durable_files import make_names_durable, write_durably
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.training.checkpoints.checkpoint_to_resume import keep_newest_and_best, remove_checkpoint
 from trainyard.steps.training.checkpoints.collectives import Ranks
 from trainyard.steps.training.checkpoints.commit import Commit, SavedFile, write_commit
-from trainyard.steps.training.checkpoints.folders import keep_newest_and_best, remove_checkpoint
 from trainyard.steps.training.checkpoints.state_files import state_file_header, state_file_name
 from trainyard.steps.training.fragments import AVERAGE_KEY, MODEL_KEY, OPTIMIZER_KEY, Fragment
 from trainyard.steps.training.samples.plan import Progress

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.checkpoint import (
@@ -22,8 +22,7 @@ from torch.utils.checkpoint import (
 
 from trainyard.settings.steps.training import Training
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.engines.activation_offload import activations_in_main_memory
-from trainyard.steps.training.engines.float8 import check_float8, multiply_in_float8
+from trainyard.steps.runtime.packages import from_extra, require_packages
 
 _LEAST_SHARE = 0.1
 """Of the model's parameters: a smaller list, such as one of heads, is not worth a separate exchange per element."""
@@ -43,13 +42,22 @@ _ATTENTIONS = frozenset(
 
 _ATTENTION_WITHIN_DOCUMENTS = "torch_attn::_varlen_attn"
 """By name: torch knows it only once it is imported."""
+_LEAST_BYTES = 1024
+"""A smaller tensor is not worth a copy."""
+_LEAST_CAPABILITY = (8, 9)
+"""Of NVIDIA's GPUs, Ada and Hopper: what torch._scaled_mm asks for."""
+_MULTIPLE = 16
+"""Of both dimensions of a matrix: what cuBLAS asks for."""
 
 
 def find_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
     """Return the model's repeated layers in the order of registration; none without a large ModuleList."""
     least = _LEAST_SHARE * _size(model)
-    blocks = (block for blocks in _outermost_lists(model) if _size(blocks) > least for block in blocks if _size(block))
-    return list(dict.fromkeys(blocks))
+    found: dict[torch.nn.Module, None] = {}
+    for blocks in _outermost_lists(model):
+        if _size(blocks) > least:
+            found.update((block, None) for block in blocks if _size(block))
+    return list(found)
 
 
 def find_separate_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
@@ -168,3 +176,62 @@ def _offload(block: torch.nn.Module) -> None:
             return forward(*arguments, **named)
 
     block.forward = offloaded
+
+
+class _Kept(NamedTuple):
+    """A tensor in main memory, and where it came from."""
+
+    values: torch.Tensor
+    device: torch.device
+
+
+def activations_in_main_memory() -> torch.autograd.graph.saved_tensors_hooks:
+    """Return a context for a forward pass, as torch.autograd.graph.save_on_cpu, without the weights.
+
+    Weights stay where they are in any case. Copies are queued on the device, from and to pinned memory, so the host
+    does not wait; they keep the tensor's layout, and the backward pass computes the same bits.
+    """
+    return torch.autograd.graph.saved_tensors_hooks(_keep, _bring_back)
+
+
+def _keep(tensor: torch.Tensor) -> torch.Tensor | _Kept:
+    is_weight = isinstance(tensor._base if tensor._is_view() else tensor, torch.nn.Parameter)
+    if is_weight or tensor.nbytes < _LEAST_BYTES:
+        return tensor
+    values = torch.empty_like(tensor, device="cpu", pin_memory=tensor.device.type == "cuda", requires_grad=False)
+    values.copy_(tensor, non_blocking=True)
+    return _Kept(values, tensor.device)
+
+
+def _bring_back(kept: torch.Tensor | _Kept) -> torch.Tensor:
+    if isinstance(kept, _Kept):
+        return kept.values.to(kept.device, non_blocking=True)
+    return kept
+
+
+def check_float8(settings: Training) -> None:
+    """Raise StepError, or SetupError for a missing package, where layers cannot multiply in float8."""
+    if not settings.float8:
+        return
+    if settings.precision != "bf16":
+        raise StepError(f"--float8 needs --precision bf16 for everything else; found {settings.precision}")
+    if settings.tuning != "full":
+        raise StepError(f"--float8 does not work with --tuning {settings.tuning}; use full, or leave it out")
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() < _LEAST_CAPABILITY:
+        found = torch.cuda.get_device_name() if torch.cuda.is_available() else "a CPU"
+        raise StepError(f"--float8 needs a GPU that multiplies in float8 (L4, L40S, H100 and later); this is {found}")
+    require_packages("--float8", from_extra("torchao"), "torchao")
+
+
+def multiply_in_float8(blocks: Sequence[torch.nn.Module], *, emulate: bool = False) -> None:
+    """Replace the linear layers of the blocks, in place; names and weights stay. `emulate` computes in fp32."""
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    for block in blocks:
+        convert_to_float8_training(block, module_filter_fn=_is_suitable, config=Float8LinearConfig(emulate=emulate))
+
+
+def _is_suitable(layer: torch.nn.Module, name: str) -> bool:
+    if not isinstance(layer, torch.nn.Linear):
+        return False
+    return layer.in_features % _MULTIPLE == 0 and layer.out_features % _MULTIPLE == 0

@@ -13,11 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainyard.settings.steps.training import TrainDDP
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.engines.base import EngineParts
-from trainyard.steps.training.engines.replica import ReplicaEngine
-
-# Torch warns of every depthwise convolution, where only the strides of dimensions of size one differ.
-warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
+from trainyard.steps.training.engines.engine import EngineParts, ReplicaEngine
 
 _UNFINISHED = "Expected to have finished reduction in the prior iteration"
 """DDP's error, one step later, about a parameter that it waited for."""
@@ -30,6 +26,8 @@ class DDPEngine(ReplicaEngine):
 
     def __init__(self, parts: EngineParts) -> None:
         super().__init__(parts)
+        # Torch warns of every depthwise convolution, where only the strides of dimensions of size one differ.
+        warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
         settings = parts.settings
         self._sums_in_bf16 = isinstance(settings, TrainDDP) and settings.reduce_precision == "bf16"
         self.model = self._ddp = self._wrapped()

@@ -9,8 +9,7 @@ import torch
 from trainyard.settings.batch_arithmetic import BatchArithmetic
 from trainyard.settings.steps.training import Training, TrainSingle
 from trainyard.steps.runtime.errors import SetupError, StepError
-from trainyard.steps.training.engines.base import EngineParts
-from trainyard.steps.training.engines.replica import ReplicaEngine
+from trainyard.steps.training.engines.engine import EngineParts, ReplicaEngine
 
 
 class SingleEngine(ReplicaEngine):

@@ -20,8 +20,8 @@ from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.runtime.named_code import arguments_from_json, import_named
 from trainyard.steps.training.samples.batches import Tensors
-from trainyard.steps.training.tasks.base import Task
 from trainyard.steps.training.tasks.chosen import ChosenTask, choose_task
+from trainyard.steps.training.tasks.task import Task
 
 _NEEDED = ("training_step", "configure_optimizers")
 _NEED_VALIDATION = ("keep_best_checkpoint", "early_stop_patience")

@@ -22,12 +22,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
+
+import torch
 
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.flight_recorder import write_collectives
+from trainyard.steps.runtime.meeting import PrefixStore, Store, open_store
 from trainyard.steps.runtime.rank_variables import RankVariables, attempt_of_ranks
-from trainyard.steps.runtime.stores import PrefixStore, Store, open_store
 
 _PART_OF_TIMEOUT = 0.5
 _PART_IN_LONG_WORK = 0.9
@@ -39,6 +40,8 @@ _PAUSES_AFTER_FAILURE = 4
 _FAILURE = "failure"
 _FOR_EVER = timedelta(days=365)
 _SILENT_STORE = "rank 0, which hosts the store of the process group, does not answer"
+FILE_PREFIX = "collectives_rank_"
+"""For `torchfrtrace --prefix`, which compares the files of all ranks."""
 
 
 @dataclass(frozen=True)
@@ -295,3 +298,31 @@ def _published(store: Store, size: int) -> dict[int, Place | None]:
     except RuntimeError:
         published = {}
     return {rank: Place(*json.loads(published[str(rank)])) if str(rank) in published else None for rank in ranks}
+
+
+def write_collectives(folder: Path, rank: int) -> str | None:
+    """Write the recorded collectives into a folder. Return in words where, and the oldest that is not finished.
+
+    None if nothing was recorded. OSError if the folder cannot be written.
+    """
+    library: Any = torch._C._distributed_c10d
+    # NCCL's are in a recorder of their own where torch is built for GPUs.
+    dumps = [getattr(library, name, None) for name in ("_dump_nccl_trace", "_dump_fr_trace")]
+    jsons = [getattr(library, name, None) for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json")]
+    for dump, dump_json in zip(dumps, jsons, strict=True):
+        entries = [] if dump is None or dump_json is None else json.loads(dump_json()).get("entries", [])
+        if dump is not None and entries:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = folder / f"{FILE_PREFIX}{rank}"
+            file.write_bytes(dump())
+            return f"its last {len(entries)} collectives are in {file}; {_oldest_unfinished(entries)}"
+    return None
+
+
+def _oldest_unfinished(entries: list[dict[str, Any]]) -> str:
+    for entry in entries:
+        if not entry["retired"]:
+            sizes = " and ".join("x".join(map(str, size)) or "one number" for size in entry["input_sizes"])
+            name, number = entry["profiling_name"], entry["collective_seq_id"]
+            return f"not finished: {name} of {sizes}, number {number} of its group"
+    return "all are finished"

@@ -15,7 +15,7 @@ from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import read_json_object, write_json
 from trainyard.steps.runtime.named_code import import_named
-from trainyard.steps.training.tasks.base import Task
+from trainyard.steps.training.tasks.task import Task
 
 _BUILT_IN_CLASSES = {
     "image_classification": "trainyard.steps.training.tasks.image_classification:ImageClassification",

@@ -19,7 +19,7 @@ from trainyard.steps.runtime.files import write_json
 from trainyard.steps.training.from_transformers import ModelNeeds, load_model, new_model, save_model
 from trainyard.steps.training.samples.batches import SAMPLE_DRAWS, Tensors
 from trainyard.steps.training.tasks.augmentation import Mixing, augment, partners_of
-from trainyard.steps.training.tasks.base import Task
+from trainyard.steps.training.tasks.task import Task
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,9 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import write_json
 from trainyard.steps.training.from_transformers import ModelNeeds, load_model, new_model, save_model
 from trainyard.steps.training.samples.batches import Tensors
-from trainyard.steps.training.tasks.base import Sample, SampleRequest, Task
 from trainyard.steps.training.tasks.chunked_cross_entropy import cross_entropy_for_logits, require_output_layer
 from trainyard.steps.training.tasks.packed_attention import PackedAttention, attention_within, document_starts
+from trainyard.steps.training.tasks.task import Sample, SampleRequest, Task
 from trainyard.steps.training.tasks.token_rows import DOCUMENT_STARTS, IGNORED, TokenRows, rows_of
 
 if TYPE_CHECKING:

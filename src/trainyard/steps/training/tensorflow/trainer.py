@@ -16,7 +16,7 @@ from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
 from trainyard.settings.steps.training import LEAST_NORM
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.tensorflow.keras_models import Loss, ModelBuilder, optimizer_of
-from trainyard.steps.training.tensorflow.samples import KerasBatch, KerasSamples
+from trainyard.steps.training.tensorflow.keras_samples import KerasBatch, KerasSamples
 
 State = dict[str, npt.NDArray[Any]]
 

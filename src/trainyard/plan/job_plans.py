@@ -1,0 +1,218 @@
+"""What a plan holds: each job, and what all take at one time, when each runs as soon as those before it are done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from trainyard.catalogue.skus import Sku
+from trainyard.plan.batches import JobBatch
+from trainyard.plan.estimate.estimator import Estimate
+from trainyard.plan.estimate.money import Price
+from trainyard.plan.job_kinds import JobKind
+from trainyard.plan.measured import Measured
+from trainyard.spec.model import ProcessCounts
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """What one job takes. Figures of the machine are None where it is not known which machine that is.
+
+    `gpus_idle_per_node` counts the GPUs that no process uses: a rank takes one, a process of TensorFlow or Ray all.
+    `estimate` is of trainings; where there is none, `estimate_reason` says why. `steps` is how many a training takes,
+    if that is known. `data_shares` are those of the datasets that a training mixes, None where each sample comes once.
+    `kind` says how many machines it takes at one time, which for a sweep are those of several trials; prices are of
+    these. The rest is of one trial.
+    """
+
+    name: str
+    component: str
+    waits_for: tuple[str, ...]
+    processes: ProcessCounts
+    compute: str
+    sku: Sku | None
+    gpus_idle_per_node: int | None
+    gpu_memory_gb: float | None
+    batch: JobBatch | None
+    environment: str
+    on_demand: Price | None
+    spot: Price | None
+    findings: tuple[str, ...]
+    kind: JobKind
+    estimate: Estimate | None = None
+    estimate_reason: str = ""
+    is_training: bool = False
+    steps: int | None = None
+    data_shares: Mapping[str, float | None] = field(default_factory=dict)
+    measured: Measured | None = None
+
+    @property
+    def gpus_used_per_node(self) -> int | None:
+        """The GPUs of a node that have a process."""
+        if self.sku is None or self.gpus_idle_per_node is None:
+            return None
+        return self.sku.gpu_count - self.gpus_idle_per_node
+
+    @property
+    def all_steps(self) -> int | None:
+        """The optimizer steps of the whole training: as the pipeline says, else as a run of it took."""
+        if self.steps is None and self.measured is not None:
+            return self.measured.steps
+        return self.steps
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The time of a step: as measured on the same machines, else as estimated."""
+        if self.measured is not None and self.measured.replaces and self.measured.step_seconds is not None:
+            return self.measured.step_seconds
+        if self.estimate is None or self.estimate.time is None:
+            return None
+        return self.estimate.time.total
+
+    @property
+    def hours(self) -> float | None:
+        """The time of all steps."""
+        steps, seconds = self.all_steps, self.step_seconds
+        if steps is None or seconds is None:
+            return None
+        return steps * seconds / 3600
+
+    @property
+    def on_demand_usd(self) -> float | None:
+        """The price of all steps on demand."""
+        return self._usd(self.on_demand)
+
+    @property
+    def spot_usd(self) -> float | None:
+        """The price of all steps on spot machines that are never taken away."""
+        return self._usd(self.spot)
+
+    def _usd(self, price: Price | None) -> float | None:
+        if price is None or self.hours is None:
+            return None
+        return price.usd_per_hour * self.hours
+
+
+@dataclass(frozen=True)
+class UnplannedJob:
+    """A job of which only Azure ML knows what it runs, and so what it takes.
+
+    `component` is the reference to what is kept there; empty for job types that only Azure ML runs.
+    """
+
+    name: str
+    component: str
+    waits_for: tuple[str, ...]
+    compute: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The most that the planned jobs take at one time, when every job starts as soon as it can.
+
+    Prices are None where that of a job is not known, planned or not. Nodes are by compute; processors, which Azure's
+    quotas count, by VM size.
+    """
+
+    nodes_at_once: dict[str, int]
+    vcpus_at_once: dict[str, int]
+    on_demand_usd_per_hour: float | None
+    spot_usd_per_hour: float | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A pipeline's jobs, each after those it waits for, and what they take together.
+
+    Those in `not_planned` may come before others of `jobs`, which name them in `waits_for` then.
+    """
+
+    pipeline: str
+    file: str
+    jobs: tuple[JobPlan, ...]
+    totals: Totals
+    not_planned: tuple[UnplannedJob, ...] = ()
+
+
+def totals_of(jobs: Sequence[JobPlan], waits_for: Mapping[str, frozenset[str]], *, are_all_jobs: bool) -> Totals:
+    """Return what planned jobs take; without the price if there are others that are not planned."""
+
+    def machines_at_once(some: Iterable[JobPlan]) -> int:
+        return round(most_at_once({job.name: job.kind.machines for job in some}, waits_for))
+
+    def price_at_once(price_of: Callable[[JobPlan], Price | None]) -> float | None:
+        prices = {job.name: price.usd_per_hour for job in jobs if (price := price_of(job)) is not None}
+        if not are_all_jobs or len(prices) < len(jobs):
+            return None
+        return round(most_at_once(prices, waits_for), 6)
+
+    computes = dict.fromkeys(job.compute for job in jobs)
+    skus = dict.fromkeys(job.sku for job in jobs if job.sku is not None)
+    return Totals(
+        nodes_at_once={name: machines_at_once(job for job in jobs if job.compute == name) for name in computes},
+        vcpus_at_once={sku.name: sku.vcpus * machines_at_once(job for job in jobs if job.sku is sku) for sku in skus},
+        on_demand_usd_per_hour=price_at_once(lambda job: job.on_demand),
+        spot_usd_per_hour=price_at_once(lambda job: job.spot),
+    )
+
+
+def most_at_once(weights: Mapping[str, float], waits_for: Mapping[str, frozenset[str]]) -> float:
+    """The greatest total weight of jobs none of which waits for another, directly or through others.
+
+    By Dilworth's theorem with weights that is the sum of all weights less the greatest flow from jobs to jobs that
+    come after them, where no job gives or takes more than its weight.
+    """
+    before = _all_before(waits_for)
+    after = {job: [other for other in weights if job in before[other]] for job in weights}
+    can_give, can_take = dict(weights), dict(weights)
+    flow: dict[tuple[str, str], float] = {}
+    total = 0.0
+    for source in weights:
+        while (amount := _push(source, can_give[source], set(), after, can_take, flow)) > 1e-9:
+            can_give[source] -= amount
+            total += amount
+    return sum(weights.values()) - total
+
+
+def _push(
+    source: str,
+    amount: float,
+    visited: set[str],
+    after: Mapping[str, list[str]],
+    can_take: dict[str, float],
+    flow: dict[tuple[str, str], float],
+) -> float:
+    """Send up to `amount` along one augmenting path: to a job that can take it, or by re-routing another's flow."""
+    if amount <= 1e-9:
+        return 0.0
+    for target in after[source]:
+        if target in visited:
+            continue
+        visited.add(target)
+        sent = min(amount, can_take[target])
+        if sent > 1e-9:
+            can_take[target] -= sent
+            flow[source, target] = flow.get((source, target), 0.0) + sent
+            return sent
+        for other in [giver for giver, taker in flow if taker == target and giver != source]:
+            rerouted = _push(other, min(amount, flow[other, target]), visited, after, can_take, flow)
+            if rerouted > 1e-9:
+                flow[other, target] -= rerouted
+                flow[source, target] = flow.get((source, target), 0.0) + rerouted
+                return rerouted
+    return 0.0
+
+
+def _all_before(waits_for: Mapping[str, frozenset[str]]) -> dict[str, set[str]]:
+    """For each job all that must be done before it, however indirectly. There are no cycles."""
+    before: dict[str, set[str]] = {}
+
+    def collect(job: str) -> set[str]:
+        if job not in before:
+            before[job] = set().union(*({other} | collect(other) for other in waits_for[job]))
+        return before[job]
+
+    for job in waits_for:
+        collect(job)
+    return before

@@ -1,0 +1,429 @@
+"""Checks against the JSON Schemas: the validator's errors become findings that name the key, the value and the fix."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from trainyard.resources import schema_file
+from trainyard.settings.suggestions import close_match, closest, did_you_mean, only_close
+from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
+from trainyard.spec.documents import Document, Node, describe, shorten
+from trainyard.spec.kinds import Kind
+from trainyard.spec.model import PARAMETER_TYPES
+from trainyard.spec.rules.keys import (
+    BAD_ASSET_NAME,
+    BAD_TEXT,
+    MISSING_KEY,
+    NOT_A_CHOICE,
+    OUT_OF_BOUNDS,
+    UNKNOWN_KEY,
+    WRONG_TYPE,
+)
+from trainyard.spec.rules.references import BAD_REFERENCE
+
+if TYPE_CHECKING:
+    import jsonschema_rs
+
+# Our annotations in schemas: what a value must be, in words; the rule, if the keyword's own does not fit; and the
+# severity, if Azure ML's client accepts the value anyway.
+_EXPECTED, _RULE, _SEVERITY = "x-expected", "x-rule", "x-severity"
+
+_SCHEMA_OF_KIND: dict[Kind, str] = {
+    "pipeline": "pipeline",
+    "component": "component",
+    "pipeline_component": "component",
+    "command_job": "command_job",
+    "sweep_job": "sweep_job",
+    "other_job": "other_job",
+    "schedule": "schedule",
+    "asset": "asset",
+    "environment": "environment",
+    "compute": "compute",
+    "profile": "profile",
+    "online_endpoint": "online_endpoint",
+    "batch_endpoint": "batch_endpoint",
+    "online_deployment": "online_deployment",
+    "batch_deployment": "batch_deployment",
+    "datastore": "datastore",
+    "workspace": "workspace",
+    "registry": "registry",
+    "feature_store": "feature_store",
+    "feature_set": "feature_set",
+    "feature_store_entity": "feature_store_entity",
+}
+# In a definition: the type of the jobs that it is for, one of the rare ones.
+_WORD = "x-word"
+# A whole word: a comment on data-parallel training is none.
+_RARE_JOBS = re.compile(r"(?<![\w-])(?:parallel|spark|sweep|automl|data_transfer)(?![\w-])", re.IGNORECASE)
+_SHARED = "common.schema.json"
+# A mapping with more unknown keys than this is not full of typos.
+_MOST_HINTS = 100
+
+# What Azure ML's client does with an unknown key, by place.
+_FATE_AT_ROOT: dict[Kind, str] = {
+    "component": "Azure ML ignores it, and what it was to set keeps its default",
+    "pipeline_component": "Azure ML ignores it, and what it was to set keeps its default",
+    "profile": "no template reads it",
+}
+_FATE_IN_JOB = "Azure ML sends it along and ignores it"
+_FATE_IN_SETTINGS = "Azure ML's client sends it along, and nothing is known to read it"
+_FATE_IN_TASK = "Azure ML's client drops it"
+_FATE_ELSEWHERE = "Azure ML's client refuses the file"
+
+
+@cache
+def bundled_schema(name: str) -> dict[str, Any]:
+    """Return a schema with the shared definitions in its own `$defs`, so that it is self-contained."""
+    text = schema_file(name).read_text(encoding="utf-8")
+    if _SHARED not in text:
+        return dict(json.loads(text))
+    schema = json.loads(text.replace(f'"{_SHARED}#', '"#'))
+    schema["$defs"] = {**_shared_definitions(), **schema.get("$defs", {})}
+    return dict(schema)
+
+
+@cache
+def _shared_definitions() -> dict[str, Any]:
+    return dict(json.loads(schema_file("common").read_text(encoding="utf-8"))["$defs"])
+
+
+@cache
+def _validator(name: str, *, is_whole: bool) -> jsonschema_rs.Validator:
+    """The validator of a schema; if it is not the whole, without the definitions of rare kinds of jobs.
+
+    Their patterns take most of the time: linting one pipeline takes 13 % longer with the whole schema.
+    """
+    import jsonschema_rs
+
+    schema = bundled_schema(name)
+    if is_whole:
+        return jsonschema_rs.validator_for(schema)
+    definitions = schema.get("$defs", {})
+    common = {key: {} if _WORD in definition else definition for key, definition in definitions.items()}
+    return jsonschema_rs.validator_for({**schema, "$defs": common})
+
+
+def schema_of(kind: Kind) -> str | None:
+    """Return the name of the schema for a kind of file; None if there is none."""
+    return _SCHEMA_OF_KIND.get(kind)
+
+
+def check_schema(document: Document, kind: Kind) -> Iterator[Diagnostic]:
+    """Yield the violations of a document's schema, each at its key or value."""
+    name = schema_of(kind)
+    if name is None:
+        return
+    has_rare_job = _RARE_JOBS.search(document.text) is not None
+    for error in _validator(name, is_whole=has_rare_job).iter_errors(_as_json(document)):
+        yield from _translate(error, document, kind, bundled_schema(name))
+
+
+def _as_json(document: Document) -> Any:
+    """Return a document's data as valid JSON: infinities and NaN, which are numbers to Azure ML, become 0."""
+    return document.data if document.is_finite else _finite(document.data)
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_finite(value) for value in data]
+    return 0.0 if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def _translate(error: Any, document: Document, kind: Kind, schema: dict[str, Any]) -> Iterator[Diagnostic]:
+    path = _as_written(error.instance_path, document.root)
+    keyword: str = error.kind.name
+    holder = _holder(schema, error.schema_path)
+    if keyword in ("additionalProperties", "unevaluatedProperties"):
+        for number, key in enumerate(error.kind.value):
+            yield _unknown_key(key, path, holder, document, kind, with_hint=number < _MOST_HINTS)
+    elif keyword == "required":
+        yield _missing_key(error.kind.value, path, holder, document)
+    elif keyword == "propertyNames":
+        yield from _bad_names(path, holder, document)
+    else:
+        yield _wrong_value(keyword, error.kind.value, path, holder, document)
+
+
+def _as_written(path: Sequence[str | int], root: Node) -> list[str | int]:
+    """Return the path with the keys of the document: the validator reports a key of digits as an index."""
+    written: list[str | int] = []
+    node = root
+    for step in path:
+        if isinstance(step, int) and node.is_mapping:
+            name = str(step)
+            if name not in node.entries:  # `01`, or `+1`
+                name = next(key for key in node.entries if key.lstrip("+0") == name.lstrip("0"))
+            written.append(name)
+            node = node.entries[name].value
+        else:
+            written.append(step)
+            node = node.items[step] if isinstance(step, int) else node.entries[step].value
+    return written
+
+
+def _holder(schema: dict[str, Any], schema_path: list[str | int]) -> dict[str, Any]:
+    """Return the schema object that contains the failed keyword."""
+    found: Any = schema
+    for step in schema_path[:-1]:
+        found = found[step]
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def _unknown_key(
+    key: str, path: list[str | int], holder: Mapping[str, Any], document: Document, kind: Kind, *, with_hint: bool
+) -> Diagnostic:
+    known = list(holder.get("properties", {})) if with_hint else []
+    if not path:
+        where, fate = "here", _FATE_AT_ROOT.get(kind, _FATE_ELSEWHERE)
+    elif len(path) == 2 and path[0] == "jobs":
+        inline = document.node_at(path).get("component") is None
+        where, fate = f"in the job '{path[-1]}'", _FATE_ELSEWHERE if inline else _FATE_IN_JOB
+    else:
+        where = f"in '{shorten(path[-1])}'" if isinstance(path[-1], str) else "here"
+        silent = kind == "component" and path[0] in ("distribution", "resources")
+        silent = silent or _is_parameter_output(path, document, kind)
+        fate = _FATE_AT_ROOT["component"] if silent else _FATE_ELSEWHERE
+    severity: Severity = "error"
+    if kind == "profile":
+        fate = _FATE_AT_ROOT["profile"]
+    elif not path and kind == "component" and key in _KEYS_OF_JOBS:
+        fate, severity = "Azure ML ignores it: the job that uses the component sets it", "warning"
+    elif not path and kind in ("component", "pipeline_component"):
+        severity = "warning" if only_close(key, _writable(known)) is None else "error"
+    elif path[-1:] == ["settings"] and kind in ("pipeline", "schedule"):
+        fate = _FATE_IN_SETTINGS
+        severity = "warning" if kind == "schedule" or only_close(key, _writable(known)) is None else "error"
+    elif path[-1:] in (["task"], ["retry_settings"]) and kind in (
+        "pipeline",
+        "pipeline_component",
+        "component",
+        "other_job",
+    ):
+        fate = _FATE_IN_TASK
+    message = f"unknown key '{shorten(key)}' {where}; {fate}"
+    hint = "Did you mean 'program_arguments'?" if fate == _FATE_IN_TASK and key == "args" else ""
+    # A key that is present already is not what was meant.
+    free = [name for name in _writable(known) if name not in document.node_at(path).entries]
+    hint = hint or did_you_mean(key, free)
+    meant = only_close(key, free)
+    span = document.key_span([*path, key])
+    return UNKNOWN_KEY.at(span, message, hint, replacement=meant, severity=severity)
+
+
+def _is_parameter_output(path: list[str | int], document: Document, kind: Kind) -> bool:
+    """Return whether a place is a parameter output of a component, where the client drops any unknown key."""
+    if kind not in ("component", "pipeline_component") or len(path) != 2 or path[0] != "outputs":
+        return False
+    stated = document.node_at(path).get("type")
+    return stated is not None and stated.text in PARAMETER_TYPES
+
+
+# Azure ML writes these keys into files that it exports; nobody means them when misspelling a key.
+_READ_ONLY = frozenset(
+    {
+        "id",
+        "creation_context",
+        "latest_version",
+        "auto_delete_setting",
+        "intellectual_property",
+        "status",
+        "log_files",
+        "parameters",
+        "provisioning_errors",
+        "created_on",
+        "provisioning_state",
+        "$schema",
+    }
+)
+
+
+# What people write into components that stood alone as jobs before.
+_KEYS_OF_JOBS = frozenset(
+    {"compute", "experiment_name", "limits", "services", "identity", "queue_settings", "environment_variables"}
+)
+
+
+def _writable(keys: list[str]) -> list[str]:
+    return [key for key in keys if key not in _READ_ONLY]
+
+
+def _missing_key(key: str, path: list[str | int], holder: Mapping[str, Any], document: Document) -> Diagnostic:
+    node = document.node_at(path)
+    where = f"'{path[-1]}' has no '{key}'" if path else f"there is no '{key}'"
+    known = {*holder.get("properties", {}), *holder.get("required", ())}
+    typo = next(
+        (name for name in islice(node.entries, _MOST_HINTS) if name not in known and only_close(name, [key])), None
+    )
+    return MISSING_KEY.at(
+        node.entries[typo].key.span if typo is not None else _head_span(path, document),
+        where,
+        hint=f"Did you mean '{key}'?" if typo is not None else _example(key, holder),
+        related=_typos_for([key], node, holder),
+    )
+
+
+def _typos_for(missing: list[str], node: Node, holder: Mapping[str, Any]) -> tuple[Related, ...]:
+    """Return the unknown keys of a mapping that probably stand for a missing one."""
+    known = _writable(list(holder.get("properties", {})))
+    return tuple(
+        Related(entry.key.span, f"'{shorten(name)}' is probably meant to be that")
+        for name, entry in islice(node.entries.items(), _MOST_HINTS)
+        if name not in known and closest(name, known) in missing
+    )
+
+
+def _head_span(path: list[str | int], document: Document) -> Span:
+    """Return where a mapping is named; for the whole document, its first key."""
+    if path:
+        return document.key_span(path)
+    first = next(iter(document.root.entries.values()), None)
+    return first.key.span if first is not None else document.root.span
+
+
+def _example(key: str, holder: Mapping[str, Any]) -> str:
+    options = _choices(holder.get("properties", {}).get(key, {}))
+    return (
+        f"Write `{key}: {options[0]}`, or one of {', '.join(map(str, options[1:]))}."
+        if len(options) > 1
+        else (f"Write `{key}: …`.")
+    )
+
+
+def _bad_names(path: list[str | int], rule: Mapping[str, Any], document: Document) -> Iterator[Diagnostic]:
+    """Yield all malformed names of a mapping; the validator reports only the first."""
+    form = re.compile(rule["pattern"])
+    for name, entry in document.node_at(path).entries.items():
+        if form.search(name) is None:
+            message = f"'{shorten(name)}' is not a valid name: {rule[_EXPECTED]}"
+            hint = f"Did you mean '{_as_name(name)}'?"
+            yield BAD_TEXT.at(entry.key.span, message, hint=hint, severity=rule.get(_SEVERITY))
+
+
+def _as_name(name: str) -> str:
+    lowered = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name).lower()
+    return f"_{lowered}" if lowered[:1].isdigit() else lowered
+
+
+_RULES_IN_SCHEMAS = {rule.id: rule for rule in (UNKNOWN_KEY, WRONG_TYPE, NOT_A_CHOICE, BAD_ASSET_NAME, BAD_REFERENCE)}
+_RULE_OF_KEYWORD = {
+    "type": WRONG_TYPE,
+    "enum": NOT_A_CHOICE,
+    "const": NOT_A_CHOICE,
+    "pattern": BAD_TEXT,
+    "minimum": OUT_OF_BOUNDS,
+    "maximum": OUT_OF_BOUNDS,
+    "exclusiveMinimum": OUT_OF_BOUNDS,
+    "exclusiveMaximum": OUT_OF_BOUNDS,
+    "minItems": MISSING_KEY,
+    "minProperties": MISSING_KEY,
+    "minLength": MISSING_KEY,
+    "anyOf": WRONG_TYPE,
+    "oneOf": WRONG_TYPE,
+}
+# What other languages call Azure ML's types.
+_SYNONYMS = {
+    "float": "number",
+    "double": "number",
+    "str": "string",
+    "text": "string",
+    "bool": "boolean",
+    "int": "integer",
+    "long": "integer",
+    "folder": "uri_folder",
+    "directory": "uri_folder",
+    "file": "uri_file",
+}
+_TYPE_WORDS = {
+    "string": "a text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "object": "keys with values",
+    "array": "a list",
+    "null": "nothing",
+}
+_BOUND_WORDS = {
+    "minimum": "{limit} or more",
+    "maximum": "{limit} or less",
+    "exclusiveMinimum": "more than {limit}",
+    "exclusiveMaximum": "less than {limit}",
+}
+
+
+def _wrong_value(
+    keyword: str, detail: Any, path: list[str | int], holder: Mapping[str, Any], document: Document
+) -> Diagnostic:
+    node = document.node_at(path)
+    name = _name_of(path)
+    rule = _RULE_OF_KEYWORD.get(keyword, WRONG_TYPE)
+    span, hint, replacement = node.span, "", None
+    related: tuple[Related, ...] = ()
+    expected = holder.get(_EXPECTED, "")
+    options = _choices(holder)
+    if keyword in ("enum", "anyOf", "const") and options and not isinstance(options[0], bool):
+        rule = NOT_A_CHOICE
+        known = [str(option) for option in options]
+        synonym = _SYNONYMS.get(str(node.text or node.data).lower(), "")
+        hint = f"Did you mean '{synonym}'?" if synonym in known else close_match(node.text or str(node.data), known)
+        message = f"{name} is {describe(node.data)}, which is none of {', '.join(map(str, options))}"
+    elif keyword == "anyOf" and _only_requires(holder["anyOf"]):
+        rule, span = MISSING_KEY, _head_span(path, document)
+        message = f"{expected}, and {'this' if not path else name} has neither"
+        wanted = [branch["required"][0] for branch in holder["anyOf"]]
+        hint = next((h for key in node.entries if (h := close_match(key, wanted))), "")
+        related = _typos_for(wanted, node, holder)
+    elif keyword in _BOUND_WORDS:
+        message = f"{name} is {node.text or node.data}; it is {_BOUND_WORDS[keyword].format(limit=detail)}"
+    elif keyword == "type":
+        expected = expected or " or ".join(_TYPE_WORDS[word] for word in detail)
+        message = f"{name} is {expected}, not {describe(node.data)}"
+        if node.data is None and path:
+            rule, span, message = MISSING_KEY, document.key_span(path), f"{name} has nothing beneath it"
+        elif isinstance(node.data, (bool, int, float)) and "string" in detail:
+            replacement = f'"{node.text}"'
+            hint = f"Quote it: {replacement}."
+    elif keyword in ("minItems", "minProperties", "minLength"):
+        span, message = _head_span(path, document), f"{name} is empty"
+    elif expected and keyword == "not":
+        span, message = document.key_span(path), f"{name} is {expected}"
+    elif expected:
+        message = f"{name} is {expected}, not {describe(node.data)}"
+        if rule == WRONG_TYPE and node.data is None and path:
+            rule, span, message = MISSING_KEY, document.key_span(path), f"{name} has nothing beneath it"
+    else:
+        message = f"{name} cannot be {describe(node.data)}"
+    if path[-1:] == ["shm_size"] and node.text.isdecimal():
+        hint = f"Write {node.text}g, if these are gigabytes."
+    if _RULE in holder and rule is not MISSING_KEY:
+        rule = _RULES_IN_SCHEMAS[holder[_RULE]]
+    # What the client accepts anyway is another text, never a list or mapping in its place.
+    is_collection = keyword == "type" and isinstance(node.data, (dict, list))
+    severity: Severity | None = "error" if is_collection else holder.get(_SEVERITY)
+    return rule.at(span, message, hint, related, replacement, severity)
+
+
+def _name_of(path: list[str | int]) -> str:
+    if not path:
+        return "the file"
+    last = path[-1]
+    if isinstance(last, int):
+        return f"item {last + 1} of '{path[-2]}'" if len(path) > 1 else f"item {last + 1}"
+    return f"'{shorten(last)}'"
+
+
+def _choices(schema: Mapping[str, Any]) -> list[Any]:
+    """Return the values of an `enum`, or of that in the first branch of an `anyOf` (others differ only in case)."""
+    branches = [schema, *schema.get("anyOf", [])[:1]]
+    return next((list(branch["enum"]) for branch in branches if "enum" in branch), [])
+
+
+def _only_requires(branches: list[dict[str, Any]]) -> bool:
+    return all(branch.keys() == {"required"} for branch in branches)

@@ -1,0 +1,148 @@
+"""Making a dataset of tokens on Spark: the order of the work, which the driver directs and tasks do."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard.settings.steps.prepare_text import PrepareTextSpark
+from trainyard.steps.data.at_scale.duplicates import REPORT_FILE, Duplicates, find_duplicates, without
+from trainyard.steps.data.at_scale.places import Destination, address_of, fetch, remote_files
+from trainyard.steps.data.at_scale.session import NumberedFile, as_task, spark_session
+from trainyard.steps.data.at_scale.text_shards import encode_files, totals_of_files, write_shards
+from trainyard.steps.data.dataset.manifest import MANIFEST_FILE, ArrayType
+from trainyard.steps.data.dataset.writer import DatasetWriter
+from trainyard.steps.data.text import open_files, open_source
+from trainyard.steps.data.text.text_source import TextSource, first_names, owners
+from trainyard.steps.data.tokenizing.encoding import BlockEncoder
+from trainyard.steps.data.tokenizing.finishing import Counts, finish, learn, require_enough
+from trainyard.steps.data.tokenizing.rows import SPLITS, TOKENS_ARRAY, SplitRows
+from trainyard.steps.data.tokenizing.splits import SplitRule, split_rule
+from trainyard.steps.data.tokenizing.vocabulary import (
+    TOKENIZER_CONFIG_FILE,
+    TOKENIZER_FILE,
+    Vocabulary,
+    load_vocabulary,
+)
+from trainyard.steps.runtime.files import require_writable, write_json
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import SparkSession
+
+_PARTS_PER_CORE, _MOST_BYTES_PER_PART = 4, 256_000_000
+"""So that cores whose parts are quickly done take over from others, and little is lost with a machine."""
+
+
+def prepare_on_spark(settings: PrepareTextSpark) -> int:
+    """Find duplicates, tokenize the rest and write the shards, after checking what the driver can check alone."""
+    source = _open_source(settings)
+    with tempfile.TemporaryDirectory(prefix="trainyard-spark-") as folder:
+        scratch = Path(folder)
+        given = _given_vocabulary(settings, scratch)
+        # Tasks put their shards where they belong; files of the driver follow to an address once they are complete.
+        is_remote = address_of(settings.prepared) is not None
+        prepared = scratch / "prepared" if is_remote else settings.prepared
+        require_writable([prepared], rank=0)
+        with spark_session(scratch) as session:
+            parts = settings.partitions or _parts(source, session.sparkContext.defaultParallelism)
+            session.conf.set("spark.sql.shuffle.partitions", parts)
+            found = _duplicates(session, source, parts, settings)
+            kept = source if found is None else without(source, found.keys)
+            documents = (document for file in kept.files for document in file.documents())
+            rule = split_rule(documents, settings.validation_fraction, settings.test_fraction, settings.seed)
+            vocabulary = given or learn(kept, rule, settings)
+            arrays = {TOKENS_ARRAY: ArrayType(vocabulary.dtype, (settings.sequence_length + 1,))}
+            with DatasetWriter(prepared, arrays, settings.shard_samples) as dataset:
+                (prepared / REPORT_FILE).unlink(missing_ok=True)
+                if found is not None:
+                    write_json(prepared / REPORT_FILE, found.report(settings))
+                _tokenize(session, kept, parts, rule, vocabulary, dataset, scratch, settings)
+        if is_remote:
+            for name in (REPORT_FILE, TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, MANIFEST_FILE):
+                if (prepared / name).exists():
+                    Destination(settings.prepared).put(prepared / name)
+    return 0
+
+
+def _parts(source: TextSource, cores: int) -> int:
+    """Return how many parts the files are divided into unless the settings say."""
+    source_bytes = sum(file.size_bytes for file in source.files)
+    return max(_PARTS_PER_CORE * cores, source_bytes // _MOST_BYTES_PER_PART)
+
+
+def _open_source(settings: PrepareTextSpark) -> TextSource:
+    address = None if settings.source is None else address_of(settings.source)
+    if address is None:
+        source, skipped = open_source(settings)
+    else:
+        source, skipped = open_files(remote_files(address), address, settings.text_field)
+    if skipped:
+        print(f"skipped files that are hidden or not text: {first_names(skipped)}", flush=True)
+    return source
+
+
+def _given_vocabulary(settings: PrepareTextSpark, scratch: Path) -> Vocabulary | None:
+    if settings.tokenizer is None:
+        return None
+    copy = scratch / "tokenizer"
+    copy.mkdir()
+    return load_vocabulary(fetch(settings.tokenizer, (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE), copy))
+
+
+def _duplicates(session: SparkSession, source: TextSource, parts: int, settings: PrepareTextSpark) -> Duplicates | None:
+    """Return the duplicates that are to be dropped; None where none are to be looked for."""
+    if settings.drop_duplicates == "none":
+        return None
+    found = find_duplicates(session, _files(session, source, parts), settings)
+    print(found.summary(), flush=True)
+    return found
+
+
+def _files(session: SparkSession, source: TextSource, parts: int) -> RDD[NumberedFile]:
+    """Return the files with their numbers, in partitions of consecutive files with about equally many bytes."""
+    of_part: dict[int, list[NumberedFile]] = {}
+    for number, (file, part) in enumerate(zip(source.files, owners(source.files, parts), strict=True)):
+        of_part.setdefault(part, []).append((number, file))
+    return session.sparkContext.parallelize(list(of_part.values()), max(1, len(of_part))).flatMap(list)
+
+
+def _tokenize(
+    session: SparkSession,
+    source: TextSource,
+    parts: int,
+    rule: SplitRule,
+    vocabulary: Vocabulary,
+    dataset: DatasetWriter,
+    scratch: Path,
+    settings: PrepareTextSpark,
+) -> None:
+    """Tokenize the documents, write the shards and finish the dataset."""
+    from pyspark import StorageLevel
+
+    file = scratch / TOKENIZER_FILE
+    file.write_text(vocabulary.tokenizer_json, encoding="utf-8")
+    session.sparkContext.addFile(str(file))
+    encoder = BlockEncoder(file, vocabulary.end_of_text, vocabulary.dtype, rule, settings.replace_undecodable)
+    encode = as_task(partial(encode_files, encoder))
+    # Kept on the executors' disks: tokens are counted, and only then is it known which shard each belongs to.
+    encoded = _files(session, source, parts).mapPartitions(encode).persist(StorageLevel.DISK_ONLY)
+    totals = totals_of_files(encoded)
+    counts = Counts.sum(totals[number].counts for number in sorted(totals))
+    for name, replaced in counts.replaced.items():
+        print(f"{name}: {replaced} characters stand for bytes that are not UTF-8", flush=True)
+    splits = [
+        SplitRows(
+            split,
+            (0, 1 + sum(of_file.tokens[split] for of_file in totals.values())),
+            settings.sequence_length,
+            settings.shard_samples,
+        )
+        for split in SPLITS
+        if counts.documents[split]
+    ]
+    require_enough(splits, counts, settings)
+    written, left_out = write_shards(encoded, totals, splits, vocabulary, Destination(settings.prepared))
+    finish(settings, dataset, written, counts, left_out, vocabulary)

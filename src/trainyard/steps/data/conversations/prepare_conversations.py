@@ -1,0 +1,272 @@
+"""Making a dataset of conversations, or of pairs of answers, from the settings."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import hashlib
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainyard.settings.steps.prepare_chat import PrepareChat
+from trainyard.steps.data.conversations.examples import ChatLine, ExampleSource
+from trainyard.steps.data.conversations.rendering import (
+    Documents,
+    Renderer,
+    TokenizedConversation,
+    chat_template_of,
+)
+from trainyard.steps.data.dataset.manifest import ArrayType, TokenText
+from trainyard.steps.data.dataset.writer import DatasetWriter
+from trainyard.steps.data.text.text_source import first_names
+from trainyard.steps.data.tokenizing.rows import SPLITS
+from trainyard.steps.data.tokenizing.splits import split_rule
+from trainyard.steps.data.tokenizing.vocabulary import CHAT_TEMPLATE_FILE, TOKENIZER_FILE, Vocabulary, load_vocabulary
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.files import find_model, require_writable
+from trainyard.steps.runtime.long_work import in_processes, usable_processors
+
+_EXAMPLES_AT_ONCE = 256
+_LEAST_BYTES_FOR_PROCESSES = 1 << 22
+"""Less is tokenized faster than processes start."""
+_OPEN_ROWS = 1024
+_LEAST_TOKENS = 2
+"""Shorter documents have nothing to predict."""
+
+Row = list[TokenizedConversation]
+
+
+@dataclass
+class _SplitCounts:
+    examples: int = 0
+    documents: int = 0
+    rows: int = 0
+    answers: int = 0
+    """Tokens that are predicted."""
+    answer_bytes: int = 0
+    cut: int = 0
+    """Conversations, or answers of pairs with their prompts, that are longer than they may be."""
+    cut_tokens: int = 0
+    left_out: int = 0
+    """Examples of which no answer is left, or pairs of which nothing is left that differs."""
+
+
+def prepare_conversations(settings: PrepareChat) -> int:
+    """Read, tokenize and pack the conversations; report what was cut and what was left out."""
+    folder = find_model(settings.base_model)
+    source, vocabulary = ExampleSource(settings.source, pairs=settings.preferences), load_vocabulary(folder)
+    require_writable([settings.prepared], rank=0)
+    if source.skipped:
+        print(f"skipped files that are not .jsonl: {first_names(source.skipped)}", flush=True)
+    names = (example.name for example in source)
+    rule = split_rule(names, settings.validation_fraction, settings.test_fraction, settings.seed)
+    arrays = {
+        name: ArrayType(values.dtype.name, values.shape[1:])
+        for name, values in _rows_arrays([], settings, vocabulary).items()
+    }
+    counts = {split: _SplitCounts() for split in SPLITS}
+    packers = {split: RowPacker(settings.sequence_length, packing=settings.packing) for split in SPLITS}
+    with DatasetWriter(settings.prepared, arrays, settings.shard_samples) as dataset:
+        with ExitStack() as opened:
+            # The last to be opened is closed first, and so comes first in the manifest.
+            writers = {split: opened.enter_context(dataset.split(split)) for split in reversed(SPLITS)}
+
+            def write(split: str, rows: Iterable[list[TokenizedConversation]]) -> None:
+                for row in rows:
+                    counts[split].rows += 1
+                    writers[split].add(_rows_arrays(row, settings, vocabulary))
+
+            renderer = Renderer.of(folder, vocabulary, pairs=settings.preferences)
+            for documents in _documents(source, renderer, settings.workers):
+                split = rule.split_of(documents[0].name)
+                write(split, packers[split].add(kept) if (kept := _kept(documents, counts[split], settings)) else ())
+            for split in SPLITS:
+                write(split, packers[split].finish())
+        if not counts["train"].rows:
+            raise StepError(_nothing_to_learn(settings))
+        _write_tokenizer(settings.prepared, folder, vocabulary)
+        _finish(dataset, settings, vocabulary, {split: of for split, of in counts.items() if of.rows})
+    for split in SPLITS:
+        _say(split, counts[split], settings)
+    return 0
+
+
+def _documents(source: ExampleSource, renderer: Renderer, workers: int) -> Iterator[Documents]:
+    """Yield each example's documents in the order of the examples, whatever the number of processes."""
+    examples = iter(source)
+    batches: Iterator[list[ChatLine]] = iter(lambda: list(itertools.islice(examples, _EXAMPLES_AT_ONCE)), [])
+    if source.size_bytes < _LEAST_BYTES_FOR_PROCESSES:
+        for batch in batches:
+            yield from renderer(batch)
+    else:
+        work = functools.partial(_render_alone, renderer)
+        for _, documents in in_processes(work, batches, workers or usable_processors(), "tokenized conversations"):
+            yield from documents
+
+
+def _render_alone(renderer: Renderer, examples: list[ChatLine]) -> list[Documents]:
+    """Render in one of several processes, without the tokenizer's threads, which would compete with them."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    return renderer(examples)
+
+
+def _longest(settings: PrepareChat) -> int:
+    """Return how many tokens a document may have; a pair's two share a row."""
+    return settings.sequence_length // 2 if settings.preferences else settings.sequence_length
+
+
+def _kept(documents: Documents, counts: _SplitCounts, settings: PrepareChat) -> Documents:
+    """Return what of an example's documents fits a row; nothing if there is nothing to learn from that."""
+    longest = _longest(settings)
+    kept = tuple(each._replace(tokens=each.tokens[:longest], is_answer=each.is_answer[:longest]) for each in documents)
+    is_same = settings.preferences and np.array_equal(kept[0].tokens, kept[1].tokens)
+    if is_same or not all(each.is_answer[1:].any() for each in kept):
+        counts.left_out += 1
+        return ()
+    counts.examples += 1
+    for document, part in zip(documents, kept, strict=True):
+        counts.documents += 1
+        counts.answers += int(part.is_answer[1:].sum())
+        counts.answer_bytes += document.answer_bytes * int(part.is_answer.sum()) // int(document.is_answer.sum())
+        if len(part.tokens) < len(document.tokens):
+            counts.cut += 1
+            counts.cut_tokens += len(document.tokens) - len(part.tokens)
+    return kept
+
+
+def _nothing_to_learn(settings: PrepareChat) -> str:
+    if settings.preferences:
+        return (
+            f"no pair for training has two different answers within half of --sequence-length "
+            f"{settings.sequence_length}: each needs chosen and rejected"
+        )
+    return (
+        f"no conversation for training has an answer within --sequence-length {settings.sequence_length}: each needs "
+        "a completion, or a message of the role assistant"
+    )
+
+
+def _rows_arrays(
+    row: list[TokenizedConversation], settings: PrepareChat, vocabulary: Vocabulary
+) -> dict[str, np.ndarray]:
+    numbered = settings.packing or settings.preferences
+    return arrays_of(row, settings.sequence_length, vocabulary.padding, vocabulary.dtype, numbered=numbered)
+
+
+def _write_tokenizer(prepared: Path, folder: Path, vocabulary: Vocabulary) -> None:
+    """Write the tokenizer's files and the chat template, for the trained model to have them too."""
+    vocabulary.write(prepared)
+    template = chat_template_of(folder)
+    if template is None:
+        (prepared / CHAT_TEMPLATE_FILE).unlink(missing_ok=True)
+    else:
+        (prepared / CHAT_TEMPLATE_FILE).write_text(template, encoding="utf-8")
+
+
+def _finish(
+    dataset: DatasetWriter, settings: PrepareChat, vocabulary: Vocabulary, counts: dict[str, _SplitCounts]
+) -> None:
+    text = TokenText(
+        vocabulary_size=vocabulary.size,
+        end_of_text=vocabulary.end_of_text,
+        padding=vocabulary.padding,
+        tokenizer_sha256=hashlib.sha256((settings.prepared / TOKENIZER_FILE).read_bytes()).hexdigest(),
+        documents={split: of.documents for split, of in counts.items()},
+        tokens={split: of.answers for split, of in counts.items()},
+        text_bytes={split: of.answer_bytes for split, of in counts.items()},
+    )
+    content = "preferences" if settings.preferences else "conversations"
+    source = {
+        content: "questions about Python" if settings.source is None else "files",
+        "sequence_length": settings.sequence_length,
+        "packing": settings.packing,
+        "seed": settings.seed,
+        "validation_fraction": settings.validation_fraction,
+        "test_fraction": settings.test_fraction,
+    }
+    dataset.finish(content, (), source, text)
+
+
+def _say(split: str, counts: _SplitCounts, settings: PrepareChat) -> None:
+    examples, longest = "pairs" if settings.preferences else "conversations", _longest(settings)
+    if counts.examples:
+        found = f"{counts.examples} {examples} with {counts.answers} tokens of answers"
+        print(f"{split}: {found}, in {counts.rows} rows of {settings.sequence_length}", flush=True)
+    if counts.cut:
+        cut, of = ("answers with their prompts", 2) if settings.preferences else ("conversations", 1)
+        print(
+            f"warning: {split}: {counts.cut} of {of * counts.examples} {cut} are longer than {longest} tokens and were "
+            f"cut, by {counts.cut_tokens} tokens in total (--sequence-length)",
+            flush=True,
+        )
+    if counts.left_out:
+        why = "two different answers" if settings.preferences else "answer"
+        print(
+            f"warning: {split}: {counts.left_out} {examples} were left out, which have no {why} within {longest} "
+            "tokens",
+            flush=True,
+        )
+
+
+class RowPacker:
+    """Packs documents in the order they come; only so many rows are held at a time. Those of a pair stay together."""
+
+    def __init__(self, length: int, *, packing: bool) -> None:
+        self._length, self._packing = length, packing
+        self._rooms: list[tuple[int, int]] = []
+        """How many tokens each open row has room for, and its number; sorted."""
+        self._rows: dict[int, Row] = {}
+        self._opened = 0
+
+    def add(self, documents: Sequence[TokenizedConversation]) -> Iterator[Row]:
+        """Put documents into one row. Yield a row if one is full, or if too many are open: the fullest."""
+        size = sum(len(document.tokens) for document in documents)
+        assert size <= self._length
+        if not self._packing:
+            yield [*documents]
+            return
+        place = bisect.bisect_left(self._rooms, (size, -1))
+        if place < len(self._rooms):
+            room, number = self._rooms.pop(place)
+        else:
+            room, number = self._length, self._opened
+            self._opened += 1
+        self._rows.setdefault(number, []).extend(documents)
+        if room - size < _LEAST_TOKENS:
+            yield self._rows.pop(number)
+            return
+        bisect.insort(self._rooms, (room - size, number))
+        if len(self._rooms) > _OPEN_ROWS:
+            yield self._rows.pop(self._rooms.pop(0)[1])
+
+    def finish(self) -> Iterator[Row]:
+        """Yield the rows that are left, in the order in which they were opened."""
+        yield from self._rows.values()
+
+
+def arrays_of(row: Row, length: int, padding: int, dtype: str, *, numbered: bool) -> dict[str, npt.NDArray[Any]]:
+    """Return a row's arrays, each [1, length]: its tokens, which are answers, and the number of each one's document.
+
+    Documents count from 1; padding has the number 0. The first token of a document is not predicted, so it is not an
+    answer. Rows of one document need no numbers.
+    """
+    tokens = np.full((1, length), padding, dtype=dtype)
+    answers = np.zeros((1, length), dtype=np.bool_)
+    documents = np.zeros((1, length), dtype=np.uint16)
+    start = 0
+    for number, document in enumerate(row, start=1):
+        stop = start + len(document.tokens)
+        tokens[0, start:stop] = document.tokens
+        answers[0, start + 1 : stop] = document.is_answer[1:]
+        documents[0, start:stop] = number
+        start = stop
+    arrays = {"tokens": tokens, "answers": answers}
+    return {**arrays, "documents": documents} if numbered else arrays

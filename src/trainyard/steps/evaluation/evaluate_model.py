@@ -1,0 +1,173 @@
+"""From a model's folder to evaluation.json, the confusion matrix, and a sample of what the model generates."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainyard.settings.evaluation_format import EVALUATION_COUNTS, EVALUATION_FORMAT
+from trainyard.settings.steps.evaluate import Evaluate
+from trainyard.steps.data.dataset.manifest import Manifest, read_manifest
+from trainyard.steps.data.dataset.reader import SplitReader
+from trainyard.steps.data.dataset.shards import verify_dataset
+from trainyard.steps.evaluation.confusion import Counts, class_figures, draw_confusion_matrix
+from trainyard.steps.evaluation.mistakes import Mistakes, find_mistakes, write_mistakes
+from trainyard.steps.evaluation.whole_split import evaluate_split
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.files import require_writable, write_json
+from trainyard.steps.runtime.flags import GivenSettings
+from trainyard.steps.runtime.rank_variables import read_rank_variables
+from trainyard.steps.runtime.world import World, banner, join_world, lost_connections_explained
+from trainyard.steps.training.adapters import load_trained_model, require_base_of_adapters
+from trainyard.steps.training.engines.fsdp import shard_to_evaluate
+from trainyard.steps.training.observing.mlflow_log import MlflowLog
+from trainyard.steps.training.precision import Precision
+from trainyard.steps.training.randomness import ask_for_determinism
+from trainyard.steps.training.tasks.chosen import ChosenTask, read_base_digest, task_of_model
+from trainyard.steps.training.tasks.task import Sample, SampleRequest, Task
+
+_MOST_CLASSES_IN_PICTURE = 1000
+
+
+def run_evaluation(given: GivenSettings[Evaluate]) -> int:
+    """Evaluate over all ranks; rank 0 writes. Raise StepError, on every rank, if a figure misses its limit."""
+    settings = given.step
+    manifest = read_manifest(settings.data)
+    split = SplitReader(settings.data, manifest, settings.split)
+    chosen = task_of_model(settings.model, settings.task, given.task)
+    task = chosen.on(manifest)
+    load = partial(load_trained_model, chosen, manifest, settings.model, settings.base_model)
+    model = None if settings.shard_model else load()
+    rank = read_rank_variables(os.environ).rank
+    require_writable([settings.evaluation], rank)
+    with lost_connections_explained(rank), join_world(settings.process_group_timeout_seconds) as world:
+        world.log(banner(world.device, world.variables))
+        verify_dataset(settings.data, manifest.splits[settings.split].shards, world, settings.verify_data)
+        ask_for_determinism()
+        require_base_of_adapters(chosen, settings.model, settings.base_model, world)
+        base_digest = read_base_digest(settings.model)
+        if base_digest is not None and (problem := task.base_model_problem(base_digest)):
+            raise StepError(problem)
+        precision = Precision(settings.precision, world.device)
+        model = shard_to_evaluate(load, world) if model is None else model.to(world.device)
+        sums = evaluate_split(
+            task, model, split, world, precision, settings.micro_batch_size, in_lockstep=settings.shard_model
+        )
+        figures = task.summarise(sums, settings.split)
+        if world.is_main or settings.shard_model:
+            sample = _sample(settings, task, model, split, world, precision)
+            mistakes = _mistakes(settings, task, model, split, world, precision)
+        if world.is_main:
+            _write_results(settings, chosen, manifest, figures, sums, sample)
+            if mistakes is not None:
+                write_mistakes(settings.evaluation, split, mistakes, manifest.classes)
+        _log_figures(world, settings, figures, split.samples)
+    _check_limits(settings, chosen, figures)
+    return 0
+
+
+@torch.no_grad()
+def _sample(
+    settings: Evaluate, task: Task, model: torch.nn.Module, split: SplitReader, world: World, precision: Precision
+) -> Sample | None:
+    if settings.sample_tokens == 0:
+        return None
+    request = SampleRequest(
+        split, settings.sample_prompt, settings.sample_tokens, settings.sample_temperature, world.device
+    )
+    model.eval()
+    with precision.autocast():
+        return task.sample(model, request)
+
+
+def _write_results(
+    settings: Evaluate,
+    chosen: ChosenTask,
+    manifest: Manifest,
+    figures: Mapping[str, float],
+    sums: Mapping[str, torch.Tensor],
+    sample: Sample | None,
+) -> None:
+    mlflow = MlflowLog()
+    mlflow.metrics({f"{settings.split}_{name}": value for name, value in figures.items()}, step=0)
+    folder = settings.evaluation
+    document: dict[str, Any] = {
+        "format": EVALUATION_FORMAT,
+        "task": chosen.name,
+        "split": settings.split,
+        **{name: int(sums[name]) for name in EVALUATION_COUNTS if name in sums},
+        **figures,
+    }
+    if "confusion" in sums:
+        matrix: Counts = np.rint(sums["confusion"].cpu().numpy()).astype(np.int64)
+        document["classes"] = class_figures(matrix, manifest.classes)
+        _write_confusion(settings, manifest, matrix, figures)
+        mlflow.artifact(folder / "confusion_matrix.json")
+    if sample is not None:
+        document["sample"] = dataclasses.asdict(sample)
+        (folder / "sample.txt").write_bytes(f"{sample.text}\n".encode())
+        mlflow.artifact(folder / "sample.txt")
+        print(f"a sample of what the model writes, in {folder / 'sample.txt'}:\n{_harmless(sample.text)}", flush=True)
+    write_json(folder / "evaluation.json", document)
+    mlflow.artifact(folder / "evaluation.json")
+    mlflow.close()
+
+
+def _harmless(text: str) -> str:
+    """Return the text without control characters: a model of bytes may write anything."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+
+
+def _write_confusion(settings: Evaluate, manifest: Manifest, matrix: Counts, figures: Mapping[str, float]) -> None:
+    document = {
+        "format": "trainyard.confusion_matrix/1",
+        "classes": list(manifest.classes),
+        "matrix": matrix.tolist(),
+    }
+    write_json(settings.evaluation / "confusion_matrix.json", document)
+    if len(manifest.classes) > _MOST_CLASSES_IN_PICTURE:
+        print(f"too many classes for a picture of the confusion matrix: {len(manifest.classes)}", flush=True)
+        return
+    try:
+        title = f"{settings.split}: {figures['accuracy']:.2%} of {int(matrix.sum())} correct"
+        draw_confusion_matrix(matrix, manifest.classes, title, settings.evaluation / "confusion_matrix.png")
+    except ImportError as failure:
+        raise StepError(f"the picture of the confusion matrix needs the package matplotlib: {failure}") from None
+
+
+def _mistakes(
+    settings: Evaluate, task: Task, model: torch.nn.Module, split: SplitReader, world: World, precision: Precision
+) -> Mistakes | None:
+    manifest = task.manifest
+    if manifest.content != "labelled_images" or manifest.arrays["images"].dtype != "uint8":
+        return None
+    return find_mistakes(task, model, split, precision, settings.micro_batch_size, world.device)
+
+
+def _log_figures(world: World, settings: Evaluate, figures: Mapping[str, float], samples: int) -> None:
+    text = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+    world.log(f"{settings.split}: {text} on {samples} samples; {settings.evaluation}")
+
+
+def _check_limits(settings: Evaluate, chosen: ChosenTask, figures: Mapping[str, float]) -> None:
+    """Raise StepError if a figure misses its limit, is not a number, or does not exist."""
+    least, most = settings.minimum_accuracy, settings.maximum_perplexity
+    if least > 0 and not (found := _figure(chosen, figures, "accuracy")) >= least:
+        missed = f"accuracy {found:.4f} on {settings.split} is below --minimum-accuracy {least:g}"
+    elif most is not None and not (found := _figure(chosen, figures, "perplexity")) <= most:
+        missed = f"perplexity {found:.4f} on {settings.split} is above --maximum-perplexity {most:g}"
+    else:
+        return
+    raise StepError(f"{missed}; the results are in {settings.evaluation}")
+
+
+def _figure(chosen: ChosenTask, figures: Mapping[str, float], name: str) -> float:
+    if name not in figures:
+        raise StepError(f"a limit of {name} is set, but the task {chosen.name} has no {name}")
+    return figures[name]

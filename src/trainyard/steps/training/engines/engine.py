@@ -1,0 +1,212 @@
+"""The interface of an engine, which is all that the training loop knows of it; and of those with whole replicas."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from trainyard.settings.batch_arithmetic import BatchArithmetic
+from trainyard.settings.steps.training import Training
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.world import World
+from trainyard.steps.training.engines.blocks import prepare_blocks
+from trainyard.steps.training.fragments import Fragment, MovingAverage, refuse_other_layouts, replicated_state
+from trainyard.steps.training.optimizer import (
+    OptimizerSettings,
+    gradient_seed,
+    new_optimizer,
+    optimizer_step,
+    require_optimizer,
+)
+from trainyard.steps.training.precision import LossScale
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """What an engine is built from."""
+
+    new_model: Callable[[], torch.nn.Module]
+    """Builds the model; its weights depend on torch's seed, which is already set."""
+    settings: Training
+    optimizer: OptimizerSettings
+    batch: BatchArithmetic
+    world: World
+    still_at_work: Callable[[], None] = lambda: None
+    """Called about once a second, on every rank, while rank 0 builds a model for all."""
+
+
+def refuse_adapters(settings: Training, why: str) -> None:
+    """StepError for a training of adapters with an engine that does not support it."""
+    if settings.tuning != "full":
+        raise StepError(f"--tuning {settings.tuning} does not work with {why}; use train_ddp or train_fsdp")
+
+
+def refuse_other_optimizers(settings: Training, why: str) -> None:
+    """StepError for an optimizer other than AdamW, with an engine that does not support it."""
+    if settings.optimizer != "adamw":
+        raise StepError(f"--optimizer {settings.optimizer} does not work with {why}; use train_ddp, or adamw")
+
+
+class Engine(ABC):
+    """Holds the model and its optimizer, wrapped for one way of sharing them among ranks."""
+
+    name: str
+    world: World
+    loss_scale: LossScale
+    model: torch.nn.Module
+    """The wrapped model: what a task's loss calls."""
+
+    forwards_in_lockstep = False
+    """Whether all ranks must make equally many forward passes, also when evaluating. Known once built."""
+
+    frozen_are_state = True
+    """Whether weights that are not trained belong to the state. Not if they are a base model's, which is read again."""
+
+    average: MovingAverage | None = None
+    """Of the trained weights, if the settings ask for one. It is what is evaluated, and saved as the model."""
+
+    uses_autocast = True
+    """Whether torch.autocast chooses the precision of the forward pass. Else the engine itself casts."""
+
+    @classmethod  # noqa: B027 (most have nothing to check)
+    def check(cls, settings: Training, batch: BatchArithmetic) -> None:
+        """StepError names what is known to be wrong before ranks meet and anything is allocated."""
+
+    @abstractmethod
+    def __init__(self, parts: EngineParts) -> None:
+        """Build and wrap the model, and its optimizer with its state, so that `fragments` is complete."""
+
+    @abstractmethod
+    def micro_batch(self, *, is_last: bool) -> AbstractContextManager[object]:
+        """Return a context for one forward and backward pass; gradients are exchanged in the last one of a step."""
+
+    def warm_up(self, loss: Callable[[], torch.Tensor]) -> None:  # noqa: B027 (most need nothing)
+        """Do what the engine would otherwise do in its first step, so that every attempt computes the same bits."""
+
+    def backward(self, loss_sum: torch.Tensor, step_terms: float) -> None:
+        """Add this rank's part of the gradient of the step's mean loss: its sum of losses / the step's number of terms.
+
+        If the sum is not finite, neither is the gradient, nor the step's norm on any rank. By default for a model that
+        averages gradients over ranks: an exact mean needs their sum.
+        """
+        loss_sum.backward(gradient_seed(loss_sum, self.world.size / step_terms, self.loss_scale))
+
+    @abstractmethod
+    def step(self, learning_rate: float) -> torch.Tensor:
+        """Clip the gradient, take the optimizer's step, and clear the gradient.
+
+        Return the gradient's global norm before clipping, the same on every rank, as a tensor on the device. No rank
+        waits for its device here, except where DeepSpeed (ZeRO 1 to 3) or an optimizer in main memory reads the norm
+        on the host, and where Horovod sums gradients. If the norm is not finite, parameters and optimizer state stay
+        unchanged.
+        """
+
+    def align_ranks(self) -> None:
+        """Copy the buffers of rank 0 (such as BatchNorm's) to every rank, before evaluating or saving."""
+        for buffer in self.model.buffers():
+            dist.broadcast(buffer, src=0)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """A context in which the model has the averaged weights, if there is an average. Every rank enters it."""
+        if self.average is None:
+            yield
+            return
+        self.average.swap()
+        self.fragments_restored()
+        try:
+            yield
+        finally:
+            self.average.swap()
+        # Not after an error, which may be this rank's alone: ranks may have to exchange what they derive.
+        self.fragments_restored()
+
+    def evaluation_model(self) -> torch.nn.Module:
+        """Return the model to evaluate with; see `forwards_in_lockstep` for how often ranks may call it."""
+        return self.model
+
+    @abstractmethod
+    def fragments(self) -> list[Fragment]:
+        """Return everything that this rank holds: parameters, buffers, optimizer state."""
+
+    def state(self) -> list[Fragment]:
+        """Return what a checkpoint holds: the fragments, without a base model's frozen weights, and the average."""
+        own = [fragment for fragment in self.fragments() if self.frozen_are_state or not fragment.is_frozen]
+        return own if self.average is None else [*own, *self.average.fragments()]
+
+    def prepare_to_restore(self, folder: Path, files: list[str]) -> None:  # noqa: B027 (most have the same always)
+        """Make `fragments` fit what the files of a checkpoint hold, if that differs from one to the next."""
+
+    def fragments_restored(self) -> None:  # noqa: B027 (most keep nothing derived from them)
+        """Update what is derived from the fragments, after their values were read from a checkpoint."""
+
+    def scalars(self) -> dict[str, float]:
+        """Return state that is single numbers, such as fp16's loss scale; the same on every rank."""
+        return self.loss_scale.scalars()
+
+    def restore_scalars(self, scalars: Mapping[str, float]) -> None:
+        """Restore what `scalars` returned; initial values where it is missing."""
+        self.loss_scale.restore(scalars)
+
+    @abstractmethod
+    def parameter_count(self) -> int:
+        """Return the number of the model's parameters, over all ranks."""
+
+    def trained_parameter_count(self) -> int:
+        """Return the number of those that are trained."""
+        return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
+
+    @abstractmethod
+    def whole_model(self) -> torch.nn.Module:
+        """Return the unwrapped model with all its weights, for rank 0 to save (elsewhere it may be empty).
+
+        Every rank calls it.
+        """
+
+
+class ReplicaEngine(Engine):
+    """One replica per rank, and an optimizer of its own. A subclass sums the gradients before each step."""
+
+    @classmethod
+    def check(cls, settings: Training, batch: BatchArithmetic) -> None:
+        """Require the optimizer's package."""
+        require_optimizer(settings.optimizer)
+
+    def __init__(self, parts: EngineParts) -> None:
+        self.world, settings = parts.world, parts.settings
+        self._clip_norm, self._is_compiled = settings.gradient_clip_norm, settings.compile
+        self.loss_scale = LossScale(self.world.device, enabled=settings.precision == "fp16")
+        self.model = self._replica = parts.new_model().to(self.world.device)
+        refuse_other_layouts(self._replica)
+        prepare_blocks(self._replica, settings)
+        self._optimizer = new_optimizer(self._replica.parameters(), parts.optimizer)
+        self._trained = [parameter for parameter in self._replica.parameters() if parameter.requires_grad]
+
+    def step(self, learning_rate: float) -> torch.Tensor:
+        """Clip and take the optimizer's step. The gradient is the same on every rank."""
+        norm = torch.nn.utils.get_total_norm([p.grad for p in self._trained if p.grad is not None])
+        return optimizer_step(
+            self._optimizer, self.loss_scale, norm, clip_norm=self._clip_norm, learning_rate=learning_rate
+        )
+
+    def evaluation_model(self) -> torch.nn.Module:
+        """Return the replica: with nothing around it, a forward pass waits for no one."""
+        return self._replica
+
+    def fragments(self) -> list[Fragment]:
+        """Return whole tensors: every rank has all of them."""
+        return replicated_state(self._replica, self._optimizer)
+
+    def parameter_count(self) -> int:
+        """Count the replica's parameters."""
+        return sum(parameter.numel() for parameter in self._replica.parameters())
+
+    def whole_model(self) -> torch.nn.Module:
+        """Return the replica."""
+        return self._replica

@@ -1,1 +1,0 @@
-"""Horovod: the whole model on every rank, gradients summed by Horovod's background thread."""

@@ -1,0 +1,139 @@
+"""The engine that Lightning drives: a LightningModule, and Lightning's own checkpoint as one fragment."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+
+from trainyard.settings.batch_arithmetic import BatchArithmetic
+from trainyard.settings.steps.train_lightning import TrainLightning
+from trainyard.settings.steps.training import Training
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.training.checkpoints.restoring import open_state_file
+from trainyard.steps.training.engines.blocks import prepare_blocks
+from trainyard.steps.training.engines.engine import Engine, EngineParts, refuse_adapters, refuse_other_optimizers
+from trainyard.steps.training.fragments import Fragment
+from trainyard.steps.training.lightning.strategies import CheckpointInMemory, whole_weights
+from trainyard.steps.training.optimizer import new_optimizer, optimizer_step
+from trainyard.steps.training.precision import LossScale
+
+_KEY = "lightning/checkpoint"
+
+
+class LightningEngine(Engine):
+    """One replica per rank. Lightning wraps it, runs it, and decides when gradients are exchanged.
+
+    A checkpoint holds what Lightning puts into its own: weights, optimizers, schedulers, loops, callbacks, and what the
+    module's hooks add.
+    """
+
+    name = "lightning"
+
+    @classmethod
+    def check(cls, settings: Training, batch: BatchArithmetic) -> None:
+        """Refuse adapters, since Lightning's checkpoints would hold the base model too, and an average of weights."""
+        refuse_adapters(settings, "Lightning, whose checkpoints would hold the base model too")
+        refuse_other_optimizers(settings, "Lightning, whose checkpoints hold AdamW's state")
+        if settings.ema_decay > 0:
+            raise StepError(
+                "--ema-decay does not work with train_lightning, whose weights Lightning holds; use train_ddp"
+            )
+
+    def __init__(self, parts: EngineParts) -> None:
+        self.world, self.settings, self._parts = parts.world, parts.settings, parts
+        self.is_sharded = isinstance(parts.settings, TrainLightning) and parts.settings.strategy == "fsdp2"
+        self.model = parts.new_model().to(self.world.device)
+        self._parameter_count = sum(parameter.numel() for parameter in self.model.parameters())
+        self.checkpoint_io = CheckpointInMemory()
+        self.trainer: Trainer | None = None
+        self.unused_parameters = False
+        """Whether some parameters get no gradient, which DDP must be told."""
+        self._state: Fragment | None = None
+        """What was restored, and in the end what is to be saved: while there is no Trainer."""
+        if isinstance(self.model, LightningModule):
+            # Its own optimizer, and Lightning's precision.
+            self.loss_scale = LossScale(self.world.device, enabled=False)
+            return
+        self.loss_scale = LossScale(self.world.device, enabled=parts.settings.precision == "fp16")
+        prepare_blocks(self.model, parts.settings)
+        self.optimizer = new_optimizer(self.model.parameters(), parts.optimizer)
+
+    def micro_batch(self, *, is_last: bool) -> AbstractContextManager[object]:
+        """Return nothing to enter: Lightning's strategy decides when gradients are exchanged."""
+        return nullcontext()
+
+    def warm_up(self, loss: Callable[[], torch.Tensor]) -> None:
+        """Find out whether there are parameters without a gradient. A module of the user's says so by itself."""
+        if isinstance(self.model, LightningModule):
+            return
+        self.model.eval()
+        loss().backward()
+        self.unused_parameters = any(p.requires_grad and p.grad is None for p in self.model.parameters())
+        self.optimizer.zero_grad()
+        self.model.train()
+
+    def step(self, learning_rate: float) -> torch.Tensor:
+        """Clip and step with AdamW. The gradient is the same on every rank."""
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        clip_norm = self.settings.gradient_clip_norm
+        return optimizer_step(self.optimizer, self.loss_scale, norm, clip_norm=clip_norm, learning_rate=learning_rate)
+
+    def prepare_to_restore(self, folder: Path, files: list[str]) -> None:
+        """Make room for Lightning's checkpoint, whose size differs from one to the next."""
+        shapes = [(open_state_file(folder / name).metadata() or {}).get(_KEY) for name in files]
+        size_bytes = next((int(shape) for shape in shapes if shape), 0)
+        self._state = _fragment(torch.empty(size_bytes, dtype=torch.uint8), is_replicated=True)
+
+    def end(self) -> None:
+        """Keep the state as it is now for the last checkpoint: afterwards Lightning closes its epoch."""
+        self._state, self.trainer = next(iter(self.fragments()), None), None
+
+    def fragments(self) -> list[Fragment]:
+        """Return Lightning's checkpoint as bytes, on rank 0; while it is restored, to be read into, on every rank."""
+        if self.trainer is None:
+            return [] if self._state is None else [self._state]
+        self.trainer.save_checkpoint("")
+        if not self.world.is_main:
+            return []
+        buffer = io.BytesIO()
+        torch.save(self.checkpoint_io.checkpoint, buffer)
+        self.checkpoint_io.checkpoint = None
+        return [_fragment(torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8), is_replicated=False)]
+
+    def fragments_restored(self) -> None:
+        """Unpack what was read, for Lightning to load when it starts. Nothing in it can run code."""
+        assert self._state is not None
+        try:
+            checkpoint: dict[str, Any] = torch.load(
+                io.BytesIO(self._state.values.numpy().tobytes()), map_location="cpu", weights_only=True
+            )
+        except Exception as failure:  # torch raises all kinds
+            raise StepError(
+                "Lightning's checkpoint cannot be read without running code from it: save plain values in hparams and "
+                f"on_save_checkpoint ({str(failure).splitlines()[0]})"
+            ) from None
+        self.checkpoint_io.checkpoint = checkpoint
+
+    def parameter_count(self) -> int:
+        """Return the number counted before sharding."""
+        return self._parameter_count
+
+    def whole_model(self) -> torch.nn.Module:
+        """Return the model; of a sharded one a new module with the weights on rank 0, elsewhere an untrained one."""
+        if not self.is_sharded:
+            return self.model
+        weights, model = whole_weights(self.model), self._parts.new_model()
+        if self.world.is_main:
+            model.load_state_dict(weights)
+        return model
+
+
+def _fragment(values: torch.Tensor, *, is_replicated: bool) -> Fragment:
+    return Fragment(_KEY, (values.numel(),), 0, values, is_replicated)

@@ -1,0 +1,161 @@
+"""From settings to a model trained by Lightning: the same as other trainings, but for the loop."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import Any, Literal
+
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.strategies import DDPStrategy, ParallelStrategy
+from lightning.pytorch.utilities.model_helpers import is_overridden
+
+from trainyard.settings.steps.train_lightning import TrainLightning
+from trainyard.steps.runtime.errors import SetupError, StepError
+from trainyard.steps.runtime.flags import GivenSettings
+from trainyard.steps.training.engines.engine import Engine
+from trainyard.steps.training.lightning.callback import BetweenSteps, TaskModule
+from trainyard.steps.training.lightning.lightning_engine import LightningEngine
+from trainyard.steps.training.lightning.loader import PlannedLoader, ValidationShare
+from trainyard.steps.training.lightning.strategies import KnownRanks, ShardedStrategy
+from trainyard.steps.training.lightning.user_data import UserBatches, UserValidation, choose_data
+from trainyard.steps.training.lightning.user_module import choose_module
+from trainyard.steps.training.loop import TrainingRun, may_begin
+from trainyard.steps.training.request import CheckedRequest, check_request
+from trainyard.steps.training.run_training import run_training
+from trainyard.steps.training.stopping import StopRequest
+
+_PRECISIONS: dict[str, Literal["32-true", "bf16-mixed", "16-mixed"]] = {
+    "fp32": "32-true",
+    "bf16": "bf16-mixed",
+    "fp16": "16-mixed",
+}
+"""Lightning's names. A task's own forward pass casts by itself."""
+
+
+def run_lightning(given: GivenSettings[TrainLightning], stop_request: StopRequest) -> int:
+    """Train and save the model. Return the step's exit code, as `run_training` does."""
+    return run_training(given, "train_lightning", LightningEngine, stop_request, train_with_lightning, _check)
+
+
+def _check(
+    given: GivenSettings[TrainLightning],
+    step_name: str,
+    engine_class: type[Engine],
+    world_size: int,
+) -> CheckedRequest:
+    """Do as `check_request`, also for a LightningModule in place of a task and a LightningDataModule of datasets."""
+    settings = given.step
+    if settings.module is None and settings.module_arguments is not None:
+        raise StepError("--module-arguments is given without --module, whose arguments they are")
+    if settings.strategy == "fsdp2" and settings.module is None:
+        raise StepError("--strategy fsdp2 is for a LightningModule of your own (--module); train_fsdp shards tasks")
+    if settings.strategy == "fsdp2" and settings.precision == "fp16":
+        raise StepError("--strategy fsdp2 does not work with --precision fp16 in Lightning; use bf16 or fp32")
+    if settings.data_module is None and settings.data_module_arguments is not None:
+        raise StepError("--data-module-arguments is given without --data-module, whose arguments they are")
+    if settings.data_module is not None and settings.module is None:
+        raise StepError(
+            "--data-module is for a LightningModule of your own (--module); tasks read what a prepare step wrote"
+        )
+    module = None if settings.module is None else choose_module(settings.module, given)
+    data = None if settings.data_module is None else choose_data(settings.data_module, settings)
+    return check_request(given, step_name, engine_class, world_size, module, data)
+
+
+def train_with_lightning(run: TrainingRun) -> bool:
+    """Let Lightning take every step that is left. Return False if the training was asked to stop before its end."""
+    engine, world = run.engine, run.world
+    assert isinstance(engine, LightningEngine)
+    loader = PlannedLoader(run)
+    own = engine.model if isinstance(engine.model, LightningModule) else None
+    module = own or TaskModule(run, loader)
+    validation = None if own is None else _validation_of(own, run)
+    if own is not None:
+        run.validation.split = None  # Lightning validates
+    checkpoint = engine.checkpoint_io.checkpoint
+    if checkpoint is not None:
+        module.load_state_dict(checkpoint["state_dict"])  # for what an earlier attempt left undone
+        _count_micro_batches_again(checkpoint, loader.micro_batches_until(run.progress.step))
+    if not may_begin(run):
+        return False
+    if run.progress.step >= run.plan.total_steps or run.validation.ends(run.progress):
+        return True
+    between_steps = BetweenSteps(run, loader)
+    _quieten()
+    trainer = Trainer(
+        accelerator="gpu" if world.device.type == "cuda" else "cpu",
+        devices=world.variables.processes_per_node,
+        num_nodes=world.variables.node_count,
+        strategy=_strategy(run, engine),
+        plugins=[engine.checkpoint_io],
+        callbacks=[between_steps],
+        # With a limit of steps, Lightning would not resume at the end of an epoch; the callback stops at the last step.
+        max_epochs=run.settings.epochs,
+        accumulate_grad_batches=run.plan.batch.accumulation_steps,
+        precision="32-true" if own is None else _PRECISIONS[run.settings.precision],
+        gradient_clip_val=None if own is None else run.settings.gradient_clip_norm or None,
+        # The samples are divided among the ranks already; the callback evaluates tasks, saves and records.
+        use_distributed_sampler=False,
+        limit_val_batches=0 if validation is None else 1.0,
+        # 0 evaluates only at the end.
+        check_val_every_n_epoch=run.settings.evaluate_every_epochs or run.settings.epochs,
+        num_sanity_val_steps=0,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        logger=False,
+    )
+    # Its handler of SIGTERM would start a collective in the middle of others; the training's own one only sets a flag.
+    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+    engine.trainer = trainer
+    resumed = None if checkpoint is None else "the chosen one"
+    try:
+        if isinstance(run.batches, UserBatches):
+            data_module = run.batches.data.module
+            data_module.planned = loader, validation
+            trainer.fit(module, datamodule=data_module, ckpt_path=resumed)
+        else:
+            trainer.fit(module, loader, validation, ckpt_path=resumed)
+    except MisconfigurationException as failure:
+        raise SetupError(f"Lightning: {' '.join(str(failure).split())}") from None
+    return not between_steps.is_stopped
+
+
+def _count_micro_batches_again(checkpoint: dict[str, Any], done: int) -> None:
+    """Set Lightning's counters of the micro-batches of an epoch: a step may have had more or fewer of them.
+
+    By these counters Lightning knows which micro-batch is a step's last.
+    """
+    counters = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
+    difference = done - counters["ready"]
+    for name in counters:
+        counters[name] += difference
+
+
+def _validation_of(module: LightningModule, run: TrainingRun) -> ValidationShare | UserValidation | None:
+    """Return this rank's share of the samples, or None if there are none, or the module has no validation_step."""
+    if run.validation.split is None or not is_overridden("validation_step", module):
+        return None
+    if isinstance(run.batches, UserBatches):
+        return run.batches.validation(run.world, run.settings.micro_batch_size)
+    return ValidationShare(run)
+
+
+def _strategy(run: TrainingRun, engine: LightningEngine) -> ParallelStrategy:
+    ranks = KnownRanks(run.world.variables)
+    if engine.is_sharded:
+        return ShardedStrategy(ranks)
+    return DDPStrategy(
+        cluster_environment=ranks,
+        gradient_as_bucket_view=True,
+        find_unused_parameters=engine.unused_parameters,
+    )
+
+
+def _quieten() -> None:
+    """Silence what Lightning logs on every rank of what this step logs itself."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"lightning\.")

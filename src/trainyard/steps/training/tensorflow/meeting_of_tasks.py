@@ -1,0 +1,300 @@
+"""The connections between worker 0 and every other task, beside TensorFlow's own.
+
+TensorFlow's servers wait forever, for tasks that never come and after the training's end, and its collectives for a
+task that is gone. Here every task connects to worker 0 first; a task that is missing, lost or started twice is named,
+and all end together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn, TypeVar
+
+from trainyard.settings.files import describe_os_error
+from trainyard.steps.runtime.errors import SetupError, StepError
+from trainyard.steps.runtime.long_work import peak_resident_bytes
+from trainyard.steps.training.tensorflow.tf_config import ClusterPlace
+
+Value = TypeVar("Value")
+
+_GREETING = "trainyard.tensorflow/1"
+_LOOK_EVERY_SECONDS = 0.2
+_TRY_AGAIN_SECONDS = 0.2
+_ANSWER_SECONDS = 10.0
+_ENDED = "has ended before the training did; its log says why"
+
+
+class _Line:
+    """A connection that carries JSON values, one in each line."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._received = b""
+
+    def send(self, value: object) -> None:
+        self.connection.sendall(json.dumps(value).encode() + b"\n")
+
+    def receive(self) -> Any:
+        while b"\n" not in self._received:
+            piece = self.connection.recv(1 << 16)
+            if not piece:
+                raise ConnectionError("the connection was closed")
+            self._received += piece
+        line, _, self._received = self._received.partition(b"\n")
+        return json.loads(line)
+
+    def has_received(self, wait_seconds: float = 0.0) -> bool:
+        """Return whether there is something to receive, or the other side is gone, within so many seconds."""
+        if b"\n" in self._received:
+            return True
+        readable, _, _ = select.select([self.connection], [], [], wait_seconds)
+        return bool(readable)
+
+    def is_lost(self) -> bool:
+        """Return whether the other side is gone. What it has sent stays there to be received."""
+        try:
+            readable, _, _ = select.select([self.connection], [], [], 0)
+            return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
+
+
+class Tasks:
+    """All tasks of the cluster, or some of them: collectives over worker 0's connections, which are few and small."""
+
+    def __init__(self, place: ClusterPlace, lines: dict[int, _Line]) -> None:
+        self.place, self.rank, self.size = place, place.number, len(place.tasks)
+        self.is_main = self.rank == 0
+        self._lines = lines
+        self._servers: dict[int, _Line] = {}
+        self._leaving = threading.Event()
+
+    def only_main(self) -> Tasks:
+        """Return worker 0 as if it were alone, where it alone trains; on all other tasks `wait_for_main` runs."""
+        alone = Tasks(self.place, {})
+        alone.size, alone._servers, alone._leaving = 1, self._lines, self._leaving
+        return alone
+
+    def wait_for_main(self, stop_reason: Callable[[], str | None]) -> int:
+        """Wait until worker 0 leaves, and return its exit code. A reason to stop is sent to worker 0, once."""
+        line, has_asked = self._lines[0], False
+        while not line.has_received(_LOOK_EVERY_SECONDS):
+            reason = stop_reason()
+            if reason and not has_asked:
+                with self._connected():
+                    line.send(f"{reason} on {self.place.name_of(self.rank)}")
+                has_asked = True
+        self._leaving.set()
+        try:
+            exit_code: int = line.receive()
+        except OSError as failure:
+            raise self.explain_loss(failure) from None
+        self.close()
+        return exit_code
+
+    def reason_from_servers(self) -> str | None:
+        """Return why a task that waits for worker 0 asks to stop, if one has asked since the last call."""
+        with self._connected():
+            for line in self._servers.values():
+                if line.has_received() and not line.is_lost():
+                    return str(line.receive())
+        return None
+
+    def log(self, message: str) -> None:
+        """Print a line on worker 0 only."""
+        if self.is_main:
+            print(message, flush=True)
+
+    def peak_memory_bytes(self) -> int:
+        """Return the most main memory that this process has taken."""
+        return peak_resident_bytes()
+
+    def gather(self, value: Value) -> list[Value]:
+        """Return the values of all tasks, by number, on every task. They must be JSON."""
+        with self._connected():
+            if not self.is_main:
+                self._lines[0].send(value)
+                values: list[Value] = self._lines[0].receive()
+                return values
+            values = [value, *(self._lines[number].receive() for number in range(1, self.size))]
+            for line in self._lines.values():
+                line.send(values)
+            return values
+
+    def broadcast(self, value: Value) -> Value:
+        """Return worker 0's value on every task."""
+        values: list[Any] = self.gather(value if self.is_main else None)
+        first: Value = values[0]
+        return first
+
+    def main(self, action: Callable[[], Value]) -> Value:
+        """Return what the action returns on worker 0. A StepError that it raises is raised on every task."""
+        result: dict[str, Any] = {}
+        if self.is_main:
+            try:
+                result = {"value": action()}
+            except StepError as error:
+                result = {"error": str(error)}
+            except OSError as failure:
+                result = {"error": describe_os_error(failure)}
+        result = self.broadcast(result)
+        if "error" in result:
+            raise StepError(result["error"])
+        value: Value = result["value"]
+        return value
+
+    def require_same(self, what: dict[str, Any]) -> None:
+        """StepError, on every task, names the settings that differ between tasks, with their values."""
+        found = self.gather({name: str(value) for name, value in what.items()})
+        for name in found[0]:
+            others = [number for number in range(self.size) if found[number].get(name) != found[0][name]]
+            if others:
+                raise StepError(
+                    f"tasks were started differently: {name} is {found[0][name]!r} on {self.place.name_of(0)} and "
+                    f"{found[others[0]].get(name)!r} on {self.place.name_of(others[0])}; start all with one command"
+                )
+
+    def end_when_one_is_lost(self) -> None:
+        """From now on, end this process when a task that it is connected to is gone before the training's end."""
+        threading.Thread(target=self._watch, name="tasks", daemon=True).start()
+
+    def explain_loss(self, failure: Exception) -> StepError:
+        """Return what to say where TensorFlow reports that it cannot reach another task."""
+        time.sleep(_LOOK_EVERY_SECONDS)  # the end of a process shows in its connections a moment later
+        lost = [self.place.name_of(number) for number, line in self._lines.items() if line.is_lost()]
+        if lost:
+            return StepError(f"{lost[0]} {_ENDED}")
+        return StepError(f"another task was lost, or waited for too long: {next(iter(str(failure).splitlines()), '')}")
+
+    def leave(self, value: Value) -> Value:
+        """Return worker 0's value once every task has called this; who ends from then on is not lost."""
+        self._leaving.set()
+        last = self.broadcast(value)
+        with self._connected():
+            for line in self._servers.values():
+                line.send(last)
+        self.close()
+        return last
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._leaving.set()
+        for line in (*self._lines.values(), *self._servers.values()):
+            with suppress(OSError):
+                line.connection.close()
+
+    def _watch(self) -> None:
+        while not self._leaving.wait(_LOOK_EVERY_SECONDS):
+            for number, line in self._lines.items():
+                if line.is_lost() and not self._leaving.is_set():
+                    end_at_once(f"{self.place.name_of(number)} {_ENDED}")
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as failure:
+            own = self.place.name_of(self.rank)
+            raise StepError(f"{own} lost its connection to another task: {failure}") from None
+
+
+def end_at_once(problem: str) -> NoReturn:
+    """End this process: whatever waits for a lost task within TensorFlow would wait for minutes, or forever."""
+    sys.stdout.flush()
+    print(f"error: {problem}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def meet(place: ClusterPlace, timeout_seconds: float) -> Tasks:
+    """Return the connections once every task is there.
+
+    SetupError or StepError names a task that is missing or started twice.
+    """
+    if len(place.tasks) == 1:
+        return Tasks(place, {})
+    deadline = time.monotonic() + timeout_seconds
+    if place.number == 0:
+        return Tasks(place, _accept_all(place, deadline, timeout_seconds))
+    return Tasks(place, {0: _connect(place, deadline, timeout_seconds)})
+
+
+def _accept_all(place: ClusterPlace, deadline: float, timeout_seconds: float) -> dict[int, _Line]:
+    port = int(place.tasks[0].rpartition(":")[2])
+    lines: dict[int, _Line] = {}
+    # TensorFlow's own server listens at the same port afterwards: SO_REUSEADDR lets it, beside open connections.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind(("", port))
+        except OSError as failure:
+            raise SetupError(
+                f"{place.name_of(0)} cannot listen on port {port} of TF_CONFIG: {failure.strerror}; is another "
+                "training with the same TF_CONFIG running?"
+            ) from None
+        listening.listen(len(place.tasks))
+        while len(lines) < len(place.tasks) - 1:
+            listening.settimeout(max(0.0, deadline - time.monotonic()) or 1e-3)
+            try:
+                connection, _ = listening.accept()
+            except TimeoutError:
+                missing = [place.name_of(n) for n in range(1, len(place.tasks)) if n not in lines]
+                raise StepError(
+                    f"{', '.join(missing)} did not connect within {timeout_seconds:.0f} seconds "
+                    "(--process-group-timeout-seconds)"
+                ) from None
+            _greet(place, _Line(connection), lines)
+    for line in lines.values():
+        line.send("welcome")
+        line.connection.settimeout(None)
+    return dict(sorted(lines.items()))
+
+
+def _greet(place: ClusterPlace, line: _Line, lines: dict[int, _Line]) -> None:
+    """Take a task's connection among the others. Whoever else connects is turned away."""
+    line.connection.settimeout(_ANSWER_SECONDS)
+    try:
+        greeting, cluster, number = line.receive()
+    except (OSError, ValueError, TypeError):
+        line.connection.close()
+        return
+    if greeting != _GREETING or cluster != _digest(place) or not 0 < number < len(place.tasks):
+        line.connection.close()
+        return
+    if number in lines:
+        raise SetupError(
+            f"two processes say in TF_CONFIG that they are {place.name_of(number)}; start each task once, with one "
+            "launcher only"
+        )
+    lines[number] = line
+
+
+def _connect(place: ClusterPlace, deadline: float, timeout_seconds: float) -> _Line:
+    host, _, port = place.tasks[0].rpartition(":")
+    while time.monotonic() < deadline:
+        with suppress(OSError, ValueError):
+            line = _Line(socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS))
+            line.send([_GREETING, _digest(place), place.number])
+            line.connection.settimeout(max(1e-3, deadline - time.monotonic()))
+            if line.receive() == "welcome":
+                line.connection.settimeout(None)
+                return line
+        time.sleep(_TRY_AGAIN_SECONDS)
+    raise StepError(
+        f"{place.name_of(place.number)} did not reach {place.name_of(0)} within {timeout_seconds:.0f} seconds "
+        "(--process-group-timeout-seconds)"
+    )
+
+
+def _digest(place: ClusterPlace) -> str:
+    return hashlib.sha256(json.dumps([place.workers, place.parameter_servers]).encode()).hexdigest()
