@@ -78,6 +78,12 @@ def assert_the_client_accepts(project: Path) -> None:
             assert azure_ml.load_job(file)._validate(raise_error=False).passed, file
         for file in sorted(project.glob("components/*.yaml")):
             assert azure_ml.load_component(file)._validate(raise_error=False).passed, file
+        from azure.ai.ml._utils._asset_utils import get_ignore_file, get_upload_files_from_folder
+
+        source = project / "src"
+        uploaded = {place for _, place in get_upload_files_from_folder(source, ignore_file=get_ignore_file(source))}
+        own = {file.relative_to(source).as_posix() for file in source.glob("demo/*.py")}
+        assert uploaded == {"trainyard.zip", *own}
 
 
 def test_from_an_installed_wheel_to_a_trained_model(run: Run, installed: Path, forked: str, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def _reachable(schema: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str
     pending = [schema]
     while pending:
         for address in _references(pending.pop()):
-            name = address.rpartition("/")[2]
+            name = address.partition(_OWN)[2].partition("/")[0]
             if name in common and name not in reached:
                 reached[name] = common[name]
                 pending.append(common[name])
