@@ -120,8 +120,8 @@ def task_fields(task: str, folders: Sequence[Path] | None = None) -> tuple[StepF
     Modules are looked for in `folders`; by default where Python itself looks. TaskError says what is wrong.
     """
     search = [Path(entry) for entry in sys.path] if folders is None else folders  # may import: not trainyard
-    sources = _Sources((*search, _PACKAGE_FOLDER))
     class_name = _built_in_tasks().get(task)
+    sources = _Sources((*search, _PACKAGE_FOLDER)) if class_name is None else _package_sources()
     if class_name is not None:
         settings = sources.class_named(_BUILT_IN, class_name)
     else:

@@ -48,10 +48,10 @@ def refused_settings(use: JobUse, *, is_complete: bool = True) -> Iterator[Diagn
 
     A component by itself is not complete: those who use it give it what has a default now.
     """
-    if use.step_settings is not None and use.step_settings.has_settings_file:
+    command = str(use.component.command.data)
+    if _OWN_TRAINING.search(command) and use.step_settings is not None:
         for problem in _refused_values(use.step_settings):
             yield _with_user(problem, use)
-    command = str(use.component.command.data)
     if _OWN_TRAINING.search(command):
         is_by_default = all(_is_default(use, name) for name in ("micro_batch_size", "global_batch_size"))
         uneven = _uneven_batch(use) if is_complete or not is_by_default else ()

@@ -15,6 +15,7 @@ from trainyard.project_files import read_text
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.rule import Rule
 from trainyard.spec.shell_words import simple_commands
+from trainyard.spec.step_calls import settings_port
 
 if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku
@@ -174,7 +175,8 @@ def _bf16_inputs(placement: Placement) -> Iterator[Span]:
 
 def _bf16_settings(placement: Placement) -> Iterator[Span]:
     """Where a settings file or overrides request bf16."""
-    settings = placement.use.step_settings
+    has_file = settings_port(placement.component) is not None
+    settings = placement.use.step_settings if has_file else None
     layer = settings.layer_of("precision") if settings is not None else None
     if layer is not None and layer.entries["precision"].value.text == "bf16":
         yield layer.value("precision").span

@@ -16,6 +16,7 @@ from trainyard.spec.resolution import JobUse
 from trainyard.spec.resolved import Known
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.documents import UNKNOWN_KIND
+from trainyard.spec.step_calls import settings_port
 from trainyard.spec.step_settings import StepSettings, WrittenSettings
 from trainyard.spec.training_settings import refused_in_file, use_of_file
 
@@ -81,7 +82,7 @@ def _shadowed_settings(pipeline: ParsedPipeline, context: LintContext) -> Iterat
     if context.is_used(pipeline.model):
         return
     for use in context.resolution_of(pipeline.model).jobs.values():
-        settings = use.step_settings
+        settings = use.step_settings if settings_port(use.job.component) is not None else None
         if settings is not None and isinstance(settings.file, WrittenSettings):
             yield from _shadowed(use, settings, settings.file)
 
