@@ -25,9 +25,8 @@ from trainyard.settings.quantities import counted
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Document, read_document
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.loading import require_job
+from trainyard.spec.loading import require_job, stops_a_run
 from trainyard.spec.rules.keys import UNKNOWN_KEY
-from trainyard.spec.rules.let_pass import stops_a_run
 from trainyard.terminal import colour_choice, print_diagnostics, short
 
 if TYPE_CHECKING:
@@ -269,8 +268,7 @@ def _print(diagnostics: Sequence[Diagnostic], output_format: str) -> None:
         print_diagnostics(diagnostics)
         click.echo("\n" if diagnostics else "", nl=False, err=True)
         return
-    from trainyard.lint.reporting.machine import as_github, as_json, checkout_folder
-    from trainyard.lint.reporting.sarif import as_sarif
+    from trainyard.lint.machine_output import as_github, as_json, as_sarif, checkout_folder
 
     if output_format == "json":
         click.echo(as_json(diagnostics, relative_to=Path.cwd()))

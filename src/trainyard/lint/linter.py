@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 from trainyard.errors import UsageError
 from trainyard.lint.checks import CHECKS, LintedFile
 from trainyard.lint.context import LintContext
-from trainyard.lint.cpu_limit import CPU_SECONDS, TooSlow, limited_cpu
 from trainyard.lint.ignores import Ignores, read_ignores
 from trainyard.lint.placements import placement_of_command, placements_of_pipeline
 from trainyard.lint.rules import RULES
 from trainyard.lint.rules.hardware import BF16_WITHOUT_HARDWARE
 from trainyard.lint.rules.linting import CHECK_FAILED
-from trainyard.lint.rules.port_declarations import MODE_UNSUITED
+from trainyard.lint.rules.port_types import MODE_UNSUITED
 from trainyard.lint.settings import LintSettings
 from trainyard.project_files import names_in
 from trainyard.settings.suggestions import begin_file, closest
 from trainyard.spec.computes import Computes
-from trainyard.spec.deployments import read_deployment
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.documents import Document, Node, require_mapping, shorten
 from trainyard.spec.environments import environment_of
 from trainyard.spec.findings import DocumentStore, Findings
 from trainyard.spec.kinds import Kind, is_other_resource, kind_of
-from trainyard.spec.other_files import read_asset, read_other_job, read_schedule, read_sweep_job
+from trainyard.spec.other_files import read_asset, read_deployment, read_other_job, read_schedule, read_sweep_job
 from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading
 from trainyard.spec.pipelines import ComponentCache, read_command_job, read_pipeline
 from trainyard.spec.rules.bindings import CYCLE, UNKNOWN_JOB_PORT
@@ -395,3 +397,32 @@ def _is_same(new: Diagnostic, known: Diagnostic) -> bool:
         or (new.rule, known.rule) in _REDUNDANT
         or ((new.rule, new.message) == (known.rule, known.message))
     )
+
+
+CPU_SECONDS = 5.0
+
+
+class TooSlow(Exception):
+    """A file that takes more processor time than it may."""
+
+
+@contextmanager
+def limited_cpu(seconds: float) -> Iterator[None]:
+    """Raise TooSlow within the block when it has taken so much processor time, that of an inner block aside.
+
+    Only a process's main thread can be interrupted: elsewhere, as in the language server, there is no limit.
+    """
+    if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TooSlow
+
+    before = signal.signal(signal.SIGPROF, stop)
+    left, _ = signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, left)
+        signal.signal(signal.SIGPROF, before)

@@ -32,7 +32,16 @@ from trainyard.spec.model import (
     Value,
     code_of,
 )
-from trainyard.spec.parsed import ParsedPipeline, Reading, Scope, UsedJob, is_there
+from trainyard.spec.parsed import (
+    ParsedPipeline,
+    Reading,
+    Scope,
+    UsedJob,
+    is_address,
+    is_remote,
+    is_there,
+    reference_text,
+)
 from trainyard.spec.ports import (
     DEFAULT_PORT_TYPE,
     component_ports,
@@ -41,7 +50,6 @@ from trainyard.spec.ports import (
     literal_type,
     pipeline_inputs,
 )
-from trainyard.spec.reading import is_address, is_remote, reference_text
 from trainyard.spec.rules.bindings import CYCLE
 from trainyard.spec.rules.documents import TOO_LARGE, UNKNOWN_KIND
 from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY, NOT_RUN_LOCALLY

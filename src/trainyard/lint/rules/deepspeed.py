@@ -19,7 +19,7 @@ from trainyard.settings.suggestions import closest, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Document, Node, describe, parse_document, shorten
 from trainyard.spec.expressions import only_binding
-from trainyard.spec.reading import is_address
+from trainyard.spec.parsed import is_address
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.documents import DUPLICATE_KEY
 from trainyard.spec.shell_words import Word, simple_commands
