@@ -15,10 +15,10 @@ import click
 
 from trainyard.errors import UsageError
 from trainyard.lint import linter
+from trainyard.lint.config import LintSettings, settings_for
 from trainyard.lint.linter import STANDARD_FOLDERS, LintResult
 from trainyard.lint.rules import RULES
 from trainyard.lint.rules.computes import NO_COMPUTE
-from trainyard.lint.settings import LintSettings, settings_for
 from trainyard.project_files import limit_reading, root_of
 from trainyard.render.project import NoProject, Project, find_project
 from trainyard.settings.quantities import counted

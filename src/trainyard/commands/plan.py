@@ -9,7 +9,7 @@ from trainyard.catalogue.gpus import gpu_of
 from trainyard.catalogue.skus import find_sku
 from trainyard.commands.working_folder import project, runs_folder
 from trainyard.errors import UsageError
-from trainyard.lint.settings import computes_for
+from trainyard.lint.config import computes_for
 from trainyard.plan import reporters
 from trainyard.plan.estimate.config_file import find_model
 from trainyard.plan.estimate.estimator import estimate

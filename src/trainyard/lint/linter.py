@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from trainyard.errors import UsageError
 from trainyard.lint.checks import CHECKS, LintedFile
+from trainyard.lint.config import LintSettings
 from trainyard.lint.context import LintContext
 from trainyard.lint.ignores import Ignores, read_ignores
 from trainyard.lint.placements import placement_of_command, placements_of_pipeline
@@ -22,15 +23,14 @@ from trainyard.lint.rules import RULES
 from trainyard.lint.rules.hardware import BF16_WITHOUT_HARDWARE
 from trainyard.lint.rules.linting import CHECK_FAILED
 from trainyard.lint.rules.port_types import MODE_UNSUITED
-from trainyard.lint.settings import LintSettings
 from trainyard.project_files import names_in
 from trainyard.settings.suggestions import begin_file, closest
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.documents import Document, Node, require_mapping, shorten
 from trainyard.spec.environments import environment_of
+from trainyard.spec.file_kinds import Kind, is_other_resource, kind_of
 from trainyard.spec.findings import DocumentStore, Findings
-from trainyard.spec.kinds import Kind, is_other_resource, kind_of
 from trainyard.spec.other_files import read_asset, read_deployment, read_other_job, read_schedule, read_sweep_job
 from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading
 from trainyard.spec.pipelines import ComponentCache, read_command_job, read_pipeline

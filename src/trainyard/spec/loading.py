@@ -8,8 +8,8 @@ from pathlib import Path
 from trainyard.spec.components import read_component
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Document
+from trainyard.spec.file_kinds import KIND_NAMES, Kind, is_other_resource, kind_of
 from trainyard.spec.findings import DocumentStore, Findings
-from trainyard.spec.kinds import KIND_NAMES, Kind, is_other_resource, kind_of
 from trainyard.spec.model import Component, Pipeline
 from trainyard.spec.parsed import Reading
 from trainyard.spec.pipelines import ComponentCache, read_pipeline, read_standalone_job

@@ -18,9 +18,9 @@ from trainyard.spec.components import (
 from trainyard.spec.diagnostic import Related, SpecError
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.expressions import only_binding
+from trainyard.spec.file_kinds import Kind, kind_of
 from trainyard.spec.findings import Findings
 from trainyard.spec.graph import CYCLE_HINT, bindings_of_value, cycle_message, find_cycle, job_bound_to
-from trainyard.spec.kinds import Kind, kind_of
 from trainyard.spec.model import (
     AnyComponent,
     Component,

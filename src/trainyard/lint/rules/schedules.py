@@ -14,7 +14,7 @@ from trainyard.lint.context import LintContext
 from trainyard.settings.suggestions import close_match, did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, SpecError
 from trainyard.spec.documents import Document, Node, shorten
-from trainyard.spec.kinds import KIND_NAMES, kind_of
+from trainyard.spec.file_kinds import KIND_NAMES, kind_of
 from trainyard.spec.model import Port
 from trainyard.spec.parsed import is_remote
 from trainyard.spec.ports import literal_type
