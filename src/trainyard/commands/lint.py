@@ -16,6 +16,7 @@ import click
 from trainyard.errors import UsageError
 from trainyard.lint import linter
 from trainyard.lint.config import LintSettings, settings_for
+from trainyard.lint.divided_work import processors
 from trainyard.lint.linter import STANDARD_FOLDERS, LintResult
 from trainyard.lint.rules import RULES
 from trainyard.lint.rules.computes import NO_COMPUTE
@@ -136,7 +137,7 @@ def _check(
     try:
         settings = settings_for(paths, RULES)
         settings = replace(settings, pedantic=settings.pedantic or pedantic)
-        return settings, linter.lint(paths, settings, store)
+        return settings, linter.lint(paths, settings, store, processes=processors())
     finally:
         gc.freeze()
         gc.enable()

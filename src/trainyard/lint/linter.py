@@ -17,6 +17,7 @@ from trainyard.errors import UsageError
 from trainyard.lint.checks import CHECKS, LintedFile
 from trainyard.lint.config import LintSettings
 from trainyard.lint.context import LintContext
+from trainyard.lint.divided_work import divided
 from trainyard.lint.ignores import Ignores, read_ignores
 from trainyard.lint.placements import placement_of_command, placements_of_pipeline
 from trainyard.lint.rules import RULES
@@ -88,15 +89,17 @@ def lint(
     paths: Sequence[Path],
     settings: LintSettings | None = None,
     store: DocumentStore | None = None,
+    *,
+    processes: int = 1,
 ) -> LintResult:
     """Check files, and all Azure ML files in folders; without paths, the project's standard folders here.
 
     The components and environments that a pipeline names are checked too; each file is checked once. `store`
-    holds files that were read already, or texts that replace what is on disk. Raise UnreadablePath for a path that
-    does not exist, is not a YAML file, or contains none.
+    holds files that were read already, or texts that replace what is on disk; checks of many files are divided over
+    `processes`. Raise UnreadablePath for a path that does not exist, is not a YAML file, or contains none.
     """
     files = _files(paths or _standard_folders())
-    return lint_files(files, settings or LintSettings(), store or DocumentStore())
+    return lint_files(files, settings or LintSettings(), store or DocumentStore(), processes=processes)
 
 
 def lint_files(
@@ -105,16 +108,17 @@ def lint_files(
     store: DocumentStore,
     outside: dict[Hashable, Any] | None = None,
     checkpoint: Callable[[], None] = lambda: None,
+    processes: int = 1,
 ) -> LintResult:
     """Check files, given by absolute path and whether they were named explicitly, and those that they name.
 
     `outside` keeps what was read in scripts from one call to the next. `checkpoint` is called between files; what it
-    raises ends the call.
+    raises ends the call. Checks of many files are divided over `processes`.
     """
     session = _Session(settings, store, checkpoint)
     for file, is_explicit in files:
         session.read_file(file, "asked" if is_explicit else "walked")
-    session.run_checks({} if outside is None else outside)
+    session.run_checks({} if outside is None else outside, processes)
     return LintResult(session.result(), tuple(session.files), session.ignores, session.parsed)
 
 
@@ -260,12 +264,12 @@ class _Session:
         except Exception as error:
             self._add([_failed(file, error)])
 
-    def run_checks(self, outside: dict[Hashable, Any]) -> None:
+    def run_checks(self, outside: dict[Hashable, Any], processes: int) -> None:
         """Run the checks that look beyond one file, now that all are read."""
         context = LintContext(self.parsed, Computes(self._store, self._settings.computes), outside)
         context.look_around()
         subjects: list[_Subject] = [*self._linted, *self.parsed.commands, *self.parsed.pipelines]
-        checked = [self._checked(subject, context) for subject in subjects]
+        checked = divided(subjects, lambda subject: self._checked(subject, context), processes)
         # Of two findings at a place the first may be enough: those of schemas, then of readers, then of rules.
         for file, (by_schema, _) in zip(self._linted, checked, strict=False):
             self._add(self._without_typos(by_schema, file))
