@@ -33,12 +33,12 @@ import check_jsonschema
 from click.testing import CliRunner
 
 from results import save_results
+from trainyard.lint.config import LintSettings
 from trainyard.lint.linter import lint
 from trainyard.lint.rules import RULES
-from trainyard.lint.settings import LintSettings
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import read_document
-from trainyard.spec.kinds import Kind, kind_of
+from trainyard.spec.file_kinds import Kind, kind_of
 from trainyard.spec.schema_checks import bundled_schema
 
 ROOT = Path(__file__).parents[1]

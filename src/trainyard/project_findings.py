@@ -11,17 +11,17 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from trainyard.lint import linter
+from trainyard.lint.config import LintSettings, settings_for
+from trainyard.lint.divided_work import processors
 from trainyard.lint.linter import STANDARD_FOLDERS, LintResult
 from trainyard.lint.rules import RULES
 from trainyard.lint.rules.computes import NO_COMPUTE
-from trainyard.lint.settings import LintSettings, settings_for
 from trainyard.render.project import NoProject, Project, find_project
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Document, read_document
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.loading import require_job
+from trainyard.spec.loading import require_job, stops_a_run
 from trainyard.spec.rules.keys import UNKNOWN_KEY
-from trainyard.spec.rules.let_pass import stops_a_run
 
 if TYPE_CHECKING:
     from trainyard.render.related_lines import SourceFinder
@@ -83,7 +83,7 @@ def check_paths(
     try:
         settings = settings_for(paths, RULES)
         settings = replace(settings, pedantic=settings.pedantic or pedantic)
-        return settings, linter.lint(paths, settings, store)
+        return settings, linter.lint(paths, settings, store, processes=processors())
     finally:
         gc.freeze()
         gc.enable()

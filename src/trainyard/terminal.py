@@ -37,7 +37,7 @@ def print_diagnostics(diagnostics: Sequence[Diagnostic]) -> None:
     if diagnostics:
         import shutil
 
-        from trainyard.lint.reporting.text import WIDEST, as_text
+        from trainyard.lint.text_output import WIDEST, as_text
 
         is_terminal = sys.stderr.isatty()
         colour = is_terminal and colour_choice() is None

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from trainyard.rehearse.job_code import snapshot_of
-from trainyard.spec.ignore_files import ignore_rule
 from trainyard.spec.loading import load_pipeline
 from trainyard.spec.model import Component
+from trainyard.spec.uploads import ignore_rule
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # The client warns of its own dealings with marshmallow.

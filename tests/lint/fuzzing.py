@@ -17,10 +17,9 @@ from types import FrameType
 from trainyard.lint.fingerprints import Fingerprints
 from trainyard.lint.fixes import apply
 from trainyard.lint.linter import lint
-from trainyard.lint.reporting.machine import as_github, as_json
-from trainyard.lint.reporting.sarif import as_sarif
-from trainyard.lint.reporting.text import as_text
+from trainyard.lint.machine_output import as_github, as_json, as_sarif
 from trainyard.lint.rules.linting import CHECK_FAILED
+from trainyard.lint.text_output import as_text
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.loading import load_component, load_pipeline
 from trainyard.spec.resolution import Resolution

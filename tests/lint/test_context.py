@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.lint.config import LintSettings
 from trainyard.lint.linter import lint
-from trainyard.lint.settings import LintSettings
 
 PIPELINE = """\
 type: pipeline

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from trainyard.lint.config import LintSettings, settings_for
 from trainyard.lint.linter import lint
 from trainyard.lint.rules import RULES
-from trainyard.lint.settings import LintSettings, settings_for
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "lint.md").read_text(encoding="utf-8")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from trainyard.lint.linter import UnreadablePath, lint
-from trainyard.lint.reporting.machine import as_json
-from trainyard.lint.reporting.text import as_text
+from trainyard.lint.machine_output import as_json
+from trainyard.lint.text_output import as_text
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.rules.bindings import UNKNOWN_JOB_PORT
 from trainyard.spec.rules.documents import KEY_NOT_TEXT

@@ -15,10 +15,9 @@ import pytest
 from trainyard.lint.checks import CHECKS, LintedFile
 from trainyard.lint.context import LintContext
 from trainyard.lint.linter import lint
-from trainyard.lint.reporting.machine import as_json
-from trainyard.lint.reporting.sarif import as_sarif
-from trainyard.lint.reporting.text import as_text
+from trainyard.lint.machine_output import as_json, as_sarif
 from trainyard.lint.rules.linting import CHECK_FAILED
+from trainyard.lint.text_output import as_text
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import parse_document
 

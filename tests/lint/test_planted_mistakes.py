@@ -8,10 +8,10 @@ from typing import Any
 import jsonschema
 import pytest
 
+from trainyard.lint.config import LintSettings
 from trainyard.lint.linter import lint
-from trainyard.lint.settings import LintSettings
 from trainyard.spec.documents import parse_document
-from trainyard.spec.kinds import kind_of
+from trainyard.spec.file_kinds import kind_of
 from trainyard.spec.schema_checks import bundled_schema, check_schema, schema_of
 
 REPOSITORY = Path(__file__).parents[2]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.lint.config import LintSettings, settings_for
 from trainyard.lint.linter import lint
 from trainyard.lint.rules import RULES
-from trainyard.lint.settings import LintSettings, settings_for
 from trainyard.spec.diagnostic import Diagnostic
 
 COMPONENT = "type: command\nname: c\nis_deterministic: false\nenvironment: azureml:e:1\n"

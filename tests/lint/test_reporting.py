@@ -11,10 +11,9 @@ import pytest
 
 from trainyard.cli.lint import summarise
 from trainyard.lint.linter import lint
-from trainyard.lint.reporting.machine import as_github, as_json, checkout_folder
-from trainyard.lint.reporting.sarif import as_sarif
-from trainyard.lint.reporting.text import as_text
+from trainyard.lint.machine_output import as_github, as_json, as_sarif, checkout_folder
 from trainyard.lint.rules import RULES
+from trainyard.lint.text_output import as_text
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 
 SARIF_SCHEMA = json.loads((Path(__file__).parent / "data" / "sarif-schema-2.1.0.json").read_text(encoding="utf-8"))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.lint.config import LintSettings
 from trainyard.lint.linter import lint
 from trainyard.lint.rules import RULES
-from trainyard.lint.settings import LintSettings
 from trainyard.spec.rule import Rule
 
 # What no short text can show; `test_linter.py` has a test of each.

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.lint.context import read_flags
 from trainyard.lint.scripts.dataclass_flags import with_task_flags
 from trainyard.lint.scripts.flags import ScriptFlags
-from trainyard.lint.scripts.reading import read_flags
 
 ARGPARSE = "import argparse\nparser = argparse.ArgumentParser()\n"
 CLICK = "import click\n"

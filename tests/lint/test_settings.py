@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.lint.config import LintSettings, WrongSettings, settings_for
 from trainyard.lint.linter import lint
 from trainyard.lint.rules import RULES
-from trainyard.lint.settings import LintSettings, WrongSettings, settings_for
 
 
 def settings_of(folder: Path, text: str, name: str = "pyproject.toml") -> LintSettings:

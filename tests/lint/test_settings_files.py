@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from settings_project import SCHEMA, SETTINGS, change, write_project
+from trainyard.lint.config import LintSettings
 from trainyard.lint.linter import LintResult, lint
-from trainyard.lint.settings import LintSettings
 from trainyard.plan.planner import plan
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Diagnostic, SpecError

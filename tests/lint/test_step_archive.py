@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.lint.config import LintSettings
 from trainyard.lint.linter import lint
-from trainyard.lint.settings import LintSettings
 from trainyard.render.step_archive import archive_of_steps
 from trainyard.resources import STEP_ARCHIVE
 

@@ -25,8 +25,8 @@ from trainyard.settings.steps import TrainDDP
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import read_document
+from trainyard.spec.file_kinds import kind_of
 from trainyard.spec.findings import DocumentStore, Findings
-from trainyard.spec.kinds import kind_of
 from trainyard.spec.loading import load_pipeline
 from trainyard.spec.model import Pipeline, code_of
 from trainyard.spec.parsed import Parsed, Reading

@@ -8,7 +8,7 @@ from pathlib import Path
 from pathspec import PathSpec
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
-from trainyard.spec.ignore_files import ignore_rule
+from trainyard.spec.uploads import ignore_rule
 
 NAMES = ("a", "b", "c.py", "dd", "__pycache__", "x.pyc", "a.b")
 PATTERN_NAMES = (*NAMES, "*", "*.py", "*.py[cod]", "?", "a*", "[ab]", "[!a]", "**", "d?")

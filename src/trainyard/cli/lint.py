@@ -13,8 +13,8 @@ import click
 from trainyard.cli.parameters import OneOf, PathOf
 from trainyard.errors import UsageError
 from trainyard.lint import linter
+from trainyard.lint.config import LintSettings
 from trainyard.lint.linter import LintResult
-from trainyard.lint.settings import LintSettings
 from trainyard.project_files import limit_reading, root_of
 from trainyard.project_findings import (
     check_paths,
@@ -153,8 +153,7 @@ def _print(diagnostics: Sequence[Diagnostic], output_format: str) -> None:
         print_diagnostics(diagnostics)
         click.echo("\n" if diagnostics else "", nl=False, err=True)
         return
-    from trainyard.lint.reporting.machine import as_github, as_json, checkout_folder
-    from trainyard.lint.reporting.sarif import as_sarif
+    from trainyard.lint.machine_output import as_github, as_json, as_sarif, checkout_folder
 
     if output_format == "json":
         click.echo(as_json(diagnostics, relative_to=Path.cwd()))

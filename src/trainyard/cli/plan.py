@@ -12,7 +12,7 @@ from trainyard.catalogue.skus import find_sku
 from trainyard.cli.parameters import OneOf, PathOf, chosen_file, file_argument
 from trainyard.cli.working_folder import project, runs_folder
 from trainyard.errors import UsageError
-from trainyard.lint.settings import computes_for
+from trainyard.lint.config import computes_for
 from trainyard.plan import page, reporters
 from trainyard.plan.estimate.config_file import find_model
 from trainyard.plan.estimate.estimator import estimate

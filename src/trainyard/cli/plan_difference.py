@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainyard.cli.git_revision import Revision, revision_of
 from trainyard.errors import UsageError, UserError
-from trainyard.lint.settings import computes_for
+from trainyard.lint.config import computes_for
 from trainyard.plan import difference_reporters
 from trainyard.plan.difference import PlanDifference
 from trainyard.plan.job_plans import Plan
@@ -18,8 +18,8 @@ from trainyard.plan.planner import without_jobs
 from trainyard.project_files import limit_reading
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.file_kinds import kind_of
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.kinds import kind_of
 from trainyard.spec.loading import load_job
 from trainyard.terminal import short
 

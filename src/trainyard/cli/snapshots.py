@@ -10,9 +10,8 @@ import click
 from trainyard.cli import working_folder
 from trainyard.project_files import OutsideRoot, root_of, write_text
 from trainyard.settings.log_text import plain_text
-from trainyard.spec.ignore_files import ignore_file, ignore_rule
 from trainyard.spec.model import Component, PipelineComponent
-from trainyard.spec.uploads import doubtful_uploads
+from trainyard.spec.uploads import doubtful_uploads, ignore_file, ignore_rule
 from trainyard.terminal import short
 
 

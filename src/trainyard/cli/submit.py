@@ -14,7 +14,7 @@ from trainyard.azure.workspace import Workspace, find_workspace
 from trainyard.cli.parameters import chosen_file, file_argument
 from trainyard.cli.snapshots import keep_runs_out_of_snapshots, list_doubtful_uploads
 from trainyard.errors import UsageError
-from trainyard.lint.settings import computes_for
+from trainyard.lint.config import computes_for
 from trainyard.plan import reporters
 from trainyard.plan.planner import plan
 from trainyard.project_findings import errors_before_a_submission

@@ -23,8 +23,8 @@ from trainyard.lint.linter import yaml_files
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import Document, Node, parse_document
+from trainyard.spec.file_kinds import Kind, kind_of
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.kinds import Kind, kind_of
 from trainyard.spec.model import Port
 from trainyard.spec.parsed import Parsed, ParsedPipeline, UsedJob
 

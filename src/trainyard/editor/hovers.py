@@ -15,7 +15,7 @@ from trainyard.lint.explanation import as_page
 from trainyard.lint.rules import RULES
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.expressions import Binding
-from trainyard.spec.kinds import kind_of
+from trainyard.spec.file_kinds import kind_of
 from trainyard.spec.model import Component, Pipeline, Port, Value
 from trainyard.spec.parsed import Parsed, ParsedPipeline
 from trainyard.spec.resolution import JobUse, Resolution

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trainyard.spec.kinds import Kind
+from trainyard.spec.file_kinds import Kind
 from trainyard.spec.schema_checks import bundled_schema, schema_of
 
 _BRANCHES = ("allOf", "anyOf", "oneOf")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from trainyard.settings.settings_keys import keys_of_file
 from trainyard.settings.step_fields import StepField
 from trainyard.spec.documents import Document
+from trainyard.spec.file_kinds import step_of_settings
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.kinds import step_of_settings
 from trainyard.spec.training_settings import use_of_file
 
 

@@ -19,8 +19,7 @@ from trainyard.spec.documents import Document, Node
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in
 from trainyard.spec.findings import DocumentStore, Findings
 from trainyard.spec.model import Port
-from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading, UsedJob
-from trainyard.spec.reading import is_remote
+from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading, UsedJob, is_remote
 from trainyard.spec.shell_words import CalledScript
 
 SymbolKind = Literal["component", "input", "output", "job", "file", "code", "flag", "compute"]

@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import UserError
+from trainyard.lint.config import LintSettings, settings_for
 from trainyard.lint.linter import LintResult, lint_files, read_files, yaml_files
 from trainyard.lint.rules import RULES
-from trainyard.lint.settings import LintSettings, settings_for
 from trainyard.project_files import read_text
 from trainyard.project_findings import folders_to_check, with_profile_findings, with_template_lines, without_known
 from trainyard.render.project import Project
 from trainyard.render.related_lines import SourceFinder
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Document
+from trainyard.spec.file_kinds import kind_of
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.kinds import kind_of
 from trainyard.spec.parsed import Parsed
 
 # A quick pass checks so many users of a changed file; the full pass, all of them.

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Document
-from trainyard.spec.kinds import Kind
+from trainyard.spec.file_kinds import Kind
 
 # What a check looks at: a LintedFile, a ParsedCommand, a ParsedPipeline, or a Placement (one use of a command).
 Subject = Literal["file", "command", "pipeline", "placement"]

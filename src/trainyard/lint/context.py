@@ -9,20 +9,21 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from trainyard.lint.scripts.argparse_flags import from_argparse
+from trainyard.lint.scripts.click_flags import from_click, from_typer
 from trainyard.lint.scripts.data_reads import Read, reads_of
-from trainyard.lint.scripts.dataclass_flags import with_task_flags
+from trainyard.lint.scripts.dataclass_flags import from_dataclass, from_hf_dataclass, with_task_flags
 from trainyard.lint.scripts.flags import ScriptFlags
-from trainyard.lint.scripts.reading import read_flags
+from trainyard.lint.scripts.syntax import parse
 from trainyard.project_files import read_bytes
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Node
-from trainyard.spec.ignore_files import ignore_rule
 from trainyard.spec.model import Component, Job, Pipeline, PipelineComponent, Sweep, code_of
 from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading
 from trainyard.spec.resolution import Resolution
 from trainyard.spec.shell_words import CalledScript, called_scripts
-from trainyard.spec.uploads import Upload, doubtful_uploads
+from trainyard.spec.uploads import Upload, doubtful_uploads, ignore_rule
 
 if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku
@@ -202,3 +203,15 @@ def sku_named(size: str) -> Sku | None:
         return find_sku(size)
     except UnknownSku:
         return None
+
+
+def read_flags(file: Path, root: Path) -> ScriptFlags | None:
+    """Return the flags of a script in a snapshot whose folder is `root`; None if they cannot be determined."""
+    syntax = parse(file)
+    if syntax is None:
+        return None
+    for reader in (from_dataclass, from_hf_dataclass, from_click, from_typer, from_argparse):
+        found = reader(syntax, file, root)
+        if found is not None:
+            return found if isinstance(found, ScriptFlags) else None
+    return None

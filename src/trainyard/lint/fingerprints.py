@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.lint.reporting.text import relative_name
+from trainyard.lint.text_output import relative_name
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.documents import Document, Node, read_document, shorten
 

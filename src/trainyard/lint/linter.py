@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 from trainyard.errors import UsageError
 from trainyard.lint.checks import CHECKS, LintedFile
+from trainyard.lint.config import LintSettings
 from trainyard.lint.context import LintContext
-from trainyard.lint.cpu_limit import CPU_SECONDS, TooSlow, limited_cpu
+from trainyard.lint.divided_work import divided
 from trainyard.lint.ignores import Ignores, read_ignores
 from trainyard.lint.placements import placement_of_command, placements_of_pipeline
 from trainyard.lint.rules import RULES
 from trainyard.lint.rules.hardware import BF16_WITHOUT_HARDWARE
 from trainyard.lint.rules.linting import CHECK_FAILED
-from trainyard.lint.rules.port_declarations import MODE_UNSUITED
-from trainyard.lint.settings import LintSettings
+from trainyard.lint.rules.port_types import MODE_UNSUITED
 from trainyard.project_files import names_in
 from trainyard.settings.suggestions import begin_file, closest
 from trainyard.spec.computes import Computes
-from trainyard.spec.deployments import read_deployment
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.documents import Document, Node, require_mapping, shorten
 from trainyard.spec.environments import environment_of
+from trainyard.spec.file_kinds import Kind, is_other_resource, kind_of
 from trainyard.spec.findings import DocumentStore, Findings
-from trainyard.spec.kinds import Kind, is_other_resource, kind_of
-from trainyard.spec.other_files import read_asset, read_other_job, read_schedule, read_sweep_job
+from trainyard.spec.other_files import read_asset, read_deployment, read_other_job, read_schedule, read_sweep_job
 from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading
 from trainyard.spec.pipelines import ComponentCache, read_command_job, read_pipeline
 from trainyard.spec.rules.bindings import CYCLE, UNKNOWN_JOB_PORT
@@ -86,15 +89,17 @@ def lint(
     paths: Sequence[Path],
     settings: LintSettings | None = None,
     store: DocumentStore | None = None,
+    *,
+    processes: int = 1,
 ) -> LintResult:
     """Check files, and all Azure ML files in folders; without paths, the project's standard folders here.
 
     The components and environments that a pipeline names are checked too; each file is checked once. `store`
-    holds files that were read already, or texts that replace what is on disk. Raise UnreadablePath for a path that
-    does not exist, is not a YAML file, or contains none.
+    holds files that were read already, or texts that replace what is on disk; checks of many files are divided over
+    `processes`. Raise UnreadablePath for a path that does not exist, is not a YAML file, or contains none.
     """
     files = _files(paths or _standard_folders())
-    return lint_files(files, settings or LintSettings(), store or DocumentStore())
+    return lint_files(files, settings or LintSettings(), store or DocumentStore(), processes=processes)
 
 
 def lint_files(
@@ -103,16 +108,17 @@ def lint_files(
     store: DocumentStore,
     outside: dict[Hashable, Any] | None = None,
     checkpoint: Callable[[], None] = lambda: None,
+    processes: int = 1,
 ) -> LintResult:
     """Check files, given by absolute path and whether they were named explicitly, and those that they name.
 
     `outside` keeps what was read in scripts from one call to the next. `checkpoint` is called between files; what it
-    raises ends the call.
+    raises ends the call. Checks of many files are divided over `processes`.
     """
     session = _Session(settings, store, checkpoint)
     for file, is_explicit in files:
         session.read_file(file, "asked" if is_explicit else "walked")
-    session.run_checks({} if outside is None else outside)
+    session.run_checks({} if outside is None else outside, processes)
     return LintResult(session.result(), tuple(session.files), session.ignores, session.parsed)
 
 
@@ -258,12 +264,12 @@ class _Session:
         except Exception as error:
             self._add([_failed(file, error)])
 
-    def run_checks(self, outside: dict[Hashable, Any]) -> None:
+    def run_checks(self, outside: dict[Hashable, Any], processes: int) -> None:
         """Run the checks that look beyond one file, now that all are read."""
         context = LintContext(self.parsed, Computes(self._store, self._settings.computes), outside)
         context.look_around()
         subjects: list[_Subject] = [*self._linted, *self.parsed.commands, *self.parsed.pipelines]
-        checked = [self._checked(subject, context) for subject in subjects]
+        checked = divided(subjects, lambda subject: self._checked(subject, context), processes)
         # Of two findings at a place the first may be enough: those of schemas, then of readers, then of rules.
         for file, (by_schema, _) in zip(self._linted, checked, strict=False):
             self._add(self._without_typos(by_schema, file))
@@ -395,3 +401,32 @@ def _is_same(new: Diagnostic, known: Diagnostic) -> bool:
         or (new.rule, known.rule) in _REDUNDANT
         or ((new.rule, new.message) == (known.rule, known.message))
     )
+
+
+CPU_SECONDS = 5.0
+
+
+class TooSlow(Exception):
+    """A file that takes more processor time than it may."""
+
+
+@contextmanager
+def limited_cpu(seconds: float) -> Iterator[None]:
+    """Raise TooSlow within the block when it has taken so much processor time, that of an inner block aside.
+
+    Only a process's main thread can be interrupted: elsewhere, as in the language server, there is no limit.
+    """
+    if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TooSlow
+
+    before = signal.signal(signal.SIGPROF, stop)
+    left, _ = signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, left)
+        signal.signal(signal.SIGPROF, before)

@@ -28,8 +28,8 @@ from pathlib import Path, PurePosixPath
 from trainyard.rehearse.digests import ContentDigests
 from trainyard.rehearse.errors import cannot_write, error_at
 from trainyard.settings.files import files_beneath
-from trainyard.spec.ignore_files import ignore_rule
 from trainyard.spec.model import Component
+from trainyard.spec.uploads import ignore_rule
 
 # Dropped whatever the ignore file says: the client drops the first too, and our runs lie in the second.
 _ALWAYS_DROPPED = frozenset({"__pycache__", ".trainyard"})

@@ -12,9 +12,8 @@ from trainyard.spec.documents import Node
 from trainyard.spec.environments import read_environment
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import Component, Distribution, Port, Resources, Value
-from trainyard.spec.parsed import ParsedCommand, Reading
+from trainyard.spec.parsed import ParsedCommand, Reading, is_code_of_this_machine
 from trainyard.spec.ports import check_output_names, component_ports
-from trainyard.spec.reading import is_code_of_this_machine
 from trainyard.spec.rules.keys import IGNORED_KEY
 from trainyard.spec.rules.references import CODE_NOT_FOUND, NOT_SEEN_OFFLINE
 

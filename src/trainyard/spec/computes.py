@@ -11,8 +11,8 @@ from typing import NamedTuple
 from trainyard.project_files import names_in
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Document, Node
+from trainyard.spec.file_kinds import kind_of
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.kinds import kind_of
 from trainyard.spec.profile_chain import profile_chain
 
 # How far above a file its project's `compute/` and `profiles/` are looked for.

@@ -8,8 +8,7 @@ from pathlib import Path
 from trainyard.spec.diagnostic import Severity
 from trainyard.spec.documents import Node
 from trainyard.spec.model import Environment
-from trainyard.spec.parsed import Reading
-from trainyard.spec.reading import is_remote
+from trainyard.spec.parsed import Reading, is_remote
 from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY
 from trainyard.spec.rules.references import BAD_REFERENCE, ENVIRONMENT_FILE_NOT_FOUND
 

@@ -18,9 +18,9 @@ from trainyard.spec.components import (
 from trainyard.spec.diagnostic import Related, SpecError
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.expressions import only_binding
+from trainyard.spec.file_kinds import Kind, kind_of
 from trainyard.spec.findings import Findings
 from trainyard.spec.graph import CYCLE_HINT, bindings_of_value, cycle_message, find_cycle, job_bound_to
-from trainyard.spec.kinds import Kind, kind_of
 from trainyard.spec.model import (
     AnyComponent,
     Component,
@@ -32,7 +32,16 @@ from trainyard.spec.model import (
     Value,
     code_of,
 )
-from trainyard.spec.parsed import ParsedPipeline, Reading, Scope, UsedJob, is_there
+from trainyard.spec.parsed import (
+    ParsedPipeline,
+    Reading,
+    Scope,
+    UsedJob,
+    is_address,
+    is_remote,
+    is_there,
+    reference_text,
+)
 from trainyard.spec.ports import (
     DEFAULT_PORT_TYPE,
     component_ports,
@@ -41,7 +50,6 @@ from trainyard.spec.ports import (
     literal_type,
     pipeline_inputs,
 )
-from trainyard.spec.reading import is_address, is_remote, reference_text
 from trainyard.spec.rules.bindings import CYCLE
 from trainyard.spec.rules.documents import TOO_LARGE, UNKNOWN_KIND
 from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY, NOT_RUN_LOCALLY

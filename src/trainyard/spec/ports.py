@@ -8,8 +8,7 @@ from typing import Any
 from trainyard.spec.diagnostic import Related, Span
 from trainyard.spec.documents import Node
 from trainyard.spec.model import PARAMETER_TYPES, PORT_TYPES, Port, Value
-from trainyard.spec.parsed import Reading
-from trainyard.spec.reading import is_address
+from trainyard.spec.parsed import Reading, is_address
 from trainyard.spec.rules.keys import NAME_CLASH, RESERVED_NAME
 from trainyard.spec.rules.references import DATA_NOT_FOUND
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.spec.bindings import MACROS
 from trainyard.spec.diagnostic import Span, SpecError
+from trainyard.spec.distributions import TensorFlow
 from trainyard.spec.documents import describe
 from trainyard.spec.expressions import Binding, ExpressionError, Literal, only_binding, parse_expressions
 from trainyard.spec.findings import DocumentStore
@@ -314,32 +315,34 @@ class JobUse:
     def processes_per_node(self) -> Resolved:
         """The most processes on one node: `process_count_per_instance`, else 1; for TensorFlow what its counts make."""
         distribution = self.job.effective_distribution
-        if distribution is None or distribution.type != "tensorflow":
+        if not isinstance(distribution, TensorFlow):
             count = distribution.process_count_per_instance if distribution else None
             return self._count(count, "process_count_per_instance", 1)
-        nodes, workers, servers = self.instance_count, self.worker_count, self.parameter_server_count
-        for each in (nodes, workers, servers):
-            if not isinstance(each, Known):
-                return each
+        workers = self.worker_count
+        for needed in (self.instance_count, workers, self.parameter_server_count):
+            if not isinstance(needed, Known):
+                return needed
         assert isinstance(workers, Known)
-        return workers._replace(value=-(-(_whole(workers) + _whole(servers)) // _whole(nodes)))
+        return workers._replace(value=self.processes().processes_per_node)
 
     @property
     def sharing_each_batch(self) -> tuple[Resolved, ...]:
         """The factors of the processes that share each batch: nodes × processes, for TensorFlow its workers alone."""
         distribution = self.job.effective_distribution
-        if distribution is not None and distribution.type == "tensorflow":
+        if isinstance(distribution, TensorFlow):
             return (self.worker_count,)
         return self.instance_count, self.processes_per_node
 
     def processes(self) -> ProcessCounts:
         """The processes that Azure ML starts for a command job. Raises as `settled` does."""
-        nodes, per_node = _whole(self.instance_count), _whole(self.processes_per_node)
-        distribution = self.job.effective_distribution
-        if distribution is None or distribution.type != "tensorflow":
-            return ProcessCounts(nodes, per_node, nodes * per_node)
-        servers = _whole(self.parameter_server_count)
-        return ProcessCounts(nodes, per_node, _whole(self.worker_count) + servers, servers)
+        nodes, distribution = _whole(self.instance_count), self.job.effective_distribution
+        if distribution is None:
+            return ProcessCounts(nodes, 1, nodes)
+        counts = {
+            key: _whole(self._count(value, key, 1, least=distribution.counts[key]))
+            for key, value in distribution.written_counts().items()
+        }
+        return distribution.process_counts(nodes, counts)
 
     def _count(self, value: Value | None, what: str, default: int, *, least: int = 1) -> Resolved:
         if value is None:

@@ -14,7 +14,7 @@ from trainyard.resources import schema_file
 from trainyard.settings.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 from trainyard.spec.documents import Document, Node, describe, shorten
-from trainyard.spec.kinds import Kind
+from trainyard.spec.file_kinds import Kind
 from trainyard.spec.model import PARAMETER_TYPES
 from trainyard.spec.rules.keys import (
     BAD_ASSET_NAME,

@@ -13,8 +13,7 @@ from trainyard.spec.documents import Node
 from trainyard.spec.environments import read_environment
 from trainyard.spec.expressions import ExpressionError, bindings_in
 from trainyard.spec.model import Port
-from trainyard.spec.parsed import Reading
-from trainyard.spec.reading import is_code_of_this_machine
+from trainyard.spec.parsed import Reading, is_code_of_this_machine
 from trainyard.spec.rules.bindings import UNKNOWN_COMMAND_PORT
 from trainyard.spec.rules.references import CODE_NOT_FOUND, SCRIPT_NOT_FOUND
 

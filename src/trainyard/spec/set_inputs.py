@@ -21,7 +21,7 @@ from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import parse_document
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.model import Job, Pipeline, PipelineComponent, Port, Sweep, Value
-from trainyard.spec.reading import is_address
+from trainyard.spec.parsed import is_address
 from trainyard.spec.resolution import JobUse, Resolution
 from trainyard.spec.resolved import Wrong, settled
 from trainyard.spec.set_arguments import COMMAND_LINE, several_in_one

@@ -24,8 +24,7 @@ from trainyard.spec.documents import Document, Entry, Node, describe, parse_docu
 from trainyard.spec.expressions import ExpressionError, bindings_in
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.model import Component, Sweep, Value
-from trainyard.spec.parsed import is_there
-from trainyard.spec.reading import is_address
+from trainyard.spec.parsed import is_address, is_there
 from trainyard.spec.resolved import DataPath, JobOutput, Known, Resolved, Unknown, Wrong
 from trainyard.spec.rules.training import INVALID_OVERRIDES, REFUSED_SETTING, SETTINGS_NOT_FOUND
 from trainyard.spec.set_arguments import COMMAND_LINE

@@ -16,8 +16,7 @@ from trainyard.spec.documents import Entry, Node
 from trainyard.spec.environments import read_environment
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import Component, Parallel, Port, Spark, Sweep, Value
-from trainyard.spec.parsed import Reading
-from trainyard.spec.reading import is_remote
+from trainyard.spec.parsed import Reading, is_remote
 
 # https://learn.microsoft.com/azure/machine-learning/reference-yaml-job-sweep: without a limit there are 1,000 trials;
 # a run on one machine is meant to end.

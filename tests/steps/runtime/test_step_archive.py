@@ -14,7 +14,7 @@ from rank_processes import SOURCE, training_arguments
 from trainyard.render.step_archive import archive_of_steps, changed_files
 from trainyard.resources import STEP_ARCHIVE
 from trainyard.settings.steps import STEP_CONFIGS
-from trainyard.spec.ignore_files import ignore_rule
+from trainyard.spec.uploads import ignore_rule
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from trainyard.catalogue.python_packages import is_known_package, known_packages, package_name
 from trainyard.lint.checks import LintedFile, check
-from trainyard.lint.conda import CondaPackage, conda_of, packages_of
 from trainyard.lint.context import LintContext
-from trainyard.lint.environments import environments_in
+from trainyard.lint.environments import CondaPackage, conda_of, environments_in, packages_of
 from trainyard.settings.suggestions import one_slip_from, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node, describe, shorten

@@ -13,7 +13,7 @@ from trainyard.lint.context import LintContext
 from trainyard.settings.suggestions import one_slip_from
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Node, shorten
-from trainyard.spec.reading import is_address
+from trainyard.spec.parsed import is_address
 from trainyard.spec.rule import Rule
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{2,}):(?!\\)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from trainyard.settings.suggestions import closest, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Document, Node, describe, parse_document, shorten
 from trainyard.spec.expressions import only_binding
-from trainyard.spec.reading import is_address
+from trainyard.spec.parsed import is_address
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.documents import DUPLICATE_KEY
 from trainyard.spec.shell_words import Word, simple_commands
@@ -311,17 +311,27 @@ def _deepspeed_wrong_value(placement: Placement, context: LintContext) -> Iterat
 def _misspelt_types(document: Document) -> Iterator[Diagnostic]:
     """Optimizers and schedulers that differ by a typo from DeepSpeed's, and settings that theirs do not take."""
     for section, known in (("optimizer", OPTIMIZERS), ("scheduler", SCHEDULERS)):
-        kind, settings = document.root.find(section, "type"), document.root.find(section, "params")
-        meant = only_close(kind.text, known) if kind is not None and kind.is_text and kind.text not in known else None
-        if kind is not None and meant is not None:
+        kind = document.root.find(section, "type")
+        if kind is None or not kind.is_text:
+            continue
+        if kind.text in known:
+            yield from _misspelt_settings(document.root.find(section, "params"), kind.text, known[kind.text])
+            continue
+        meant = only_close(kind.text, known)
+        if meant is not None:
             message = f"DeepSpeed has no {section} '{shorten(kind.text)}'"
             yield DEEPSPEED_WRONG_VALUE.at(kind.span, message, f"Did you mean '{meant}'?", replacement=meant)
-        taken = known.get(kind.text) if kind is not None and kind.is_text else None
-        for name, entry in settings.entries.items() if settings is not None and taken else ():
-            close = RENAMED.get(name) or only_close(name, taken or ()) if taken and name not in taken else None
-            if kind is not None and close is not None:
-                message = f"{kind.text} has no setting '{shorten(name)}'"
-                yield DEEPSPEED_WRONG_VALUE.at(entry.key.span, message, f"Did you mean '{close}'?", replacement=close)
+
+
+def _misspelt_settings(params: Node | None, kind: str, known: Collection[str]) -> Iterator[Diagnostic]:
+    """Settings that an optimizer or scheduler does not take; none where its own are not compared."""
+    if params is None or not known:
+        return
+    for name, entry in params.entries.items():
+        meant = None if name in known else RENAMED.get(name) or only_close(name, known)
+        if meant is not None:
+            message = f"{kind} has no setting '{shorten(name)}'"
+            yield DEEPSPEED_WRONG_VALUE.at(entry.key.span, message, f"Did you mean '{meant}'?", replacement=meant)
 
 
 def _is_count(data: object) -> bool:

@@ -11,10 +11,10 @@ from trainyard.lint.context import LintContext
 from trainyard.lint.rules.parallel_steps import at_definition, defined_in, takes_one
 from trainyard.lint.scripts.syntax import parse
 from trainyard.settings.suggestions import did_you_mean, only_close
-from trainyard.spec.deployments import scoring_code
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.literals import whole_number
+from trainyard.spec.other_files import scoring_code
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.keys import MISSING_KEY, OUT_OF_BOUNDS, UNKNOWN_KEY
 

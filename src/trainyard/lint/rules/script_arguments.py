@@ -17,8 +17,7 @@ from trainyard.lint.passed_flags import (
     readable_calls,
     with_sub_command,
 )
-from trainyard.lint.rules.sweep_metrics import sweeps_of
-from trainyard.lint.rules.sweeps import draws_fractions
+from trainyard.lint.rules.sweeps import draws_fractions, sweeps_of
 from trainyard.lint.script_steps import script_steps
 from trainyard.lint.scripts.flags import Flag, ScriptFlags
 from trainyard.settings.suggestions import close_match, closest, did_you_mean, only_close

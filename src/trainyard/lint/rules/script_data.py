@@ -1,13 +1,17 @@
-"""What scripts do with the data of ports, compared with the types and modes of these."""
+"""What scripts do with their arguments, compared with the flags they declare and the types and modes of ports."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.lint.scripts.data_reads import Read
+from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, parse
+from trainyard.settings.suggestions import only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Node
 from trainyard.spec.expressions import only_binding
@@ -127,3 +131,122 @@ def _data_of_scripts(
 
 def _happens_here(read: Read) -> Related:
     return Related(Span(read.file, read.line, 1, read.line, 2), f"{read.call} is here" if read.call != "/" else "here")
+
+
+_SHORTEST_NAME = 3
+_PARSE = ("parse_args", "parse_known_args")
+# With any of these, a script may add attributes that are not written as such.
+_ADD_ATTRIBUTES = frozenset({"setattr", "vars", "Namespace", "__dict__", "update", "set_defaults", "parents"})
+
+
+UNKNOWN_ARGUMENT = Rule("AML515", "unknown-argument", "error").explained(
+    summary="A script reads an argument that it does not declare, and that differs by a typo from one that it does.",
+    why="`args.epoch` of a parser with `--epochs` is an AttributeError, maybe after hours. Only scripts with one "
+    "argparse parser are looked at, and only where nothing can have added the attribute.",
+    example="""\
+type: command
+name: train
+code: ./src
+command: python ‸train.py --epochs 3
+environment: azureml:torch:3
+=== src/train.py
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int)
+args = parser.parse_args()
+print(args.‹epoch⇒epochs›)
+""",
+)
+
+
+@check("command")
+def _unknown_argument(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    for called in context.calls_of(command):
+        syntax = parse(called.file) if called.file is not None else None
+        if called.file is None or syntax is None or context.flags_of(called.file, called.root) is None:
+            continue
+        yield from _unknown(called, called.file, syntax)
+
+
+def _unknown(called: CalledScript, file: Path, syntax: Syntax) -> Iterator[Diagnostic]:
+    declared, holders = _declared(syntax), _holders(syntax)
+    if declared is None or not holders:
+        return
+    for node in syntax.of(ast.Attribute):
+        if not isinstance(node.value, ast.Name) or node.value.id not in holders or node.attr in declared:
+            continue
+        meant = _meant(node.attr, declared)
+        if meant is not None:
+            message = f"{called.name} reads {node.value.id}.{node.attr}, and declares no such argument"
+            here = Related(Span(file, node.lineno, node.col_offset + 1, node.lineno, node.col_offset + 2), "here")
+            yield UNKNOWN_ARGUMENT.at(called.place, message, f"Did you mean '{meant}'?", [here])
+
+
+def _meant(name: str, declared: set[str]) -> str | None:
+    """The argument that a name is meant to be."""
+    if len(name) < _SHORTEST_NAME:
+        return None
+    return only_close(name, declared) or next((known for known in sorted(declared) if slips(name, known) == 1), None)
+
+
+def _declared(syntax: Syntax) -> set[str] | None:
+    """The attributes that the only parser of a script gives; None if there may be others."""
+    if any(node.id in _ADD_ATTRIBUTES for node in syntax.of(ast.Name)):
+        return None
+    if any(node.attr in _ADD_ATTRIBUTES for node in syntax.of(ast.Attribute)):
+        return None
+    if sum(dotted(call.func, syntax.imported) == "argparse.ArgumentParser" for call in syntax.calls) != 1:
+        return None
+    # What a script asks for with hasattr or sets anywhere is known to it.
+    found = {str(node.value) for node in syntax.of(ast.Constant) if isinstance(node.value, str)}
+    found = {text for text in found if text.isidentifier()}
+    found |= {node.attr for node in syntax.of(ast.Attribute) if not isinstance(node.ctx, ast.Load)}
+    for call in syntax.calls:
+        method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        destination = constant(keyword(call, "dest"))
+        if isinstance(destination, str):
+            found.add(destination)
+        elif method == "add_argument":
+            names = [constant(argument) for argument in call.args]
+            if not names or not all(isinstance(name, str) for name in names):
+                return None
+            found.add(_destination([str(name) for name in names]))
+    return found
+
+
+def _destination(names: list[str]) -> str:
+    """The attribute that argparse derives from the names of a flag."""
+    long = next((name for name in names if name.startswith("--")), names[0])
+    return long.lstrip("-").replace("-", "_")
+
+
+def _holders(syntax: Syntax) -> set[str]:
+    """The variables that hold parsed arguments and nothing else."""
+    parsers = {
+        function.name
+        for function in syntax.functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.Return) and node.value is not None and _is_parsed(node.value)
+    }
+    held: set[str] = set()
+    others: set[str] = set()
+    for node in syntax.of(ast.Assign):
+        for target in node.targets:
+            names = target.elts if isinstance(target, ast.Tuple) else [target]
+            parsed = _is_parsed(node.value) or _calls_one_of(node.value, parsers)
+            for at, name in enumerate(names):
+                if isinstance(name, ast.Name):
+                    (held if parsed and at == 0 else others).add(name.id)
+    for argument in syntax.of(ast.arg):
+        others.add(argument.arg)
+    stored = {node.id for node in syntax.of(ast.Name) if not isinstance(node.ctx, ast.Load)}
+    return {name for name in held - others if name in stored}
+
+
+def _is_parsed(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _PARSE
+
+
+def _calls_one_of(value: ast.expr, functions: set[str]) -> bool:
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in functions

@@ -9,7 +9,7 @@ from trainyard.lint.context import LintContext
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, SpecError
 from trainyard.spec.documents import require_mapping
-from trainyard.spec.kinds import step_of_settings
+from trainyard.spec.file_kinds import step_of_settings
 from trainyard.spec.model import Sweep
 from trainyard.spec.parsed import ParsedPipeline
 from trainyard.spec.resolution import JobUse

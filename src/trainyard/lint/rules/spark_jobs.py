@@ -9,7 +9,7 @@ from itertools import chain
 
 from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
-from trainyard.lint.rules.files_in_code import FILE_NOT_IN_CODE
+from trainyard.lint.rules.code_folders import FILE_NOT_IN_CODE
 from trainyard.lint.script_steps import script_steps
 from trainyard.settings.suggestions import close_match, only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related

@@ -12,7 +12,7 @@ from trainyard.lint.rules.data_paths import Data, data_in
 from trainyard.settings.suggestions import only_close
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Node, shorten
-from trainyard.spec.reading import is_address
+from trainyard.spec.parsed import is_address
 from trainyard.spec.rule import Rule
 
 # https://learn.microsoft.com/azure/machine-learning/reference-yaml-mltable

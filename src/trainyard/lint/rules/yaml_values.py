@@ -9,7 +9,7 @@ from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, Node, describe
-from trainyard.spec.kinds import COMPUTE_TYPES, KIND_NAMES, Kind, kind_by_schema
+from trainyard.spec.file_kinds import COMPUTE_TYPES, KIND_NAMES, Kind, kind_by_schema
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.documents import YAML_TRAP
 

@@ -1,16 +1,18 @@
-"""Environment variables of NCCL, CUDA and the like: misspelt names and unknown levels."""
+"""Environment variables, misspelt and with unknown values; and secrets in plain text, wherever they are in a file."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
 from trainyard.settings.suggestions import one_slip_from, only_close
-from trainyard.spec.diagnostic import Diagnostic
-from trainyard.spec.documents import Entry, Node, shorten
+from trainyard.spec.diagnostic import Diagnostic, Span
+from trainyard.spec.documents import Document, Entry, Node, shorten
 from trainyard.spec.rule import Rule
+from trainyard.spec.secrets import SECRET_NAME, SECRET_VALUES
 
 # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html,
 # https://docs.pytorch.org/docs/stable/torch_environment_variables.html
@@ -87,3 +89,85 @@ def _variable(name: str, entry: Entry) -> Iterator[Diagnostic]:
         if meant is not None:
             message = f"nothing reads a variable '{name}'"
             yield MISSPELT_VARIABLE.at(entry.key.span, message, f"Did you mean '{meant}'?", replacement=meant)
+
+
+_FLAG_WITH_SECRET = re.compile(
+    r"--?(?:password|passwd|secret|api[-_]?key|access[-_]?key|account[-_]?key|client[-_]secret|token|auth[-_]?token)"
+    r"[= ]+(?![-$\"']?\$|--)[\"']?([A-Za-z0-9+/_=!.-]{6,})[\"']?",
+    re.IGNORECASE,
+)
+# Substituted by another program before submission: `InstrumentationKey=${KEY}`.
+_FILLED_IN = re.compile(r"\$\{\w+\}|\$\(\w+\)|<[\w -]+>|\{\{")
+_TOKEN_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*_(?:TOKEN|SECRET|PASSWORD|APIKEY|KEY)")
+_RANDOM_TEXT = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w~+/=.-]{12,}")
+_VARIABLE_WITH_SECRET = re.compile(
+    r"\b[A-Z][A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|(?:ACCESS|ACCOUNT|STORAGE)_KEY)=[\"']?([^\s\"'$;&|<>{}]{8,})"
+)
+_PLACEHOLDER = re.compile(
+    r"<.*>|\$.*|.*(change|replace|your|example|placeholder|dummy|todo|xxx|\*\*\*).*|azureml:.*|none|null|true|false",
+    re.IGNORECASE,
+)
+
+
+SECRET = Rule("AML552", "secret", "warning").explained(
+    summary="The file contains a secret.",
+    why="Everyone who can see the repository, or the job in the studio, can read it. Keep it in the workspace's key "
+    "vault, or use the job's identity.",
+    example="""\
+type: pipeline
+settings: {default_compute: azureml:cpus}
+jobs:
+  train:
+    component: azureml:train:1
+    environment_variables:
+      ‹HF_TOKEN⇒HF_HOME›: ‹hf_QmVyZ2ZyaWVkaG9mU3RyYXNzZTEyMzQ1⇒/tmp/cache›
+""".replace("      ‹HF_TOKEN⇒HF_HOME›: ‹", "      ‹HF_TOKEN⇒HF_HOME›: ‸‹"),
+)
+
+
+@check("file")
+def _secret(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    if file.kind != "profile":
+        # A value with aliases is visited once per use, and reported once.
+        found: dict[Span, Diagnostic] = {}
+        possible = [each for each in SECRET_VALUES if each[0] in file.document.text]
+        for path, node in file.document.scalars:
+            name = path[-1] if path else ""
+            if node.is_text and (possible or name == "command" or any(_suggests_secret(name))):
+                for each in _secret_text(node, name, file.document, possible):
+                    found.setdefault(each.span, each)
+        yield from found.values()
+
+
+def _secret_text(
+    node: Node, name: str, document: Document, possible: Sequence[tuple[str, str, str]]
+) -> Iterator[Diagnostic]:
+    text = node.text
+    hint = "Remove and rotate it: everyone who could read this file has it."
+    if len(text) < 6 or name in ("description", "$schema"):
+        return
+    for part, pattern, what in possible:
+        match = re.search(pattern, text) if part in text else None
+        if match is not None and not _PLACEHOLDER.fullmatch(match[0]):
+            yield SECRET.at(document.span_within(node, *match.span()), f"{what} in plain text", hint)
+            return
+    if name == "command":
+        match = _FLAG_WITH_SECRET.search(text) or _VARIABLE_WITH_SECRET.search(text)
+        if match is not None and not _PLACEHOLDER.fullmatch(match[1]):
+            yield SECRET.at(document.span_within(node, *match.span(1)), "a secret in plain text", hint)
+    elif _is_named_secret(name, text):
+        yield SECRET.at(node.span, f"'{shorten(name)}' is set to a secret in plain text", hint)
+
+
+def _is_named_secret(name: str, text: str) -> bool:
+    """Whether the name of a value suggests a secret, and the value looks like one."""
+    is_secret_name, is_token_variable = _suggests_secret(name)
+    if not is_secret_name and not (is_token_variable and _RANDOM_TEXT.fullmatch(text)):
+        return False
+    return not (_PLACEHOLDER.fullmatch(text) or " " in text or "${{" in text or _FILLED_IN.search(text))
+
+
+@lru_cache(maxsize=4096)
+def _suggests_secret(name: str) -> tuple[bool, bool]:
+    """Whether a name is that of a secret, and whether it is a variable of tokens or keys, which may be harmless."""
+    return SECRET_NAME.fullmatch(name) is not None, _TOKEN_VARIABLE.fullmatch(name) is not None

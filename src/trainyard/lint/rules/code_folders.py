@@ -1,0 +1,259 @@
+"""The code of a job: scripts and files that it does not contain, and what should not be uploaded with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from trainyard.lint.checks import check
+from trainyard.lint.context import LintContext
+from trainyard.project_files import names_in
+from trainyard.resources import PACKAGE, STEP_ARCHIVE
+from trainyard.settings.suggestions import close_match, closest, only_close
+from trainyard.spec.diagnostic import Diagnostic
+from trainyard.spec.parsed import ParsedCommand
+from trainyard.spec.rule import Rule
+from trainyard.spec.rules.references import SCRIPT_NOT_FOUND
+from trainyard.spec.script_steps import python_files
+from trainyard.spec.shell_words import CalledScript, Word, archive_on_path, simple_commands, without_assignments
+from trainyard.spec.uploads import ignore_file
+
+_SHELLS = frozenset({"bash", "sh", "source", "."})
+# Commands that neither create files nor change the working directory. What pip and conda create lies elsewhere.
+_HARMLESS = frozenset(
+    {"export", "set", "ulimit", "ls", "pwd", "nvidia-smi", "date", "true", ":", "sleep", "which", "df", "free"}
+    | {"echo", "pip", "pip3", "conda", "mamba", "apt-get"}
+)
+# The options of pip and conda that name a file, by program; `python -m pip` is pip.
+_FILE_OPTIONS = {
+    "pip": ("-r", "--requirement", "-c", "--constraint"),
+    "pip3": ("-r", "--requirement", "-c", "--constraint"),
+    "conda": ("-f", "--file"),
+    "mamba": ("-f", "--file"),
+}
+
+
+FILE_NOT_IN_CODE = Rule("AML418", "file-not-in-code", "error").explained(
+    summary="A file or folder that the code does not contain is given to cd, bash, pip, conda, Spark or PYTHONPATH.",
+    why="The command runs in a copy of the `code` folder, and nothing else of the repository is there. Only reported "
+    "if nothing earlier in the command could have created it, and if the folder contains Python files at all.",
+    example="""\
+type: command
+name: train
+code: ./src
+command: pip install -r ‹requirement.txt⇒requirements.txt› && python train.py
+environment: azureml:torch:3
+=== src/train.py
+print("training")
+=== src/requirements.txt
+pandas==2.2.3
+""",
+)
+
+
+@check("command")
+def _file_not_in_code(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    code = command.component.code
+    if code is None or not python_files(code):
+        return
+    roots = (code, *(include.parent for include in command.component.additional_includes))
+    archive = archive_on_path(command.text)
+    if archive is not None and not any(_exists(root / archive.text, is_folder=False) for root in roots):
+        message = f"the code folder '{code.name}' contains no file '{archive.text}'"
+        hint = "`trainyard render` writes it." if archive.text == STEP_ARCHIVE else ""
+        yield FILE_NOT_IN_CODE.at(command.span(archive.start, archive.end), message, hint)
+    for words in simple_commands(command.text):
+        rest = without_assignments(words)
+        if not rest:
+            continue
+        is_folder = rest[0].text == "cd"
+        for word in _named(rest):
+            if not _is_relative(word) or any(_exists(root / word.text, is_folder=is_folder) for root in roots):
+                continue
+            kind = "folder" if is_folder else "file"
+            message = f"the code folder '{code.name}' contains no {kind} '{word.text}'"
+            siblings = _siblings(code / word.text)
+            hint = close_match(os.path.basename(os.path.normpath(word.text)), siblings)
+            yield FILE_NOT_IN_CODE.at(command.span(word.start, word.end), message, hint)
+        if _program(rest) not in _HARMLESS:
+            return
+
+
+def _program(words: Sequence[Word]) -> str:
+    """The program that words start; pip for `python -m pip`."""
+    if len(words) > 2 and words[1].text == "-m" and words[2].text == "pip":
+        return "pip"
+    return words[0].text
+
+
+def _named(words: Sequence[Word]) -> Iterator[Word]:
+    """The files and folders that a simple command names."""
+    first, program = words[0], _program(words)
+    is_script_run = program in _SHELLS and len(words) > 1 and words[1].text.endswith(".sh")
+    if is_script_run or (program == "cd" and len(words) == 2):
+        yield words[1]
+    elif first.text.startswith("./") and first.text.endswith(".sh"):
+        yield first
+    for option, value in pairwise(words):
+        if option.text in _FILE_OPTIONS.get(program, ()):
+            yield value
+
+
+def _is_relative(word: Word) -> bool:
+    """Whether a word is a path in the code, as far as its text says."""
+    return (
+        word.is_plain
+        and "${{" not in word.text
+        and "://" not in word.text
+        and not word.text.startswith(("/", "~", "-", ".."))
+        and not set(word.text) & set("*?[]{}")
+    )
+
+
+def _exists(path: Path, *, is_folder: bool) -> bool:
+    try:
+        return os.path.isdir(path) if is_folder else os.path.isfile(path)
+    except (OSError, ValueError):
+        return True
+
+
+def _siblings(path: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(path.parent))
+    except (OSError, ValueError):
+        return []
+
+
+@check("command")
+def _script_not_found(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    for called in _missing(command, context):
+        script, names = called.call.script, python_files(called.root)
+        if called.call.is_module or not names or command.component.additional_includes:
+            continue
+        meant = closest(script.text.removeprefix("./"), names)
+        hint = (
+            f"Did you mean '{meant}'?" if meant is not None else f"It contains other scripts: {', '.join(names[:3])}."
+        )
+        message = f"the code folder '{called.root.name}' contains no '{script.text}'"
+        yield SCRIPT_NOT_FOUND.at(called.span(script), message, hint, replacement=only_close(script.text, names))
+
+
+SCRIPT_LEFT_OUT = Rule("AML407", "script-left-out", "error").explained(
+    summary="The script, or the archive it is in, is excluded from the uploaded code by .amlignore or .gitignore.",
+    why="It is in the folder but not uploaded, so the job does not find it. `.amlignore` takes precedence over "
+    "`.gitignore`.",
+    example="""\
+type: command
+name: train
+code: ./src
+command: python ‸train.py
+environment: azureml:torch:3
+=== src/train.py
+print("training")
+=== src/.amlignore
+‹*.py
+⇒notebooks/
+›""",
+)
+
+
+@check("command")
+def _script_left_out(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    for called in context.calls_of(command):
+        if called.file is not None and context.is_left_out(called.root, called.file):
+            message = f"'{called.call.script.text}' is not uploaded: the ignore file of the code excludes it"
+            hint = "Add a `!…` line for it, or narrow the pattern."
+            yield SCRIPT_LEFT_OUT.at(called.place, message, hint)
+    code, archive = command.component.code, archive_on_path(command.text)
+    if code is not None and archive is not None and context.is_left_out(code, code / archive.text):
+        message = f"'{archive.text}' is not uploaded: the ignore file of the code excludes it"
+        hint = "Add a `!…` line for it, or narrow the pattern."
+        yield SCRIPT_LEFT_OUT.at(command.span(archive.start, archive.end), message, hint)
+
+
+MODULE_NOT_FOUND = Rule("AML408", "module-not-found", "error").explained(
+    summary="The package in the code has no such module.",
+    why="Only reported if the package is in the code; one that is installed in the environment cannot be checked.",
+    example="""\
+type: command
+name: train
+code: ./src
+command: python -m digits.‹trian⇒train›
+environment: azureml:torch:3
+=== src/digits/__init__.py
+=== src/digits/train.py
+print("training")
+""".replace("digits.‹", "‸digits.‹"),
+)
+
+
+@check("command")
+def _module_not_found(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    for called in _missing(command, context):
+        script = called.call.script
+        names = script.text.split(".")
+        root = PACKAGE.parent if names[0] == PACKAGE.name and PACKAGE in called.includes else called.root
+        package, folder = root / names[0], root.joinpath(*names[:-1])
+        if not called.call.is_module:
+            continue
+        if script.text.endswith(".py") and os.path.isfile(called.root / script.text):
+            message = f"-m takes a module, but '{script.text}' is a file"
+            yield MODULE_NOT_FOUND.at(called.span(script), message, f"Write `python {script.text}`.")
+        elif len(names) > 1 and any(name.endswith(".py") for name in names_in(package)):
+            siblings = [name.removesuffix(".py") for name in names_in(folder) if name.endswith(".py")]
+            message = f"the package '{names[0]}' in the code has no module '{'.'.join(names[1:])}'"
+            meant = closest(names[-1], siblings)
+            hint = f"Did you mean '{'.'.join([*names[:-1], meant])}'?" if meant else ""
+            yield MODULE_NOT_FOUND.at(called.span(script), message, hint)
+
+
+def _missing(command: ParsedCommand, context: LintContext) -> Iterator[CalledScript]:
+    """The calls whose script should be in the code, and is not."""
+    for called in context.calls_of(command):
+        script = called.call.script
+        is_certain = not script.text.startswith("/") and not called.call.follows_others and script.is_plain
+        if called.file is None and is_certain and "${{" not in script.text:
+            yield called
+
+
+_SHOWN = 3
+
+
+DOUBTFUL_UPLOAD = Rule("AML423", "doubtful-upload", "warning").explained(
+    summary="The code folder holds secrets, a repository's history, links that leave it, or huge files.",
+    why="Azure ML's client uploads every file of the `code` folder, also through links, unless its `.amlignore`, "
+    "or else its `.gitignore`, leaves it out. Everyone who may read the workspace's storage can read them: `.env`, "
+    "private keys, `.git` with everything that was ever committed. Files above 200 MiB belong in a data asset.",
+    example="""\
+type: command
+name: train
+code: ‸./src
+command: python train.py
+environment: azureml:torch:3
+=== src/train.py
+print("training")
+=== src/.env
+SECRET=1
+=== src/.amlignore
+‹data/⇒.env›
+""",
+)
+
+
+@check("command")
+def _doubtful_upload(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    code, node = command.component.code, command.node.get("code")
+    if code is None or node is None or not node.is_text:
+        return
+    found = context.doubtful_uploads(code)
+    if not found:
+        return
+    shown = ", ".join(f"{place} ({reason})" for place, reason in found[:_SHOWN])
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    rules = ignore_file(code)
+    name = rules.name if rules is not None else ".amlignore"
+    lines = ", ".join(f"`/{place}`" for place, _ in found[:_SHOWN] if place != ".")
+    hint = f"Add {lines} to `{name}` in that folder." if lines else f"Leave some out in `{name}` in that folder."
+    yield DOUBTFUL_UPLOAD.at(node.span, f"would be uploaded with the code: {shown}{more}", hint)

@@ -1,0 +1,194 @@
+"""Settings of pipelines and jobs: the jobs that run first and last, services, and what only private features accept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+from trainyard.lint.checks import LintedFile, check
+from trainyard.lint.context import LintContext
+from trainyard.settings.suggestions import did_you_mean
+from trainyard.spec.diagnostic import Diagnostic, Related, Severity
+from trainyard.spec.documents import Node, shorten
+from trainyard.spec.graph import bindings_of_value, job_bound_to
+from trainyard.spec.model import Pipeline
+from trainyard.spec.parsed import ParsedPipeline, UsedJob
+from trainyard.spec.rule import Rule
+
+_KEYS = ("on_init", "on_finalize")
+
+
+INIT_JOB = Rule("AML218", "init-job", "error").explained(
+    summary="`on_init` and `on_finalize` name jobs of the pipeline that are not bound to others.",
+    why="They run before all others and after them, so they are two different jobs that are bound to no other, beside "
+    "at least one more. Azure ML's client refuses anything else.",
+    example="""\
+type: pipeline
+settings:
+  default_compute: azureml:cpus
+  on_finalize: ‹clean_up⇒cleanup›
+jobs:
+  train:
+    component: azureml:train:1
+  cleanup:
+    component: azureml:cleanup:1
+""",
+)
+
+
+@check("pipeline")
+def _init_job(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    if not isinstance(pipeline.model, Pipeline):
+        return
+    jobs = pipeline.scope.jobs
+    named = {key: node for key in _KEYS if (node := pipeline.body.find("settings", key)) is not None and node.data}
+    for key, node in named.items():
+        if node.text not in jobs:
+            message = f"'{key}' names the job '{shorten(node.text)}', which the pipeline does not have"
+            yield INIT_JOB.at(node.span, message, did_you_mean(node.text, jobs))
+        elif (bound := _bound_to(jobs[node.text], jobs)) is not None:
+            message = f"the job of '{key}' must not be bound to others, but '{node.text}' is bound to '{bound.name}'"
+            hint = "Name a job that is bound to the pipeline's own inputs alone."
+            yield INIT_JOB.at(node.span, message, hint, [Related(bound.key_span, f"'{bound.name}' is here")])
+    if len(named) == len(_KEYS) and len({node.text for node in named.values()}) == 1:
+        node = named["on_finalize"]
+        message = f"'{node.text}' is both 'on_init' and 'on_finalize'"
+        yield INIT_JOB.at(node.span, message, "Name two different jobs.", [_is_set("on_init", named["on_init"])])
+    elif named and jobs and not jobs.keys() - {node.text for node in named.values()}:
+        key, node = next(iter(named.items()))
+        message = f"the pipeline has no job besides those of {' and '.join(repr(each) for each in named)}"
+        yield INIT_JOB.at(node.span, message, "Add the jobs that it is about.")
+
+
+def _is_set(key: str, node: Node) -> Related:
+    return Related(node.span, f"'{key}' is set here")
+
+
+def _bound_to(job: UsedJob, jobs: Mapping[str, UsedJob]) -> UsedJob | None:
+    """A job that this one reads from, or that reads from it."""
+    read = _jobs_read_by(job)
+    others = (other for name, other in jobs.items() if name != job.name)
+    return next((other for other in others if other.name in read or job.name in _jobs_read_by(other)), None)
+
+
+def _jobs_read_by(job: UsedJob) -> set[str]:
+    return {job_bound_to(binding) for value in job.inputs.values() for binding in bindings_of_value(value.data)}
+
+
+# https://learn.microsoft.com/azure/machine-learning/how-to-interactive-jobs
+_NEEDED = {
+    "tensor_board": ("log_dir", "which folder it shows", "log_dir: outputs/runs"),
+    "ssh": ("ssh_public_keys", "who may log in", "ssh_public_keys: ssh-rsa …"),
+}
+_TYPES = ("tensor_board", "ssh", "jupyter_lab", "vs_code")
+
+
+JOB_SERVICE = Rule("AML328", "job-service", "warning").explained(
+    summary="A service of a job lacks what it needs, or its type has no underscore.",
+    why="The client takes `tensorboard` and `TensorBoard` and drops the service, and sends one without `log_dir`, "
+    "which then shows nothing. The job runs without it.",
+    example="""\
+type: command
+command: python train.py
+environment: azureml:torch:3
+compute: azureml:cpus
+services:
+  board: {type: ‸tensor_board‹⇒, log_dir: outputs/runs›}
+""",
+)
+
+
+@check("file")
+def _job_service(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    root = file.document.root
+    for holder in (root, *(entry.value for entry in root.entries_of("jobs").values() if entry.value.is_mapping)):
+        for name, entry in holder.entries_of("services").items():
+            kind = entry.value.get("type") if entry.value.is_mapping else None
+            if kind is not None and kind.is_text:
+                yield from _service(name, kind, entry.value)
+
+
+def _service(name: str, kind: Node, service: Node) -> Iterator[Diagnostic]:
+    written = kind.text.lower()
+    # Any other type is reported by the schema.
+    meant = next((known for known in _TYPES if known != written and known.replace("_", "") == written), None)
+    if meant is not None:
+        message = f"there is no service '{shorten(kind.text)}', and Azure ML's client drops the type"
+        yield JOB_SERVICE.at(kind.span, message, f"Write {meant}.", replacement=meant)
+    elif written in _NEEDED and service.get(_NEEDED[written][0]) is None and service.get("properties") is None:
+        key, what, hint = _NEEDED[written]
+        message = f"'{name}' has no '{key}', which says {what}"
+        yield JOB_SERVICE.at(kind.span, message, f"Write `{hint}`.")
+
+
+# azure/ai/ml/constants/_common.py: AZUREML_PRIVATE_FEATURES_ENV_VAR
+_VARIABLE = "AZURE_ML_CLI_PRIVATE_FEATURES_ENABLED"
+_PRIVATE_NODES = frozenset({"do_while", "if_else", "parallel_for", "import"})
+_HINT = f"Set {_VARIABLE}=true where you submit it; the linter is then silent too."
+
+
+PRIVATE_FEATURE = Rule("AML112", "private-feature", "error").explained(
+    summary="Azure ML's client refuses this unless its private features are switched on.",
+    why="Jobs of the types `do_while`, `if_else`, `parallel_for` and `import`, and code in a git repository, are in "
+    f"private preview: the client accepts them only with the environment variable `{_VARIABLE}=true`. Not reported "
+    "where that variable is set.",
+    example="""\
+type: pipeline
+settings: {default_compute: azureml:cpus}
+jobs:
+  prepare:
+    component: azureml:prepare:1
+‹  repeat:
+    type: ‸do_while
+    body: ${{parent.jobs.prepare}}
+    condition: ${{parent.jobs.prepare.outputs.again}}
+    mapping: {again: data}
+    limits: {max_iteration_count: 3}
+⇒›""",
+)
+
+
+@check("pipeline")
+def _private_feature(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    if _is_switched_on():
+        return
+    for job in pipeline.scope.jobs.values():
+        kind = job.node.get("type")
+        if kind is not None and kind.text.lower() in _PRIVATE_NODES:
+            message = f"jobs of the type {kind.text.lower()} are a private feature of Azure ML's client"
+            yield PRIVATE_FEATURE.at(kind.span, message, _HINT)
+
+
+@check("file")
+def _code_in_git(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """Code in a git repository. The client looks at a component's when it is loaded, at a job's on submission."""
+    code = file.document.root.get("code")
+    if code is None or not code.text.startswith("git+") or _is_switched_on():
+        return
+    message = "code in a git repository is a private feature of Azure ML's client"
+    severity: Severity = "error" if file.kind == "component" else "warning"
+    yield PRIVATE_FEATURE.at(code.span, message, _HINT, severity=severity)
+
+
+@check("file")
+def _jobs_of_their_own(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """Jobs that only work inside a pipeline, or not at all."""
+    kind = file.document.root.get("type") if file.kind == "other_job" else None
+    if kind is None:
+        return
+    if kind.text.lower() == "data_transfer":
+        message = "Azure ML's client takes data_transfer only as a job of a pipeline"
+        yield PRIVATE_FEATURE.at(kind.span, message, _in_a_pipeline(file.document.root))
+    elif kind.text.lower() == "import" and not _is_switched_on():
+        message = "import jobs are a private feature: Azure ML's client reads this file, and does not submit it"
+        hint = "Use a data_transfer job in a pipeline, with `task: import_data`."
+        yield PRIVATE_FEATURE.at(kind.span, message, hint, severity="warning")
+
+
+def _in_a_pipeline(root: Node) -> str:
+    name = root.get("name")
+    return f"Write it under `jobs: {{{name.text if name is not None else 'copy'}: …}}` of a file of `type: pipeline`."
+
+
+def _is_switched_on() -> bool:
+    return os.environ.get(_VARIABLE) in ("True", "true")
