@@ -48,6 +48,7 @@ def load_pipeline(file: Path, store: DocumentStore | None = None, *, on_azure: b
         components,
         tolerated=_TOLERATED | _NOT_HERE if on_azure else _TOLERATED,
     )
+    _require_jobs(pipeline)
     return pipeline
 
 
@@ -70,6 +71,7 @@ def load_job(
         strict=strict,
         tolerated=_TOLERATED | _NOT_HERE if on_azure else _TOLERATED,
     )
+    _require_jobs(pipeline)
     return pipeline
 
 
@@ -158,6 +160,12 @@ def _raise_findings(
     errors = [error for error in findings.errors() if strict or stops_a_run(error)]
     if any(error.rule not in tolerated for error in errors):
         raise SpecError(errors)
+
+
+def _require_jobs(pipeline: Pipeline) -> None:
+    """Raise SpecError for a pipeline without jobs: Azure ML's client takes it, and there is nothing to run."""
+    if not pipeline.jobs and not pipeline.reference:
+        raise SpecError(MISSING_KEY.at(pipeline.span, "the pipeline has no jobs", "Write `jobs:`."))
 
 
 def _wrong_shapes(document: Document, kind: Kind) -> list[Diagnostic]:
