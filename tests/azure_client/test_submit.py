@@ -75,6 +75,12 @@ def test_a_dry_run_prints_what_a_submission_sends(azure: LoopbackAzure, trainyar
         assert job["jobs"][name].pop("componentId") == f"components.{name}"
         # The service's id of a cluster is its name in the workspace.
         assert job["jobs"][name].pop("computeId", "") == node.pop("computeId", "").rpartition("/")[2]
+        # A settings file has an address only after it is uploaded.
+        settings, uploaded = (body["inputs"].pop("settings", None) for body in (job["jobs"][name], node))
+        if uploaded is not None:
+            assert settings["job_input_type"] == uploaded["job_input_type"] == "uri_file"
+            assert settings["uri"].endswith("settings/ddp.yaml")
+            assert uploaded["uri"].startswith("azureml://")
         assert job["jobs"][name] == node
         described = printed["components"][name]["properties"]["componentSpec"]
         # What is built from a Dockerfile has an id only after its context is uploaded.
@@ -174,14 +180,14 @@ def test_a_refusal_is_one_message_with_what_to_do(
 def test_a_refusal_that_names_a_part_of_the_file_is_shown_there(
     azure: LoopbackAzure, trainyard: Callable[..., Any]
 ) -> None:
-    answer = error_body("UserError", "The job is invalid.", details=[
-        {"code": "InvalidInput", "message": "epochs is too large.", "target": "properties.jobs.train_ddp.inputs.epochs"}
-    ])  # fmt: skip
+    target = "properties.jobs.train_ddp.inputs.precision"
+    details = [{"code": "InvalidInput", "message": "precision is unknown.", "target": target}]
+    answer = error_body("UserError", "The job is invalid.", details=details)
     azure.faults = [Fault("PUT", "/jobs/", Answer(400, answer))]
     outcome = trainyard("submit", PIPELINE)
     assert outcome.exit_code == 1
-    line = line_of(PIPELINE, "epochs: ${{parent.inputs.epochs}}")
-    assert f"{PIPELINE}:{line}:15: error[InvalidInput] epochs is too large." in outcome.stderr
+    line = line_of(PIPELINE, "precision: ${{parent.inputs.precision}}")
+    assert f"{PIPELINE}:{line}:18: error[InvalidInput] precision is unknown." in outcome.stderr
 
 
 def test_a_refused_component_is_shown_in_its_own_file(azure: LoopbackAzure, trainyard: Callable[..., Any]) -> None:
