@@ -61,7 +61,15 @@ CASES = (
         (sys.executable, "-c", "import transformers.models.phi.modeling_phi"),
         6.0,
         # Phi has no closed form: transformers counts it.
-        setup=(TRAINYARD, "render", "t4", "--out", "{folder}", "--set", "pipelines.fsdp.model_type=phi"),
+        setup=(
+            TRAINYARD,
+            "render",
+            "t4",
+            "--out",
+            "{folder}",
+            "--set",
+            "pipelines.fsdp.settings=benchmarks/settings/phi.yaml",
+        ),
     ),
 )
 

@@ -100,7 +100,7 @@ def plant(folder: Path, count: int) -> int:
             return files
         copy = folder / f"project_{number}"
         if project == ROOT:
-            for name in ("components", "pipelines", "environments", "compute"):
+            for name in ("components", "pipelines", "settings", "environments", "compute"):
                 shutil.copytree(ROOT / name, copy / name)
             (copy / "src").mkdir()
         else:
