@@ -28,7 +28,7 @@ class Family:
     `names` are the keys of config.json, `defaults` those of transformers. `linear_layers` are a layer's matrices: the
     name of each, what it takes and what it gives. `vectors` count a layer's biases and norms by width,
     `outside_vectors` those outside of layers. `extra_positions` has an entry for each table of learned positions: how
-    many more it holds than the model is said to have.
+    many more positions it holds than config.json states.
     """
 
     names: Mapping[str, str]
