@@ -39,7 +39,7 @@ from trainyard.lint.rules import RULES
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import read_document
 from trainyard.spec.file_kinds import Kind, kind_of
-from trainyard.spec.schema_checks import bundled_schema
+from trainyard.spec.schema_checks import bundled_schema, schema_of
 
 ROOT = Path(__file__).parents[1]
 DOCUMENT = ROOT / "docs" / "lint_comparison.md"
@@ -54,24 +54,6 @@ FAMILIES = {
     "5": "the script, safety",
     "6": "machines and arithmetic",
     "7": "DeepSpeed",
-}
-SCHEMA_OF_KIND: dict[Kind, str] = {
-    "pipeline": "pipeline",
-    "component": "component",
-    "pipeline_component": "component",
-    "command_job": "command_job",
-    "environment": "environment",
-    "compute": "compute",
-    "online_endpoint": "online_endpoint",
-    "batch_endpoint": "batch_endpoint",
-    "online_deployment": "online_deployment",
-    "batch_deployment": "batch_deployment",
-    "datastore": "datastore",
-    "workspace": "workspace",
-    "registry": "registry",
-    "feature_store": "feature_store",
-    "feature_set": "feature_set",
-    "feature_store_entity": "feature_store_entity",
 }
 
 
@@ -157,8 +139,9 @@ def schema_checkers(project: Path, spoilt: Path) -> list[Said]:
     by_schema: dict[str, list[Path]] = {}
     for file in sorted(project.rglob("*.y*ml")):
         kind = kind_in(file) if file != spoilt else kind_in(file) or "component"
-        if kind in SCHEMA_OF_KIND:
-            by_schema.setdefault(SCHEMA_OF_KIND[kind], []).append(file)
+        name = schema_of(kind) if kind is not None else None
+        if name is not None:
+            by_schema.setdefault(name, []).append(file)
     wanted = {name: files for name, files in by_schema.items() if spoilt in files}
     return [said for name, files in wanted.items() for said in _checked(name, [spoilt], project)]
 
