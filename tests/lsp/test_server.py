@@ -218,7 +218,6 @@ def test_references(editor: Editor, name: str, text: str, part: str, places: lis
         (FIT_FILE, FIT, "../components/train.yaml", "**Train a model**"),
         (TRAIN_FILE, TRAIN, "inputs.epochs", "- `7` (pipelines/again.yaml:11): the job `again`"),
         (TRAIN_FILE, TRAIN, "--optimizer", "declared in src/train.py:6"),
-        (TRAIN_FILE, TRAIN, "environment", "**environment**"),
     ],
 )
 def test_hover(editor: Editor, name: str, text: str, part: str, expected: str) -> None:
@@ -251,7 +250,6 @@ def test_hover_over_a_finding_shows_the_page_of_its_rule(editor: Editor) -> None
         ("../components/train.yaml", "", ["../components/prepare.yaml", "../components/train.yaml"]),
         ("azureml:gpus", "", ["azureml:gpus"]),
         ("Standard_ND96asr_v4", "Standard_ND", ["Standard_ND96asr_v4", "Standard_NC24ads_A100_v4"]),
-        ("    resources:\n", "    res", ["resources", "limits", "environment_variables"]),
     ],
 )
 def test_completion_in_a_pipeline(editor: Editor, before: str, after: str, expected: list[str]) -> None:

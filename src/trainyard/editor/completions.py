@@ -1,4 +1,6 @@
-"""What may be written at a place: names in bindings, ports, files, machines, clusters, profiles, keys and their values.
+"""What may be written at a place: names in bindings, ports, files, machines, clusters, profiles and settings.
+
+The keys and values that a schema lists are left to yaml-language-server, which reads our schemas.
 
 A text is rarely valid where somebody is typing. So a placeholder is put there, in the ways that may make it valid, and
 the text is read like any other.
@@ -14,24 +16,24 @@ from pathlib import Path
 from typing import Literal
 
 from trainyard.catalogue.skus import all_skus
-from trainyard.editor.cursor import Cursor, KeyPath
-from trainyard.editor.hovers import SIZE_KEYS, port_text, sku_text
-from trainyard.editor.schema_keys import keys_at, values_at
-from trainyard.editor.setting_fields import field_text, fields_of_document, values_of_field
+from trainyard.editor.cursor import Cursor, KeyPath, cursor_at
+from trainyard.editor.hovers import SIZE_KEYS, field_text, fields_of_document, port_text, sku_text
 from trainyard.editor.workspace import EditorWorkspace
 from trainyard.lint.linter import yaml_files
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
-from trainyard.spec.documents import Document, Node, parse_document
+from trainyard.spec.documents import Node, parse_document
 from trainyard.spec.file_kinds import Kind, kind_of
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.model import Port
 from trainyard.spec.parsed import Parsed, ParsedPipeline, UsedJob
+from trainyard.spec.yaml_parsing import line_starts
 
 _MARK = "trainyard_cursor"
 _WORD = re.compile(r"(?<![\w.$/:@\\-])[\w.$/:@\\-]*$")
 _NAME = re.compile(r"(?<![\w-])[\w-]*$")
 _OPEN_BINDING = re.compile(r"\$\{\{\s*([\w.-]*)$")
+_CLOSED_BINDING = re.compile(r"[\w.-]*\s*\}\}")
 _ENDS_A_KEY = re.compile(r"[\w-]*\s*:")
 _FILES_LISTED = 500
 _COMPUTE_KEYS = ("compute", "default_compute", "target")
@@ -64,8 +66,7 @@ def completions(workspace: EditorWorkspace, file: Path, text: str, offset: int) 
         return list(_of_binding(workspace, file, text, offset, binding[1]))
     if line.lstrip().startswith("#"):
         return []
-    word = _WORD.search(line)
-    name = _NAME.search(line)
+    word, name = _WORD.search(line), _NAME.search(line)
     assert word is not None
     assert name is not None
     found = _placed(file, text, offset, word[0]) or _placed(file, text, offset, name[0])
@@ -73,74 +74,49 @@ def completions(workspace: EditorWorkspace, file: Path, text: str, offset: int) 
         return []
     changed, cursor = found
     parsed, store = workspace.read([file], {file: changed})
-    proposals = _Proposals(workspace, file, cursor, parsed, store, len(word[0]), len(name[0]), _follows(text, offset))
-    return list(proposals.all())
-
-
-def _follows(text: str, offset: int) -> str:
-    """What is on the line behind the cursor."""
-    end = text.find("\n", offset)
-    return text[offset : end if end >= 0 else len(text)]
+    behind = text[offset:].partition("\n")[0]
+    return list(_Proposals(workspace, file, cursor, parsed, store, len(word[0]), len(name[0]), behind).all())
 
 
 def _placed(file: Path, text: str, offset: int, word: str) -> tuple[str, Cursor] | None:
-    """The text with a placeholder for the word that ends at the cursor, and where that is; None if it is not YAML."""
-    start = offset - len(word)
-    rest = text[offset:]
-    line_end = rest.find("\n")
-    behind, after = (rest, "") if line_end < 0 else (rest[:line_end], rest[line_end:])
-    for ending in (behind, f": {behind}" if not behind.strip() else ":", ""):
-        for following in (after, ""):
-            changed = f"{text[:start]}{_MARK}{ending}{following}\n"
-            try:
-                document = parse_document(file, changed)
-            except SpecError:
-                continue
-            cursor = _find(document, document.root, (), ())
-            if cursor is not None:
-                return changed, cursor
+    """Return the text with a placeholder for the word that ends at the cursor, and where that is."""
+    before = text[: offset - len(word)]
+    behind, line_break, below = text[offset:].partition("\n")
+    endings = (behind, ":" if behind.strip() else f": {behind}", "")
+    following = (line_break + below, "")
+    return _first_readable(file, before, [f"{ending}{after}\n" for ending in endings for after in following])
+
+
+def _first_readable(file: Path, before: str, endings: Iterable[str]) -> tuple[str, Cursor] | None:
+    """Return the first text that is YAML with a placeholder behind `before`, and where that is; None without one."""
+    starts = line_starts(before)
+    line, column = len(starts), len(before) - starts[-1] + 1
+    for ending in endings:
+        changed = f"{before}{_MARK}{ending}"
+        try:
+            cursor = cursor_at(parse_document(file, changed), line, column)
+        except SpecError:
+            continue
+        if cursor is not None and _MARK in cursor.node.text:
+            return changed, cursor
     return None
-
-
-def _find(document: Document, node: Node, path: KeyPath, holders: tuple[Node, ...]) -> Cursor | None:
-    """Where the placeholder is."""
-    for name, entry in node.entries.items():
-        if _MARK in name:
-            return Cursor(document, (*path, name), entry.key, True, (*holders, node))
-        found = _find(document, entry.value, (*path, name), (*holders, node))
-        if found is not None:
-            return found
-    for at, item in enumerate(node.items):
-        found = _find(document, item, (*path, at), (*holders, node))
-        if found is not None:
-            return found
-    return Cursor(document, path, node, False, holders) if node.is_text and _MARK in node.text else None
 
 
 # Bindings --------------------------------------------------------------------------------------------------------
 
 
 def _of_binding(workspace: EditorWorkspace, file: Path, text: str, offset: int, typed: str) -> Iterator[Completion]:
-    """The next name of the path of an open binding."""
+    """Yield the names that may be next in the path of an open binding."""
     rest = text[offset:]
-    closing = re.match(r"[\w.-]*\s*\}\}", rest)
-    marked = text[: offset - len(typed)] + _MARK
-    closed = marked + (rest if closing is not None else "}}" + rest)
-    cursor = None
-    for following in (closed, marked + "}}\n", marked + "\n"):
-        try:
-            document = parse_document(file, following)
-        except SpecError:
-            continue
-        cursor = _find(document, document.root, (), ())
-        if cursor is not None:
-            closed = following
-            break
-    if cursor is None:
+    is_closed = _CLOSED_BINDING.match(rest) is not None
+    endings = (rest if is_closed else "}}" + rest, "}}\n", "\n")
+    found = _first_readable(file, text[: offset - len(typed)], endings)
+    if found is None:
         return
-    parsed, _ = workspace.read([file], {file: closed})
+    changed, cursor = found
+    parsed, _ = workspace.read([file], {file: changed})
     *steps, last = typed.split(".")
-    end = "" if closing is not None else "}}"
+    end = "" if is_closed else "}}"
     for name, (detail, is_last) in _names_after(tuple(steps), cursor, parsed).items():
         yield Completion(name, "binding", len(last), detail, insert=name + (end if is_last else "."))
 
@@ -165,9 +141,9 @@ def _names_after(steps: tuple[str, ...], cursor: Cursor, parsed: Parsed) -> dict
             return {"outputs": ("the pipeline's outputs", False)}
         return {"inputs": ("the pipeline's inputs", False), "jobs": ("other jobs", False)}
     if steps == ("parent", "inputs"):
-        return {name: (_port_detail(port), True) for name, port in scope.inputs.items()}
+        return {name: (port.type, True) for name, port in scope.inputs.items()}
     if steps == ("parent", "outputs"):
-        return {name: (_port_detail(port), True) for name, port in scope.outputs.items()}
+        return {name: (port.type, True) for name, port in scope.outputs.items()}
     own = str(cursor.path[cursor.path.index("jobs") + 1]) if "jobs" in cursor.path else ""
     if steps == ("parent", "jobs"):
         return {name: ("job", False) for name in scope.jobs if name != own}
@@ -177,7 +153,7 @@ def _names_after(steps: tuple[str, ...], cursor: Cursor, parsed: Parsed) -> dict
     if len(steps) == 3:
         return {"outputs": ("its outputs", False), "inputs": ("its inputs", False)}
     ports_of_job = (job.declared_outputs if steps[3] == "outputs" else job.declared_inputs) if len(steps) == 4 else None
-    return {name: (_port_detail(port), True) for name, port in (ports_of_job or {}).items()}
+    return {name: (port.type, True) for name, port in (ports_of_job or {}).items()}
 
 
 def _own_ports(cursor: Cursor, key: str) -> dict[str, dict[str, str]]:
@@ -201,10 +177,6 @@ def _is_around(pipeline: ParsedPipeline, cursor: Cursor) -> bool:
     )
 
 
-def _port_detail(port: Port) -> str:
-    return port.type
-
-
 # Keys and values -------------------------------------------------------------------------------------------------
 
 
@@ -226,47 +198,44 @@ class _Proposals:
         kind = kind_of(self.cursor.document)
         if kind == "settings":
             yield from self._settings(path)
-            return
-        if self.cursor.is_key:
-            yield from self._keys(kind, path[:-1], self.cursor.holders[-1])
-            return
-        key = next((step for step in reversed(path) if isinstance(step, str)), "")
-        yield from self._special_values(kind, key, path)
-        if kind is not None:
-            for value in values_at(kind, path):
-                yield Completion(value, "value", self.word)
-        # A value on a line of its own may become a mapping.
-        if self._is_on_own_line():
-            yield from self._keys(kind, path, None)
+        elif self.cursor.is_key:
+            yield from self._ports(path[:-1], self.cursor.holders[-1])
+        else:
+            key = next((step for step in reversed(path) if isinstance(step, str)), "")
+            yield from self._values(kind, key, path)
+            # A value on a line of its own may become a mapping.
+            if self._is_on_own_line():
+                yield from self._ports(path, None)
 
     def _is_on_own_line(self) -> bool:
         start, _ = self.cursor.node.offsets
         text = self.cursor.document.text
         return not text[text.rfind("\n", 0, start) + 1 : start].strip(" -")
 
-    def _keys(self, kind: Kind | None, path: KeyPath, holder: Node | None) -> Iterator[Completion]:
+    @property
+    def _colon(self) -> str:
+        """What follows a new key."""
+        return "" if _ENDS_A_KEY.match(self.behind) else ": "
+
+    def _ports(self, path: KeyPath, holder: Node | None) -> Iterator[Completion]:
         present = holder.entries if holder is not None else {}
-        colon = "" if _ENDS_A_KEY.match(self.behind) else ": "
-        ports = self._ports_at(path)
-        for name, (port, word) in ports.items():
+        for name, (port, word) in self._ports_at(path).items():
             if name not in present:
-                yield Completion(name, "port", self.name, f"{word}, {port.type}", port_text(port, word), name + colon)
-        if ports:
-            return
-        for name, description in (keys_at(kind, path) if kind is not None else {}).items():
-            if name not in present:
-                yield Completion(name, "key", self.name, "", description, name + colon)
+                detail = f"{word}, {port.type}"
+                yield Completion(name, "port", self.name, detail, port_text(port, word), name + self._colon)
 
     def _settings(self, path: KeyPath) -> Iterator[Completion]:
         """The settings that a settings file may have, and the choices of one."""
         fields = fields_of_document(self.cursor.document, self.store)
-        if self.cursor.is_key and len(path) == 1:
-            colon = "" if _ENDS_A_KEY.match(self.behind) else ": "
+        if len(path) != 1:
+            return
+        if self.cursor.is_key:
             for name, field in fields.items():
                 if name not in self.cursor.holders[-1].entries:
-                    yield Completion(name, "key", self.name, field.type, field_text(field), name + colon)
-        elif len(path) == 1 and path[0] in fields:
-            for value in values_of_field(fields[path[0]]):
+                    yield Completion(name, "key", self.name, field.type, field_text(field), name + self._colon)
+        elif path[0] in fields:
+            field = fields[str(path[0])]
+            for value in ("true", "false") if field.type == "boolean" else field.choices or ():
                 yield Completion(value, "value", self.word)
 
     def _ports_at(self, path: KeyPath) -> Mapping[str, tuple[Port, str]]:
@@ -286,7 +255,7 @@ class _Proposals:
              if each.reading.file == self.file and name in each.scope.jobs), None
         )  # fmt: skip
 
-    def _special_values(self, kind: Kind | None, key: str, path: KeyPath) -> Iterator[Completion]:
+    def _values(self, kind: Kind | None, key: str, path: KeyPath) -> Iterator[Completion]:
         if key in SIZE_KEYS:
             for sku in all_skus():
                 if sku.is_current:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from trainyard.catalogue.skus import Sku, UnknownSku, find_sku
 from trainyard.editor.cursor import Cursor, covers, cursor_at
-from trainyard.editor.schema_keys import description_at
-from trainyard.editor.setting_fields import field_text, fields_of_document
 from trainyard.editor.symbols import Symbol, Symbols
 from trainyard.editor.workspace import EditorWorkspace
 from trainyard.lint.explanation import as_page
 from trainyard.lint.rules import RULES
+from trainyard.settings.settings_keys import keys_of_file
+from trainyard.settings.step_fields import StepField
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
+from trainyard.spec.documents import Document
 from trainyard.spec.expressions import Binding
-from trainyard.spec.file_kinds import kind_of
+from trainyard.spec.file_kinds import step_of_settings
+from trainyard.spec.findings import DocumentStore
 from trainyard.spec.model import Component, Pipeline, Port, Value
 from trainyard.spec.parsed import Parsed, ParsedPipeline
-from trainyard.spec.resolution import JobUse, Resolution
+from trainyard.spec.resolution import Resolution
 from trainyard.spec.resolved import DataPath, JobOutput, Known, PipelineOutput, Resolved, Unknown
+from trainyard.spec.training_settings import use_of_file
 
 # Keys that name a VM size: a component's, a cluster's, a profile's.
 SIZE_KEYS = ("instance_type", "size", "sku", "vm_size")
@@ -75,10 +78,6 @@ def _of_cursor(
             parts.append(f"`{bound[0].text}`\n\n" + "\n".join(resolved))
     if symbol is not None:
         parts += _of_symbol(workspace, symbol, parsed)
-    if not parts and cursor.is_key:
-        kind = kind_of(cursor.document)
-        text = description_at(kind, cursor.path) if kind is not None else ""
-        parts += [f"**{cursor.path[-1]}**\n\n{text}"] if text else []
     return parts, bound[1] if bound is not None else symbol.span if symbol is not None else cursor.node.span
 
 
@@ -114,16 +113,37 @@ def port_text(port: Port, kind: str) -> str:
     facts = [f"`{port.name}`: {kind} of type `{port.type or 'unknown'}`"]
     if port.optional:
         facts.append("optional")
-    if port.default is not None:
-        facts.append(f"default `{port.default.text or port.default.data}`")
-    if port.minimum is not None or port.maximum is not None:
-        limits = (port.minimum, port.maximum)
-        facts.append("from `{}` to `{}`".format(*(limit.text if limit is not None else "…" for limit in limits)))
-    if port.choices:
-        facts.append("one of " + ", ".join(f"`{choice.text}`" for choice in port.choices))
+    default = (port.default.text or str(port.default.data)) if port.default is not None else None
+    minimum, maximum = (None if limit is None else limit.text for limit in (port.minimum, port.maximum))
+    facts += _facts(default, minimum, maximum, [choice.text for choice in port.choices or ()])
     if port.mode is not None:
         facts.append(f"mode `{port.mode}`")
     return ", ".join(facts) + (f"\n\n{port.description.strip()}" if port.description else "")
+
+
+def fields_of_document(document: Document, store: DocumentStore) -> dict[str, StepField]:
+    """Return the settings of a file's step and task, by name; none for a file that is not known as a settings file."""
+    step = step_of_settings(document)
+    use = use_of_file(document, step, store) if step is not None else None
+    settings = use.step_settings if use is not None else None
+    return keys_of_file(settings.fields.values()) if settings is not None else {}
+
+
+def field_text(field: StepField) -> str:
+    """Return a setting in Markdown: its type, limits, default and description."""
+    default = str(field.default) if field.default is not None else None
+    minimum, maximum = (None if limit is None else f"{limit:.10g}" for limit in (field.minimum, field.maximum))
+    facts = _facts(default, minimum, maximum, field.choices or ())
+    return f"{', '.join([f'`{field.name}`: a setting of type `{field.type}`', *facts])}\n\n{field.description}"
+
+
+def _facts(default: str | None, minimum: str | None, maximum: str | None, choices: Sequence[str]) -> Iterator[str]:
+    if default is not None:
+        yield f"default `{default}`"
+    if minimum is not None or maximum is not None:
+        yield f"from `{minimum or '…'}` to `{maximum or '…'}`"
+    if choices:
+        yield "one of " + ", ".join(f"`{choice}`" for choice in choices)
 
 
 def _of_symbol(workspace: EditorWorkspace, symbol: Symbol, parsed: Parsed) -> list[str]:
@@ -157,40 +177,26 @@ def _resolved(
     workspace: EditorWorkspace, parsed: Parsed, cursor: Cursor, binding: Binding, file: Path
 ) -> Iterator[str]:
     """What a binding comes to, in each use of the component or pipeline that it is written in."""
+    if binding.path[0] == "outputs" or binding.path[:2] == ("parent", "outputs"):
+        return
     value = Value(binding.text, cursor.node.span, binding.text)
     if binding.path[0] == "parent":
-        pipeline = next((each for each in parsed.pipelines if _contains(each, cursor)), None)
+        pipeline = next((each for each in parsed.pipelines if each.body in cursor.holders), None)
         job = _job_around(pipeline, cursor) if pipeline is not None else None
-        if pipeline is not None and job is not None:
-            yield from _lines(Resolution(pipeline.model).uses.get(job), value, binding, workspace)
+        use = Resolution(pipeline.model).uses.get(job) if pipeline is not None and job is not None else None
+        if use is not None:
+            yield f"- {_described(use.resolve(value), workspace)}"
         return
-    users = workspace.users_of(file)
-    others = [workspace.read([user])[0] for user in users]
-    count = 0
-    for pipeline in (each for seen in (parsed, *others) for each in seen.pipelines):
-        if not isinstance(pipeline.model, Pipeline):
-            continue
-        for use in Resolution(pipeline.model).jobs.values():
-            if use.component.file != file or not _is_within(use.component, cursor):
-                continue
-            count += 1
-            if count > _MOST_USES:
-                yield "- …"
-                return
-            for line in _lines(use, value, binding, workspace):
-                yield f"{line}: the job `{use.name}` of {_shown(workspace, use.job.key_span)}"
-
-
-def _lines(use: JobUse | None, value: Value, binding: Binding, workspace: EditorWorkspace) -> Iterator[str]:
-    if use is None:
-        return
-    if binding.path[:2] == ("parent", "outputs") or binding.path[0] == "outputs":
-        return
-    text = _described(use.resolve(value), workspace) if isinstance(use.job.component, Component) else None
-    if text is None and binding.path[0] == "parent":
-        text = _described(use.resolve(value), workspace)
-    if text:
-        yield f"- {text}"
+    others = [workspace.read([user])[0] for user in workspace.users_of(file)]
+    pipelines = [each.model for seen in (parsed, *others) for each in seen.pipelines]
+    uses = (use for each in pipelines if isinstance(each, Pipeline) for use in Resolution(each).jobs.values())
+    here = (use for use in uses if use.component.file == file and _is_within(use.component, cursor))
+    for number, use in enumerate(here):
+        if number == _MOST_USES:
+            yield "- …"
+            return
+        place = _shown(workspace, use.job.key_span)
+        yield f"- {_described(use.resolve(value), workspace)}: the job `{use.name}` of {place}"
 
 
 def _described(resolved: Resolved, workspace: EditorWorkspace) -> str:
@@ -209,10 +215,6 @@ def _described(resolved: Resolved, workspace: EditorWorkspace) -> str:
     if found is None:
         return "not given"
     return f"`{resolved.written.text or found}`{where}"
-
-
-def _contains(pipeline: ParsedPipeline, cursor: Cursor) -> bool:
-    return pipeline.body in cursor.holders
 
 
 def _job_around(pipeline: ParsedPipeline, cursor: Cursor) -> str | None:
