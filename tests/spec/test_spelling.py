@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.spec.documents import Node, parse_document
-from trainyard.spec.spelling import spelling_of
+from trainyard.spec.yaml_parsing import spelling_of
 
 
 def value_of(text: str) -> tuple[str, Node]:

@@ -26,10 +26,10 @@ from trainyard.lint.rules.linting import CHECK_FAILED
 from trainyard.lint.rules.port_types import MODE_UNSUITED
 from trainyard.project_files import names_in
 from trainyard.settings.suggestions import begin_file, closest
+from trainyard.spec.components import environment_of
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.documents import Document, Node, require_mapping, shorten
-from trainyard.spec.environments import environment_of
 from trainyard.spec.file_kinds import Kind, is_other_resource, kind_of
 from trainyard.spec.findings import DocumentStore, Findings
 from trainyard.spec.other_files import read_asset, read_deployment, read_other_job, read_schedule, read_sweep_job

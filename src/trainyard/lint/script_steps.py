@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.spec.documents import Document, Entry, Node
-from trainyard.spec.script_steps import script_file
+from trainyard.spec.job_types import script_file
 from trainyard.spec.shell_words import Call, CalledScript, Word, simple_commands
 
 

@@ -12,9 +12,9 @@ from trainyard.render.project import Project
 from trainyard.render.settings import as_argument
 from trainyard.render.values import written
 from trainyard.settings.suggestions import did_you_mean
+from trainyard.spec.computes import profile_chain
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Document, Node, describe, read_document, require_mapping
-from trainyard.spec.profile_chain import profile_chain
 from trainyard.spec.rule import Rule
 from trainyard.spec.set_arguments import COMMAND_LINE
 

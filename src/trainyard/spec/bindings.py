@@ -1,11 +1,12 @@
-"""Whether bindings name something that exists: `${{inputs.x}}` in a command, `${{parent.…}}` in a job of a pipeline."""
+"""Whether bindings name something that exists, `${{inputs.x}}` in a command and `${{parent.…}}` in a job."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 from trainyard.settings.suggestions import close_match, did_you_mean, only_close
-from trainyard.spec.diagnostic import Related
+from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding
 from trainyard.spec.literals import LiteralError, typed_literal
@@ -14,6 +15,7 @@ from trainyard.spec.parsed import Reading, Scope, UsedJob
 from trainyard.spec.ports import check_input_path
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.bindings import (
+    CYCLE,
     UNKNOWN_COMMAND_PORT,
     UNKNOWN_JOB,
     UNKNOWN_JOB_PORT,
@@ -21,7 +23,7 @@ from trainyard.spec.rules.bindings import (
     UNKNOWN_SCOPE,
 )
 from trainyard.spec.rules.values import MISSING_INPUT, UNKNOWN_INPUT, UNKNOWN_OUTPUT, WRONG_LITERAL
-from trainyard.spec.step_calls import settings_port
+from trainyard.spec.shell_words import settings_port
 
 # What Azure ML itself fills into output paths and names, without a scope.
 MACROS = frozenset({"name", "default_datastore", "output_name"})
@@ -69,6 +71,24 @@ def check_job(job: UsedJob, scope: Scope, reading: Reading) -> None:
         elif key not in _KEYS_WITH_OWN_SCOPE:
             for node in texts_in(entry.value):
                 check_parent_bindings(node, scope, reading)
+
+
+def find_cycle(waits_for: Mapping[str, frozenset[str]]) -> list[str]:
+    """Jobs that wait for each other, in order and with the first again at the end; empty when there are none."""
+    try:
+        TopologicalSorter({name: sorted(others) for name, others in waits_for.items()}).prepare()
+    except CycleError as error:
+        cycle: list[str] = error.args[1]
+        return cycle[::-1]
+    return []
+
+
+def cycle_at(span: Span, cycle: list[str], related: Iterable[Related] = ()) -> Diagnostic:
+    """The diagnostic of jobs that wait for each other."""
+    message = f"the jobs wait for each other: {' → '.join(cycle)}"
+    if len(cycle) == 2:
+        message = f"the job '{cycle[0]}' waits for itself"
+    return CYCLE.at(span, message, "Bind one of them to something else.", related)
 
 
 def _check_named_jobs(node: Node, scope: Scope, reading: Reading) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,6 @@ from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.file_kinds import kind_of
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.profile_chain import profile_chain
 
 # How far above a file its project's `compute/` and `profiles/` are looked for.
 _LEVELS_UP = 3
@@ -111,3 +110,20 @@ def _yaml_files(folder: Path) -> list[Path]:
 def _text(node: Node, key: str) -> str:
     found = node.get(key)
     return found.text if found is not None and not isinstance(found.data, (dict, list)) else ""
+
+
+def profile_chain(folder: Path, name: str, read: Callable[[Path], Document]) -> Iterator[Document]:
+    """Yield a profile of a folder and those it extends, nearest first.
+
+    The chain ends where nothing is extended, and where `extends` is not the name of another profile: the last document
+    has the key then. What `read` raises is raised.
+    """
+    met: set[str] = set()
+    while name not in met and (folder / f"{name}.yaml").is_file():
+        met.add(name)
+        document = read(folder / f"{name}.yaml")
+        yield document
+        extended = document.root.get("extends")
+        if extended is None or not extended.is_text:
+            return
+        name = extended.text

@@ -27,15 +27,16 @@ from trainyard.spec.rules.documents import (
     TOO_LARGE,
     UNKNOWN_TAG,
 )
-from trainyard.spec.spelling import Spelling, spelling_of
 from trainyard.spec.yaml_parsing import (
     COLLECTION_TAGS,
     STRING_TAG,
+    Spelling,
     compose,
     line_starts,
     read_text,
     source_lines,
     span_at,
+    spelling_of,
 )
 
 # Far more than a command or description has; what is looked into character by character must end.

@@ -10,9 +10,9 @@ One grammar for commands, node inputs and output paths:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Literal(NamedTuple):
@@ -104,6 +104,27 @@ def only_binding(text: str) -> Binding | None:
         return None
     only = segments[0] if len(segments) == 1 else None
     return only if isinstance(only, Binding) else None
+
+
+def job_bound_to(binding: Binding) -> str:
+    """The job that `${{parent.jobs.NAME.…}}` names, or an empty text."""
+    path = binding.path
+    return path[2] if path[:2] == ("parent", "jobs") and len(path) > 2 else ""
+
+
+def bindings_of_value(data: Any) -> Iterator[Binding]:
+    """All bindings in a value, however nested. Malformed ones, which loading reports, are skipped."""
+    if isinstance(data, str):
+        try:
+            yield from bindings_in(data)
+        except ExpressionError:
+            return
+    elif isinstance(data, dict):
+        for member in data.values():
+            yield from bindings_of_value(member)
+    elif isinstance(data, list):
+        for member in data:
+            yield from bindings_of_value(member)
 
 
 def written(segments: Iterable[Segment]) -> str:

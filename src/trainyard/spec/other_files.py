@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from trainyard.settings.suggestions import close_match
-from trainyard.spec.components import read_command
+from trainyard.spec.components import read_command, read_environment
 from trainyard.spec.documents import Node
-from trainyard.spec.environments import read_environment
+from trainyard.spec.job_types import check_arguments, check_files, check_search_space, python_files
 from trainyard.spec.parsed import Reading, is_address, is_code_of_this_machine, is_remote
 from trainyard.spec.pipelines import ComponentCache
 from trainyard.spec.ports import check_input_path, job_ports
@@ -18,7 +18,6 @@ from trainyard.spec.rules.references import (
     DATA_NOT_FOUND,
     SCRIPT_NOT_FOUND,
 )
-from trainyard.spec.script_steps import check_arguments, check_files, check_search_space, python_files
 
 # Where an AutoML job names its data.
 _AUTOML_DATA = ("training_data", "validation_data", "test_data")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainyard.settings.suggestions import did_you_mean
-from trainyard.spec.bindings import check_job, texts_in
+from trainyard.spec.bindings import check_job, cycle_at, find_cycle, texts_in
 from trainyard.spec.components import (
     read_command,
     read_component,
@@ -17,10 +17,18 @@ from trainyard.spec.components import (
 )
 from trainyard.spec.diagnostic import Related, SpecError
 from trainyard.spec.documents import Node, shorten
-from trainyard.spec.expressions import only_binding
+from trainyard.spec.expressions import bindings_of_value, job_bound_to, only_binding
 from trainyard.spec.file_kinds import Kind, kind_of
 from trainyard.spec.findings import Findings
-from trainyard.spec.graph import CYCLE_HINT, bindings_of_value, cycle_message, find_cycle, job_bound_to
+from trainyard.spec.job_types import (
+    check_arguments,
+    check_files,
+    check_search_space,
+    read_parallel,
+    read_spark,
+    read_sweep,
+    with_own_settings,
+)
 from trainyard.spec.model import (
     AnyComponent,
     Component,
@@ -50,14 +58,11 @@ from trainyard.spec.ports import (
     literal_type,
     pipeline_inputs,
 )
-from trainyard.spec.rules.bindings import CYCLE
 from trainyard.spec.rules.documents import TOO_LARGE, UNKNOWN_KIND
 from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY, NOT_RUN_LOCALLY
 from trainyard.spec.rules.references import BAD_REFERENCE, COMPONENT_NOT_FOUND, NOT_SEEN_OFFLINE
 from trainyard.spec.rules.values import MISSING_INPUT, UNKNOWN_INPUT
-from trainyard.spec.script_steps import check_arguments, check_files, check_search_space
-from trainyard.spec.step_calls import settings_port
-from trainyard.spec.tasks import read_parallel, read_spark, read_sweep, with_own_settings
+from trainyard.spec.shell_words import settings_port
 
 JOB_TYPES = (
     "command",
@@ -658,7 +663,7 @@ def _check_cycles(used: Mapping[str, UsedJob], reading: Reading) -> None:
         for name, job in used.items()
     }
     cycle = find_cycle(waits_for)
-    if cycle is None:
+    if not cycle:
         return
     job = used[cycle[0]]
     for node in texts_in(job.node):
@@ -666,7 +671,7 @@ def _check_cycles(used: Mapping[str, UsedJob], reading: Reading) -> None:
             if job_bound_to(binding) == cycle[1]:
                 span = reading.document.span_within(node, binding.start, binding.end)
                 related = [Related(used[name].key_span, f"the job '{name}' is here") for name in cycle[1:-1]]
-                reading.findings.add(span, CYCLE, cycle_message(cycle), CYCLE_HINT, related)
+                reading.findings.diagnostics.append(cycle_at(span, cycle, related))
                 return
 
 

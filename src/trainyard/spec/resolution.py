@@ -14,13 +14,19 @@ from itertools import chain, islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from trainyard.spec.bindings import MACROS
+from trainyard.spec.bindings import MACROS, cycle_at, find_cycle
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.distributions import TensorFlow
 from trainyard.spec.documents import describe
-from trainyard.spec.expressions import Binding, ExpressionError, Literal, only_binding, parse_expressions
+from trainyard.spec.expressions import (
+    Binding,
+    ExpressionError,
+    Literal,
+    bindings_of_value,
+    only_binding,
+    parse_expressions,
+)
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.graph import bindings_of_value, cycle_diagnostic, find_cycle
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import (
     Component,
@@ -33,7 +39,6 @@ from trainyard.spec.model import (
     Value,
     code_of,
 )
-from trainyard.spec.port_values import is_literal, value_of_port, wrong_value
 from trainyard.spec.resolved import (
     DataPath,
     JobOutput,
@@ -42,7 +47,10 @@ from trainyard.spec.resolved import (
     Resolved,
     Unknown,
     Wrong,
+    is_literal,
     settled,
+    value_of_port,
+    wrong_value,
 )
 from trainyard.spec.rules.bindings import (
     CYCLE,
@@ -54,7 +62,7 @@ from trainyard.spec.rules.bindings import (
 from trainyard.spec.rules.documents import TOO_LARGE
 from trainyard.spec.rules.keys import OUT_OF_BOUNDS, WRONG_TYPE
 from trainyard.spec.rules.values import MISSING_INPUT
-from trainyard.spec.step_calls import step_call
+from trainyard.spec.shell_words import step_call
 
 if TYPE_CHECKING:
     from trainyard.spec.step_settings import StepSettings
@@ -152,8 +160,8 @@ class Resolution:
         jobs = self.jobs if of is None else of
         remaining = {name: use.reads_from & jobs.keys() for name, use in jobs.items()}
         cycle = find_cycle(remaining)
-        if cycle is not None:
-            raise SpecError(cycle_diagnostic(cycle, jobs[cycle[0]].job))
+        if cycle:
+            raise SpecError(cycle_at(jobs[cycle[0]].job.key_span, cycle))
         order: list[str] = []
         while remaining:
             ready = next(name for name, needed in remaining.items() if not needed & remaining.keys())

@@ -28,8 +28,7 @@ from trainyard.spec.parsed import is_address, is_there
 from trainyard.spec.resolved import DataPath, JobOutput, Known, Resolved, Unknown, Wrong
 from trainyard.spec.rules.training import INVALID_OVERRIDES, REFUSED_SETTING, SETTINGS_NOT_FOUND
 from trainyard.spec.set_arguments import COMMAND_LINE
-from trainyard.spec.shell_words import Word
-from trainyard.spec.step_calls import StepCall
+from trainyard.spec.shell_words import StepCall, Word
 
 Origin = Literal["overrides", "command", "file", "default"]
 

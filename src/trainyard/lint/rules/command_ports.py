@@ -9,8 +9,14 @@ from functools import lru_cache
 from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Related
-from trainyard.spec.expressions import Binding, ExpressionError, OptionalPart, Segment, parse_expressions
-from trainyard.spec.graph import bindings_of_value
+from trainyard.spec.expressions import (
+    Binding,
+    ExpressionError,
+    OptionalPart,
+    Segment,
+    bindings_of_value,
+    parse_expressions,
+)
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.bindings import MALFORMED_EXPRESSION

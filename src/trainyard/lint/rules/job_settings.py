@@ -10,7 +10,7 @@ from trainyard.lint.context import LintContext
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Node, shorten
-from trainyard.spec.graph import bindings_of_value, job_bound_to
+from trainyard.spec.expressions import bindings_of_value, job_bound_to
 from trainyard.spec.model import Pipeline
 from trainyard.spec.parsed import ParsedPipeline, UsedJob
 from trainyard.spec.rule import Rule

@@ -9,8 +9,7 @@ from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node
-from trainyard.spec.expressions import only_binding
-from trainyard.spec.graph import bindings_of_value
+from trainyard.spec.expressions import bindings_of_value, only_binding
 from trainyard.spec.model import Port
 from trainyard.spec.parsed import ParsedPipeline
 from trainyard.spec.rule import Rule

@@ -14,12 +14,12 @@ from trainyard.lint.script_steps import script_steps
 from trainyard.settings.suggestions import close_match, only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Entry, Node, shorten
+from trainyard.spec.job_types import python_files
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import AnyComponent
 from trainyard.spec.parsed import ParsedPipeline
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.keys import MISSING_KEY, UNKNOWN_KEY
-from trainyard.spec.script_steps import python_files
 
 # What Spark gives to its executors: paths within the code.
 _FILE_KEYS = ("py_files", "jars", "files", "archives")

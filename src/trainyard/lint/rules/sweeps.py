@@ -16,9 +16,9 @@ from trainyard.lint.scripts.syntax import parse
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node, shorten
+from trainyard.spec.job_types import python_files
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.rule import Rule
-from trainyard.spec.script_steps import python_files
 
 # https://learn.microsoft.com/azure/machine-learning/how-to-tune-hyperparameters
 _TYPES_OF_SAMPLING = {

@@ -1,4 +1,4 @@
-"""Rules about `${{…}}` and `$[[ … ]]`, reported while a pipeline is read (`spec/bindings.py`, `spec/graph.py`)."""
+"""Rules about `${{…}}` and `$[[ … ]]`, reported while a pipeline is read (`spec/bindings.py`)."""
 
 from __future__ import annotations
 
