@@ -16,6 +16,7 @@ FUZZ ?= 10000
 EDITS ?= 10000
 HOSTILE ?= 10000
 ONLY ?=
+REPOSITORY ?=
 SETTINGS := $(foreach setting,$(SET),--set '$(setting)')
 
 .PHONY: help
@@ -120,6 +121,10 @@ soak: $(VENV)/.ready-to-test ## The long proofs: make soak KILLS=200 FUZZ=100000
 extension: $(VENV)/.ready-to-test ## Pack the extension for VS Code: editors/vscode/trainyard.vsix
 	@cd editors/vscode && PATH="$(abspath $(BIN)):$$PATH" npm ci --no-fund --no-audit --ignore-scripts --silent && \
 	  PATH="$(abspath $(BIN)):$$PATH" npm run --silent package
+
+.PHONY: site
+site: $(VENV)/.ready-to-test ## Build the documentation site: build/site/html/index.html
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python docs/site/build_site.py $(REPOSITORY:%=--repository %)
 
 .PHONY: clean
 clean: ## Remove .venv, runs and caches (never what git tracks)

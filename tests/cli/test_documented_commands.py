@@ -42,6 +42,7 @@ SKIPPED = {
     "make run FILE=pipelines/prepare_at_scale.yaml": "needs pyspark, which the command before it installs, and Java",
     "python -m trainyard.steps.prepare_text_spark": "needs them too",
     "make extension": "needs npm's package index",
+    "make site": "tests/architecture/test_site.py builds the site",
     "pip install": "needs a package index; tests/cli/test_new_project.py installs a wheel",
     "make check": "continuous integration runs it beside the tests (.ci/run)",
     "make soak": "takes hours",
