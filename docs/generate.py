@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard.settings.settings_keys import has_settings_file, keys_of_file
 from trainyard.settings.step_fields import StepField, step_fields
 from trainyard.settings.steps import STEP_CONFIGS
 from trainyard.settings.steps.tasks import BUILT_IN_TASKS
+from trainyard.settings.written_settings import has_settings_file, keys_of_file
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "steps.md"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainyard.catalogue.skus import find_sku
 from trainyard.settings.step_fields import step_fields
-from trainyard.settings.steps.prepare_text import PrepareTextSpark
+from trainyard.settings.steps.preparation import PrepareTextSpark
 from trainyard.steps.data.at_scale.signatures import Bands, bands_for
 
 PAGE = Path(__file__).parent / "prepare_at_scale.md"

@@ -1,4 +1,4 @@
-"""What commands print: tables whose columns are aligned, facts behind their labels, JSON, and short paths.
+"""What commands print: aligned tables, facts behind their labels, JSON, short paths, and the ends of logs.
 
 rich would do the same; importing it takes a quarter of the time of `trainyard plan`.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +42,30 @@ def short(path: Path) -> Path:
     """Return the path relative to the working directory if it is below it, else unchanged."""
     absolute = Path(os.path.abspath(path))
     return absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else path
+
+
+_TAIL_BYTES = 1 << 16
+# Escape sequences of terminals, and control characters other than the line feed and tab.
+_NOT_TEXT = re.compile(
+    r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+
+
+def plain_text(text: str) -> str:
+    """Return text without escape sequences and control characters; of a progress bar's line, its last state."""
+    lines = (line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n"))
+    return "\n".join(_NOT_TEXT.sub("", line) for line in lines)
+
+
+def last_lines(log: Path, count: int) -> list[str]:
+    """Return the last lines that are not blank, as plain text; none of a log that cannot be read."""
+    try:
+        with log.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - _TAIL_BYTES))
+            text = stream.read().decode("utf-8", errors="replace")
+    except OSError:
+        return []
+    # From the end, because most lines of a long log are not wanted.
+    found = (stripped for line in reversed(text.split("\n")) if (stripped := plain_text(line).rstrip()))
+    return list(islice(found, count))[::-1]

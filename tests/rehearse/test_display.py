@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from trainyard.printing import last_lines
 from trainyard.rehearse.display import Display, TimeLeft, in_words, share_done
 from trainyard.rehearse.logs import WarningLines, last_error, log_name
 from trainyard.rehearse.run_options import RunOptions
 from trainyard.rehearse.runner import run_pipeline
-from trainyard.settings.log_text import last_lines
 from trainyard.settings.run_record import JobRecord, RunRecord
 
 

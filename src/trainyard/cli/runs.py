@@ -15,12 +15,12 @@ from trainyard.cli import working_folder
 from trainyard.cli.parameters import AtLeast, OneOf, PathOf, VerbGroup
 from trainyard.cli.run import resume
 from trainyard.errors import UsageError
+from trainyard.printing import plain_text
 from trainyard.rehearse.run_store import bytes_held_alone, find_run, list_runs, log_files, read_record, runs_to_clean
 from trainyard.rehearse.run_store import clean as remove_runs
 from trainyard.report.comparison import MOST_RUNS, Comparison, Row, compare, write_comparison
 from trainyard.report.live import LivePage, served
 from trainyard.report.run_summary import summarise
-from trainyard.settings.log_text import plain_text
 from trainyard.settings.quantities import counted, duration, memory, moment
 from trainyard.settings.run_record import as_document
 from trainyard.terminal import print_facts, program, short, table

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from trainyard.cli import working_folder
+from trainyard.printing import plain_text
 from trainyard.project_files import OutsideRoot, root_of, write_text
-from trainyard.settings.log_text import plain_text
 from trainyard.spec.model import Component, PipelineComponent
 from trainyard.spec.uploads import doubtful_uploads, ignore_file, ignore_rule
 from trainyard.terminal import short

@@ -11,8 +11,8 @@ from trainyard.editor.symbols import Symbol, Symbols
 from trainyard.editor.workspace import EditorWorkspace
 from trainyard.lint.explanation import as_page
 from trainyard.lint.rules import RULES
-from trainyard.settings.settings_keys import keys_of_file
 from trainyard.settings.step_fields import StepField
+from trainyard.settings.written_settings import keys_of_file
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.documents import Document
 from trainyard.spec.expressions import Binding

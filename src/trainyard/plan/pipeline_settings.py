@@ -15,7 +15,7 @@ from typing import Any
 
 from trainyard.project_files import is_within_root, read_bytes
 from trainyard.settings.quantities import as_text
-from trainyard.settings.settings_keys import OVERRIDES, SETTINGS
+from trainyard.settings.written_settings import OVERRIDES, SETTINGS
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.model import Environment, Pipeline, code_of

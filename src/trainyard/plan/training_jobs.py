@@ -17,8 +17,8 @@ from trainyard.plan.estimate.config_file import architecture_for_data, image_mod
 from trainyard.plan.estimate.image_models import CLASSES, IMAGE_SIZE, ImageModel, Images
 from trainyard.plan.estimate.training import TrainingShape, machines_of_sku
 from trainyard.project_files import is_within_root, read_text
-from trainyard.settings.data_weights import MIXED_DATASETS, read_weights
 from trainyard.settings.small_image_models import small_image_settings
+from trainyard.settings.written_settings import MIXED_DATASETS, read_weights
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import ProcessCounts
 from trainyard.spec.resolution import JobUse, Resolution

@@ -20,11 +20,11 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from trainyard.printing import last_lines
 from trainyard.rehearse.digests import ContentDigests, digest_of
 from trainyard.rehearse.errors import RunError, UsageError, cannot_write, error_at
 from trainyard.rehearse.local_jobs import LocalJob
 from trainyard.settings.files import open_lock_file
-from trainyard.settings.log_text import last_lines
 from trainyard.settings.quantities import duration
 from trainyard.spec.model import Environment, Spark
 

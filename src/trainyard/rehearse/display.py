@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from trainyard.settings.log_text import last_lines
+from trainyard.printing import last_lines
 from trainyard.settings.quantities import duration
 from trainyard.settings.run_record import NOTHING_CHANGED, JobRecord, RunRecord
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from trainyard.settings.log_text import last_lines, plain_text
+from trainyard.printing import last_lines, plain_text
 
 _MOST_LINES_SEARCHED = 1 << 16
 _TRACEBACK = "Traceback (most recent call last):"

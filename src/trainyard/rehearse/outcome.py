@@ -9,10 +9,10 @@ import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from trainyard.printing import last_lines
 from trainyard.rehearse.attempts import Attempt, AttemptEnd, GivenInput
 from trainyard.rehearse.logs import last_error
 from trainyard.rehearse.rank_processes import ProcessesEnded
-from trainyard.settings.log_text import last_lines
 
 _ERROR_LINES = 15
 # A shell's exit code for a program that it does not find, and how bash and dash say so.

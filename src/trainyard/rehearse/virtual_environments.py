@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard.printing import last_lines
 from trainyard.rehearse.digests import digest_of
 from trainyard.rehearse.environment_packages import WantedPackage, pip_lines, wanted_packages
 from trainyard.rehearse.errors import RunError, cannot_write
 from trainyard.rehearse.local_jobs import LocalJob
 from trainyard.rehearse.reuse import local_packages, python_version
 from trainyard.settings.files import open_lock_file
-from trainyard.settings.log_text import last_lines
 from trainyard.settings.quantities import duration
 
 _COMPLETE = ".complete"

@@ -19,7 +19,7 @@ from trainyard.plan.estimate.candidates import Proposal, Proposed
 from trainyard.render.profiles import Cluster, Profile
 from trainyard.render.steps import StepDescription
 from trainyard.settings.step_fields import StepField
-from trainyard.settings.tuning_candidates import Candidate
+from trainyard.settings.written_settings import Candidate
 
 
 class TemplateFunction:

@@ -19,7 +19,7 @@ from trainyard.render.project import Project
 from trainyard.render.steps import StepDescription
 from trainyard.render.values import written
 from trainyard.settings.step_fields import StepField
-from trainyard.settings.typed_values import SettingValue, value_of_yaml
+from trainyard.settings.written_settings import SettingValue, value_of_yaml
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import Node, read_document, require_mapping
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainyard.settings.evaluation_format import EVALUATION_COUNTS, EVALUATION_FORMAT
 from trainyard.settings.files import is_file_within, read_regular
-from trainyard.settings.quantities import counted
+from trainyard.settings.quantities import EVALUATION_COUNTS, EVALUATION_FORMAT, counted
 
 Parsed = TypeVar("Parsed")
 

@@ -24,9 +24,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from trainyard.errors import UsageError
+from trainyard.printing import plain_text
 from trainyard.report.run_report import run_page
 from trainyard.settings.files import read_regular
-from trainyard.settings.log_text import plain_text
 from trainyard.settings.run_record import MACHINE_USE_FILE, RECORD_FILE, RunRecord
 from trainyard.spec.secrets import redacted
 

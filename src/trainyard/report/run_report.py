@@ -10,6 +10,7 @@ from typing import Any
 
 import trainyard
 from trainyard.errors import UsageError
+from trainyard.printing import last_lines
 from trainyard.report.curves import Chart, draw_charts, draw_tracked_charts
 from trainyard.report.drawings import (
     Confusion,
@@ -32,7 +33,6 @@ from trainyard.report.page_templates import page_templates
 from trainyard.report.speed import Figure, speed_figures
 from trainyard.settings import quantities
 from trainyard.settings.files import replace_text
-from trainyard.settings.log_text import last_lines
 from trainyard.settings.run_record import InvalidRunRecord, JobRecord, RunRecord, read_run_record
 from trainyard.spec.secrets import redacted
 

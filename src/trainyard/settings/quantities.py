@@ -68,6 +68,12 @@ def number(value: float | None) -> str:
     return f"{value:.4g}"
 
 
+EVALUATION_FORMAT = "trainyard.evaluation/1"
+
+EVALUATION_COUNTS = ("samples", "tokens", "pairs")
+"""The numbers of an evaluation that say how much was evaluated, not how well."""
+
+
 def figure(name: str, value: float) -> str:
     """Return a figure that a task measured: an accuracy as a percentage, anything else in four significant digits."""
     return percentage(value) if name.endswith("accuracy") else number(value)

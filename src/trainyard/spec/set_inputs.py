@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.errors import UsageError
-from trainyard.settings.settings_keys import OVERRIDES, keys_of_file
 from trainyard.settings.step_fields import StepField
 from trainyard.settings.suggestions import close_match, did_you_mean
-from trainyard.settings.typed_values import value_of_yaml
+from trainyard.settings.written_settings import OVERRIDES, keys_of_file, value_of_yaml
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import parse_document
 from trainyard.spec.findings import DocumentStore

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.resources import PACKAGE, STEP_ARCHIVE
-from trainyard.settings.settings_keys import SETTINGS
+from trainyard.settings.written_settings import SETTINGS
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.expressions import only_binding

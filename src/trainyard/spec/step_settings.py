@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from trainyard.project_files import names_in
-from trainyard.settings.settings_keys import OVERRIDES, SETTINGS
 from trainyard.settings.step_fields import StepField
 from trainyard.settings.suggestions import closest
 from trainyard.settings.task_fields import TaskError, built_in_step_fields, task_fields
-from trainyard.settings.typed_values import value_of_plain_scalar, value_of_text, value_of_yaml
+from trainyard.settings.written_settings import OVERRIDES, SETTINGS, value_of_plain_scalar, value_of_text, value_of_yaml
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Document, Entry, Node, describe, parse_document
 from trainyard.spec.expressions import ExpressionError, bindings_in

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.settings.batch_arithmetic import UnevenBatch, divide_batch
-from trainyard.settings.data_weights import MIXED_DATASETS, read_weights
-from trainyard.settings.settings_keys import SETTINGS, keys_of_file, why_unknown
 from trainyard.settings.suggestions import close_match, only_close
 from trainyard.settings.task_fields import built_in_step_fields
+from trainyard.settings.written_settings import MIXED_DATASETS, SETTINGS, keys_of_file, read_weights, why_unknown
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Document
 from trainyard.spec.findings import DocumentStore

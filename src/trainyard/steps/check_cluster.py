@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainyard.settings.steps.check_cluster import CheckCluster
+from trainyard.settings.steps.measurements import CheckCluster
 from trainyard.steps.runtime.entrypoint import end_process, run_step
 
 

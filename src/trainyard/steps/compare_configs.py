@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainyard.settings.steps.autotune import CompareConfigs
+from trainyard.settings.steps.measurements import CompareConfigs
 from trainyard.steps.runtime.entrypoint import end_process, run_step
 
 

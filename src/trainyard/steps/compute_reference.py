@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainyard.settings.steps.compute_reference import ComputeReference
+from trainyard.settings.steps.models import ComputeReference
 from trainyard.steps.runtime.entrypoint import end_process, run_step
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainyard.settings.steps.evaluate import Evaluate
+from trainyard.settings.steps.models import Evaluate
 from trainyard.steps.runtime.entrypoint import end_process, run_task_step
 from trainyard.steps.runtime.flags import GivenSettings
 

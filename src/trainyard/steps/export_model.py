@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainyard.settings.steps.export_model import ExportModel
+from trainyard.settings.steps.models import ExportModel
 from trainyard.steps.runtime.entrypoint import end_process, run_step
 
 

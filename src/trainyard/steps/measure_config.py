@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainyard.settings.steps.autotune import MeasureConfig
+from trainyard.settings.steps.measurements import MeasureConfig
 from trainyard.steps.runtime.entrypoint import end_process, run_task_step
 from trainyard.steps.runtime.flags import GivenSettings
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainyard.settings.steps.prepare_chat import PrepareChat
+from trainyard.settings.steps.preparation import PrepareChat
 from trainyard.steps.runtime.entrypoint import end_process, run_step
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from trainyard.settings.steps.prepare_images import PrepareImages
+from trainyard.settings.steps.preparation import PrepareImages
 from trainyard.steps.runtime.entrypoint import run_step
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainyard.settings.steps.prepare_text import PrepareText
+from trainyard.settings.steps.preparation import PrepareText
 from trainyard.steps.runtime.entrypoint import end_process, run_step
 
 

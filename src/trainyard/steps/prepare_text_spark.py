@@ -18,7 +18,7 @@ if not __package__:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the step and return its exit code."""
-    from trainyard.settings.steps.prepare_text import PrepareTextSpark
+    from trainyard.settings.steps.preparation import PrepareTextSpark
     from trainyard.steps.data.at_scale.session import require_spark
     from trainyard.steps.runtime.entrypoint import run_step
 

@@ -8,7 +8,7 @@ from trainyard.catalogue.skus import find_sku
 from trainyard.plan.estimate.architectures import find_architecture
 from trainyard.plan.estimate.candidates import Proposal, propose, propose_unestimated
 from trainyard.plan.estimate.training import TrainingShape, machines_of_sku
-from trainyard.settings.tuning_candidates import Candidate, read_candidate
+from trainyard.settings.written_settings import Candidate, read_candidate
 
 
 def _proposed(model: str, sku: str, *, samples: int = 8, most: int = 100) -> Proposal:

@@ -13,7 +13,7 @@ from forked_ranks import forked_ranks
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.settings.steps.check_cluster import CheckCluster
+from trainyard.settings.steps.measurements import CheckCluster
 from trainyard.steps import check_cluster
 from trainyard.steps.cluster.bandwidth import (
     Measurement,

@@ -10,7 +10,7 @@ import torch
 from forked_ranks import forked_ranks
 
 from trainyard.render.settings import read_applied
-from trainyard.settings.tuning_candidates import Candidate
+from trainyard.settings.written_settings import Candidate
 from trainyard.steps import compare_configs, measure_config
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
 from trainyard.steps.tuning.measurement import MeasuredCandidate, Study, read_measurement, write_measurement

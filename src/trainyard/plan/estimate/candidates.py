@@ -9,7 +9,7 @@ from typing import Any
 from trainyard.plan.estimate.estimator import Estimate, estimate
 from trainyard.plan.estimate.memory import RUNTIME_BYTES
 from trainyard.plan.estimate.training import TrainingShape
-from trainyard.settings.tuning_candidates import Candidate
+from trainyard.settings.written_settings import Candidate
 
 _CONFIGS: dict[str, dict[str, Any]] = {
     "zero0": {"engine": "zero0"},

@@ -1,16 +1,17 @@
 """The settings of every step: dataclasses only, so that the author's side can read them without the job's packages."""
 
-from trainyard.settings.steps.autotune import CompareConfigs, MeasureConfig
-from trainyard.settings.steps.check_cluster import CheckCluster
-from trainyard.settings.steps.compute_reference import ComputeReference
-from trainyard.settings.steps.evaluate import Evaluate
-from trainyard.settings.steps.export_model import ExportModel
-from trainyard.settings.steps.prepare_chat import PrepareChat
-from trainyard.settings.steps.prepare_images import PrepareImages
-from trainyard.settings.steps.prepare_text import PrepareText, PrepareTextSpark
-from trainyard.settings.steps.train_lightning import TrainLightning
+from trainyard.settings.steps.measurements import CheckCluster, CompareConfigs, MeasureConfig
+from trainyard.settings.steps.models import ComputeReference, Evaluate, ExportModel
+from trainyard.settings.steps.preparation import PrepareChat, PrepareImages, PrepareText, PrepareTextSpark
 from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
-from trainyard.settings.steps.training import TrainDDP, TrainDeepSpeed, TrainFSDP, TrainHorovod, TrainSingle
+from trainyard.settings.steps.training import (
+    TrainDDP,
+    TrainDeepSpeed,
+    TrainFSDP,
+    TrainHorovod,
+    TrainLightning,
+    TrainSingle,
+)
 
 STEP_CONFIGS: dict[str, type] = {
     "prepare_images": PrepareImages,

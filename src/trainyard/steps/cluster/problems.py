@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.settings.steps.check_cluster import CheckCluster
+from trainyard.settings.steps.measurements import CheckCluster
 from trainyard.steps.cluster.figures import GB, ClusterFigures, rate_text, size_text, slowest_collectives
 from trainyard.steps.cluster.node import Gpu
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from trainyard.settings.quantities import counted
-from trainyard.settings.steps.check_cluster import CheckCluster
+from trainyard.settings.steps.measurements import CheckCluster
 from trainyard.steps.cluster.bandwidth import (
     ALL_REDUCE,
     COLLECTIVES,

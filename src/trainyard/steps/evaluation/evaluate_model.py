@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainyard.settings.evaluation_format import EVALUATION_COUNTS, EVALUATION_FORMAT
-from trainyard.settings.steps.evaluate import Evaluate
+from trainyard.settings.quantities import EVALUATION_COUNTS, EVALUATION_FORMAT
+from trainyard.settings.steps.models import Evaluate
 from trainyard.steps.data.dataset.manifest import Manifest, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.dataset.shards import verify_dataset

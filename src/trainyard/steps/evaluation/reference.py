@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from trainyard.settings.steps.compute_reference import ComputeReference
+from trainyard.settings.steps.models import ComputeReference
 from trainyard.steps.data.dataset.manifest import ArrayType, Manifest, Split, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.dataset.shards import Shard, verify_dataset

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from trainyard.settings.steps.export_model import ExportModel
+from trainyard.settings.steps.models import ExportModel
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.runtime.errors import StepError

@@ -11,10 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
-from trainyard.settings.settings_keys import has_settings_file, keys_of_file, tasks_with, why_unknown
 from trainyard.settings.step_fields import StepField, step_fields
 from trainyard.settings.task_fields import TaskError, fields_with_task
-from trainyard.settings.typed_values import SettingValue, value_of_text, value_of_yaml
+from trainyard.settings.written_settings import (
+    SettingValue,
+    has_settings_file,
+    keys_of_file,
+    tasks_with,
+    value_of_text,
+    value_of_yaml,
+    why_unknown,
+)
 from trainyard.steps.runtime.settings_file import SettingsError, YamlSetting, read_overrides, read_settings_file
 
 Config = TypeVar("Config")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.settings.files import describe_os_error
-from trainyard.settings.typed_values import value_of_plain_scalar
+from trainyard.settings.written_settings import value_of_plain_scalar
 
 if TYPE_CHECKING:
     import yaml

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trainyard.settings.steps.autotune import CompareConfigs
-from trainyard.settings.tuning_candidates import read_candidate
+from trainyard.settings.steps.measurements import CompareConfigs
+from trainyard.settings.written_settings import read_candidate
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_writable, write_json
 from trainyard.steps.training.observing.mlflow_log import MlflowLog, experiment_id, open_client

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard.settings.tuning_candidates import Candidate
+from trainyard.settings.written_settings import Candidate
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import read_json_object, write_json
 

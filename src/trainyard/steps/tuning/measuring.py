@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from trainyard.settings.files import file_sha256
-from trainyard.settings.steps.autotune import MeasureConfig
+from trainyard.settings.steps.measurements import MeasureConfig
 from trainyard.settings.steps.training import TrainDeepSpeed
-from trainyard.settings.tuning_candidates import Candidate, read_candidate
+from trainyard.settings.written_settings import Candidate, read_candidate
 from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE, StepError
 from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.flags import GivenSettings

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainyard.settings.quantities import counted
-from trainyard.settings.steps.prepare_text import PrepareTextSpark
+from trainyard.settings.steps.preparation import PrepareTextSpark
 from trainyard.steps.data.at_scale.session import NumberedFile, as_task
 from trainyard.steps.data.at_scale.signatures import Bands, SignatureBuilder, bands_for, similarity
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.settings.steps.prepare_text import PrepareTextSpark
+from trainyard.settings.steps.preparation import PrepareTextSpark
 from trainyard.steps.data.at_scale.duplicates import REPORT_FILE, Duplicates, find_duplicates, without
 from trainyard.steps.data.at_scale.places import Destination, address_of, fetch, remote_files
 from trainyard.steps.data.at_scale.session import NumberedFile, as_task, spark_session

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.settings.steps.prepare_chat import PrepareChat
+from trainyard.settings.steps.preparation import PrepareChat
 from trainyard.steps.data.conversations.examples import ChatLine, ExampleSource
 from trainyard.steps.data.conversations.rendering import (
     Documents,

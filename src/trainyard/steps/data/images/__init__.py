@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from trainyard.settings.steps.prepare_images import PrepareImages
+from trainyard.settings.steps.preparation import PrepareImages
 from trainyard.steps.data.images import image_folder, image_table
 from trainyard.steps.data.images.image_source import ImageSource, part_in_memory
 from trainyard.steps.runtime.errors import StepError

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.settings.steps.prepare_images import PrepareImages
+from trainyard.settings.steps.preparation import PrepareImages
 from trainyard.steps.data.images.image_source import Blocks, ImagePart, Images, ImageSource
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.long_work import ProgressLines, in_processes

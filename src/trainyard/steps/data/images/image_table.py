@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainyard.settings.steps.prepare_images import PrepareImages
+from trainyard.settings.steps.preparation import PrepareImages
 from trainyard.steps.data.images.image_folder import PART_OF_NAME, LabelledFiles, open_files
 from trainyard.steps.data.images.image_source import ImageSource
 from trainyard.steps.runtime.errors import StepError

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
-from trainyard.settings.steps.prepare_text import TextDataset
+from trainyard.settings.steps.preparation import TextDataset
 from trainyard.steps.data.text.compression import COMPRESSIONS, SourcePath, compression_of
 from trainyard.steps.data.text.text_formats import JsonLinesFile, ParquetFile, PlainTextFile
 from trainyard.steps.data.text.text_source import BLOCK_BYTES, RowsBlock, TextFile, TextSource, first_names

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from trainyard.settings.steps.prepare_text import TextDataset
+from trainyard.settings.steps.preparation import TextDataset
 from trainyard.steps.data.dataset.manifest import Split, TokenText
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.data.text.text_source import TextSource

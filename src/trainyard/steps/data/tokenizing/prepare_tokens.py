@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from trainyard.settings.files import os_errors_name
-from trainyard.settings.steps.prepare_text import PrepareText
+from trainyard.settings.steps.preparation import PrepareText
 from trainyard.steps.data.dataset.manifest import ArrayType, Split
 from trainyard.steps.data.dataset.shards import Shard
 from trainyard.steps.data.dataset.writer import DatasetWriter

@@ -12,8 +12,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from trainyard.settings.batch_arithmetic import BatchArithmetic
-from trainyard.settings.steps.train_lightning import TrainLightning
-from trainyard.settings.steps.training import Training
+from trainyard.settings.steps.training import Training, TrainLightning
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.checkpoints.restoring import open_state_file
 from trainyard.steps.training.engines.blocks import prepare_blocks

@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy, ParallelStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from trainyard.settings.steps.train_lightning import TrainLightning
+from trainyard.settings.steps.training import TrainLightning
 from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.training.engines.engine import Engine

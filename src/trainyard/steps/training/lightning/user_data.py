@@ -24,8 +24,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
 
-from trainyard.settings.steps.train_lightning import IGNORED_WITH_DATA_MODULE, TrainLightning
-from trainyard.settings.steps.training import Training
+from trainyard.settings.steps.training import IGNORED_WITH_DATA_MODULE, Training, TrainLightning
 from trainyard.steps.data.dataset.manifest import Manifest, Split
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.mixture import Mixture

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from trainyard.settings.step_fields import parameter
 from trainyard.settings.steps.tasks import TaskSettings
-from trainyard.settings.steps.train_lightning import IGNORED_WITH_MODULE, TrainLightning
+from trainyard.settings.steps.training import IGNORED_WITH_MODULE, TrainLightning
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.flags import GivenSettings

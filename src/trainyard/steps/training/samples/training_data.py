@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from trainyard.settings.data_weights import read_weights
 from trainyard.settings.steps.training import Training
+from trainyard.settings.written_settings import read_weights
 from trainyard.steps.data.dataset.local_copies import LocalCopies, default_folder
 from trainyard.steps.data.dataset.manifest import Manifest, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader

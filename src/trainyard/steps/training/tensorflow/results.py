@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainyard.settings.evaluation_format import EVALUATION_FORMAT
+from trainyard.settings.quantities import EVALUATION_FORMAT
 from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.evaluation.confusion import class_figures

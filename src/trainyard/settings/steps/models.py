@@ -1,11 +1,11 @@
-"""The settings of the evaluation step."""
+"""The settings of the steps that read a model: its evaluation, its export, and its log-probabilities as a reference."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.settings.step_fields import input_folder, output_folder, parameter
+from trainyard.settings.step_fields import input_folder, output_folder, parameter, same_field
 
 
 @dataclass(frozen=True)
@@ -64,3 +64,65 @@ class Evaluate:
 
     process_group_timeout_seconds: int = parameter(600, minimum=1)
     """How long a rank waits for the others before it reports a hang and fails."""
+
+
+@dataclass(frozen=True)
+class ExportModel:
+    """Write a trained model as others load it: for MLflow, as safetensors with its configuration, and as ONNX. Each is
+    loaded again and compared with the model on a batch of the dataset."""
+
+    data: Path = input_folder()
+    """The dataset that a prepare step wrote. The batch to compare on comes from it."""
+
+    model: Path = input_folder()
+    """The folder of the trained model."""
+
+    mlflow_model: Path = output_folder(type="mlflow_model")
+    """Where the MLflow model is written: python_function with signature, input example and requirements, which Azure ML
+    deploys to an endpoint without code."""
+
+    files: Path = output_folder()
+    """Where config.json and model.safetensors are written, as `from_pretrained` reads them; with `onnx` also
+    model.onnx."""
+
+    base_model: Path | None = same_field(Evaluate, "base_model")
+
+    split: str = parameter("test")
+    """The split of the dataset that the batch to compare on is taken from."""
+
+    samples: int = parameter(8, minimum=1, maximum=4096)
+    """How many samples of the split are compared."""
+
+    onnx: bool = parameter(False)
+    """Also write an image classifier as ONNX, for runtimes without PyTorch. Needs the extra `onnx`."""
+
+
+@dataclass(frozen=True)
+class ComputeReference:
+    """Add a reference model's log-probabilities of all answers to a dataset of preferences, once for all trainings
+    that start from this model."""
+
+    data: Path = input_folder()
+    """The dataset that prepare_chat wrote with `preferences`."""
+
+    base_model: Path = input_folder(type="custom_model")
+    """The reference model: the one that training will start from."""
+
+    prepared: Path = output_folder()
+    """Where the dataset is written again, with the log-probabilities and the reference model's SHA-256."""
+
+    micro_batch_size: int = parameter(4, minimum=1)
+    """Rows per forward pass of one rank."""
+
+    precision: str = parameter("fp32", choices=("fp32", "bf16", "fp16"))
+    """The floating-point type of the forward pass; best the one that training uses."""
+
+    loss_chunk_tokens: int = parameter(0, minimum=0)
+    """Compute logits for this many tokens at a time, so that those of a micro-batch never exist as a whole; 0: all at
+    once."""
+
+    verify_data: str = parameter("auto", choices=("auto", "sizes", "digests"))
+    """What to check of the dataset's files first: their sizes, or also every byte by its digest; `auto` checks digests
+    if that takes less than a second per GB, or less than a second in all."""
+
+    process_group_timeout_seconds: int = same_field(Evaluate, "process_group_timeout_seconds")
