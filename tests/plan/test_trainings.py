@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from trainyard.cli.estimate import EstimateOptions, estimate_as
+from trainyard.cli import main
 from trainyard.errors import UsageError
 from trainyard.plan import page, reporters
 from trainyard.plan.estimate import reporters as estimates
@@ -169,7 +169,7 @@ def test_a_training_that_mixes_data_says_how(tmp_path: Path) -> None:
     jsonschema.validate(json.loads(reporters.as_json(planned)), json.loads(schema_file("plan").read_text()))
 
 
-def test_plan_and_estimate_agree(tmp_path: Path) -> None:
+def test_plan_and_estimate_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """FSDP in replicas of a machine with a moving average: from a pipeline's inputs, and from flags."""
     project = Project(ROOT)
     write(project, render(project, "nd96", {}, tmp_path))
@@ -186,31 +186,26 @@ def test_plan_and_estimate_agree(tmp_path: Path) -> None:
     config |= {"num_hidden_layers": shape.layers, "num_attention_heads": shape.heads, "tie_word_embeddings": shape.tied}
     config |= {"intermediate_size": shape.intermediate_size, "num_key_value_heads": shape.kv_heads}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    options = EstimateOptions(
-        model=str(tmp_path / "config.json"),
-        sku="Standard_ND96asr_v4",
-        gpu=None,
-        nodes=2,
-        gpus_per_node=None,
-        network_gbit=None,
-        engine="fsdp",
-        micro_batch_size=training.micro_batch_size,
-        accumulation_steps=training.accumulation_steps,
-        sequence_length=training.sequence_length,
-        precision=training.precision,
-        activation_checkpointing=training.activation_checkpointing,
-        compiled=training.compiled,
-        loss_chunk_tokens=0,
-        tuning="full",
-        lora_rank=16,
-        lora_targets="all-linear",
-        optimizer="adamw",
-        shard_size=8,
-        keeps_gathered=not training.reshard_after_forward,
-        offload="none",
-        ema_decay=0.9,
-    )
-    (job,) = json.loads(estimate_as(options, "json", searches=False))["jobs"].values()
+    flags = {
+        "--model": tmp_path / "config.json",
+        "--sku": "Standard_ND96asr_v4",
+        "--nodes": 2,
+        "--engine": "fsdp",
+        "--micro-batch-size": training.micro_batch_size,
+        "--accumulation-steps": training.accumulation_steps,
+        "--sequence-length": training.sequence_length,
+        "--precision": training.precision,
+        "--activation-checkpointing": training.activation_checkpointing,
+        "--shard-size": 8,
+        "--ema-decay": 0.9,
+        "--format": "json",
+    }
+    words = [str(word) for flag in flags.items() for word in flag]
+    words += ["--compile"] if training.compiled else []
+    words += [] if training.reshard_after_forward else ["--no-reshard"]
+    with pytest.raises(SystemExit):
+        main(["estimate", *words])
+    (job,) = json.loads(capsys.readouterr().out)["jobs"].values()
     assert job["memory"] == estimates.memory_as_json(planned)
     assert job["time"] == estimates.time_as_json(planned)
 

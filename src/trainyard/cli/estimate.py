@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -30,6 +29,7 @@ from trainyard.plan.estimate.training import Machines, TrainingShape, machines_o
 from trainyard.settings.steps.training import Training
 
 _LONGEST_DEFAULT = 8192
+_ENGINES_THAT_OFFLOAD = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("fsdp", "zero3")}
 
 
 @click.command()
@@ -40,13 +40,7 @@ _LONGEST_DEFAULT = 8192
 @click.option("--gpus-per-node", type=AtLeast(1), help="If not all of a node's.")
 @click.option("--network-gbit", type=click.FloatRange(0, min_open=True), help="Gbit/s of a node, with --gpu.")
 @click.option("--engine", type=OneOf(ENGINES), default="fsdp", show_default=True)
-@click.option(
-    "--micro-batch-size",
-    type=AtLeast(1),
-    default=1,
-    show_default=True,
-    help="Samples of a forward pass.",
-)
+@click.option("--micro-batch-size", type=AtLeast(1), default=1, show_default=True, help="Samples of a forward pass.")
 @click.option("--accumulation-steps", type=AtLeast(1), default=1, show_default=True)
 @click.option("--sequence-length", type=AtLeast(1), help="Tokens of a sample.  [default: the model's, to 8192]")
 @click.option("--precision", type=OneOf(PRECISIONS), help="bf16-true keeps AdamW in bf16 too.  [default: bf16]")
@@ -77,7 +71,17 @@ _LONGEST_DEFAULT = 8192
 )
 @click.option("--search", "searches", is_flag=True, help="Find what fits and is fastest or cheapest.")
 @click.option("--format", "output_format", type=OneOf(("text", "json")), default="text", show_default=True)
-def estimate(output_format: str, searches: bool, **flags: Any) -> None:
+def estimate(
+    model: str,
+    sku: str | None,
+    gpu: str | None,
+    nodes: int,
+    gpus_per_node: int | None,
+    network_gbit: float | None,
+    searches: bool,
+    output_format: str,
+    **flags: Any,
+) -> None:
     """Estimate what a training takes, before there is any YAML: memory of a GPU, time of a step, price.
 
     \b
@@ -87,112 +91,84 @@ def estimate(output_format: str, searches: bool, **flags: Any) -> None:
       trainyard estimate --model llama-3.1-8b --sku Standard_NC24ads_A100_v4 --engine ddp --tuning qlora
       trainyard estimate --model path/to/config.json --nodes 4 --sequence-length 4096 --search
     """
-    click.echo(estimate_as(EstimateOptions(**flags), output_format, searches=searches))
-
-
-@dataclass(frozen=True)
-class EstimateOptions:
-    """The flags of `trainyard estimate`; None is a flag that was not given."""
-
-    model: str
-    sku: str | None
-    gpu: str | None
-    nodes: int
-    gpus_per_node: int | None
-    network_gbit: float | None
-    engine: str
-    micro_batch_size: int
-    accumulation_steps: int
-    sequence_length: int | None
-    precision: str | None
-    activation_checkpointing: str
-    compiled: bool
-    loss_chunk_tokens: int
-    tuning: str
-    lora_rank: int | None
-    lora_targets: str
-    optimizer: str
-    shard_size: int | None
-    keeps_gathered: bool
-    offload: str
-    ema_decay: float
-
-
-def estimate_as(options: EstimateOptions, output_format: str, *, searches: bool) -> str:
-    """Return what to print. UsageError for an unknown model, size or GPU, and for flags that contradict each other."""
-    if options.sku and options.gpu:
+    if sku and gpu:
         raise UsageError("expected --sku or --gpu, not both")
-    architecture = find_model(options.model)
-    machines = _machines(options)
+    if network_gbit and not gpu:
+        raise UsageError("--network-gbit needs --gpu; an Azure size has a network of its own")
+    architecture = find_model(model)
+    machines = None
+    if sku:
+        machines = machines_of_sku(find_sku(sku), nodes, gpus_per_node)
+    elif gpu:
+        machines = machines_of_gpu(find_gpu(gpu), nodes, gpus_per_node, network_gbit)
+    elif gpus_per_node:
+        raise UsageError("--gpus-per-node needs --sku or --gpu")
+    as_json = output_format == "json"
     if searches:
-        candidates = [machines] if machines else list(current_machines(options.nodes))
+        candidates = [machines] if machines else list(current_machines(nodes))
         if not machines:
-            options = replace(options, precision=options.precision or "bf16")
-        found = search(_training(options, architecture, candidates[0]), candidates)
-        return reporters.search_as_json(found) if output_format == "json" else reporters.search_as_text(found)
+            flags["precision"] = flags["precision"] or "bf16"
+        found = search(_training(architecture, candidates[0], **flags), candidates)
+        click.echo(reporters.search_as_json(found) if as_json else reporters.search_as_text(found))
+        return
     if machines is None:
         raise UsageError(
             "missing --sku or --gpu, such as --sku Standard_ND96isr_H100_v5 or --gpu H100-SXM; --search tries all sizes"
         )
-    estimated = estimator.estimate(_training(options, architecture, machines))
-    return reporters.as_json(estimated) if output_format == "json" else reporters.as_text(estimated)
+    estimated = estimator.estimate(_training(architecture, machines, **flags))
+    click.echo(reporters.as_json(estimated) if as_json else reporters.as_text(estimated))
 
 
-def _machines(options: EstimateOptions) -> Machines | None:
-    if options.network_gbit and not options.gpu:
-        raise UsageError("--network-gbit needs --gpu; an Azure size has a network of its own")
-    if options.sku:
-        return machines_of_sku(find_sku(options.sku), options.nodes, options.gpus_per_node)
-    if options.gpu:
-        return machines_of_gpu(find_gpu(options.gpu), options.nodes, options.gpus_per_node, options.network_gbit)
-    if options.gpus_per_node:
-        raise UsageError("--gpus-per-node needs --sku or --gpu")
-    return None
-
-
-def _training(options: EstimateOptions, model: Architecture | ImageModel, machines: Machines) -> TrainingShape:
+def _training(
+    model: Architecture | ImageModel,
+    machines: Machines,
+    *,
+    engine: str,
+    sequence_length: int | None,
+    precision: str | None,
+    tuning: str,
+    lora_rank: int | None,
+    lora_targets: str,
+    optimizer: str,
+    shard_size: int | None,
+    keeps_gathered: bool,
+    offload: str,
+    ema_decay: float,
+    **others: Any,
+) -> TrainingShape:
+    """Return the training that the flags describe; `others` are those that it has under the same names."""
     adapters = None
-    if options.tuning != "full":
-        adapters = Adapters(
-            options.lora_rank or Training.lora_rank, options.lora_targets, is_quantized=options.tuning == "qlora"
-        )
+    if tuning != "full":
+        adapters = Adapters(lora_rank or Training.lora_rank, lora_targets, is_quantized=tuning == "qlora")
         adapters.matrices(model)
-    if options.optimizer != "adamw" and options.engine != "ddp":
-        raise UsageError(f"--optimizer {options.optimizer} needs --engine ddp: the other engines have AdamW only")
-    if options.optimizer == "adafactor" and isinstance(model, ImageModel):
+    if optimizer != "adamw" and engine != "ddp":
+        raise UsageError(f"--optimizer {optimizer} needs --engine ddp: the other engines have AdamW only")
+    if optimizer == "adafactor" and isinstance(model, ImageModel):
         raise UsageError("--optimizer adafactor: its state is estimated for language models only")
-    _check_engine(options, machines)
+    if engine != "fsdp" and (shard_size or keeps_gathered):
+        raise UsageError(f"--{'shard-size' if shard_size else 'no-reshard'} needs --engine fsdp")
+    if shard_size and machines.world_size % shard_size:
+        raise UsageError(
+            f"--shard-size {shard_size}: {machines.world_size} GPUs are not whole replicas of {shard_size}"
+        )
+    engines = _ENGINES_THAT_OFFLOAD.get(offload, (engine,))
+    if engine not in engines:
+        raise UsageError(f"--offload {offload} needs --engine {' or '.join(engines)}")
     length = 1
     if isinstance(model, Architecture):
-        length = options.sequence_length or min(model.positions or _LONGEST_DEFAULT, _LONGEST_DEFAULT)
+        length = sequence_length or min(model.positions or _LONGEST_DEFAULT, _LONGEST_DEFAULT)
     return TrainingShape(
         architecture=model,
         machines=machines,
-        engine=options.engine,
-        micro_batch_size=options.micro_batch_size,
-        accumulation_steps=options.accumulation_steps,
+        engine=engine,
         sequence_length=length,
-        precision=options.precision or ("bf16" if machines.gpu.bf16_tflops else "fp16"),
-        activation_checkpointing=options.activation_checkpointing,
-        compiled=options.compiled,
-        loss_chunk_tokens=options.loss_chunk_tokens,
+        precision=precision or ("bf16" if machines.gpu.bf16_tflops else "fp16"),
         adapters=adapters,
-        optimizer=options.optimizer,
-        reshard_after_forward=not options.keeps_gathered,
-        shard_size=options.shard_size or 0,
-        has_moving_average=options.ema_decay > 0,
-        offload_optimizer=options.offload != "none",
-        offload_parameters=options.offload == "all",
+        optimizer=optimizer,
+        reshard_after_forward=not keeps_gathered,
+        shard_size=shard_size or 0,
+        has_moving_average=ema_decay > 0,
+        offload_optimizer=offload != "none",
+        offload_parameters=offload == "all",
+        **others,
     )
-
-
-def _check_engine(options: EstimateOptions, machines: Machines) -> None:
-    """Raise UsageError for what an engine does not have, in the words of its own step."""
-    engine, size = options.engine, options.shard_size
-    if engine != "fsdp" and (size or options.keeps_gathered):
-        raise UsageError(f"--{'shard-size' if size else 'no-reshard'} needs --engine fsdp")
-    if size and machines.world_size % size:
-        raise UsageError(f"--shard-size {size}: {machines.world_size} GPUs are not whole replicas of {size}")
-    allowed = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("fsdp", "zero3")}.get(options.offload, (engine,))
-    if engine not in allowed:
-        raise UsageError(f"--offload {options.offload} needs --engine {' or '.join(allowed)}")

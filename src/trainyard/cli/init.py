@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from trainyard.cli.lint import LintOptions, check
+from trainyard.cli.lint import check
 from trainyard.cli.parameters import OneOf, PathOf
 from trainyard.errors import UserError
 from trainyard.render import scaffolding
@@ -81,7 +81,7 @@ def _adopt(folder: Path) -> None:
         click.echo(f"kept {short(baseline)}", err=True)
     else:
         os.chdir(root)
-        check([], LintOptions(baseline=baseline, write_baseline=True))
+        check([], baseline=baseline, write_baseline=True)
     _say_what_to_fill_in(source, root / ".github/workflows/azureml-lint.yml")
     print_next((f"{program()} lint", "what is new since the baseline"), (f"{program()} explain", "all rules"))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -41,17 +41,7 @@ _FORMATS = ("text", "json", "sarif", "github")
 @click.option("--write-baseline", is_flag=True, help="Write the current findings to the baseline.")
 @click.option("--root", type=PathOf("folder"), help="Read nothing outside of it.  [default: the repository]")
 @click.option("--no-templates", is_flag=True, help="Render nothing: findings do not name the template's line.")
-def lint(
-    paths: tuple[str, ...],
-    more_paths: tuple[str, ...],
-    output_format: str,
-    fix: bool,
-    pedantic: bool,
-    baseline: Path | None,
-    write_baseline: bool,
-    root: Path | None,
-    no_templates: bool,
-) -> None:
+def lint(paths: tuple[str, ...], more_paths: tuple[str, ...], **flags: Any) -> None:
     """Check Azure ML YAML: every mistake with file, line, column and what to do. Exit 1 when there is an error.
 
     \b
@@ -61,53 +51,47 @@ def lint(
       trainyard lint --fix                    fix mistyped names and unquoted texts in place
       trainyard lint --format sarif my/folder for code scanning; github and json for others
     """
-    options = LintOptions(output_format, fix, baseline, write_baseline, pedantic, root, renders=not no_templates)
-    if not check([Path(path) for path in (*paths, *more_paths)], options):
+    if not check([Path(path) for path in (*paths, *more_paths)], **flags):
         sys.exit(1)
 
 
-@dataclass(frozen=True)
-class LintOptions:
-    """The flags of `trainyard lint`."""
-
-    output_format: str = "text"
-    fix: bool = False
-    baseline: Path | None = None
-    write_baseline: bool = False
-    pedantic: bool = False
-    root: Path | None = None
-    """The folder that is read at most; None: the repository's, or the project's."""
-    renders: bool = True
-    """Whether findings in rendered files get the template's line, for which it is rendered, with limits."""
-
-
-def check(paths: Sequence[Path], options: LintOptions) -> bool:
+def check(
+    paths: Sequence[Path],
+    *,
+    output_format: str = "text",
+    fix: bool = False,
+    pedantic: bool = False,
+    baseline: Path | None = None,
+    write_baseline: bool = False,
+    root: Path | None = None,
+    no_templates: bool = False,
+) -> bool:
     """Check files and folders (none: the project's), print the findings, and return whether there are no errors.
 
-    Raise UserError if the options contradict each other, or a file cannot be read or written.
+    Nothing outside of `root` is read; by default that is the repository, or the project. Raise UserError if the options
+    contradict each other, or a file cannot be read or written.
     """
-    if options.fix and options.write_baseline:
+    if fix and write_baseline:
         raise UsageError("--fix and --write-baseline cannot be combined: fix first, then write the baseline.")
     chosen = list(paths) or folders_to_check(Path.cwd())
-    root = options.root or root_of(chosen)
+    root = root or root_of(chosen)
     limit_reading(root)
-    settings, result = check_paths(chosen, pedantic=options.pedantic)
-    baseline = options.baseline or settings.baseline
-    if options.write_baseline and baseline is None:
-        raise UsageError("--write-baseline requires --baseline FILE.")
-    if options.fix:
+    settings, result = check_paths(chosen, pedantic=pedantic)
+    known_in = baseline or settings.baseline
+    if fix:
         result = _fix(chosen, settings, result, root)
     found = with_profile_findings(result.diagnostics, chosen, result.files, settings)
-    if options.write_baseline:
-        assert baseline is not None
+    if write_baseline:
+        if known_in is None:
+            raise UsageError("--write-baseline requires --baseline FILE.")
         # One that the settings name is the repository's choice.
-        _write_baseline(baseline, found, result.files, None if options.baseline else root)
+        _write_baseline(known_in, found, result.files, None if baseline else root)
         return True
-    left = without_known(found, baseline, result.files)
-    related = with_template_lines(left) if options.renders else left
-    _print(related, options.output_format)
-    if options.output_format == "text":
-        known, fixable = len(found) - len(left), 0 if options.fix else _count_fixable(left)
+    left = without_known(found, known_in, result.files)
+    related = left if no_templates else with_template_lines(left)
+    _print(related, output_format)
+    if output_format == "text":
+        known, fixable = len(found) - len(left), 0 if fix else _count_fixable(left)
         summary = summarise(related, len(result.files), known=known, fixable=fixable)
         click.echo(click.style(summary, bold=True), err=True, color=colour_choice())
     return not any(diagnostic.severity == "error" for diagnostic in related)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import click
 
@@ -70,7 +70,7 @@ from trainyard.terminal import print_facts, print_next, program, short
     "--preempt", multiple=True, metavar="JOB@WHEN", help="Take the job's machines away: train@step:50, @30s, @random:5."
 )
 @click.option("--kill", multiple=True, metavar="JOB:rankN@WHEN", help="Kill one process: train:rank1@20s, @step:50.")
-@click.option("--run-dir", type=PathOf("folder"), help="Where this run's files go.")
+@click.option("--run-dir", "run_folder", type=PathOf("folder"), help="Where this run's files go.")
 @click.option("--name", help="The run's name; generated otherwise.")
 @click.option("--watch", is_flag=True, help="Serve the run's page to browsers on this machine while it runs.")
 @click.option("--quiet", is_flag=True, help="Print only how it ended.")
@@ -79,19 +79,11 @@ def run(
     file_option: str | None,
     profile: str | None,
     settings: tuple[str, ...],
-    max_processes: int | None,
-    only: str | None,
-    from_job: str | None,
     no_cache: bool,
-    strict: bool,
     python: Path | None,
-    environments: Literal["current", "venv", "docker"],
-    preempt: tuple[str, ...],
-    kill: tuple[str, ...],
-    run_dir: Path | None,
-    name: str | None,
     watch: bool,
     quiet: bool,
+    **others: Any,
 ) -> None:
     """Run a pipeline or job on this machine, with the processes and variables that Azure ML would give it.
 
@@ -107,18 +99,10 @@ def run(
     """
     options = RunOptions(
         runs_folder=working_folder.runs_folder(),
-        name=name,
-        run_folder=run_dir,
         overrides=split_settings(settings, "inputs.epochs=3"),
-        max_processes=max_processes,
-        only=only,
-        from_job=from_job,
         use_cache=not no_cache,
-        strict=strict,
         python=(python or Path(sys.executable)).absolute(),
-        environments=environments,
-        preempt=preempt,
-        kill=kill,
+        **others,
     )
     sys.exit(_run_file(chosen_file(file, file_option, profile), options, profile=profile, quiet=quiet, watch=watch))
 

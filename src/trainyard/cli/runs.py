@@ -22,7 +22,7 @@ from trainyard.report.comparison import MOST_RUNS, Comparison, Row, compare, wri
 from trainyard.report.live import LivePage, served
 from trainyard.report.run_summary import summarise
 from trainyard.settings.quantities import counted, duration, memory, moment
-from trainyard.settings.run_record import as_document
+from trainyard.settings.run_record import RunRecord, as_document
 from trainyard.terminal import print_facts, program, short, table
 
 _FORMATS = ("text", "json")
@@ -48,7 +48,15 @@ def runs() -> None:
 @click.option("--format", "output_format", type=OneOf(_FORMATS), default="text", show_default=True)
 def runs_list(output_format: str) -> None:
     """List all runs, newest first."""
-    _print_runs(as_json=output_format == "json")
+    folder = working_folder.runs_folder()
+    found = list_runs(folder, lambda text: click.echo(f"warning: left out: {text}", err=True))
+    if output_format == "json":
+        click.echo(json.dumps([as_document(record) for record in found], indent=2))
+    elif not found:
+        click.echo(f"no runs in {short(folder)} yet; start one with `{program()} run FILE`", err=True)
+    else:
+        rows = [(*_named(record), duration(record.duration_s)) for record in found]
+        click.echo(table(("run", "status", "started", "took"), rows))
 
 
 @runs.command("show")
@@ -56,7 +64,18 @@ def runs_list(output_format: str) -> None:
 @click.option("--format", "output_format", type=OneOf(_FORMATS), default="text", show_default=True)
 def runs_show(name: str | None, output_format: str) -> None:
     """Show one run (without NAME, the newest): its jobs, and where its files are."""
-    _print_run(name, as_json=output_format == "json")
+    record = find_run(working_folder.runs_folder(), name)
+    if output_format == "json":
+        click.echo(json.dumps(as_document(record), indent=2))
+        return
+    took = duration(record.duration_s)
+    click.echo(f"{record.name}: {record.status}, started {moment(record.started_at)}, took {took}")
+    rows = [
+        (job, state.status, duration(state.duration_s), f"reused from {state.reused_from}" if state.reused_from else "")
+        for job, state in record.jobs.items()
+    ]
+    click.echo(table(("job", "status", "took", ""), rows))
+    print_facts(summarise(record))
 
 
 @runs.command("logs")
@@ -66,7 +85,18 @@ def runs_show(name: str | None, output_format: str) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Print what is added until the run ends.")
 def runs_logs(name: str | None, job: str | None, rank: int | None, follow: bool) -> None:
     """Print the logs of a run (without NAME, the newest)."""
-    _print_logs(name, job, rank, follow=follow)
+    record = find_run(working_folder.runs_folder(), name)
+    printed: dict[Path, int] = {}
+    last: Path | None = None
+    while True:
+        # The state is read before the logs, so that nothing a run writes at its end is missed.
+        is_over = record.status != "running"
+        for path in log_files(record, job, rank):
+            last = _print_added(path, printed, last)
+        if is_over or not follow:
+            return
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        record = find_run(working_folder.runs_folder(), str(record.folder))
 
 
 @runs.command("compare")
@@ -79,7 +109,23 @@ def runs_compare(names: tuple[str, ...], out: Path | None) -> None:
     Example:
       trainyard runs compare 20261120-213045-ddp 20261120-220112-ddp
     """
-    _compare(names, out)
+    if not 2 <= len(names) <= MOST_RUNS:
+        listed = f"`{program()} runs list` names them all"
+        raise UsageError(f"expected 2 to {MOST_RUNS} runs to compare, got {len(names)}; {listed}")
+    folder = working_folder.runs_folder()
+    comparison = compare([find_run(folder, name) for name in names])
+    file = out or folder.parent / "comparisons" / f"{'_'.join(record.name for record in comparison.runs.values())}.html"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_comparison(comparison, file)
+    for letter, record in comparison.runs.items():
+        click.echo(f"{letter}  {record.name}: {record.status} in {duration(record.duration_s)}")
+    _print_compared("settings that differ", comparison, comparison.settings)
+    _print_compared("results", comparison, comparison.results)
+    _print_compared("times", comparison, comparison.times)
+    if not comparison.settings:
+        click.echo("\nno settings differ")
+    click.echo("")
+    print_facts([("curves", str(short(file)))])
 
 
 @runs.command("serve")
@@ -95,7 +141,12 @@ def runs_serve(name: str | None, port: int) -> None:
       trainyard runs serve
       trainyard runs serve 20261120-213045-ddp --port 8800
     """
-    _serve(name, port)
+    folder = find_run(working_folder.runs_folder(), name).folder
+    with served(LivePage(folder, lambda: read_record(folder)), port) as address:
+        click.echo(address)
+        click.echo("Ctrl-C ends the server", err=True)
+        while True:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 @runs.command("resume")
@@ -115,126 +166,12 @@ def runs_resume(name: str | None, quiet: bool) -> None:
 @click.option("--yes", is_flag=True, help="Delete without asking.")
 def runs_clean(keep: int, older_than: float | None, yes: bool) -> None:
     """Show the files of older runs, and delete them if you agree. A run that is still going is never touched."""
-    _clean(keep, older_than, yes=yes)
-
-
-def _print_runs(*, as_json: bool) -> None:
-    """Print all runs, newest first."""
     folder = working_folder.runs_folder()
-    found = list_runs(folder, lambda text: click.echo(f"warning: left out: {text}", err=True))
-    if as_json:
-        click.echo(json.dumps([as_document(record) for record in found], indent=2))
-    elif not found:
-        click.echo(f"no runs in {short(folder)} yet; start one with `{program()} run FILE`", err=True)
-    else:
-        rows = [
-            (record.name, record.status, moment(record.started_at), duration(record.duration_s)) for record in found
-        ]
-        click.echo(table(("run", "status", "started", "took"), rows))
-
-
-def _print_run(name: str | None, *, as_json: bool) -> None:
-    """Print one run (without a name, the newest): its jobs, its results and where its files are."""
-    record = find_run(working_folder.runs_folder(), name)
-    if as_json:
-        click.echo(json.dumps(as_document(record), indent=2))
-        return
-    rows = [
-        (job, state.status, duration(state.duration_s), f"reused from {state.reused_from}" if state.reused_from else "")
-        for job, state in record.jobs.items()
-    ]
-    click.echo(
-        f"{record.name}: {record.status}, started {moment(record.started_at)}, took {duration(record.duration_s)}"
-    )
-    click.echo(table(("job", "status", "took", ""), rows))
-    print_facts(summarise(record))
-
-
-def _print_logs(name: str | None, job: str | None, rank: int | None, *, follow: bool) -> None:
-    """Print the logs of a run (without a name, the newest): of one job or rank, or of all.
-
-    With `follow`, print what is added to them until the run ends.
-    """
-    record = find_run(working_folder.runs_folder(), name)
-    printed: dict[Path, int] = {}
-    last: Path | None = None
-    while True:
-        # The state is read before the logs, so that nothing a run writes at its end is missed.
-        is_over = record.status != "running"
-        for path in log_files(record, job, rank):
-            last = _print_added(path, printed, last)
-        if is_over or not follow:
-            return
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
-        record = find_run(working_folder.runs_folder(), str(record.folder))
-
-
-def _print_added(path: Path, printed: dict[Path, int], last: Path | None) -> Path | None:
-    """Print what a log has beyond the bytes already printed, below its name; return the log printed last."""
-    with path.open("rb") as log:
-        log.seek(printed.get(path, 0))
-        text = log.read()
-    if path not in printed or (text and path != last):
-        click.echo(click.style(f"==> {short(path)}", bold=True), err=True)
-        last = path
-    printed[path] = printed.get(path, 0) + len(text)
-    click.echo(_shown(text.decode(errors="replace")), nl=False)
-    return last
-
-
-def _shown(log: str) -> str:
-    """Return a log as it is printed: a terminal would do what its escape sequences say, another program gets it all."""
-    return plain_text(log) if sys.stdout.isatty() else log
-
-
-def _compare(names: Sequence[str], out: Path | None) -> None:
-    """Print what differs between runs, and write the same with their curves as a page."""
-    if not 2 <= len(names) <= MOST_RUNS:
-        listed = f"`{program()} runs list` names them all"
-        raise UsageError(f"expected 2 to {MOST_RUNS} runs to compare, got {len(names)}; {listed}")
-    folder = working_folder.runs_folder()
-    comparison = compare([find_run(folder, name) for name in names])
-    file = out or folder.parent / "comparisons" / f"{'_'.join(record.name for record in comparison.runs.values())}.html"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_comparison(comparison, file)
-    for letter, record in comparison.runs.items():
-        click.echo(f"{letter}  {record.name}: {record.status} in {duration(record.duration_s)}")
-    for heading, rows in (
-        ("settings that differ", comparison.settings),
-        ("results", comparison.results),
-        ("times", comparison.times),
-    ):
-        if rows:
-            click.echo(f"\n{_compared(heading, comparison, rows)}")
-    if not comparison.settings:
-        click.echo("\nno settings differ")
-    click.echo("")
-    print_facts([("curves", str(short(file)))])
-
-
-def _compared(heading: str, comparison: Comparison, rows: Sequence[Row]) -> str:
-    """Return a table as wide as the terminal at most."""
-    columns = len(comparison.runs)
-    width = max(_LEAST_VALUE_WIDTH, (shutil.get_terminal_size().columns - _LABEL_WIDTH) // columns - 2)
-    cells = [(_cut(row.label, _LABEL_WIDTH), *(_cut(value, width) for value in row.values)) for row in rows]
-    return table((heading, *comparison.runs), cells)
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def _clean(keep: int, older_than_days: float | None, *, yes: bool) -> None:
-    """Show all but the `keep` newest runs, of these only older ones if an age is given; delete them if confirmed."""
-    folder = working_folder.runs_folder()
-    removable = runs_to_clean(folder, keep=keep, older_than_days=older_than_days)
+    removable = runs_to_clean(folder, keep=keep, older_than_days=older_than)
     if not removable:
         click.echo(f"nothing to delete: {counted(len(list_runs(folder)), 'run')} in {short(folder)}", err=True)
         return
-    rows = [
-        (record.name, record.status, moment(record.started_at), memory(bytes_held_alone(record.folder)))
-        for record in removable
-    ]
+    rows = [(*_named(record), memory(bytes_held_alone(record.folder))) for record in removable]
     click.echo(table(("run", "status", "started", "size"), rows), err=True)
     question = f"delete {'this run' if len(removable) == 1 else f'these {len(removable)} runs'}?"
     if not yes and not sys.stdin.isatty():
@@ -244,11 +181,33 @@ def _clean(keep: int, older_than_days: float | None, *, yes: bool) -> None:
         click.echo(f"deleted {counted(len(removable), 'run')}, {memory(freed_bytes)}", err=True)
 
 
-def _serve(name: str | None, port: int) -> None:
-    """Serve the live page of a run (without a name, the newest) on loopback until Ctrl-C."""
-    folder = find_run(working_folder.runs_folder(), name).folder
-    with served(LivePage(folder, lambda: read_record(folder)), port) as address:
-        click.echo(address)
-        click.echo("Ctrl-C ends the server", err=True)
-        while True:
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+def _named(record: RunRecord) -> tuple[str, str, str]:
+    return record.name, record.status, moment(record.started_at)
+
+
+def _print_added(path: Path, printed: dict[Path, int], last: Path | None) -> Path | None:
+    """Print what a log has beyond the bytes already printed, below its name; return the log printed last."""
+    with path.open("rb") as log:
+        log.seek(printed.get(path, 0))
+        added = log.read()
+    if path not in printed or (added and path != last):
+        click.echo(click.style(f"==> {short(path)}", bold=True), err=True)
+        last = path
+    printed[path] = printed.get(path, 0) + len(added)
+    text = added.decode(errors="replace")
+    # A terminal would do what escape sequences say; another program gets them all.
+    click.echo(plain_text(text) if sys.stdout.isatty() else text, nl=False)
+    return last
+
+
+def _print_compared(heading: str, comparison: Comparison, rows: Sequence[Row]) -> None:
+    """Print a table as wide as the terminal at most; nothing without rows."""
+    if rows:
+        width = (shutil.get_terminal_size().columns - _LABEL_WIDTH) // len(comparison.runs) - 2
+        width = max(_LEAST_VALUE_WIDTH, width)
+        cells = [(_cut(row.label, _LABEL_WIDTH), *(_cut(value, width) for value in row.values)) for row in rows]
+        click.echo(f"\n{table((heading, *comparison.runs), cells)}")
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
