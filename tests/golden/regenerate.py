@@ -17,9 +17,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainyard.render.header import content_of
 from trainyard.render.profiles import profile_names
 from trainyard.render.project import Project
+from trainyard.render.rendered_files import content_of
 from trainyard.render.rendering import render
 
 GOLDEN = Path(__file__).resolve().parent

@@ -9,7 +9,7 @@ import pytest
 
 from trainyard.lint.config import LintSettings
 from trainyard.lint.linter import lint
-from trainyard.render.step_archive import archive_of_steps
+from trainyard.render.copies import archive_of_steps
 from trainyard.resources import STEP_ARCHIVE
 
 COMPONENT = """\

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from trainyard.errors import UsageError
-from trainyard.render.header import content_of, read_header
 from trainyard.render.profile_schema import profile_schema
 from trainyard.render.profiles import profile_names
 from trainyard.render.project import Project
+from trainyard.render.rendered_files import content_of, read_header
 from trainyard.render.rendering import Rendering, render
 from trainyard.settings.step_fields import StepField, step_fields
 from trainyard.settings.steps import STEP_CONFIGS

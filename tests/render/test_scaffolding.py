@@ -20,7 +20,7 @@ from trainyard import __version__
 from trainyard.errors import UsageError
 from trainyard.lint.context import read_flags
 from trainyard.render import copies
-from trainyard.render.copies import stale_copies
+from trainyard.render.copies import archive_of_steps, stale_copies
 from trainyard.render.drift import find_drift
 from trainyard.render.installed_from import InstalledFrom
 from trainyard.render.project import LOCK_FILE, Project, find_project
@@ -33,7 +33,6 @@ from trainyard.render.scaffolding import (
     new_pipeline,
     new_project,
 )
-from trainyard.render.step_archive import archive_of_steps
 from trainyard.render.steps import own_steps
 from trainyard.render.writing import write
 from trainyard.resources import STEP_ARCHIVE

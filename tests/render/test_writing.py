@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.render.drift import difference, find_drift
-from trainyard.render.header import Header, content_of, read_header
 from trainyard.render.project import Project
+from trainyard.render.rendered_files import Header, content_of, read_header
 from trainyard.render.rendering import Rendering, render
 from trainyard.render.writing import WriteReport, write
 from trainyard.spec.diagnostic import SpecError

@@ -12,9 +12,9 @@ import pytest
 from jinja2 import Undefined
 
 from trainyard.render.drift import find_drift
-from trainyard.render.header import Header
 from trainyard.render.profiles import load_profile
 from trainyard.render.project import Project
+from trainyard.render.rendered_files import Header
 from trainyard.render.rendering import context_of, render
 from trainyard.render.template_access import is_callable, is_readable
 from trainyard.render.templates import TemplateSet

@@ -91,8 +91,10 @@ def _print_drift(project: Project, profile: str | None, settings: Mapping[str, o
 
 def _show_difference(project: Project, rendered: Rendering, *, whole: bool) -> None:
     """Print what writing a rendering would change on disk: on one screen, or the whole with every line."""
-    from trainyard.cli.rendered_meaning import meanings  # an eighth of the time of a rendering without it
-    from trainyard.cli.rendering_summary import summary
+    from trainyard.cli.rendering_difference import (
+        meanings,  # an eighth of the time of a rendering without it
+        summary,
+    )
 
     _print_adjustments(rendered)
     changed = drifts.difference(project, rendered)

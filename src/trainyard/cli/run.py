@@ -156,8 +156,7 @@ def _render_aside(file: Path, profile: str, settings: Mapping[str, object]) -> P
 
     `settings` (`nodes`) are laid over the profile; what follows from them for the batches is printed.
     """
-    from trainyard.render.hand_edits import edited_by_hand
-    from trainyard.render.rendered_files import read_rendered
+    from trainyard.render.rendered_files import edited_by_hand, read_rendered
     from trainyard.render.rendering import render
     from trainyard.render.writing import write
 

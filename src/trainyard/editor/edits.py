@@ -13,7 +13,7 @@ from trainyard.editor.workspace import EditorWorkspace
 from trainyard.errors import UserError
 from trainyard.lint.fixes import written_as
 from trainyard.lint.rules import RULES
-from trainyard.render.header import read_header
+from trainyard.render.rendered_files import read_header
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document
 from trainyard.spec.yaml_parsing import line_starts

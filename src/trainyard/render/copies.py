@@ -2,13 +2,21 @@
 
 `trainyard.lock` names the version they are from and holds a digest of each. `trainyard render` brings them up to date
 with the installed version; a project without that file is left alone.
+
+The steps are one file, `src/trainyard.zip`: the same bytes on every machine and Python, sorted, without times, and not
+compressed, since zlib's output differs between its versions. Git compresses it anyway, and keeps of the next version
+only what has changed. Each schema is a file that needs no other, short enough to be reviewed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
-from collections.abc import Iterable
+import re
+import zipfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +24,108 @@ from typing import Any
 from trainyard import __version__
 from trainyard.project_files import read_bytes, read_text
 from trainyard.render import rules
-from trainyard.render.bundled_schemas import bundled_schema
 from trainyard.render.project import LOCK_FILE, Project
-from trainyard.render.step_archive import archive_of_steps, changed_files
-from trainyard.resources import STEP_ARCHIVE, schema_names
+from trainyard.resources import PACKAGE, STEP_ARCHIVE, schema_file, schema_names
 from trainyard.spec.diagnostic import Span, SpecError
+
+JOB_CODE = ("__init__.py", "tasks.py", "unpacking.py", "settings", "steps")
+"""What of the package `trainyard` runs inside a job."""
+
+_LONG_AGO = (1980, 1, 1, 0, 0, 0)
+_UNIX = 3
+_READABLE = 0o100644 << 16
+
+
+def archive_of_steps() -> bytes:
+    """Return the archive of the installed version."""
+    roots = [PACKAGE / name for name in JOB_CODE]
+    files = sorted(file for root in roots for file in ([root] if root.is_file() else root.rglob("*.py")))
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
+        for file in files:
+            entry = zipfile.ZipInfo(f"trainyard/{file.relative_to(PACKAGE).as_posix()}", _LONG_AGO)
+            entry.create_system, entry.external_attr = _UNIX, _READABLE
+            archive.writestr(entry, read_bytes(file))
+    return content.getvalue()
+
+
+def changed_files(old: bytes | None, new: bytes | None) -> tuple[str, str]:
+    """Return which files differ between two archives: a line with name and digest for each, in the old and the new."""
+    before, after = _digests(old), _digests(new)
+    changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+    return _listed(before, changed), _listed(after, changed)
+
+
+def _digests(archive: bytes | None) -> dict[str, str]:
+    """Return the digest of each file of an archive by its name; of another file that of the whole."""
+    if archive is None:
+        return {}
+    with contextlib.suppress(zipfile.BadZipFile, RuntimeError), zipfile.ZipFile(io.BytesIO(archive)) as files:
+        # A stranger's could be compressed, to fill the memory.
+        if all(entry.compress_type == zipfile.ZIP_STORED for entry in files.infolist()):
+            return {name: hashlib.sha256(files.read(name)).hexdigest() for name in files.namelist()}
+    return {"(not written by Trainyard)": hashlib.sha256(archive).hexdigest()}
+
+
+def _listed(digests: dict[str, str], names: list[str]) -> str:
+    return "".join(f"{name} {digests[name]}\n" for name in names if name in digests)
+
+
+_COMMON = "common.schema.json#/$defs/"
+_OWN = "#/$defs/"
+_REFERENCE = re.compile(r'"\$ref": "[^"]*#/\$defs/([^"/]+)')
+_FOR_LINT = "x-"
+_LONGEST_LINE = 4000
+"""Characters. Schemas are read by editors; people see that one has changed, and the size of the change."""
+
+
+def bundled_schema(name: str) -> str:
+    """Return the text of a schema that refers to no other file: with the shared definitions that it needs."""
+    schema = _read(name)
+    if _COMMON in json.dumps(schema):
+        schema["$defs"] = {**schema.get("$defs", {}), **_reachable(schema, _read("common")["$defs"])}
+    return _text(_for_editors(schema)) + "\n"
+
+
+def _read(name: str) -> dict[str, Any]:
+    return dict(json.loads(schema_file(name).read_text(encoding="utf-8")))
+
+
+def _reachable(schema: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the shared definitions that a schema refers to, and those that these refer to, sorted by name."""
+    reached: dict[str, Any] = {}
+    found: Mapping[str, Any] = schema
+    while found:
+        names = _REFERENCE.findall(json.dumps(found))
+        found = {name: common[name] for name in names if name in common and name not in reached}
+        reached |= found
+    return dict(sorted(reached.items()))
+
+
+def _for_editors(value: Any) -> Any:
+    """Return a part of a schema without what only the linter reads, and with its references within the file."""
+    if isinstance(value, list):
+        return [_for_editors(item) for item in value]
+    if isinstance(value, str):
+        return value.replace(_COMMON, _OWN)
+    if not isinstance(value, dict):
+        return value
+    return {key: _for_editors(item) for key, item in value.items() if not key.startswith(_FOR_LINT)}
+
+
+def _text(value: Any, depth: int = 0) -> str:
+    """Return JSON on one line, or with a line for each part where that line would be too long."""
+    on_one_line = json.dumps(value, ensure_ascii=False)
+    if len(on_one_line) <= _LONGEST_LINE or not isinstance(value, (dict, list)):
+        return on_one_line
+    indent = " " * (depth + 1)
+    if isinstance(value, dict):
+        parts = [f"{indent}{json.dumps(key)}: {_text(item, depth + 1)}" for key, item in value.items()]
+    else:
+        parts = [indent + _text(item, depth + 1) for item in value]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return f"{opening}\n" + ",\n".join(parts) + f"\n{' ' * depth}{closing}"
+
 
 _FORMAT = "trainyard.lock/2"
 _ARCHIVE_PATH = f"src/{STEP_ARCHIVE}"

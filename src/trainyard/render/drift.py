@@ -10,11 +10,16 @@ from typing import Literal
 
 from trainyard.project_files import read_text
 from trainyard.render.copies import stale_copies
-from trainyard.render.hand_edits import edited_by_hand, has_merge_marks
-from trainyard.render.header import Header, content_of
 from trainyard.render.limited_rendering import render_limited
 from trainyard.render.project import Project
-from trainyard.render.rendered_files import FileOnDisk, files_on_disk
+from trainyard.render.rendered_files import (
+    FileOnDisk,
+    Header,
+    content_of,
+    edited_by_hand,
+    files_on_disk,
+    has_merge_marks,
+)
 from trainyard.render.rendering import Rendering
 
 

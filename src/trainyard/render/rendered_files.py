@@ -1,17 +1,115 @@
-"""The files on disk that Trainyard rendered, and which profile they were rendered for."""
+"""The files on disk that Trainyard rendered: their headers, and which of them were edited by hand.
+
+A header is one comment that names what a file was rendered from, and so where people should edit. JSON has no comments:
+there it is the first key, `_rendered`, which readers ignore. It changes only when the names of template and profile or
+the values of `--set` do, so it adds nothing to a diff of anything else.
+
+Edited by hand is what neither git has nor Trainyard wrote last, as its record here says: `.trainyard/rendered.json` has
+a digest for each file, and is not committed.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
+import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from trainyard.errors import UsageError
-from trainyard.project_files import read_text
-from trainyard.render.header import Header, may_hold_header, read_header
+from trainyard.git import NoGit, index_of, is_object
+from trainyard.project_files import beginning_of, keep_out_of_git, read_text, write_text
 from trainyard.render.project import Project
+from trainyard.render.settings import as_arguments, read_settings
 from trainyard.render.templates import SUFFIX
+
+JSON_SUFFIX = ".json"
+JSON_BEGINNING = "{\n"
+"""How a JSON template begins, so that the header can go below the brace."""
+
+# Where two branches rendered different files, git may have put its mark above the header; ours is the first below it.
+_MERGE_MARK = r"(?:<{7}[^\n]*\n)?"
+_COMMENT = re.compile(rf"{_MERGE_MARK}# (?P<header>Rendered from templates/[^\r\n]*)")
+_JSON_KEY = re.compile(  # the value was an object with a remark until version 0.1.0
+    rf'{_MERGE_MARK}\{{\s*{_MERGE_MARK}\s*"_rendered":\s*(?:\{{\s*"remark":\s*)?(?P<header>"(?:[^"\\\n]|\\.)*")'
+)
+# The lengths are far beyond those of real headers. They bound the time that a forged one takes.
+_SENTENCE = re.compile(
+    r"Rendered from templates/(?P<template>.{1,1000}?) and profiles/(?P<profile>.{1,300}?)\.yaml: edit those"
+    r"(?:, not this file)?, then run `trainyard render (?P<arguments>.{1,100000})`\."
+)
+_FIRST_BYTES = 1024
+_MARK = b"Rendered from templates/"
+
+
+class Header(NamedTuple):
+    """What a file was rendered from: the template below `templates/`, the profile's name, the values of `--set`."""
+
+    template: str
+    profile: str
+    settings: Mapping[str, object]
+
+    @property
+    def arguments(self) -> str:
+        """What follows `trainyard render` to render the file again."""
+        return f"{shlex.quote(self.profile)}{as_arguments(self.settings)}"
+
+    def joined_with(self, file: Path, content: str) -> str:
+        """Return the text of a file: this header, and the content below it."""
+        sources = f"templates/{self.template} and profiles/{self.profile}.yaml"
+        sentence = f"Rendered from {sources}: edit those, then run `trainyard render {self.arguments}`."
+        if file.suffix == JSON_SUFFIX:
+            value = json.dumps(sentence, ensure_ascii=False)
+            return f'{JSON_BEGINNING}  "_rendered": {value},\n{content.removeprefix(JSON_BEGINNING)}'
+        return f"# {sentence}\n{content}"
+
+
+def read_header(text: str) -> Header | None:
+    """Return the header of a text; None without one, or with one that cannot be understood."""
+    written = _COMMENT.match(text) or _JSON_KEY.match(text)
+    if written is None:
+        return None
+    sentence = written["header"]
+    try:
+        sentence = json.loads(sentence) if sentence.startswith('"') else sentence
+        header = _SENTENCE.fullmatch(sentence)
+        if header is None:
+            return None
+        profile, *options = shlex.split(header["arguments"])
+        settings = read_settings(options[1::2])
+    except (ValueError, UsageError):
+        return None
+    is_understood = profile == header["profile"] and set(options[::2]) <= {"--set"} and len(options) % 2 == 0
+    return Header(header["template"], profile, settings) if is_understood else None
+
+
+def content_of(text: str) -> str:
+    """Return what is below the header of a rendered text."""
+    rest = text.partition("\n")[2]
+    if not text.startswith("{"):
+        return rest
+    second, _, content = rest.partition("\n")
+    # If an editor reformatted the JSON, the two cannot be told apart.
+    return JSON_BEGINNING + content if second.lstrip().startswith('"_rendered"') else text
+
+
+def header_line(file: Path) -> int:
+    """Return the number of the header's line: in JSON it is below the brace."""
+    return 1 + JSON_BEGINNING.count("\n") if file.suffix == JSON_SUFFIX else 1
+
+
+def may_hold_header(file: Path) -> bool:
+    """Return whether a file begins as a rendered one does, without reading all of it."""
+    return _MARK in beginning_of(file, _FIRST_BYTES)
+
+
+def digest(text: str) -> str:
+    """Return the first 16 hexadecimal digits of a text's SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -70,3 +168,54 @@ def _candidates(project: Project, root: Path) -> Iterator[Path]:
     folders = sorted(path.name for path in project.templates.iterdir() if path.is_dir())
     for folder in folders:
         yield from sorted(path for path in (root / folder).rglob("*") if path.is_file())
+
+
+_FORMAT = "trainyard.rendered_files/1"
+_MERGE_MARKS = [re.compile(mark, re.MULTILINE) for mark in (r"^<{7} ", r"^={7}\r?$", r"^>{7} ")]
+
+
+def edited_by_hand(
+    project: Project, root: Path, files: Iterable[FileOnDisk], *, unless_unknown: bool = False
+) -> set[Path]:
+    """Return which files below a root hold somebody's work: a text that is neither in the record nor in git.
+
+    Both sides of a merge's conflict are in git, so a file with its marks is nobody's work. Outside of git a file that
+    the record does not have may be anybody's: it counts as edited, but with `unless_unknown` it does not.
+    """
+    record = _read_record(project)
+    unknown = [file for file in files if record.get(project.shown(file.path)) != digest(file.text)]
+    unknown = [file for file in unknown if not has_merge_marks(file.text)]
+    if not unknown:
+        return set()
+    try:
+        objects = index_of(root, *{file.path.relative_to(root).parts[0] for file in unknown})
+    except NoGit:
+        objects = {}
+        unknown = [file for file in unknown if not unless_unknown or project.shown(file.path) in record]
+    return {file.path for file in unknown if not is_object(objects.get(file.path, ""), file.text.encode())}
+
+
+def has_merge_marks(text: str) -> bool:
+    """Return whether git left the marks of a conflict in a text."""
+    return all(mark.search(text) for mark in _MERGE_MARKS)
+
+
+def record_written(project: Project, texts: Mapping[Path, str], removed: Collection[Path]) -> None:
+    """Note what was written last, and what is no longer there. OSError where that fails."""
+    before = _read_record(project)
+    now = before | {project.shown(path): digest(text) for path, text in texts.items()}
+    for path in removed:
+        now.pop(project.shown(path), None)
+    if now != before:
+        text = json.dumps({"format": _FORMAT, "files": dict(sorted(now.items()))}, indent=1)
+        write_text(project.record, f"{text}\n", project.root)
+        keep_out_of_git(project.record.parent)
+
+
+def _read_record(project: Project) -> dict[str, str]:
+    """Return the digest of each file; of a damaged record, or one of another version, none."""
+    try:
+        record = json.loads(read_text(project.record))
+        return dict(record["files"]) if record["format"] == _FORMAT else {}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return {}

@@ -13,10 +13,9 @@ from typing import Any
 from jinja2 import Environment
 
 from trainyard.render import rules
-from trainyard.render.header import JSON_BEGINNING, JSON_SUFFIX, Header, header_line
 from trainyard.render.profiles import Profile, is_environment_reference, load_profile
 from trainyard.render.project import Project
-from trainyard.render.rendered_files import rendered_for
+from trainyard.render.rendered_files import JSON_BEGINNING, JSON_SUFFIX, Header, header_line, rendered_for
 from trainyard.render.source_maps import SourceMap, map_sources
 from trainyard.render.steps import step_descriptions
 from trainyard.render.template_access import TemplateFunction

@@ -11,9 +11,8 @@ from pathlib import Path
 from trainyard.project_files import require_within, write_bytes
 from trainyard.render import rules
 from trainyard.render.copies import stale_copies
-from trainyard.render.hand_edits import edited_by_hand, record_written
 from trainyard.render.project import LOCK_FILE, Project
-from trainyard.render.rendered_files import FileOnDisk, files_on_disk
+from trainyard.render.rendered_files import FileOnDisk, edited_by_hand, files_on_disk, record_written
 from trainyard.render.rendering import RenderedFile, Rendering
 from trainyard.spec.diagnostic import Span, SpecError
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rank_processes import SOURCE, training_arguments
 
-from trainyard.render.step_archive import archive_of_steps, changed_files
+from trainyard.render.copies import archive_of_steps, changed_files
 from trainyard.resources import STEP_ARCHIVE
 from trainyard.settings.steps import STEP_CONFIGS
 from trainyard.spec.uploads import ignore_rule
