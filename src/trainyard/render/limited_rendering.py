@@ -63,8 +63,8 @@ def render_limited(
     if "usage" in answer:
         raise UsageError(answer["usage"])
     if "diagnostics" in answer:
-        raise SpecError([_read_diagnostic(each) for each in answer["diagnostics"]])
-    files = [_read_file(each) for each in answer["files"]]
+        raise SpecError([_read_diagnostic(*each) for each in answer["diagnostics"]])
+    files = [_read_file(**each) for each in answer["files"]]
     return Rendering(project, profile, root, {file.path: file for file in files})
 
 
@@ -118,52 +118,29 @@ def _too_much(template: Path, what: str) -> Diagnostic:
     return rules.TEMPLATE_FAILED.at(Span(template), f"rendering it takes {what}", hint=hint)
 
 
-def _read_file(told: Mapping[str, Any]) -> RenderedFile:
-    lines = tuple(
+def _told_file(file: RenderedFile, *, with_sources: bool) -> dict[str, object]:
+    source_map = file.source_map if with_sources else SourceMap((), 1)
+    sources = {"lines": source_map.lines, "first_line": source_map.first_line}
+    return {"path": file.path, "text": file.text, "template": file.template, **sources}
+
+
+def _read_file(path: str, text: str, template: str, lines: list[Any], first_line: int) -> RenderedFile:
+    sources = (
         LineSource(_read_span(template) if template else None, tuple(map(_read_span, profile)))
-        for template, profile in told["sources"]
+        for template, profile in lines
     )
-    source_map = SourceMap(lines, told["first_line"])
-    return RenderedFile(Path(told["path"]), told["text"], told["template"], lambda: source_map)
+    source_map = SourceMap(tuple(sources), first_line)
+    return RenderedFile(Path(path), text, template, lambda: source_map)
+
+
+def _read_diagnostic(span: list[Any], *facts: Any) -> Diagnostic:
+    found = Diagnostic(_read_span(span), *facts)
+    return found._replace(related=tuple(Related(_read_span(place), message) for place, message in found.related))
 
 
 def _read_span(told: list[Any]) -> Span:
     file, *numbers = told
     return Span(Path(file), *numbers)
-
-
-def _read_diagnostic(told: Mapping[str, Any]) -> Diagnostic:
-    related = tuple(Related(_read_span(span), message) for span, message in told["related"])
-    return Diagnostic(_read_span(told["span"]), told["rule"], told["message"], "error", told["hint"], related)
-
-
-def _told_span(span: Span) -> list[object]:
-    return [str(span.file), *span[1:]]
-
-
-def _told_diagnostic(diagnostic: Diagnostic) -> dict[str, object]:
-    return {
-        "span": _told_span(diagnostic.span),
-        "rule": diagnostic.rule,
-        "message": diagnostic.message,
-        "hint": diagnostic.hint,
-        "related": [(_told_span(each.span), each.message) for each in diagnostic.related],
-    }
-
-
-def _told_file(file: RenderedFile, *, with_sources: bool) -> dict[str, object]:
-    source_map = file.source_map if with_sources else SourceMap((), 1)
-    sources = [
-        (_told_span(line.template) if line.template else None, [_told_span(each) for each in line.profile])
-        for line in source_map.lines
-    ]
-    return {
-        "path": str(file.path),
-        "text": file.text,
-        "template": file.template,
-        "first_line": source_map.first_line,
-        "sources": sources,
-    }
 
 
 def _limit_this_process() -> None:
@@ -181,7 +158,7 @@ def _limit_this_process() -> None:
 
 
 def _say(line: Mapping[str, object]) -> None:
-    print(json.dumps(line), flush=True)
+    print(json.dumps(line, default=str), flush=True)
 
 
 def _render_as_asked(request: Mapping[str, Any]) -> dict[str, object]:
@@ -199,7 +176,7 @@ def _render_as_asked(request: Mapping[str, Any]) -> dict[str, object]:
     except UsageError as error:
         return {"usage": str(error)}
     except SpecError as error:
-        return {"diagnostics": [_told_diagnostic(each) for each in error.diagnostics]}
+        return {"diagnostics": error.diagnostics}
     except MemoryError:
         return {_NO_MEMORY: True}
 

@@ -18,7 +18,6 @@ from trainyard.render.project import Project
 from trainyard.render.rendered_files import JSON_BEGINNING, JSON_SUFFIX, Header, header_line, rendered_for
 from trainyard.render.source_maps import SourceMap, map_sources
 from trainyard.render.steps import step_descriptions
-from trainyard.render.template_access import TemplateFunction
 from trainyard.render.template_errors import explaining_errors
 from trainyard.render.templates import SUFFIX, TemplateSet, names_of_rendered, template_names
 from trainyard.render.tuning import trial_settings, tuning_proposal
@@ -129,11 +128,11 @@ def context_of(project: Project, profile: Profile, root: Path, template: str) ->
     return {
         "profile": profile,
         "steps": step_descriptions(project),
-        "path_to": TemplateFunction(path_to),
-        "environment_for": TemplateFunction(environment_for),
-        "data_path": TemplateFunction(data_path),
-        "trial_settings": TemplateFunction(partial(trial_settings, project)),
-        "tuning_proposal": TemplateFunction(partial(tuning_proposal, profile)),
+        "path_to": path_to,
+        "environment_for": environment_for,
+        "data_path": data_path,
+        "trial_settings": partial(trial_settings, project),
+        "tuning_proposal": partial(tuning_proposal, profile),
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2.ext import Extension
 from jinja2.lexer import Token
@@ -26,8 +26,7 @@ _MARK = re.compile(f"{_BEGIN}(?:([^{_END}]+):)?([0-9]+){_END}")
 _COMPILED_WITH_MARKS = CompiledTemplates()
 
 
-@dataclass(frozen=True)
-class LineSource:
+class LineSource(NamedTuple):
     """The sources of one rendered line: a template's line, and the profile lines of the values in it."""
 
     template: Span | None

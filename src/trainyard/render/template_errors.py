@@ -10,9 +10,9 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateNotFound, TemplateSyntaxError
+from jinja2 import TemplateError, TemplateNotFound, TemplateSyntaxError
 from jinja2.environment import TemplateModule
-from jinja2.exceptions import SecurityError, TemplateRuntimeError
+from jinja2.exceptions import SecurityError
 
 from trainyard.errors import UsageError
 from trainyard.project_files import read_text
@@ -29,78 +29,61 @@ _QUOTED = re.compile(r"'([^']+)'")
 _FIRST_TAG = re.compile(r"\{[{%#]")
 
 
+_HINT_OF_SANDBOX = "Templates run in a sandbox: they read values and call filters, nothing else."
+_KNOWN = {"No filter named": FILTERS, "No test named": TESTS}
+
+
 @contextmanager
 def explaining_errors(project: Project, template: str, names: Iterable[str]) -> Iterator[None]:
     """Turn any error while rendering a template into a SpecError at its place in the template.
 
-    A UsageError names the profile's setting that is wrong, and stays as it is.
-
-    `names` are those that the template may use.
+    A UsageError names the profile's setting that is wrong, and stays as it is. `names` are those that the template may
+    use.
     """
     try:
         yield
     except (SpecError, UsageError):
         raise
-    except UndefinedName as error:
-        raise SpecError(_undefined(project, template, error, names)) from None
-    except TemplateSyntaxError as error:
-        raise SpecError(_syntax(project, template, error)) from None
-    except TemplateNotFound as error:
-        file, line = _place(project, template, error)
+    except (UndefinedName, TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise SpecError(_explained(project, template, error, names)) from None
+
+
+def _explained(project: Project, template: str, error: Exception, names: Iterable[str]) -> Diagnostic:
+    file, line = _place(project, template, error)
+    if isinstance(error, UndefinedName):
+        message, known = f"'{error.name}' is undefined", sorted({*names, *_names_set_in(file)})
+        if error.owner is not None:
+            message, known = f"{_called(error.owner)} has no '{error.name}'", _names_within(error.owner)
+        return _at(file, line, error.name, rules.UNDEFINED_NAME, message, did_you_mean(error.name, known))
+    if isinstance(error, TemplateNotFound):
         name = str(error.name)
         hint = did_you_mean(name, template_names(project))
-        message = f"unknown template '{name}'"
-        raise SpecError(_at(file, line, name, rules.UNREADABLE_TEMPLATE, message, hint)) from None
-    except UnicodeDecodeError as error:
+        return _at(file, line, name, rules.UNREADABLE_TEMPLATE, f"unknown template '{name}'", hint)
+    if isinstance(error, UnicodeDecodeError):
         message = f"the template is not UTF-8: {error.reason}"
-        raise SpecError(rules.UNREADABLE_TEMPLATE.at(Span(project.templates / template), message)) from None
-    except SecurityError as error:
-        file, line = _place(project, template, error)
-        quoted = _QUOTED.search(str(error))
-        hint = "Templates run in a sandbox: they read values and call filters, nothing else."
-        name = quoted.group(1) if quoted else ""
-        raise SpecError(_at(file, line, name, rules.UNSAFE_TEMPLATE, str(error), hint)) from None
-    except TemplateRuntimeError as error:
-        # Jinja looks some filters up only when they are used.
-        file, line = _place(project, template, error)
-        raise SpecError(_named_wrongly(file, line, error.message or "this cannot be rendered")) from None
-    except TaskError as error:
-        file, line = _place(project, template, error)
-        raise SpecError(_at(file, line, "for_task", rules.TEMPLATE_FAILED, str(error), "")) from None
-    except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
-        file, line = _place(project, template, error)
-        message = f"this cannot be computed: {error}"
-        raise SpecError(_at(file, line, "", rules.TEMPLATE_FAILED, message, "")) from None
+        return rules.UNREADABLE_TEMPLATE.at(Span(project.templates / template), message)
+    if isinstance(error, SecurityError):
+        return _at(file, line, _quoted(str(error)), rules.UNSAFE_TEMPLATE, str(error), _HINT_OF_SANDBOX)
+    if isinstance(error, TemplateError):
+        # Jinja's own message quotes the unexpected tag, filter or test; some filters it looks up when they are used.
+        message = (error.message or "not a valid template").removesuffix(" found.").rstrip(".")
+        name, known = _quoted(message), _KNOWN.get(" ".join(message.split()[:3]), [])
+        return _at(file, line, name, rules.TEMPLATE_SYNTAX, message, did_you_mean(name, known) if known else "")
+    if isinstance(error, TaskError):
+        return _at(file, line, "for_task", rules.TEMPLATE_FAILED, str(error), "")
+    return _at(file, line, "", rules.TEMPLATE_FAILED, f"this cannot be computed: {error}", "")
 
 
-def _undefined(project: Project, template: str, error: UndefinedName, names: Iterable[str]) -> Diagnostic:
-    file, line = _place(project, template, error)
-    if error.owner is None:
-        known = sorted({*names, *_names_set_in(file)})
-        message = f"'{error.name}' is undefined"
-    else:
-        known = _names_within(error.owner)
-        message = f"{_called(error.owner)} has no '{error.name}'"
-    return _at(file, line, error.name, rules.UNDEFINED_NAME, message, did_you_mean(error.name, known))
-
-
-def _syntax(project: Project, template: str, error: TemplateSyntaxError) -> Diagnostic:
-    file = Path(error.filename) if error.filename else project.templates / (error.name or template)
-    return _named_wrongly(file, error.lineno, error.message or "not a valid template")
-
-
-def _named_wrongly(file: Path, line: int, message: str) -> Diagnostic:
-    """Return a finding of Jinja's own, whose message quotes the unexpected tag, filter or test."""
-    message = message.removesuffix(" found.").rstrip(".")
+def _quoted(message: str) -> str:
+    """Return the first name that a message quotes."""
     quoted = _QUOTED.search(message)
-    name = quoted.group(1) if quoted else ""
-    known = {"No filter named": FILTERS, "No test named": TESTS}.get(" ".join(message.split()[:3]), ())
-    hint = did_you_mean(name, known) if known else ""
-    return _at(file, line, name, rules.TEMPLATE_SYNTAX, message, hint)
+    return quoted.group(1) if quoted else ""
 
 
 def _place(project: Project, template: str, error: BaseException) -> tuple[Path, int]:
     """Return the innermost template line in an error's traceback; Jinja's tracebacks name template files."""
+    if isinstance(error, TemplateSyntaxError):
+        return Path(error.filename or project.templates / (error.name or template)), error.lineno
     folder = str(project.templates)
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if frame.f_code.co_filename.startswith(folder):

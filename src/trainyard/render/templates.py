@@ -1,30 +1,53 @@
 """The project's Jinja templates: a sandbox where undefined names are errors.
 
-A template may be a stranger's, so it reads data and calls what is listed in `template_access.py`, and nothing else.
+A template may be a stranger's, so it reads plain data and calls what it is given. Above all it gets no path: one could
+write files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from types import CodeType
+from types import CodeType, MappingProxyType
 from typing import Any
 
 from jinja2 import StrictUndefined, TemplateNotFound
 from jinja2.bccache import Bucket, BytecodeCache
+from jinja2.environment import TemplateModule
 from jinja2.exceptions import SecurityError
 from jinja2.filters import FILTERS as JINJA_FILTERS
 from jinja2.loaders import BaseLoader
+from jinja2.runtime import BlockReference, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.tests import TESTS as JINJA_TESTS
-from jinja2.utils import missing
+from jinja2.utils import Cycler, Namespace, missing
 
+from trainyard.catalogue.skus import Sku
+from trainyard.plan.estimate.candidates import Proposal, Proposed
 from trainyard.project_files import read_text
+from trainyard.render.profiles import Cluster, Profile
 from trainyard.render.project import Project
-from trainyard.render.template_access import TemplateFunction, is_callable, is_readable
+from trainyard.render.steps import StepDescription
 from trainyard.render.values import origin_of, wrap, written, yaml_list, yaml_scalar, yaml_sentence
+from trainyard.settings.step_fields import StepField
+from trainyard.settings.written_settings import Candidate
 
 SUFFIX = ".j2"
+
+_READABLE = (
+    *(str, dict, MappingProxyType, list, tuple),
+    *(Profile, Cluster, StepDescription, StepField, Sku, Proposal, Proposed, Candidate),
+    *(LoopContext, Cycler, BlockReference, TemplateModule, Namespace),
+)
+"""The types whose attributes a template may read, but for those that Jinja's sandbox refuses, and the hidden ones."""
+_HIDDEN: dict[type, tuple[str, ...]] = {
+    str: ("encode", "origin"),
+    Profile: ("files",),
+    StepDescription: ("source",),
+    StepField: ("declared_at",),
+}
+"""What holds a path, or makes bytes."""
 
 
 class UndefinedName(Exception):
@@ -121,16 +144,13 @@ class TemplateSet(ImmutableSandboxedEnvironment):
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """Return whether a template may read an attribute, by the type of the object that has it."""
-        return is_readable(obj, attr)
-
-    def is_safe_callable(self, obj: Any) -> bool:
-        """Return whether a template may call an object."""
-        return is_callable(obj, self.globals.values())
+        is_hidden = any(isinstance(obj, kind) and attr in names for kind, names in _HIDDEN.items())
+        return isinstance(obj, _READABLE) and not is_hidden and super().is_safe_attribute(obj, attr, value)
 
     def wrap_str_format(self, value: Any) -> Any:
-        """Return the sandbox's own str.format, as a function that templates may call; None for any other value."""
+        """Return the sandbox's own str.format, without what it wraps; None for any other value."""
         wrapped = super().wrap_str_format(value)
-        return None if wrapped is None else TemplateFunction(wrapped)
+        return None if wrapped is None else partial(wrapped)
 
 
 def _yaml(value: object) -> str:
