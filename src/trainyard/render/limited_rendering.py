@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,7 @@ def _read_diagnostic(span: list[Any], *facts: Any) -> Diagnostic:
     return found._replace(related=tuple(Related(_read_span(place), message) for place, message in found.related))
 
 
-def _read_span(told: list[Any]) -> Span:
+def _read_span(told: Sequence[Any]) -> Span:
     file, *numbers = told
     return Span(Path(file), *numbers)
 
