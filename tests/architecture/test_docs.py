@@ -12,7 +12,7 @@ import pytest
 from trainyard.settings.steps import STEP_CONFIGS
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("[!s]*/*.md")]
 
 
 def test_the_page_of_the_steps_has_not_drifted() -> None:

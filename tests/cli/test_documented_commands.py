@@ -24,7 +24,12 @@ from loopback_azure import LoopbackAzure
 
 ROOT = Path(__file__).parents[2]
 AZ = ROOT / "tests" / "azure_client" / "helpers" / "az_extension.py"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "guides").glob("*.md")),
+]
 
 # Commands that begin like this are not run, and why.
 SKIPPED = {
@@ -41,6 +46,9 @@ SKIPPED = {
     "make run FILE=pipelines/tensorflow": "needs TensorFlow, which the command before it installs",
     "make run FILE=pipelines/prepare_at_scale.yaml": "needs pyspark, which the command before it installs, and Java",
     "python -m trainyard.steps.prepare_text_spark": "needs them too",
+    "hf download": "needs the Hugging Face Hub",
+    "az ml model create": "needs the model of the command before it",
+    "trainyard run pipelines/ddp.yaml --profile local --name killed": "fails on purpose, as tests of the rehearsal do",
     "make extension": "needs npm's package index",
     "make site": "tests/architecture/test_site.py builds the site",
     "pip install": "needs a package index; tests/cli/test_new_project.py installs a wheel",
