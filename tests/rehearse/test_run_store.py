@@ -130,7 +130,7 @@ def test_clean_by_age_and_never_a_run_under_way(workspace: Any, three_runs: list
         (None, "cannot be read"),
         ("[", "invalid JSON"),
         ('{"format": "trainyard.run/9"}', "unknown format 'trainyard.run/9'"),
-        ('{"format": "trainyard.run/1", "jobs": {}}', "invalid trainyard.run/1: 'name', 'pipeline' missing"),
+        ('{"format": "trainyard.run/1", "jobs": {}}', "invalid trainyard.run/1: run lacks 'name', 'pipeline'"),
         ("[]", "unknown format None"),
     ],
 )

@@ -397,7 +397,7 @@ def test_the_same_files_give_the_same_page(make_failed_run: MakeRun) -> None:
         ("{", r"run\.json: invalid JSON: "),
         ("[]", r"run\.json: unknown format None; this version of Trainyard reads 'trainyard\.run/1'"),
         ('{"format": "trainyard.run/2"}', r"unknown format 'trainyard\.run/2'"),
-        ('{"format": "trainyard.run/1", "name": "x", "jobs": {}}', r"invalid trainyard\.run/1: 'pipeline' missing"),
+        ('{"format": "trainyard.run/1", "name": "x", "jobs": {}}', r"invalid trainyard\.run/1: run lacks 'pipeline'"),
         (
             '{"format": "trainyard.run/1", "name": "x", "pipeline": "p", "status": "failed", "jobs": []}',
             r"invalid trainyard\.run/1: expected an object 'jobs'",

@@ -7,21 +7,18 @@ record names as a file lies in the folder of its run.
 
 from __future__ import annotations
 
-import dataclasses
 import graphlib
 import json
-import math
 import re
 import time
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from trainyard.settings.files import read_regular, replace_text
+from trainyard.settings.typed_json import read_dataclass
 
 RUN_FORMAT = "trainyard.run/1"
 RECORD_FILE = "run.json"
@@ -34,8 +31,6 @@ NOTHING_CHANGED = "nothing changed"
 """The `reuse` of a job whose result was found in the cache, and not taken because the job was left out of the run."""
 
 _LARGEST_BYTES = 256 * 2**20
-_LARGEST_INTEGER = 2**53
-_DEEPEST = 20
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 Status = Literal["waiting", "running", "completed", "failed", "canceled", "skipped"]
@@ -200,9 +195,6 @@ class RunRecord:
                 job.status = "skipped"
 
 
-Record = TypeVar("Record", AttemptRecord, TrialRecord, JobRecord, RunRecord)
-
-
 def as_document(record: RunRecord) -> dict[str, Any]:
     """Return the record as in run.json. It shares lists and dictionaries with the record."""
     document = {**vars(record), "jobs": {name: _job_document(job) for name, job in record.jobs.items()}}
@@ -271,101 +263,26 @@ def read_run_record(run_folder: Path) -> RunRecord:
     if found != RUN_FORMAT:
         raise InvalidRunRecord(f"{file}: unknown format {found!r}; this version of Trainyard reads {RUN_FORMAT!r}")
     try:
-        if not isinstance(document.get("jobs"), dict):
-            raise ValueError("expected an object 'jobs'")
-        jobs = {name: _job(name, fields) for name, fields in document["jobs"].items()}
-        record = _record(RunRecord, {**document, "jobs": jobs, "folder": run_folder}, "")
-        _check_names(record)
-        return record
+        return _checked_record(document, run_folder)
     except (ValueError, RecursionError) as error:
         raise InvalidRunRecord(f"{file}: invalid {RUN_FORMAT}: {error}") from error
 
 
-def _job(name: str, fields: object) -> JobRecord:
-    where = f"jobs.{name}"
-    if not isinstance(fields, dict):
-        raise ValueError(f"{where}: expected an object")
-    rows = {
-        "attempts": [_record(AttemptRecord, each, f"{where}.attempts") for each in _objects(fields, "attempts", where)],
-        "trials": [_record(TrialRecord, each, f"{where}.trials") for each in _objects(fields, "trials", where)],
+def _checked_record(document: dict[str, Any], run_folder: Path) -> RunRecord:
+    if not isinstance(document.get("jobs"), dict):
+        raise ValueError("expected an object 'jobs'")
+    jobs = {
+        name: {**fields, "name": name} if isinstance(fields, dict) else fields
+        for name, fields in document["jobs"].items()
     }
-    return _record(JobRecord, {**fields, "name": name, **rows}, where)
-
-
-def _objects(fields: Mapping[str, Any], key: str, where: str) -> list[dict[str, Any]]:
-    written = fields.get(key) or []
-    if not isinstance(written, list) or not all(isinstance(each, dict) for each in written):
-        raise ValueError(f"{where}.{key}: expected a list of objects")
-    return written
-
-
-def _record(kind: type[Record], fields: Mapping[str, Any], where: str) -> Record:
-    """Return a record of these fields. ValueError for one of another type, and for one that is missing."""
-    given = {known.name: fields[known.name] for known in dataclasses.fields(kind) if fields.get(known.name) is not None}
-    for name, hint in _HINTS[kind].items():
-        if name in given:
-            _check_type(given[name], hint, f"{where}.{name}".lstrip("."))
-    missing = [
-        known.name
-        for known in dataclasses.fields(kind)
-        if known.name not in given
-        and known.default is dataclasses.MISSING
-        and known.default_factory is dataclasses.MISSING
-    ]
-    if missing:
-        raise ValueError(f"{', '.join(map(repr, missing))} missing")
-    as_moment(given.get("started"))
-    return kind(**given)
-
-
-_HINTS: Mapping[type, Mapping[str, Any]] = {
-    kind: typing.get_type_hints(kind) for kind in (AttemptRecord, TrialRecord, JobRecord, RunRecord)
-}
-
-
-def _check_type(value: object, hint: Any, where: str) -> None:
-    """Raise ValueError unless a value of JSON, or one made of it, has the type that a field is annotated with."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        _check_plain(value, where, _DEEPEST)
-    elif origin is types.UnionType:
-        _check_type(value, next(each for each in arguments if each is not type(None)), where)
-    elif origin is Literal:
-        if value not in arguments:
-            raise ValueError(f"{where}: expected one of {', '.join(arguments)}, not {value!r}")
-    elif origin in (dict, list):
-        if not isinstance(value, origin):
-            raise ValueError(f"{where}: expected {'an object' if origin is dict else 'a list'}")
-        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-            _check_plain(key, where, 0)
-            _check_type(each, arguments[-1], f"{where}.{key}")
-    elif hint is float:
-        _check_plain(value, where, 0)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise ValueError(f"{where}: expected a number, not {value!r}")
-    else:
-        _check_plain(value, where, 0)
-        if not isinstance(value, hint) or (isinstance(value, bool) and hint is int):
-            raise ValueError(f"{where}: expected {_CALLED.get(hint, hint.__name__)}, not {value!r}")
-
-
-_CALLED = {str: "a text", int: "a whole number", bool: "true or false"}
-
-
-def _check_plain(value: object, where: str, depth: int) -> None:
-    """Raise ValueError for what could not be shown: halves of characters, endless numbers, deep nesting."""
-    if isinstance(value, str) and ("\0" in value or not value.isascii()):
-        if "\0" in value:
-            raise ValueError(f"{where}: contains a null character")
-        value.encode()
-    elif isinstance(value, int) and abs(value) > _LARGEST_INTEGER:
-        raise ValueError(f"{where}: the number is too large")
-    elif isinstance(value, (dict, list)):
-        if depth == 0:
-            raise ValueError(f"{where}: nested too deeply")
-        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-            _check_plain(key, where, 0)
-            _check_plain(each, where, depth - 1)
+    record = read_dataclass(RunRecord, {**document, "jobs": jobs}, "run")
+    record.folder = run_folder
+    _check_names(record)
+    as_moment(record.started)
+    for job in record.jobs.values():
+        for started in (job.started, *(attempt.started for attempt in job.attempts)):
+            as_moment(started)
+    return record
 
 
 def _check_names(record: RunRecord) -> None:

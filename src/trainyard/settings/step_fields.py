@@ -96,16 +96,9 @@ def parameter(
     `on_resume` says what another value means to a training that is resumed. Not given, it is refused ("identity"), as
     is right for whatever decides the model's shape.
     """
-    metadata = {
-        "kind": "parameter",
-        "minimum": minimum,
-        "maximum": maximum,
-        "choices": choices,
-        "port": port,
-        "is_mapping": is_mapping,
-        "on_resume": on_resume,
-    }
-    return dataclasses.field(default=default, metadata=metadata)
+    metadata = {"kind": "parameter", "minimum": minimum, "maximum": maximum, "choices": choices}
+    how_used = {"port": port, "is_mapping": is_mapping, "on_resume": on_resume}
+    return dataclasses.field(default=default, metadata={**metadata, **how_used})
 
 
 def input_folder(*, optional: bool = False, type: str = "uri_folder") -> Any:
@@ -164,28 +157,20 @@ def describe_field(field: dataclasses.Field[Any], hint: Any, description: str) -
         members = [member for member in typing.get_args(hint) if member is not type(None)]
         assert len(members) == 1, f"{field.name}: a field is of one type, or of one type or None"
         hint, optional = members[0], True
-    kind: Kind = field.metadata["kind"]
-    if kind == "parameter":
-        azure_type = _AZURE_TYPE_OF[hint]
+    declared = {name: value for name, value in field.metadata.items() if name in StepField.__dataclass_fields__}
+    if declared["kind"] == "parameter":
+        declared["type"] = _AZURE_TYPE_OF[hint]
     else:
         assert hint is Path, f"{field.name}: a folder or file is a Path"
-        azure_type = field.metadata.get("type", "uri_folder")
-    has_default = field.default is not dataclasses.MISSING and field.default is not None
+    declared["on_resume"] = declared["on_resume"] or "identity"
+    default = None if field.default is dataclasses.MISSING else field.default
     return StepField(
         name=field.name,
-        kind=kind,
-        type=azure_type,
         description=description,
-        default=typing.cast("str | int | float | bool", field.default) if has_default else None,
-        required=not has_default and not optional,
+        default=default,
+        required=default is None and not optional,
         optional=optional,
-        minimum=field.metadata.get("minimum"),
-        maximum=field.metadata.get("maximum"),
-        choices=field.metadata.get("choices"),
-        port=field.metadata.get("port", False),
-        is_mapping=field.metadata.get("is_mapping", False),
-        on_resume=field.metadata.get("on_resume") or "identity",
-        mode=field.metadata.get("mode"),
+        **declared,
     )
 
 

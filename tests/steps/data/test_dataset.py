@@ -206,7 +206,7 @@ BAD_MANIFESTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         r"file is 'a/../../b'; expected a path within",
     ),
     "no path": (lambda m: shard(m, 0).update(file=""), "file is ''; expected a path within"),
-    "a class that is not a name": (lambda m: m.update(classes=[1, 2]), "classes must be a list of names"),
+    "a class that is not a name": (lambda m: m.update(classes=[1, 2]), r"classes\[0\] is 1; expected a string"),
 }
 
 

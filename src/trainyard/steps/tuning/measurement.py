@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from trainyard.settings.typed_json import read_dataclass
 from trainyard.settings.written_settings import Candidate
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import read_json_object, write_json
@@ -26,7 +27,7 @@ class Study:
     global_batch_size: int
     world_size: int
     device: str
-    device_memory_bytes: int | None
+    device_memory_bytes: int | None = None
     """None for main memory."""
 
 
@@ -36,8 +37,8 @@ class MeasuredCandidate:
 
     candidate: Candidate
     samples_per_second: float
-    step_seconds: float | None
-    peak_memory_bytes: int | None
+    step_seconds: float | None = None
+    peak_memory_bytes: int | None = None
 
     @property
     def fits(self) -> bool:
@@ -66,8 +67,9 @@ def read_measurement(folder: Path) -> tuple[Study, MeasuredCandidate]:
         raise StepError(f"{folder}: no {MEASUREMENT_FILE}; expected the output of measure_config")
     document = read_json_object(file, _FORMAT)
     try:
-        candidate = Candidate(**document["candidate"])
-        names = ("samples_per_second", "step_seconds", "peak_memory_bytes")
-        return Study(**document["study"]), MeasuredCandidate(candidate, *(document[name] for name in names))
-    except (KeyError, TypeError) as error:
+        return (
+            read_dataclass(Study, document.get("study"), "study"),
+            read_dataclass(MeasuredCandidate, document, "measurement"),
+        )
+    except ValueError as error:
         raise StepError(f"{file}: not a complete measurement: {error}") from None

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from trainyard.settings.typed_json import read_dataclass
 from trainyard.steps.data.dataset.shards import Shard, require_sizes
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import read_json_object, write_json
@@ -119,44 +120,12 @@ def read_manifest(folder: Path) -> Manifest:
         raise StepError(f"{folder} is not a dataset: {MANIFEST_FILE}, which prepare steps write last, is missing")
     document = read_json_object(file, DATASET_FORMAT)
     try:
-        _check_document(document)
-    except _InvalidManifest as error:
+        manifest = _checked_manifest(document)
+    except ValueError as error:
         raise StepError(f"{file} is not a valid manifest: {error}") from None
-    manifest = replace(_from_document(document), folder=folder)
     require_sizes(folder, manifest.shards())
-    return manifest
+    return replace(manifest, folder=folder)
 
-
-def _from_document(document: dict[str, Any]) -> Manifest:
-    return Manifest(
-        content=document["content"],
-        arrays={name: ArrayType(array["dtype"], tuple(array["shape"])) for name, array in document["arrays"].items()},
-        splits={
-            name: Split(split["samples"], tuple(Shard(**shard) for shard in split["shards"]))
-            for name, split in document["splits"].items()
-        },
-        classes=tuple(document["classes"]),
-        source=document["source"],
-        text=TokenText(**document["text"]) if "text" in document else None,
-    )
-
-
-_FIELDS: Mapping[str, Mapping[str, type]] = {
-    "manifest": {"format": str, "content": str, "arrays": dict, "splits": dict, "classes": list, "source": dict},
-    "text": {
-        "vocabulary_size": int,
-        "end_of_text": int,
-        "padding": int,
-        "tokenizer_sha256": str,
-        "documents": dict,
-        "tokens": dict,
-        "text_bytes": dict,
-    },
-    "array": {"dtype": str, "shape": list},
-    "split": {"samples": int, "shards": list},
-    "shard": {"array": str, "file": str, "samples": int, "bytes": int, "sha256": str},
-}
-"""The fields of each kind of object: all are required, and no others are allowed."""
 
 _SELF_DIGEST = "sha256"
 """The digest of the rest of a manifest. One made by another program may omit it."""
@@ -169,113 +138,77 @@ _LARGEST_VOCABULARY = (1 << 32) - 1
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-class _InvalidManifest(ValueError):
-    """What is invalid in a manifest, and where."""
-
-
 def _sha256_of(document: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a JSON document, independent of its layout as text."""
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
-def _check_document(document: dict[str, Any]) -> None:
-    """Raise _InvalidManifest for the first thing that is invalid."""
-    rest = {name: value for name, value in document.items() if name != _SELF_DIGEST}
-    if _SELF_DIGEST in document and document[_SELF_DIGEST] != _sha256_of(rest):
-        raise _InvalidManifest(f"it was altered: the SHA-256 of the rest of it differs from its {_SELF_DIGEST!r}")
-    if "text" in rest:
-        _check_text(rest.pop("text"), document.get("splits"))
-    _require_fields("manifest", rest, "manifest")
-    if not all(isinstance(name, str) for name in document["classes"]):
-        raise _InvalidManifest("classes must be a list of names")
-    for name, array in document["arrays"].items():
+def _checked_manifest(document: dict[str, Any]) -> Manifest:
+    """Return the manifest in a JSON document. ValueError for the first thing that is invalid."""
+    written_digest = document.pop(_SELF_DIGEST, None)
+    if written_digest not in (None, _sha256_of(document)):
+        raise ValueError(f"it was altered: the SHA-256 of the rest of it differs from its {_SELF_DIGEST!r}")
+    del document["format"]
+    manifest = read_dataclass(Manifest, document, "manifest", allow_unknown=False)
+    if manifest.text is not None:
+        _check_text(manifest.text, manifest.splits)
+    for name, array in manifest.arrays.items():
         _check_array(array, f"arrays.{name}")
     places_of_files: dict[str, str] = {}
-    for name, split in document["splits"].items():
-        _check_split(split, document["arrays"], f"splits.{name}", places_of_files)
+    for name, split in manifest.splits.items():
+        _check_split(split, manifest.arrays, f"splits.{name}", places_of_files)
+    return manifest
 
 
-def _check_text(text: Any, splits: Any) -> None:
-    _require_fields("text", text, "text")
-    if not 0 <= text["end_of_text"] < text["vocabulary_size"] <= _LARGEST_VOCABULARY:
-        raise _InvalidManifest(
-            f"text.end_of_text is {text['end_of_text']} and text.vocabulary_size {text['vocabulary_size']}; expected "
+def _check_text(text: TokenText, splits: Mapping[str, Split]) -> None:
+    if not 0 <= text.end_of_text < text.vocabulary_size <= _LARGEST_VOCABULARY:
+        raise ValueError(
+            f"text.end_of_text is {text.end_of_text} and text.vocabulary_size {text.vocabulary_size}; expected "
             f"0 to vocabulary_size - 1, and at most {_LARGEST_VOCABULARY}"
         )
-    for name in ("documents", "tokens", "text_bytes"):
-        for split in splits if isinstance(splits, dict) else ():
-            if not _is_integer(text[name].get(split)):
-                raise _InvalidManifest(f"text.{name}.{split} must be an integer")
+    for name, counts in (("documents", text.documents), ("tokens", text.tokens), ("text_bytes", text.text_bytes)):
+        if lacking := [split for split in splits if split not in counts]:
+            raise ValueError(f"text.{name} lacks {lacking[0]!r}")
 
 
-def _check_array(array: Any, where: str) -> None:
-    _require_fields("array", array, where)
-    if array["dtype"] not in _DTYPES:
-        raise _InvalidManifest(f"{where}.dtype is {array['dtype']!r}; expected one of {', '.join(_DTYPES)}")
-    if not all(_is_integer(side) and side >= 1 for side in array["shape"]):
-        raise _InvalidManifest(f"{where}.shape is {array['shape']}; expected a list of integers from 1")
+def _check_array(array: ArrayType, where: str) -> None:
+    if array.dtype not in _DTYPES:
+        raise ValueError(f"{where}.dtype is {array.dtype!r}; expected one of {', '.join(_DTYPES)}")
+    if not all(side >= 1 for side in array.shape):
+        raise ValueError(f"{where}.shape is {list(array.shape)}; expected a list of integers from 1")
 
 
-def _check_split(split: Any, arrays: Mapping[str, Any], where: str, places_of_files: dict[str, str]) -> None:
-    _require_fields("split", split, where)
-    if split["samples"] < 1:
-        raise _InvalidManifest(f"{where}.samples is {split['samples']}; expected at least 1")
+def _check_split(split: Split, arrays: Mapping[str, ArrayType], where: str, places_of_files: dict[str, str]) -> None:
+    if split.samples < 1:
+        raise ValueError(f"{where}.samples is {split.samples}; expected at least 1")
     found = dict.fromkeys(arrays, 0)
-    for number, shard in enumerate(split["shards"]):
+    for number, shard in enumerate(split.shards):
         place = f"{where}.shards[{number}]"
         _check_shard(shard, arrays, place)
-        found[shard["array"]] += shard["samples"]
-        earlier = places_of_files.setdefault(str(PurePosixPath(shard["file"])), place)
+        found[shard.array] += shard.samples
+        earlier = places_of_files.setdefault(str(PurePosixPath(shard.file)), place)
         if earlier != place:
-            raise _InvalidManifest(f"{place}.file {shard['file']} is also the file of {earlier}")
+            raise ValueError(f"{place}.file {shard.file} is also the file of {earlier}")
     for name, samples in found.items():
-        if samples != split["samples"]:
-            raise _InvalidManifest(
-                f"{where}.samples is {split['samples']}, but its shards of {name} add up to {samples}"
-            )
+        if samples != split.samples:
+            raise ValueError(f"{where}.samples is {split.samples}, but its shards of {name} add up to {samples}")
 
 
-def _check_shard(shard: Any, arrays: Mapping[str, Any], where: str) -> None:
-    _require_fields("shard", shard, where)
-    if shard["array"] not in arrays:
-        raise _InvalidManifest(f"{where}.array is {shard['array']!r}; expected one of {', '.join(arrays)}")
-    _check_file_name(shard["file"], where)
-    if shard["samples"] < 1:
-        raise _InvalidManifest(f"{where}.samples is {shard['samples']}; expected at least 1")
-    array = arrays[shard["array"]]
-    expected_bytes = shard["samples"] * np.dtype(array["dtype"]).itemsize * math.prod(array["shape"])
-    if shard["bytes"] != expected_bytes:
-        raise _InvalidManifest(
-            f"{where}.bytes is {shard['bytes']}, but {shard['samples']} samples of "
-            f"{array['dtype']} {array['shape']} are {expected_bytes}"
+def _check_shard(shard: Shard, arrays: Mapping[str, ArrayType], where: str) -> None:
+    if shard.array not in arrays:
+        raise ValueError(f"{where}.array is {shard.array!r}; expected one of {', '.join(arrays)}")
+    parts = PurePosixPath(shard.file).parts
+    # Within the folder, so that the dataset can be moved and reads nothing else.
+    if not parts or shard.file.startswith("/") or ".." in parts or "\\" in shard.file or ":" in parts[0]:
+        raise ValueError(f"{where}.file is {shard.file!r}; expected a path within the dataset's folder")
+    if shard.samples < 1:
+        raise ValueError(f"{where}.samples is {shard.samples}; expected at least 1")
+    array = arrays[shard.array]
+    expected_bytes = shard.samples * array.sample_bytes
+    if shard.bytes != expected_bytes:
+        raise ValueError(
+            f"{where}.bytes is {shard.bytes}, but {shard.samples} samples of {array.dtype} {list(array.shape)} are "
+            f"{expected_bytes}"
         )
-    if not _SHA256.fullmatch(shard["sha256"]):
-        raise _InvalidManifest(f"{where}.sha256 is not a SHA-256: {shard['sha256']!r}")
-
-
-def _check_file_name(file: str, where: str) -> None:
-    """A shard must lie within the dataset's folder, so that the dataset can be moved and reads nothing else."""
-    parts = PurePosixPath(file).parts
-    if not parts or file.startswith("/") or ".." in parts or "\\" in file or ":" in parts[0] or "\0" in file:
-        raise _InvalidManifest(f"{where}.file is {file!r}; expected a path within the dataset's folder")
-
-
-def _require_fields(kind: str, value: Any, where: str) -> None:
-    fields = _FIELDS[kind]
-    if not isinstance(value, dict):
-        raise _InvalidManifest(f"{where} must be an object with {', '.join(fields)}")
-    for name in fields:
-        if name not in value:
-            raise _InvalidManifest(f"{where} lacks {name!r}")
-    for name, found in value.items():
-        if name not in fields:
-            raise _InvalidManifest(f"{where} has an unknown field {name!r}")
-        if not isinstance(found, fields[name]) or isinstance(found, bool):
-            raise _InvalidManifest(f"{where}.{name} is {found!r}; expected {_WORDS[fields[name]]}")
-
-
-_WORDS: Mapping[type, str] = {str: "a string", int: "an integer", list: "a list", dict: "an object"}
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    if not _SHA256.fullmatch(shard.sha256):
+        raise ValueError(f"{where}.sha256 is not a SHA-256: {shard.sha256!r}")
