@@ -124,8 +124,8 @@ def _train(steps: int, rounds: int, folder: Path) -> None:
     from trainyard.steps.runtime.entrypoint import end_process
     from trainyard.steps.runtime.world import join_world
     from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
-    from trainyard.steps.training.engines.ddp import DDPEngine
     from trainyard.steps.training.engines.engine import EngineParts
+    from trainyard.steps.training.engines.replicas import DDPEngine
     from trainyard.steps.training.optimizer import OptimizerSettings
     from trainyard.steps.training.randomness import seed_everything
     from trainyard.steps.training.samples.plan import Progress

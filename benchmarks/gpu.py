@@ -34,7 +34,7 @@ from torch.nn import functional
 from results import RESULTS, save_results
 from trainyard.steps.runtime.entrypoint import end_process
 from trainyard.steps.runtime.world import World, join_world
-from trainyard.steps.training.engines.rank_zero_model import without_memory
+from trainyard.steps.training.engines.shared_model import without_memory
 from trainyard.steps.training.observing.flops import flops_per_token, peak_flops_per_second
 from trainyard.steps.training.observing.measures import Work
 from trainyard.steps.training.randomness import ask_for_determinism

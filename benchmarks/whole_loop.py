@@ -20,8 +20,8 @@ from trainyard.steps.runtime.rank_variables import read_rank_variables
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreement import Agreement
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
-from trainyard.steps.training.engines.ddp import DDPEngine
 from trainyard.steps.training.engines.engine import Engine, EngineParts
+from trainyard.steps.training.engines.replicas import DDPEngine
 from trainyard.steps.training.loop import TrainingRun, train
 from trainyard.steps.training.observing.hang_watch import HangWatch
 from trainyard.steps.training.observing.measures import LossSpikes, NonfiniteGuard, StepMeasures, Work

@@ -17,7 +17,7 @@ from trainyard.render.rendering import render
 from trainyard.resources import schema_file
 from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.settings.steps.training import TrainDeepSpeed
-from trainyard.steps.training.engines.deepspeed.deepspeed_config import read_deepspeed_config
+from trainyard.steps.training.engines.deepspeed_config import read_deepspeed_config
 
 NAMES = ["zero0", "zero1", "zero2", "zero2_offload", "zero3", "zero3_offload"]
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from trainyard.settings.steps.training import TrainDDP
 from trainyard.steps.runtime.entrypoint import end_process, run_task_step
 from trainyard.steps.runtime.flags import GivenSettings
+from trainyard.steps.training.stopping import StopRequest
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,11 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def train_ddp(given: GivenSettings[TrainDDP]) -> int:
     """Train with the DDP engine."""
-    from trainyard.steps.training.stopping import StopRequest
-
-    # First, since the next imports take seconds, for torch.
-    stop_request = StopRequest.of(given.step)
-    from trainyard.steps.training.engines.ddp import DDPEngine
+    stop_request = StopRequest.of(given.step)  # first, since the next imports take seconds, for torch
+    from trainyard.steps.training.engines.replicas import DDPEngine
     from trainyard.steps.training.run_training import run_training
 
     return run_training(given, "train_ddp", DDPEngine, stop_request)

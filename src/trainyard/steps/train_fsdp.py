@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from trainyard.settings.steps.training import TrainFSDP
 from trainyard.steps.runtime.entrypoint import end_process, run_task_step
 from trainyard.steps.runtime.flags import GivenSettings
+from trainyard.steps.training.stopping import StopRequest
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,10 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def train_fsdp(given: GivenSettings[TrainFSDP]) -> int:
     """Train with the FSDP engine."""
-    from trainyard.steps.training.stopping import StopRequest
-
-    # First, since the next imports take seconds, for torch.
-    stop_request = StopRequest.of(given.step)
+    stop_request = StopRequest.of(given.step)  # first, since the next imports take seconds, for torch
     from trainyard.steps.training.engines.fsdp import FSDPEngine
     from trainyard.steps.training.run_training import run_training
 

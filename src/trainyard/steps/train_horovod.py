@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from trainyard.settings.steps.training import TrainHorovod
 from trainyard.steps.runtime.entrypoint import end_process, run_task_step
 from trainyard.steps.runtime.flags import GivenSettings
+from trainyard.steps.training.stopping import StopRequest
 
 _HOW_TO_INSTALL = "build it with `make setup-horovod`, or with environments/trainyard-horovod/build_horovod.sh"
 
@@ -25,10 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def train_horovod(given: GivenSettings[TrainHorovod]) -> int:
     """Train with the Horovod engine."""
-    from trainyard.steps.training.stopping import StopRequest
-
-    # First, since the next imports take seconds, for torch.
-    stop_request = StopRequest.of(given.step)
+    stop_request = StopRequest.of(given.step)  # first, since the next imports take seconds, for torch
     from trainyard.steps.runtime.packages import require_packages
 
     require_packages("train_horovod", _HOW_TO_INSTALL, "horovod.torch")

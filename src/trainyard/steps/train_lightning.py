@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from trainyard.settings.steps.training import TrainLightning
 from trainyard.steps.runtime.entrypoint import end_process, run_task_step
 from trainyard.steps.runtime.flags import GivenSettings
+from trainyard.steps.training.stopping import StopRequest
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,10 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def train_lightning(given: GivenSettings[TrainLightning]) -> int:
     """Train with Lightning's Trainer."""
-    from trainyard.steps.training.stopping import StopRequest
-
-    # First, since the next imports take seconds, for torch.
-    stop_request = StopRequest.of(given.step)
+    stop_request = StopRequest.of(given.step)  # first, since the next imports take seconds, for torch
     from trainyard.steps.runtime.packages import from_extra, require_packages
 
     require_packages("train_lightning", from_extra("lightning"), "lightning.pytorch")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from trainyard.settings.steps.training import TrainSingle
 from trainyard.steps.runtime.entrypoint import end_process, run_task_step
 from trainyard.steps.runtime.flags import GivenSettings
+from trainyard.steps.training.stopping import StopRequest
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,11 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def train_single(given: GivenSettings[TrainSingle]) -> int:
     """Train with the single engine."""
-    from trainyard.steps.training.stopping import StopRequest
-
-    # First, since the next imports take seconds, for torch.
-    stop_request = StopRequest.of(given.step)
-    from trainyard.steps.training.engines.single import SingleEngine
+    stop_request = StopRequest.of(given.step)  # first, since the next imports take seconds, for torch
+    from trainyard.steps.training.engines.replicas import SingleEngine
     from trainyard.steps.training.run_training import run_training
 
     return run_training(given, "train_single", SingleEngine, stop_request)

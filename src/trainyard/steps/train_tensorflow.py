@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
 from trainyard.steps.runtime.entrypoint import end_process, run_task_step
@@ -25,9 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def train_tensorflow(given: GivenSettings[TrainTensorFlow]) -> int:
     """Train with one of TensorFlow's strategies."""
-    settings = given.step
-    # First, since the next imports take seconds, for TensorFlow.
-    stop_request = StopRequest(Path(settings.stop_file) if settings.stop_file else None, settings.time_limit_seconds)
+    stop_request = StopRequest.of(given.step)  # first, since the next imports take seconds, for TensorFlow
     from trainyard.steps.runtime.packages import from_extra, require_packages
     from trainyard.steps.training.tensorflow.tf_config import read_cluster
 

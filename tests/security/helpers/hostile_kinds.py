@@ -27,7 +27,7 @@ from trainyard.spec.diagnostic import SpecError
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.checkpoints import commit
-from trainyard.steps.training.engines.deepspeed.deepspeed_config import read_config_file
+from trainyard.steps.training.engines.deepspeed_config import read_config_file
 
 ROOT = Path(__file__).parents[3]
 Reader = Callable[[bytes], object]

@@ -33,9 +33,9 @@ from trainyard.steps.training.samples.batches import as_tensors
 from trainyard.steps.training.samples.plan import TrainingPlan
 
 ENGINES: dict[str, tuple[str, type[Training]]] = {
-    "ddp": ("ddp.DDPEngine", TrainDDP),
+    "ddp": ("replicas.DDPEngine", TrainDDP),
     "fsdp": ("fsdp.FSDPEngine", TrainFSDP),
-    "deepspeed": ("deepspeed.deepspeed_engine.DeepSpeedEngine", TrainDeepSpeed),
+    "deepspeed": ("deepspeed_engine.DeepSpeedEngine", TrainDeepSpeed),
     "horovod": ("horovod_engine.HorovodEngine", TrainHorovod),
 }
 SAMPLES = 289

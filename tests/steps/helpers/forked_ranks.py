@@ -35,8 +35,8 @@ _IMPORTED_BEFORE = (
     "torch._dynamo",
     "torch.distributed._functional_collectives",
     "trainyard.steps.evaluation.evaluate_model",
-    "trainyard.steps.training.engines.ddp",
-    "trainyard.steps.training.engines.deepspeed.deepspeed_engine",
+    "trainyard.steps.training.engines.replicas",
+    "trainyard.steps.training.engines.deepspeed_engine",
     "trainyard.steps.training.engines.fsdp",
     "trainyard.steps.training.lightning.lightning_training",
     "trainyard.steps.training.run_training",
@@ -170,7 +170,7 @@ def send_signal(pid: int, number: signal.Signals) -> None:
 
 def _serve() -> None:
     """Fork ranks as requests say, until the requests end."""
-    from trainyard.steps.training.engines.deepspeed.start import import_deepspeed
+    from trainyard.steps.training.engines.deepspeed_engine import import_deepspeed
 
     import_deepspeed()
     for name in _IMPORTED_BEFORE:

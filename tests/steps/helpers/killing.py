@@ -19,8 +19,7 @@ from rank_processes import LIMIT_SECONDS, training_arguments
 
 from trainyard.steps.training.checkpoints.checkpoint_to_resume import checkpoint_folders
 from trainyard.steps.training.checkpoints.commit import COMMIT_FILE
-from trainyard.steps.training.checkpoints.restoring import read_whole
-from trainyard.steps.training.checkpoints.state_files import state_file_name
+from trainyard.steps.training.checkpoints.state_files import read_whole, state_file_name
 
 STOPPED = 75
 _KILLS_OF_ONE_TRAINING = 8

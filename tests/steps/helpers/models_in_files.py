@@ -19,8 +19,7 @@ from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.runtime.entrypoint import end_process
 from trainyard.steps.runtime.world import World, join_world
 from trainyard.steps.training.adapters import new_model
-from trainyard.steps.training.engines.model_from_files import ModelFromFiles, RowsOfRank, shared_model
-from trainyard.steps.training.engines.rank_zero_model import SharedModel
+from trainyard.steps.training.engines.shared_model import ModelFromFiles, RowsOfRank, SharedModel, shared_model
 from trainyard.steps.training.tasks.language_modeling import LanguageModeling
 
 

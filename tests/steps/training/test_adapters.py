@@ -22,7 +22,7 @@ from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.sample_order import SampleOrder
 from trainyard.steps.training.checkpoints.checkpoint_to_resume import checkpoint_folders
-from trainyard.steps.training.checkpoints.restoring import keys_in
+from trainyard.steps.training.checkpoints.state_files import keys_in
 
 STEPS, BATCH = 20, 8
 LORA = ("--tuning", "lora", "--lora-rank", 4, "--lora-alpha", 8)

@@ -32,8 +32,7 @@ from trainyard.steps.training.checkpoints.checkpoint_to_resume import (
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.checkpoints.collectives import Ranks
 from trainyard.steps.training.checkpoints.commit import BrokenCheckpoint, read_commit
-from trainyard.steps.training.checkpoints.restoring import StateReader, restore_engine
-from trainyard.steps.training.checkpoints.state_files import share_to_write
+from trainyard.steps.training.checkpoints.state_files import StateReader, restore_engine, share_to_write
 from trainyard.steps.training.fragments import Fragment, whole_tensor
 from trainyard.steps.training.samples.plan import Progress
 from trainyard.steps.training.validation import Metric

@@ -14,8 +14,8 @@ from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.settings.steps.training import TrainDeepSpeed
 from trainyard.steps import train_deepspeed
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.engines.deepspeed.deepspeed_config import read_deepspeed_config
-from trainyard.steps.training.engines.deepspeed.start import refuse_frozen
+from trainyard.steps.training.engines.deepspeed_config import read_deepspeed_config
+from trainyard.steps.training.engines.deepspeed_engine import refuse_frozen
 
 BATCH = divide_batch(64, 8, 4)
 

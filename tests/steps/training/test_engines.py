@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch.nn import functional
 
 from trainyard.steps.training.engines.blocks import find_blocks, find_separate_blocks
-from trainyard.steps.training.engines.rank_zero_model import without_memory
+from trainyard.steps.training.engines.shared_model import without_memory
 from trainyard.steps.training.optimizer import (
     OptimizerSettings,
     gradient_seed,
@@ -147,7 +147,7 @@ def test_a_model_that_computes_while_it_is_built_is_emptied_too() -> None:
 
 IMPORTS_THE_COMPILER = """
 import torch
-from trainyard.steps.training.engines.rank_zero_model import without_memory
+from trainyard.steps.training.engines.shared_model import without_memory
 
 def new_model():
     print("building")

@@ -16,7 +16,7 @@ from trainyard.settings.written_settings import has_settings_file, keys_of_file
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.flags import parse_task_flags
 from trainyard.steps.training.checkpoints.commit import changed_settings, refuse_another_training
-from trainyard.steps.training.engines.ddp import DDPEngine
+from trainyard.steps.training.engines.replicas import DDPEngine
 from trainyard.steps.training.request import CheckedRequest, check_request
 from trainyard.steps.training.used_settings import UsedSettings
 

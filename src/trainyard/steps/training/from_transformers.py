@@ -22,6 +22,7 @@ from trainyard.steps.training.weights_in_files import (
     WEIGHTS_INDEX,
     NotInFiles,
     leave_in_files,
+    only_shapes_are_wanted,
     weights_may_stay_in_files,
 )
 
@@ -115,7 +116,7 @@ def load_model(folder: Path, needs: ModelNeeds) -> torch.nn.Module:
         raise StepError(f"{folder} is not a trained model: {WEIGHTS_FILE} is missing")
     if weights_may_stay_in_files():
         model = _left_in_files(folder, _config_of(folder), needs)
-    elif _only_shapes_are_wanted():
+    elif only_shapes_are_wanted():
         model = _build(str(folder), lambda: _from_config(_config_of(folder), needs))
     else:
         model = _pretrained(folder, needs, {}, head_may_be_new=False)
@@ -161,7 +162,7 @@ def _from_folder(folder: Path, settings: Mapping[str, Any], needs: ModelNeeds) -
     needs.require_fit(config, f"--model-type {folder}: the model")
     if stays_in_files:
         return _left_in_files(folder, config, needs)
-    if not with_weights or _only_shapes_are_wanted():
+    if not with_weights or only_shapes_are_wanted():
         return _build(str(folder), lambda: _from_config(config, needs))
     return _pretrained(folder, needs, {"config": config, **needs.pretrained_options}, head_may_be_new=True)
 
@@ -173,11 +174,6 @@ def _config_of(folder: Path) -> Any:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as failure:  # whatever a file of the user's makes transformers raise
         raise StepError(f"--model-type {folder}: its {CONFIG_FILE} cannot be used: {_first_line(failure)}") from None
-
-
-def _only_shapes_are_wanted() -> bool:
-    """Return whether only names and shapes are asked for: a rank does not read weights that another rank sends."""
-    return torch.get_default_device().type == "meta"
 
 
 def has_weights(folder: Path) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+
+from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
+from trainyard.settings.steps.training import Training
 
 _SHAPES: Mapping[str, Callable[[float, float], float]] = {
     "cosine": lambda progress, decay: 0.5 * (1 + math.cos(math.pi * progress)),
@@ -15,38 +17,6 @@ _SHAPES: Mapping[str, Callable[[float, float], float]] = {
     "warmup_stable_decay": lambda progress, decay: min(1.0, (1 - progress) / decay) if decay > 0 else 1.0,
 }
 """From 1 down to 0 over the progress 0 to 1 after the warmup, of which the last `decay` is for falling."""
-
-
-class ScheduleSettings(Protocol):
-    """The settings of a step that trains, of whatever framework."""
-
-    @property
-    def learning_rate(self) -> float:
-        """The highest learning rate."""
-
-    @property
-    def warmup_fraction(self) -> float:
-        """Of all steps."""
-
-    @property
-    def warmup_steps(self) -> int | None:
-        """In place of `warmup_fraction`."""
-
-    @property
-    def learning_rate_schedule(self) -> str:
-        """The shape after the warmup."""
-
-    @property
-    def minimum_learning_rate_fraction(self) -> float:
-        """Of the highest."""
-
-    @property
-    def decay_fraction(self) -> float:
-        """Of all steps."""
-
-    @property
-    def decay_steps(self) -> int | None:
-        """In place of `decay_fraction`."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +39,7 @@ class Schedule:
     """In place of the fractions."""
 
     @classmethod
-    def of(cls, settings: ScheduleSettings, total_steps: int) -> Schedule:
+    def of(cls, settings: Training | TrainTensorFlow, total_steps: int) -> Schedule:
         """Return the schedule of a step's settings."""
         return cls(
             settings.learning_rate,

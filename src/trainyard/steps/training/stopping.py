@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
 from trainyard.settings.steps.training import Training
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import parse_json
@@ -43,7 +44,7 @@ class StopRequest:
         signal.signal(signal.SIGTERM, self._on_signal)
 
     @classmethod
-    def of(cls, settings: Training) -> StopRequest:
+    def of(cls, settings: Training | TrainTensorFlow) -> StopRequest:
         """Return the request that a step's settings describe."""
         return cls(Path(settings.stop_file) if settings.stop_file else None, settings.time_limit_seconds)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,21 +65,14 @@ class ModelInFiles:
     """By the tensors on the meta device that stand for them. All others are as they are."""
 
 
-@dataclass
-class _Wanted:
-    """What the building of a model is asked for."""
-
-    only_asks: bool
-    weights: dict[torch.Tensor, WeightInFile] = field(default_factory=dict)
-
-
-_wanted: ContextVar[_Wanted | None] = ContextVar("wanted", default=None)
+_found: ContextVar[dict[torch.Tensor, WeightInFile] | None] = ContextVar("found", default=None)
+"""While a model is built without the weights that are in files: those found so far, by what stands for them."""
 
 
 def model_in_files(new_model: Callable[[], torch.nn.Module]) -> ModelInFiles | None:
     """Return the model without its weights, if all are in files. None if it has to be built, for whatever reason."""
     try:
-        with _building(_Wanted(only_asks=True)), torch.device("meta"):
+        with _without_weights({}), torch.device("meta"):
             new_model()
         return None
     except _Asked:
@@ -87,19 +80,25 @@ def model_in_files(new_model: Callable[[], torch.nn.Module]) -> ModelInFiles | N
     except Exception:
         return None
     try:
-        with _building(_Wanted(only_asks=False)) as wanted:
+        with _without_weights({}) as found:
             model = new_model()
-        return ModelInFiles(model, _on_meta(model, wanted.weights))
+        return ModelInFiles(model, _on_meta(model, found))
     except Exception:  # if the user can fix it, building the model says so in full
         return None
 
 
 def weights_may_stay_in_files() -> bool:
     """Return whether a model is to be built without the weights that its folder holds. Its building may end here."""
-    wanted = _wanted.get()
-    if wanted is not None and wanted.only_asks:
+    if _found.get() is None:
+        return False
+    if only_shapes_are_wanted():
         raise _Asked
-    return wanted is not None
+    return True
+
+
+def only_shapes_are_wanted() -> bool:
+    """Return whether only names and shapes are asked for: a rank does not read weights that another rank sends."""
+    return torch.get_default_device().type == "meta"
 
 
 def leave_in_files(folder: Path, config: Any, build: Callable[[], Any]) -> Any:
@@ -108,8 +107,8 @@ def leave_in_files(folder: Path, config: Any, build: Callable[[], Any]) -> Any:
     `build` makes it with new weights, for which there is no memory; buffers that are not in files have their values. In
     the place of each tensor is one of its shape that takes none.
     """
-    wanted = _wanted.get()
-    assert wanted is not None
+    all_found = _found.get()
+    assert all_found is not None
     files = _files_by_key(folder)
     if getattr(config, "quantization_config", None) is not None:
         raise NotInFiles("quantized")
@@ -126,8 +125,8 @@ def leave_in_files(folder: Path, config: Any, build: Callable[[], Any]) -> Any:
     _refuse_conversions(model, list(found.values()))
     weights = _located(found, files, dtype, model)
     stand_ins = {tensor: _stand_in(tensor) for tensor in weights}
-    _replace(model, stand_ins)
-    wanted.weights.update({stand_ins[tensor]: weight for tensor, weight in weights.items()})
+    replace_tensors(model, stand_ins)
+    all_found.update({stand_ins[tensor]: weight for tensor, weight in weights.items()})
     return model.eval()
 
 
@@ -153,8 +152,10 @@ class FileReader:
 
     def elements(self, weight: WeightInFile, start: int, stop: int) -> torch.Tensor:
         """Return a range of the flattened tensor, in main memory. Raise StepError if the file cannot be read."""
-        if not weight.shape or start >= stop:
-            return self.whole(weight).view(-1)[start:stop] if start < stop else torch.empty(0, dtype=weight.dtype)
+        if start >= stop:
+            return torch.empty(0, dtype=weight.dtype)
+        if not weight.shape:
+            return self.whole(weight).view(-1)
         width = math.prod(weight.shape[1:])
         first = start // width
         rows = self.rows(weight, first, -(-stop // width)).view(-1)
@@ -180,12 +181,12 @@ class FileReader:
 
 
 @contextmanager
-def _building(wanted: _Wanted) -> Iterator[_Wanted]:
-    token = _wanted.set(wanted)
+def _without_weights(found: dict[torch.Tensor, WeightInFile]) -> Iterator[dict[torch.Tensor, WeightInFile]]:
+    token = _found.set(found)
     try:
-        yield wanted
+        yield found
     finally:
-        _wanted.reset(token)
+        _found.reset(token)
 
 
 def _files_by_key(folder: Path) -> dict[str, Path]:
@@ -256,35 +257,40 @@ def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor of the same shape in fp32 that takes no memory. In main memory: peft would follow it to meta."""
     is_floating = tensor.is_floating_point()
     value = torch.full((), math.nan) if is_floating else torch.zeros((), dtype=tensor.dtype)
-    values = value.expand(tensor.shape)
-    return torch.nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else values
+    return of_same_kind(tensor, value.expand(tensor.shape))
 
 
 def _on_meta(model: torch.nn.Module, weights: dict[torch.Tensor, WeightInFile]) -> dict[torch.Tensor, WeightInFile]:
     """Replace what stands for weights by tensors on the meta device. NotInFiles if something was made from it."""
-    present = {tensor for owner in model.modules() for tensors in _own(owner) for tensor in tensors.values()}
+    present = {tensor for owner in model.modules() for _, _, tensor in own_tensors(owner)}
     if not weights or not weights.keys() <= present:
         raise NotInFiles("not all of it is used")
     for tensor in present - weights.keys():
-        if tensor is not None and (tensor.is_meta or (tensor.is_floating_point() and tensor.isnan().any())):
+        if tensor.is_meta or (tensor.is_floating_point() and tensor.isnan().any()):
             raise NotInFiles("something was computed from weights")
-    on_meta = {}
-    for tensor in weights:
-        values = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-        is_parameter = isinstance(tensor, torch.nn.Parameter)
-        on_meta[tensor] = torch.nn.Parameter(values, tensor.requires_grad) if is_parameter else values
-    _replace(model, on_meta)
+    on_meta = {
+        tensor: of_same_kind(tensor, torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")) for tensor in weights
+    }
+    replace_tensors(model, on_meta)
     return {on_meta[tensor]: weight for tensor, weight in weights.items()}
 
 
-def _replace(model: torch.nn.Module, replacements: dict[torch.Tensor, torch.Tensor]) -> None:
+def own_tensors(owner: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, torch.Tensor]]:
+    """Yield a module's own parameters and buffers: the dictionary that holds each, its name there, and the tensor."""
+    for tensors in (owner._parameters, owner._buffers):
+        for name, tensor in tensors.items():
+            if tensor is not None:
+                yield tensors, name, tensor
+
+
+def replace_tensors(model: torch.nn.Module, replacements: Mapping[torch.Tensor, torch.Tensor]) -> None:
+    """Replace tensors of a model's modules, wherever each is used."""
     for owner in model.modules():
-        for tensors in _own(owner):
-            for name, tensor in tensors.items():
-                if tensor is not None and tensor in replacements:
-                    tensors[name] = replacements[tensor]
+        for tensors, name, tensor in own_tensors(owner):
+            if tensor in replacements:
+                tensors[name] = replacements[tensor]
 
 
-def _own(owner: torch.nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a module's own parameters and buffers."""
-    return owner._parameters, owner._buffers
+def of_same_kind(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return the values as a parameter if the tensor is one, trained if that is; else as they are."""
+    return torch.nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else values

@@ -22,13 +22,12 @@ from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE, StepError
 from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.runtime.world import World
-from trainyard.steps.training.building import build_training
-from trainyard.steps.training.engines.deepspeed.deepspeed_config import read_config_file
-from trainyard.steps.training.engines.deepspeed.deepspeed_engine import DeepSpeedEngine
+from trainyard.steps.training.engines.deepspeed_config import read_config_file
+from trainyard.steps.training.engines.deepspeed_engine import DeepSpeedEngine
 from trainyard.steps.training.loop import TrainingRun, take_step
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
 from trainyard.steps.training.request import CheckedRequest
-from trainyard.steps.training.run_training import ranks_met, warm_up
+from trainyard.steps.training.run_training import build_training, ranks_met, warm_up
 from trainyard.steps.training.samples.plan import AgreedStep
 from trainyard.steps.training.stopping import StopRequest
 from trainyard.steps.tuning.measurement import MeasuredCandidate, Study, write_measurement

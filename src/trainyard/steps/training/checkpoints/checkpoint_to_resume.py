@@ -6,9 +6,8 @@ import itertools
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from trainyard.settings.files import describe_os_error, file_sha256, os_errors_name
 from trainyard.steps.runtime.errors import StepError
@@ -19,18 +18,18 @@ Value = TypeVar("Value")
 _FOLDER_NAME = re.compile(r"step-\d{8,}")
 
 
-class CheckpointRanks(Protocol):
-    """The ranks that choose a checkpoint together: `checkpoints.collectives.Ranks`, or another framework's."""
+class OneRank:
+    """A rank that chooses a checkpoint alone. Several do so together as `checkpoints.collectives.Ranks`."""
 
-    rank: int
-    size: int
-    is_main: bool
+    rank, size, is_main = 0, 1, True
 
     def each(self, action: Callable[[], Value]) -> list[Value]:
         """Return what the action returns on each rank. What one rank raises, all raise."""
+        return [action()]
 
     def main(self, action: Callable[[], Value]) -> Value:
         """Return what the action returns on rank 0."""
+        return action()
 
 
 def step_folder(folder: Path, step: int) -> Path:
@@ -111,15 +110,14 @@ def _step(folder: Path) -> int:
     return int(folder.name.removeprefix("step-"))
 
 
-@dataclass(frozen=True)
-class VerifiedCheckpoint:
+class VerifiedCheckpoint(NamedTuple):
     """A checkpoint whose every file has the size and digest that its commit names."""
 
     folder: Path
     commit: Commit
 
 
-def choose_checkpoint(folder: Path, resume: str, ranks: CheckpointRanks) -> VerifiedCheckpoint | None:
+def choose_checkpoint(folder: Path, resume: str, ranks: OneRank) -> VerifiedCheckpoint | None:
     """Return the checkpoint to resume from, verified and the same on every rank, or None to start over.
 
     StepError if `resume` names a folder that is not a checkpoint. A named checkpoint is used only while the training
@@ -133,7 +131,7 @@ def choose_checkpoint(folder: Path, resume: str, ranks: CheckpointRanks) -> Veri
         return _first_complete(ranks.main(lambda: checkpoint_folders(folder)), ranks)
     named = Path(resume)
     back = ranks.main(lambda: name_to_go_back_to(folder, resume))
-    own = ranks.main(lambda: _since_going_back(folder, back) if back else checkpoint_folders(folder))
+    own = ranks.main(lambda: [own for own in checkpoint_folders(folder) if not back or _went_back_to(own) == back])
     # A training that went back may have removed the checkpoint since, having made newer ones.
     if not ranks.main(named.is_dir) and not (back and own):
         raise StepError(f"--resume {resume}: no such folder; expected auto, never or the folder of a checkpoint")
@@ -160,10 +158,6 @@ def name_to_go_back_to(folder: Path, resume: str) -> str | None:
     return named.name if named.parent.resolve() == folder.resolve() else None
 
 
-def _since_going_back(folder: Path, name: str) -> list[Path]:
-    return [checkpoint for checkpoint in checkpoint_folders(folder) if _went_back_to(checkpoint) == name]
-
-
 def _went_back_to(checkpoint: Path) -> str | None:
     try:
         return read_commit(checkpoint).went_back_to
@@ -171,7 +165,7 @@ def _went_back_to(checkpoint: Path) -> str | None:
         return None
 
 
-def _first_complete(candidates: Sequence[Path], ranks: CheckpointRanks) -> VerifiedCheckpoint | None:
+def _first_complete(candidates: Sequence[Path], ranks: OneRank) -> VerifiedCheckpoint | None:
     for candidate in candidates:
         try:
             return verify_checkpoint(candidate, ranks)
@@ -182,7 +176,7 @@ def _first_complete(candidates: Sequence[Path], ranks: CheckpointRanks) -> Verif
     return None
 
 
-def verify_checkpoint(folder: Path, ranks: CheckpointRanks) -> VerifiedCheckpoint:
+def verify_checkpoint(folder: Path, ranks: OneRank) -> VerifiedCheckpoint:
     """Compare every file of a checkpoint with its size and digest in the commit, each rank a part of them.
 
     BrokenCheckpoint, on every rank, names the first file that differs. Any other StepError means that a file could not

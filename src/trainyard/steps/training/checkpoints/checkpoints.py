@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from trainyard.steps.runtime.world import World
 from trainyard.steps.training.checkpoints.checkpoint_to_resume import (
     VerifiedCheckpoint,
     choose_checkpoint,
+    keep_newest_and_best,
     name_to_go_back_to,
     step_folder,
 )
@@ -25,12 +28,14 @@ from trainyard.steps.training.checkpoints.commit import (
     refuse_another_training,
     write_commit,
 )
-from trainyard.steps.training.checkpoints.restoring import (
+from trainyard.steps.training.checkpoints.saving import HostCopy, begin_saving
+from trainyard.steps.training.checkpoints.state_files import (
+    RANDOM_PREFIX,
+    in_file_order,
     restore_engine,
     restore_randomness,
+    share_to_write,
 )
-from trainyard.steps.training.checkpoints.saving import HostCopy, SaveRequest, Saving
-from trainyard.steps.training.checkpoints.state_files import RANDOM_PREFIX, in_file_order, share_to_write
 from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.fragments import Fragment
 from trainyard.steps.training.randomness import random_state
@@ -72,7 +77,8 @@ class Checkpoints:
         self._failed_saves_limit, self._failed_in_a_row = failed_saves_limit, 0
         self._ranks = Ranks(world)
         self._copy = HostCopy(world.device)
-        self._saving: Saving | None = None
+        self._saving: tuple[Progress, Future[None]] | None = None
+        """How far the training had come when its state was copied, and what is done once it is committed."""
         self._best: float | None = None
         self._best_before: float | None = None
         self._committed: Progress | None = None
@@ -132,7 +138,7 @@ class Checkpoints:
                 self._committed = progress
                 return
             beside_training = self._asynchronous and not wait
-            self._saving = self._begin(engine, progress, is_best=is_best, beside_training=beside_training)
+            self._saving = progress, self._begin(engine, progress, is_best=is_best, beside_training=beside_training)
             if not beside_training:
                 self._settle(must_succeed=wait)
 
@@ -140,7 +146,7 @@ class Checkpoints:
         """Let copies finish before the state changes: called before each optimizer step."""
         if self._saving is not None:
             self._copy.before_update()
-            if self._saving.is_done():
+            if self._saving[1].done():
                 self._settle()
 
     def finish(self) -> None:
@@ -148,7 +154,7 @@ class Checkpoints:
         with self._stalled(), suppress(Exception):
             self._settle()
 
-    def _begin(self, engine: Engine, progress: Progress, *, is_best: bool, beside_training: bool) -> Saving:
+    def _begin(self, engine: Engine, progress: Progress, *, is_best: bool, beside_training: bool) -> Future[None]:
         """Copy the state as it is now, and start writing it."""
         engine.align_ranks()
         state = engine.state()
@@ -166,9 +172,12 @@ class Checkpoints:
             settings=self._settings,
             went_back_to=self._went_back_to,
         )
+        folder = step_folder(self._folder, progress.step)
         keep_best = self._best_by is not None
-        request = SaveRequest(step_folder(self._folder, progress.step), commit, self._keep, keep_best)
-        return Saving(request, pieces, self._copy, self._ranks, beside_training=beside_training)
+        remove_others = partial(keep_newest_and_best, folder, self._keep, keep_best=keep_best)
+        return begin_saving(
+            folder, commit, pieces, self._copy, self._ranks, remove_others, beside_training=beside_training
+        )
 
     def _commit_again(self, progress: Progress, *, is_best: bool) -> None:
         if is_best or progress != self._committed:
@@ -179,12 +188,12 @@ class Checkpoints:
 
     def _settle(self, *, must_succeed: bool = False) -> None:
         """Wait for the checkpoint being written. A failure is raised, or logged and counted."""
-        saving, self._saving = self._saving, None
-        if saving is None:
+        if self._saving is None:
             return
+        (progress, saving), self._saving = self._saving, None
         self._copy.before_update()
         try:
-            saving.wait()
+            saving.result()
         except StepError as error:
             if must_succeed:
                 raise
@@ -192,12 +201,11 @@ class Checkpoints:
             self.failed_saves += 1
             self._failed_in_a_row += 1
             self._world.log(
-                f"warning: cannot write the checkpoint of step {saving.progress.step}, and the training continues "
-                f"without it: {error}"
+                f"warning: cannot write the checkpoint of step {progress.step}, and the training continues without "
+                f"it: {error}"
             )
-
         else:
-            self._committed, self._failed_in_a_row = saving.progress, 0
+            self._committed, self._failed_in_a_row = progress, 0
 
     def _refuse_to_fail_again(self) -> None:
         """StepError if too many saves in a row have failed. Only where all ranks know of the same saves."""

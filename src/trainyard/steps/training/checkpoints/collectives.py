@@ -11,6 +11,7 @@ import torch.distributed as dist
 from trainyard.settings.files import describe_os_error
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
+from trainyard.steps.training.checkpoints.checkpoint_to_resume import OneRank
 
 Value = TypeVar("Value")
 
@@ -25,7 +26,7 @@ class _Failure:
     error: StepError
 
 
-class Ranks:
+class Ranks(OneRank):
     """All ranks over a separate gloo group, which a thread may use while the training uses the others."""
 
     def __init__(self, world: World) -> None:
@@ -48,14 +49,14 @@ class Ranks:
 
     def main(self, action: Callable[[], Value]) -> Value:
         """Run the action on rank 0. Return its result on every rank. Raises as `each` does."""
-        box: list[Any] = [_result_or_failure(action) if self.is_main else None]
+        box: list[Any] = [_result_or_failure(action, of_rank="") if self.is_main else None]
         if self._group is not None:
             dist.broadcast_object_list(box, src=0, group=self._group)
         value: Value = _value_or_raise(box[0])
         return value
 
 
-def _result_or_failure(action: Callable[[], Value], of_rank: str = "") -> Value | _Failure:
+def _result_or_failure(action: Callable[[], Value], of_rank: str) -> Value | _Failure:
     try:
         return action()
     except StepError as error:

@@ -7,99 +7,78 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from trainyard.steps.runtime.durable_files import make_names_durable, write_durably
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.checkpoints.checkpoint_to_resume import keep_newest_and_best, remove_checkpoint
+from trainyard.steps.training.checkpoints.checkpoint_to_resume import remove_checkpoint
 from trainyard.steps.training.checkpoints.collectives import Ranks
 from trainyard.steps.training.checkpoints.commit import Commit, SavedFile, write_commit
 from trainyard.steps.training.checkpoints.state_files import state_file_header, state_file_name
 from trainyard.steps.training.fragments import AVERAGE_KEY, MODEL_KEY, OPTIMIZER_KEY, Fragment
-from trainyard.steps.training.samples.plan import Progress
 
 _WRITER_NICENESS = 10
 """Above the training's 0: when all processors are busy, the training goes first."""
 
 
-@dataclass(frozen=True)
-class SaveRequest:
-    """What to save, and which checkpoints to keep beside it."""
+def begin_saving(
+    folder: Path,
+    commit: Commit,
+    pieces: Sequence[Fragment],
+    copy: HostCopy,
+    ranks: Ranks,
+    remove_others: Callable[[], None],
+    *,
+    beside_training: bool,
+) -> Future[None]:
+    """Let a thread write this rank's file, and commit once every rank has written its own, as a future's result.
 
-    folder: Path
-    commit: Commit
-    """Without its files, which are known once they are written."""
-    keep: int
-    keep_best: bool
+    `commit` is without its files, which are known only then. `remove_others` is called on rank 0 at the end. StepError,
+    on every rank, if any rank could not write its file.
+    """
 
-
-class Saving:
-    """Writes this rank's file, and commits once every rank has written its own. Starts when constructed."""
-
-    def __init__(
-        self, request: SaveRequest, pieces: Sequence[Fragment], copy: HostCopy, ranks: Ranks, *, beside_training: bool
-    ) -> None:
-        self._request, self._pieces, self._copy, self._ranks = request, pieces, copy, ranks
-        self._beside_training = beside_training
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
-        self._thread.start()
-
-    @property
-    def progress(self) -> Progress:
-        """How far the training had come when its state was copied."""
-        return self._request.commit.progress
-
-    def is_done(self) -> bool:
-        """Return whether `wait` would return at once."""
-        return not self._thread.is_alive()
-
-    def wait(self) -> None:
-        """Return once it is committed. StepError, on every rank, if any rank could not write its file."""
-        self._thread.join()
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
-        try:
-            if self._beside_training and sys.platform == "linux":
-                with suppress(PermissionError):
-                    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _WRITER_NICENESS)
-            self._write_and_commit()
-        except BaseException as failure:  # `wait` raises it
-            self._failure = failure
-
-    def _write_and_commit(self) -> None:
-        request, ranks = self._request, self._ranks
-        ranks.main(self._make_folder)
-        try:
-            files = dict(ranks.each(self._write_own_file))
-            ranks.main(lambda: write_commit(request.folder, replace(request.commit, files=files)))
-        except StepError:
-            if ranks.is_main:
-                # On a full disk, what was written would leave no space for the next one.
-                with suppress(OSError):
-                    remove_checkpoint(request.folder)
-            raise
+    def save() -> None:
+        if beside_training and sys.platform == "linux":
+            with suppress(PermissionError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _WRITER_NICENESS)
+        _write_and_commit(folder, commit, pieces, copy, ranks)
         if ranks.is_main:
-            keep_newest_and_best(request.folder, request.keep, keep_best=request.keep_best)
+            remove_others()
 
-    def _make_folder(self) -> None:
-        remove_checkpoint(self._request.folder)
-        self._request.folder.mkdir(parents=True)
+    writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+    saving = writer.submit(save)
+    writer.shutdown(wait=False)
+    return saving
 
-    def _write_own_file(self) -> tuple[str, SavedFile]:
-        file = self._request.folder / state_file_name(self._ranks.rank)
+
+def _write_and_commit(folder: Path, commit: Commit, pieces: Sequence[Fragment], copy: HostCopy, ranks: Ranks) -> None:
+    def make_folder() -> None:
+        remove_checkpoint(folder)
+        folder.mkdir(parents=True)
+
+    def write_own_file() -> tuple[str, SavedFile]:
+        file = folder / state_file_name(ranks.rank)
         file.parent.mkdir(exist_ok=True)  # another node may not see yet that rank 0 made it
-        header = state_file_header(self._pieces)
-        saved = SavedFile(*write_durably(file, [header, self._copy.wait()]))
+        saved = SavedFile(*write_durably(file, [state_file_header(pieces), copy.wait()]))
         make_names_durable(file.parent)
         return file.name, saved
+
+    ranks.main(make_folder)
+    try:
+        files = dict(ranks.each(write_own_file))
+        ranks.main(lambda: write_commit(folder, replace(commit, files=files)))
+    except StepError:
+        if ranks.is_main:
+            # On a full disk, what was written would leave no space for the next one.
+            with suppress(OSError):
+                remove_checkpoint(folder)
+        raise
 
 
 class HostCopy:

@@ -1,1 +1,1 @@
-"""The ways in which ranks share one model: a module or folder each, all behind `base.Engine`."""
+"""The ways in which ranks share one model, all behind `engine.Engine`."""

@@ -23,8 +23,7 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.engines.blocks import find_separate_blocks, prepare_blocks
 from trainyard.steps.training.engines.engine import Engine, EngineParts, refuse_other_optimizers
-from trainyard.steps.training.engines.model_from_files import RowsOfRank, shared_model
-from trainyard.steps.training.engines.rank_zero_model import SharedModel, whole_model
+from trainyard.steps.training.engines.shared_model import RowsOfRank, SharedModel, shared_model, whole_model
 from trainyard.steps.training.fragments import (
     MODEL_KEY,
     OPTIMIZER_KEY,

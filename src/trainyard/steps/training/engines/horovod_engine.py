@@ -19,7 +19,8 @@ import torch
 
 from trainyard.steps.runtime.errors import SetupError
 from trainyard.steps.runtime.world import World
-from trainyard.steps.training.engines.engine import EngineParts, ReplicaEngine
+from trainyard.steps.training.engines.engine import EngineParts
+from trainyard.steps.training.engines.replicas import ReplicaEngine
 from trainyard.steps.training.optimizer import gradient_seed
 
 _BUCKET_BYTES = 25 * 2**20

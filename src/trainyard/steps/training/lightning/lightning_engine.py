@@ -14,7 +14,7 @@ from lightning.pytorch import LightningModule, Trainer
 from trainyard.settings.batch_arithmetic import BatchArithmetic
 from trainyard.settings.steps.training import Training, TrainLightning
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.checkpoints.restoring import open_state_file
+from trainyard.steps.training.checkpoints.state_files import open_state_file
 from trainyard.steps.training.engines.blocks import prepare_blocks
 from trainyard.steps.training.engines.engine import Engine, EngineParts, refuse_adapters, refuse_other_optimizers
 from trainyard.steps.training.fragments import Fragment

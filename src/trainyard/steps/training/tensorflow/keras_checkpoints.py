@@ -6,11 +6,11 @@ Worker 0 writes and chooses; every worker reads the one that was chosen.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
@@ -19,6 +19,7 @@ from trainyard.settings.files import describe_os_error
 from trainyard.steps.runtime.durable_files import make_names_durable, write_durably
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.checkpoints.checkpoint_to_resume import (
+    OneRank,
     choose_checkpoint,
     keep_newest_and_best,
     name_to_go_back_to,
@@ -37,25 +38,8 @@ from trainyard.steps.training.samples.plan import Progress
 from trainyard.steps.training.tensorflow.meeting_of_tasks import Tasks
 from trainyard.steps.training.tensorflow.trainer import Trainer
 
-Value = TypeVar("Value")
-
 ENGINE = "tensorflow"
 _STATE_FILE = "variables.safetensors"
-
-
-@dataclass
-class _Alone:
-    """Worker 0, which chooses for all."""
-
-    rank: int = 0
-    size: int = 1
-    is_main: bool = True
-
-    def each(self, action: Callable[[], Value]) -> list[Value]:
-        return [action()]
-
-    def main(self, action: Callable[[], Value]) -> Value:
-        return action()
 
 
 class TensorFlowCheckpoints:
@@ -101,7 +85,7 @@ class TensorFlowCheckpoints:
         return progress
 
     def _choose(self, setting: str) -> str | None:
-        chosen = choose_checkpoint(self._folder, setting, _Alone())
+        chosen = choose_checkpoint(self._folder, setting, OneRank())
         if chosen is None:
             return None
         if chosen.commit.engine != ENGINE:

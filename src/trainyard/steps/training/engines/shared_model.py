@@ -1,9 +1,8 @@
-"""The whole model in rank 0's memory only: sent to all ranks as an engine is built, and gathered again to be saved.
+"""A model that all ranks share: brought to every rank as an engine is built, and gathered on rank 0 to be saved.
 
-`model_from_files` does without that where a model's weights are in files.
-
-No node holds the model more than once in main memory, except while every rank builds one of the few models that cannot
-be built without memory.
+Where a model's weights are in files, each rank reads a part of them; else rank 0 builds the model and sends it. No node
+holds the model more than once in main memory, except while every rank builds one of the few models that cannot be built
+without memory.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -18,10 +18,49 @@ import torch.distributed as dist
 
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.fragments import MODEL_KEY, Fragment, named_once
+from trainyard.steps.training.weights_in_files import (
+    FileReader,
+    ModelInFiles,
+    model_in_files,
+    of_same_kind,
+    own_tensors,
+    replace_tensors,
+)
+
+
+@dataclass(frozen=True)
+class RowsOfRank:
+    """One of so many shards of a parameter's rows, as FSDP2 cuts them."""
+
+    index: int
+    count: int
+
+    def rows(self, rows: int) -> tuple[int, int]:
+        """Return this shard's first row and the one after its last: as many as the first shard's, while there are."""
+        each = math.ceil(rows / self.count)
+        return min(each * self.index, rows), min(each * (self.index + 1), rows)
+
+
+def shared_model(
+    new_model: Callable[[], torch.nn.Module],
+    world: World,
+    still_at_work: Callable[[], None],
+    shard: RowsOfRank | None = None,
+) -> SharedModel:
+    """Return a new model for all ranks: read by all of them where its weights are in files, else built by rank 0.
+
+    A rank that holds a shard may get only these rows of each parameter; then the values of the others are undefined.
+    Every rank calls it.
+    """
+    found = model_in_files(new_model)
+    if world.sum(torch.tensor(float(found is None))).item() > 0 or found is None:
+        built = built_by_rank_zero(new_model, world, still_at_work)
+        return SharedModel(built or without_memory(new_model), world)
+    return ModelFromFiles(found, world, still_at_work, shard)
 
 
 class SharedModel:
-    """A model without memory on some ranks or all, until `materialize` puts a part of it on every rank's device.
+    """A model built on the CPU by rank 0, and without memory by the others, until `materialize` sends them the weights.
 
     Part by part, so that an engine can shard one before the next arrives. A tensor with several names stays one tensor.
     """
@@ -38,7 +77,7 @@ class SharedModel:
         for owner in part.modules():
             if owner not in self._materialized:
                 self._materialized.add(owner)
-                for tensors, name, tensor in list(own_tensors(owner)):
+                for tensors, name, tensor in own_tensors(owner):
                     tensors[name] = self._arrive(tensor)
 
     def elements(self, tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
@@ -50,9 +89,7 @@ class SharedModel:
 
     def _arrive(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor not in self._arrived:
-            values = self._values(tensor)
-            is_parameter = isinstance(tensor, torch.nn.Parameter)
-            self._arrived[tensor] = torch.nn.Parameter(values, tensor.requires_grad) if is_parameter else values
+            self._arrived[tensor] = of_same_kind(tensor, self._values(tensor))
         self._places[tensor] -= 1
         return self._arrived[tensor] if self._places[tensor] else self._arrived.pop(tensor)
 
@@ -60,13 +97,78 @@ class SharedModel:
         return from_rank_zero(tensor, self._world)
 
 
-class ModelFromRankZero(SharedModel):
-    """Built on the CPU by rank 0, and without any memory by the others; `materialize` sends them the weights."""
+class ModelFromFiles(SharedModel):
+    """Read part by part: this rank's rows, or in turn whole tensors, which ranks then send each other.
+
+    In either case ranks read at the same time, and of whole tensors each byte once. What is not in files, such as new
+    adapters, each rank has built; rank 0's values count.
+    """
 
     def __init__(
-        self, new_model: Callable[[], torch.nn.Module], world: World, still_at_work: Callable[[], None]
+        self, found: ModelInFiles, world: World, still_at_work: Callable[[], None], shard: RowsOfRank | None
     ) -> None:
-        super().__init__(built_by_rank_zero(new_model, world, still_at_work) or without_memory(new_model), world)
+        super().__init__(found.module, world)
+        self.bytes_read = 0
+        """From the files, on this rank."""
+        self._in_files, self._still_at_work, self._shard = found.weights, still_at_work, shard
+        self._turns = _readers(found.weights, world.size)
+        """Which rank reads a whole tensor."""
+        self._read: dict[torch.Tensor, torch.Tensor] = {}
+        """By this rank, for the part that is being materialized."""
+
+    def materialize(self, part: torch.nn.Module) -> None:
+        """Read a part before any of it is sent, so that ranks do not wait for each other's files one by one."""
+        self._still_at_work()
+        with FileReader() as reader:
+            for tensor in dict.fromkeys(tensor for owner in part.modules() for _, _, tensor in own_tensors(owner)):
+                if tensor in self._in_files and tensor not in self._arrived:
+                    self._read_own(tensor, reader)
+        self.bytes_read += reader.bytes_read
+        super().materialize(part)
+        self._read.clear()
+
+    def elements(self, tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        """Return the range as it is in the file, if it is in one. No other rank is needed for that."""
+        if tensor not in self._in_files:
+            return super().elements(tensor, start, stop)
+        with FileReader() as reader:
+            return reader.elements(self._in_files[tensor], start, stop).to(self._world.device)
+
+    def _read_own(self, tensor: torch.Tensor, reader: FileReader) -> None:
+        weight = self._in_files[tensor]
+        if (rows := self._rows(tensor)) is not None:
+            self._read[tensor] = reader.rows(weight, *rows)
+        elif self._turns[tensor] == self._world.rank:
+            self._read[tensor] = reader.whole(weight)
+
+    def _values(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor not in self._in_files:
+            return super()._values(tensor)
+        own, rows = self._read.get(tensor), self._rows(tensor)
+        if own is not None and rows is None:
+            values = own.to(self._world.device)
+        else:
+            values = torch.empty_like(tensor, device=self._world.device, requires_grad=False)
+        if rows is None:
+            dist.broadcast(values, src=self._turns[tensor])
+        elif own is not None:
+            values[slice(*rows)].copy_(own)
+        return values
+
+    def _rows(self, tensor: torch.Tensor) -> tuple[int, int] | None:
+        """Return the rows that this rank takes, if not all: of parameters, since buffers are not sharded."""
+        if self._shard is None or not isinstance(tensor, torch.nn.Parameter):
+            return None
+        return self._shard.rows(tensor.shape[0])
+
+
+def _readers(tensors: Iterable[torch.Tensor], ranks: int) -> dict[torch.Tensor, int]:
+    """Return the rank that reads each tensor: the one with the least to read so far."""
+    readers, elements = {}, [0] * ranks
+    for tensor in tensors:
+        readers[tensor] = elements.index(min(elements))
+        elements[readers[tensor]] += tensor.numel()
+    return readers
 
 
 def from_rank_zero(tensor: torch.Tensor, world: World) -> torch.Tensor:
@@ -111,23 +213,9 @@ def _keeps_tensors_aside(model: torch.nn.Module) -> bool:
 
 
 def _emptied(model: torch.nn.Module) -> torch.nn.Module:
-    emptied: dict[torch.Tensor, torch.Tensor] = {}
-    for owner in model.modules():
-        for tensors, name, tensor in list(own_tensors(owner)):
-            if tensor not in emptied:
-                values = tensor.detach().to("meta")
-                is_parameter = isinstance(tensor, torch.nn.Parameter)
-                emptied[tensor] = torch.nn.Parameter(values, tensor.requires_grad) if is_parameter else values
-            tensors[name] = emptied[tensor]
+    tensors = {tensor for owner in model.modules() for _, _, tensor in own_tensors(owner)}
+    replace_tensors(model, {tensor: of_same_kind(tensor, tensor.detach().to("meta")) for tensor in tensors})
     return model
-
-
-def own_tensors(owner: torch.nn.Module) -> Iterator[tuple[dict[str, torch.Tensor], str, torch.Tensor]]:
-    """Yield a module's own parameters and buffers: the dictionary that holds each, its name there, and the tensor."""
-    for tensors in (owner._parameters, owner._buffers):
-        for name, tensor in tensors.items():
-            if tensor is not None:
-                yield tensors, name, tensor  # type: ignore[misc]
 
 
 class _Range(NamedTuple):

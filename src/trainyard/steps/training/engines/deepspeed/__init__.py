@@ -1,1 +1,0 @@
-"""ZeRO by DeepSpeed: the engine, and what it takes to hand a model over and to find its masters again."""
